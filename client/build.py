@@ -2,10 +2,10 @@
 
 It is a zip archive of the sources, as they are: the owner of a device can read all that runs there
 (`python3 -m zipfile -e proxyctl.pyz folder`). The same sources give the same bytes everywhere, so
-that two people can compare what they have by its SHA-256. So nothing is compressed, either:
-machines differ in how well they do that.
+that two people can compare their files by the SHA-256. So nothing is compressed, either: machines
+differ in how well they do that.
 
-Folders of plug-ins may be named behind the file, like `dist/proxyctl-clusters.pyz clusters`, with
+Folders of plug-ins may follow the file name, like `dist/proxyctl-clusters.pyz clusters`, with
 Python 3.11 or later: the file also has them, and the metadata with their entry points.
 """
 
@@ -21,7 +21,7 @@ SOURCES = Path(__file__).resolve().parent
 SHEBANG = b"#!/usr/bin/env python3\n"
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # a zip archive knows no earlier time, and needs none
 READABLE = 0o644 << 16
-# Read by every Python that there is, also by those that cannot read the rest.
+# Every version of Python can read it, including those that cannot read the rest.
 MAIN = """\
 import sys
 

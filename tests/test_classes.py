@@ -28,18 +28,12 @@ RECORDS = {"NamedTuple", "Struct", "TypedDict"}
 # for a split.
 LARGER = {
     "api/server.py:HttpServer": 18,
+    # Moves the bytes of one direction of a connection, with all state of a turn in one object.
     "client/proxyctl/attach/relay/halfpipe.py:HalfPipe": 22,
-    "client/proxyctl/exit/agent/agent.py:Agent": 20,
-    "client/proxyctl/exit/agent/watcher.py:Watcher": 13,
+    # Counts and limits the bytes of all connections, and is called for each piece of them.
     "client/proxyctl/exit/carrying/carrier.py:Carrier": 22,
+    # Moves the datagrams of one association, with all state of a turn in one object.
     "client/proxyctl/exit/carrying/datagrams.py:DatagramRelay": 17,
-    "client/proxyctl/exit/carrying/pool.py:Pool": 14,
-    "client/proxyctl/worker/agent/agent.py:Agent": 15,
-    "client/proxyctl/worker/agent/agent.py:_Orders": 14,
-    "client/proxyctl/worker/attempt/attempt.py:Attempt": 15,
-    "client/proxyctl/worker/attempt/supervisor.py:Supervisor": 16,
-    "client/proxyctl/worker/executors/containers/containers.py:Containers": 13,
-    "client/proxyctl/worker/network/tunnel.py:JobTunnel": 14,
     "market/deploys/rollouts.py:Rollouts": 13,
     "market/devices/devices.py:Devices": 14,
     "market/files/logs.py:Logs": 14,

@@ -49,6 +49,7 @@ TESTED_IN = {
     "client/proxyctl/attach/relay/relays.py": (
         "tests/client/proxyctl/attach/relay/test_relay_linux.py"
     ),
+    "client/proxyctl/exit/agent/attaching.py": "tests/client/proxyctl/exit/agent/test_doors.py",
     "client/proxyctl/exit/agent/restraints.py": "tests/client/proxyctl/exit/agent/test_agent.py",
     "client/proxyctl/exit/agent/watcher.py": "tests/client/proxyctl/exit/agent/test_agent.py",
     "client/proxyctl/exit/base/api.py": "tests/client/proxyctl/exit/commands/test_consent.py",
@@ -62,12 +63,37 @@ TESTED_IN = {
     ),
     "client/proxyctl/status.py": "tests/client/proxyctl/exit/commands/test_commands.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/commands/test_consent.py",
+    "client/proxyctl/worker/agent/asking.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/attempts.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/agent/bell.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/agent/benchmark.py": "tests/api/devices/test_benchmarks.py",
+    "client/proxyctl/worker/agent/device.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/intake.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/lifecycle.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/reporting.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/resting.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/sweeping.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/syncing.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/workshop.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/attempt/delivery.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
+    ),
     "client/proxyctl/worker/attempt/endings.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/attempt/interruption.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
+    ),
+    "client/proxyctl/worker/attempt/listening.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
+    ),
     "client/proxyctl/worker/attempt/pump.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/attempt/streams.py": (
+        "tests/client/proxyctl/worker/attempt/test_supervisor.py"
+    ),
     "client/proxyctl/worker/attempt/supervisors.py": (
         "tests/client/proxyctl/worker/attempt/test_supervisor.py"
+    ),
+    "client/proxyctl/worker/attempt/traces.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
     ),
     "client/proxyctl/worker/base/libc.py": "tests/client/proxyctl/worker/files/test_confinement.py",
     "client/proxyctl/worker/base/lock.py": "tests/client/proxyctl/worker/agent/test_agent.py",
@@ -108,6 +134,9 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/containers/container_watch.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
+    "client/proxyctl/worker/executors/containers/creation.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
     "client/proxyctl/worker/executors/containers/docker.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
@@ -120,7 +149,19 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/containers/gvisor.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
+    "client/proxyctl/worker/executors/containers/naming.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/networks.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/suitability.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
     "client/proxyctl/worker/executors/containers/trial.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/watches.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
     "client/proxyctl/worker/executors/limits/base.py": (

@@ -16,7 +16,7 @@ def main() -> None:
     )
     parser.add_argument("--version", action="version", version=f"proxyctl {__version__}")
     topics = parser.add_subparsers(dest="topic", required=True, metavar="TOPIC")
-    # A device that is an exit is spared the memory of what it would take to be a worker.
+    # An exit does not load the modules of a worker, which saves its memory.
     if sys.argv[1:2] == ["worker"]:
         from proxyctl.worker.commands import commands as worker  # noqa: PLC0415 - see above
 

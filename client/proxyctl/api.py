@@ -1,4 +1,4 @@
-"""What all parts of the program know of the marketplace's API: its address, and its refusals."""
+"""The address and the refusals of the marketplace's API, for all parts of the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proxyctl.words import OwnerError, plain_line
 
 
 class ApiError(OwnerError):
-    """The API did not do what it was asked; the message is for the owner of the device.
+    """A request that the API refused or did not answer; the message is for the owner of the device.
 
     `code` is the API's own word for it; empty where it said none.
     """
@@ -45,7 +45,7 @@ def refusal_of(status: int, data: bytes) -> ApiError:
 
 
 def object_of(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a reply, or None if it is none."""
+    """Return the JSON object of a reply; None if the reply is no JSON object."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):

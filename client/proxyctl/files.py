@@ -1,4 +1,4 @@
-"""The files of an agent: what its owner agreed to, what it does now, and what is asked of it.
+"""The files of an agent: its owner's consent, its present state, and the owner's requests.
 
 Every file is JSON, belongs to its owner alone, and is replaced whole, so that no reader meets half
 of one. Commands and the running agent talk through them and through nothing else: that works
@@ -19,7 +19,7 @@ from typing import Any, Final
 from proxyctl.words import OwnerError
 
 _FILE_MAX_BYTES: Final = 1 << 20
-_REPLACE_TRIES: Final = 5  # on Windows a file that somebody reads just now cannot be replaced
+_REPLACE_TRIES: Final = 5  # on Windows a file cannot be replaced while a program reads it
 
 
 class FileError(OwnerError):
@@ -35,11 +35,11 @@ def default_folder() -> Path:
 
 
 def read(path: Path, max_bytes: int = _FILE_MAX_BYTES) -> dict[str, Any] | None:
-    """Return what a file says, or None if there is none.
+    """Return the fields of a file, or None if the file does not exist.
 
     Args:
         path: of the file.
-        max_bytes: that it may have; what has more cannot be understood.
+        max_bytes: that it may have; a larger file is not understood.
 
     Raises:
         FileError: it cannot be read, or it says nothing that could be understood.
@@ -61,7 +61,7 @@ def read(path: Path, max_bytes: int = _FILE_MAX_BYTES) -> dict[str, Any] | None:
 
 
 def is_empty(path: Path) -> bool:
-    """Say whether a file is there and holds nothing, as a loss of power may leave one."""
+    """Return whether a file is there and holds nothing, as a loss of power may leave one."""
     try:
         return path.stat().st_size == 0
     except OSError:
@@ -73,9 +73,9 @@ def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
 
     Args:
         path: of the file; its folder is made if need be.
-        fields: what it is to say.
-        durable: wait until it outlives a loss of power. What is written again and again is not
-            worth that: it wears out the memory cards of small devices.
+        fields: the new fields.
+        durable: wait until it outlives a loss of power. A file that is written again and again is
+            not worth the cost: it wears out the memory cards of small devices.
 
     Raises:
         FileError: it cannot be written.
@@ -113,7 +113,7 @@ def remove(path: Path) -> None:
 
 
 def is_private(path: Path) -> bool:
-    """Say whether others on this machine are kept from reading a file, as far as its mode tells."""
+    """Return whether the mode of a file keeps other users from reading it."""
     return os.name != "posix" or not path.stat().st_mode & 0o077
 
 

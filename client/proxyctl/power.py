@@ -24,7 +24,7 @@ _METERED: Final = (1, 3)
 
 @dataclass(frozen=True)
 class Power:
-    """What a device knows of its power and its network; None is unknown.
+    """State of a device's power supply and network; None means unknown.
 
     Attributes:
         on_battery: nothing charges it.
@@ -60,7 +60,9 @@ def linux_power(supplies: Path, metered: bool | None) -> Power:
         entries = []
     for entry in entries:
         kind = _text(entry / "type")
-        if kind == "Battery" and _text(entry / "scope") != "Device":  # a mouse has one, too
+        if (
+            kind == "Battery" and _text(entry / "scope") != "Device"
+        ):  # a mouse has a battery as well
             percents += [int(text) for text in [_text(entry / "capacity")] if text.isdigit()]
             charging |= _text(entry / "status") in ("Charging", "Full", "Not charging")
         elif kind in ("Mains", "USB"):

@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and what its owner reads when it cannot be done."""
+"""The end of a command: its exit status, and the words for its owner when it fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IN_VAIN: Final = 2  # the units in client/autostart do not start it again after 
 
 
 class InVainError(OwnerError):
-    """A command cannot be done, and the same command never can until somebody has changed that."""
+    """A command that cannot succeed until its owner has changed something."""
 
 
 def call(arguments: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def call(arguments: argparse.Namespace) -> int:
     except OwnerError as error:
         sys.stderr.write(f"proxyctl: {error}\n")
         return IN_VAIN if isinstance(error, InVainError) else FAILED
-    except BrokenPipeError:  # whoever reads what is printed has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except EOFError:

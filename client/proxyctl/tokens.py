@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOKEN_VARIABLE: Final = "PROXYCTL_TOKEN"  # noqa: S105 - the name of a variable
-_TOKEN_MAX_CHARACTERS: Final = 500  # what a Hello of an exit can carry
+_TOKEN_MAX_CHARACTERS: Final = 500  # the limit of an exit's Hello
 
 
 class TokenError(OwnerError):
@@ -25,7 +25,7 @@ def read_token(token_file: str | None, ask: Callable[[str], str]) -> str:
     Never from the command line, where everybody on the machine could read it.
 
     Raises:
-        TokenError: there is none.
+        TokenError: there is no token.
     """
     if token_file is not None:
         try:

@@ -1,4 +1,4 @@
-"""Words for the owner of a device: what cannot be done, and what came over the network."""
+"""Words for the owner of a device: errors, and texts that came over the network."""
 
 from __future__ import annotations
 

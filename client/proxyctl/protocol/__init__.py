@@ -1,1 +1,1 @@
-"""What devices and the daemon must say and judge exactly alike. Pure: no I/O, no clock."""
+"""Formats and rules that devices and the daemon must share exactly. Pure: no I/O, no clock."""

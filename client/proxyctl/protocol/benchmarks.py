@@ -1,15 +1,16 @@
-"""Tasks by which a device shows what it has, and how whoever set them sees that they were done.
+"""Tasks that prove the performance of a device, and the check of their results.
 
-Processors: chains of hashes, each link of which needs the one before, so that a chain is as fast as
-one core, and as many chains at once as a machine has cores. All links are handed in, and a few are
-computed again.
+Processors: chains of hashes. Each link needs the one before, so a chain is as fast as one core. The
+number of parallel chains is the number of cores. All links are handed in, and a few are computed
+again.
 
-Memory: blocks made from a seed, then a walk through them in which each step says where the next
-one goes. Whoever has the blocks walks in an instant. Whoever has not makes half a block and more
-for each step, one after the other, and is late. All steps are handed in, and a few are made again.
+Memory: blocks made from a seed, then a walk through them in which each step says where the next one
+goes. A device that has the blocks walks without delay. A device without them makes half a block and
+more for each step, one step after the other, and is late. All steps are handed in, and a few are
+made again.
 
-Nobody who cheats with a program of their own is found: SHAKE-128 goes on from a state of 200 bytes,
-and whoever keeps one for every 64 KB of a block needs no block.
+The tasks do not detect a program that is written to cheat: SHAKE-128 continues from a state of 200
+bytes, so a program that keeps one state for every 64 KB of a block needs no block.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LINKS: Final = 16  # of a chain: as many places at which it may be looked into
-STEP_BYTES: Final = 16  # nobody guesses that
+LINKS: Final = 16  # of a chain: the places at which it may be checked
+STEP_BYTES: Final = 16  # too many to guess
 _WORD_BYTES: Final = 64  # read at each step
 
 
 @dataclass(frozen=True)
 class Chains:
-    """So many chains at once, each link of so many rounds of PBKDF2 with SHA-256."""
+    """Task with parallel chains of hashes; each link has rounds of PBKDF2 with SHA-256."""
 
     seed: bytes
     chains: int
@@ -42,7 +43,7 @@ class Chains:
 
 @dataclass(frozen=True)
 class Walk:
-    """Blocks of so many bytes, made from `seed`; and so many steps through them from `start`."""
+    """Task with a walk: blocks that are made from `seed`, and steps from `start`."""
 
     seed: bytes
     blocks: int
@@ -71,7 +72,7 @@ def link(task: Chains, value: bytes) -> bytes:
 
 
 def is_link(task: Chains, links: Sequence[bytes], spot: int) -> bool:
-    """Say whether one of the links of all chains, one chain after the other, is right."""
+    """Return whether one of the links of all chains, one chain after the other, is right."""
     number, at = divmod(spot, LINKS)
     before = links[spot - 1] if at else first(task, number)
     return link(task, before) == links[spot]
@@ -87,7 +88,7 @@ def walk(task: Walk, read: Callable[[int, int, int], bytes]) -> list[bytes]:
 
     Args:
         task: which.
-        read: returns so many bytes of a block from an offset on, in the order block, offset, size.
+        read: returns bytes of a block; its arguments are the block, the offset and the size.
     """
     steps, value = [], task.start
     for _ in range(task.steps):
@@ -97,10 +98,10 @@ def walk(task: Walk, read: Callable[[int, int, int], bytes]) -> list[bytes]:
 
 
 def is_step(task: Walk, steps: Sequence[bytes], spot: int) -> bool:
-    """Say whether one of the steps is right; it makes the block that this leads to."""
+    """Return whether one of the steps is right; it makes the block that this leads to."""
     before = steps[spot - 1] if spot else task.start
     number, offset = _place(task, before)
-    # What follows in the block is not needed.
+    # The rest of the block is not needed.
     made = block(task.seed, number, offset + _WORD_BYTES)
     return _step(before, made[offset:]) == steps[spot]
 

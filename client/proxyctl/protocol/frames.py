@@ -5,7 +5,7 @@ Theory of operation
 An exit is a device that carries other people's connections. It dials the daemon twice over:
 
 * one **control connection**, over TLS 1.3, on which both sides send frames as long as the exit is
-  attached. A frame is a length of two bytes (of what follows), a type of one byte and a body.
+  attached. A frame is a length of two bytes (of the rest), a type of one byte and a body.
 * **work connections**, opened ahead of need, each for one connection to a target. The exit begins
   with a preface: `W`, its attachment, the number of the ticket and the ticket, 33 bytes. From then
   on the bytes are those of the buyer and the target, and nothing of ours is among them.
@@ -21,15 +21,16 @@ A ticket lets one work connection in, once. The daemon says with `Park` how many
 and the exit opens a new one for each that was taken. Each side answers `Ping` with `Pong`.
 
 A daemon may **lend** the exit to another one, whose buyers it then carries as well. `Lend` names
-where that one takes work connections, and under which number the exit hears of it; `Lent` says
-whether the exit does so. What the borrower has to say (Tickets, Park, Dial, Ping) comes inside of a
-`For` with that number, and so go the answers (Dialled, Pong, State). `Return` ends it. A daemon
-lends only an exit whose Hello has the feature "lend".
+the place where the borrower takes work connections, and the number of the loan; `Lent` says whether
+the exit does so. The borrower's frames (Tickets, Park, Dial, Ping) come inside of a `For` with that
+number, and so go the answers (Dialled, Pong, State). `Return` ends it. A daemon lends only an exit
+whose Hello has the feature "lend".
 
 A device that runs jobs attaches to the same port as a **worker**, with `Tunnel` in the place of
 Hello; it is no exit by that. `Open` asks it for a stream into a job, and has the ticket for one
 work connection, which the device opens under TLS once it has connected to the job. The stream
-begins right behind the preface, in chunks (`secure.py`). If there is none, `Dialled` says why.
+begins right behind the preface, in chunks (`secure.py`). If the device opens none, `Dialled` gives
+the reason.
 
     device                                      daemon
     Tunnel --------------------------------------->
@@ -39,17 +40,17 @@ begins right behind the preface, in chunks (`secure.py`). If there is none, `Dia
 
 The service knows addresses that the device does not. `Deny` names targets that no order may lead
 to, for names that the device looks up. `Call` has the device connect to the daemon itself, and
-`Seen` says from which address that connection came: it is one of the device's own public ones, at
+`Seen` names the source address of that connection: it is one of the device's own public ones, at
 which a router shows its own pages. A daemon sends these only to an exit whose Hello has the feature
 "deny" or "calls".
 
 Both sides ignore frames of a type that they do not know, and fields of a JSON body that they do not
 know, and take an outcome that they do not know for a failure, so either may be older than the
-other. A binary body never grows: what is to be said besides is a type of its own. Numbers are
-unsigned and big-endian.
+other. A binary body never grows: every further message is a type of its own. Numbers are unsigned
+and big-endian.
 
-What one side says is not trusted by the other: a text becomes one line that can be shown, and what
-cannot be is a `FrameError`, after which the connection is closed.
+Neither side trusts the other: a text becomes one line that can be shown. Bytes that cannot be
+decoded are a `FrameError`, after which the connection is closed.
 """
 
 from __future__ import annotations
@@ -75,13 +76,13 @@ CANDIDATES_MAX: Final = 4
 NODES_MAX: Final = 8  # more are not tried before the first one is back
 NAME_MAX_BYTES: Final = 255  # RFC 1035, section 2.3.4
 PING_BYTES: Final = 8
-# What a device says of itself, and why it refuses, are lines, not pages.
+# A device's description of itself, and its reason for a refusal, are lines, not pages.
 TEXT_MAX_CHARACTERS: Final = 500
 PORT_MAX: Final = 65_535
-MICROS_MAX: Final = 0xFFFFFFFF  # more than an hour: no dial takes as long, but a clock may leap
+MICROS_MAX: Final = 0xFFFFFFFF  # more than an hour: no dial lasts this long, but a clock may jump
 
 PREFACE: Final = Struct("!cQQ16s")
-# What an exit offers beyond connections to targets (`Hello.features`).
+# Features of an exit beyond connections to targets (`Hello.features`).
 UDP: Final = "udp"
 SECURE: Final = "secure"
 SECURE_TICKETS: Final = 1 << 62
@@ -142,7 +143,7 @@ class Outcome(IntEnum):
     HOST_UNREACHABLE = 2
     NETWORK_UNREACHABLE = 3
     TIMED_OUT = 4
-    NOT_ALLOWED = 5  # the device does not go there, whoever asks
+    NOT_ALLOWED = 5  # the device never goes there, for any buyer
     NAME_UNKNOWN = 6
     PAUSED = 7  # not now: the battery, the network, the hour, or its owner
     AT_LIMIT = 8
@@ -163,7 +164,7 @@ class Capacity(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """Who attaches: its worker token, what it is, and the terms that its owner has agreed to.
+    """First frame of an exit: its worker token, its system, and the terms that its owner accepted.
 
     `terms` is the SHA-256 of their text, in hexadecimal. `paused` says why the exit takes no
     connections now; empty when it does. Older exits do not say their `capacity`.
@@ -180,7 +181,7 @@ class Hello(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the exit is used for at most; 0 is no limit. The device may hold itself to less.
+    """Limits of the daemon for the exit; 0 is no limit. The device may hold itself to less.
 
     `bytes_per_second` and `bytes_per_day` count both ways together. `ports` are those of targets.
     `paused` says why the daemon asks nothing of the exit now, for its owner; empty when it does.
@@ -221,7 +222,7 @@ class Sorry(NamedTuple):
 
 
 class Tickets(NamedTuple):
-    """Leave for so many work connections; their numbers count up from the first."""
+    """Permission for a number of work connections; their numbers count up from `first`."""
 
     first: int
     tickets: tuple[bytes, ...]
@@ -244,9 +245,9 @@ class Dial(NamedTuple):
 class Associate(NamedTuple):
     """Let a parked work connection carry datagrams, to any number of targets; see `Dialled`.
 
-    From then on it carries them both ways, each behind a length of two bytes and the header of
-    RFC 1928, section 7, which says where it goes or who has sent it. Only to be sent to an exit
-    that has the feature `UDP`.
+    From then on it carries them both ways, each behind a length of two bytes and the header of RFC
+    1928, section 7, which names the target or the sender. Only to be sent to an exit that has the
+    feature `UDP`.
     """
 
     number: int
@@ -291,7 +292,7 @@ class State(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """The daemon stops within so many seconds: attach anew after that."""
+    """Announces that the daemon stops within these seconds: attach anew after that."""
 
     seconds: int
 
@@ -303,7 +304,7 @@ class Ping(NamedTuple):
 
 
 class Pong(NamedTuple):
-    """Somebody is; with the payload that came."""
+    """Answer to a `Ping`, with its payload."""
 
     payload: bytes
 
@@ -339,7 +340,7 @@ class Lend(NamedTuple):
 
 
 class For(NamedTuple):
-    """A whole frame (`encode`) that is said to a borrower, or by one."""
+    """A whole frame (`encode`) to a borrower or from a borrower."""
 
     number: int
     frame: bytes
@@ -353,13 +354,13 @@ class Lent(NamedTuple):
 
 
 class Return(NamedTuple):
-    """The exit carries for a borrower no more; what it has begun goes on."""
+    """Ends a loan: the borrower gets no new connections, and the open ones continue."""
 
     number: int
 
 
 class Tunnel(NamedTuple):
-    """Who attaches as a worker: by its worker token, for streams into the jobs that it runs."""
+    """First frame of a worker: its worker token, for streams into the jobs that it runs."""
 
     protocol: int
     token: str
@@ -376,9 +377,9 @@ class Tunnelled(NamedTuple):
 class Open(NamedTuple):
     """Connect to a port of a job that runs on the device, and open a work connection for it.
 
-    `number` and `ticket` go into its preface. Outcomes of `Dialled`: `REFUSED`, nobody listens or
-    the job has not declared the port; `NOT_ALLOWED`, this attempt does not run there; `AT_LIMIT`,
-    as many streams are open as may be.
+    `number` and `ticket` go into its preface. Outcomes of `Dialled`: `REFUSED`, no program listens
+    or the job has not declared the port; `NOT_ALLOWED`, this attempt does not run there;
+    `AT_LIMIT`, the limit of open streams is reached.
     """
 
     number: int
@@ -446,11 +447,11 @@ Frame = Union[
 
 
 class FrameError(Exception):
-    """Bytes that are no frame, or a frame that cannot be said; the message says why, in a line."""
+    """Bytes that are no frame, or a frame that cannot be encoded; the message is one line."""
 
 
 class Preface(NamedTuple):
-    """What a work connection begins with."""
+    """The first bytes of a work connection."""
 
     attachment: int
     number: int
@@ -496,7 +497,7 @@ class Reader(Generic[Known]):
     def receive_data(self, data: bytes) -> Iterator[Known]:
         """Take bytes; yield every frame that is complete and of a known type.
 
-        Whoever stops in between gets the rest with the next bytes.
+        A caller that stops in between gets the rest with the next bytes.
 
         Raises:
             FrameError: while it yields: the other side does not speak the protocol.
@@ -547,7 +548,7 @@ def encode(frame: Frame) -> bytes:
     try:
         kind, body = _encode_body(frame)
     except (error, ValueError):
-        raise FrameError(f"a frame of the type {name} that cannot be said") from None
+        raise FrameError(f"a frame of the type {name} that cannot be encoded") from None
     if len(body) >= FRAME_MAX_BYTES:
         raise FrameError(f"a frame of the type {name} with {len(body)} bytes")
     return _HEAD.pack(1 + len(body), kind) + body
@@ -557,7 +558,7 @@ def decode(kind: int, body: bytes) -> Frame | None:
     """Return the frame of a type with a body; None for a type that is not known.
 
     Raises:
-        FrameError: the body is none of that type.
+        FrameError: the body does not fit the type.
     """
     try:
         return _decode_body(kind, body)
@@ -787,7 +788,7 @@ def _fields(frame: Frame) -> dict[str, Any]:
 
 
 def _said(limits: Limits) -> dict[str, Any]:
-    """Return what is said of limits: no pause if there is none, as at first."""
+    """Return the fields of limits; a missing pause is left out, as in older versions."""
     fields: dict[str, Any] = limits._asdict()
     if not limits.paused:
         del fields["paused"]
@@ -815,7 +816,7 @@ def _limits(fields: dict[str, Any]) -> Limits:
         integer_of(fields["bytes_per_second"]),
         integer_of(fields["bytes_per_day"]),
         tuple(integer_of(each, PORT_MAX) for each in _list(fields["ports"])),
-        line_of(fields.get("paused", "")),  # which older daemons do not say
+        line_of(fields.get("paused", "")),  # older daemons do not send it
     )
 
 
@@ -832,7 +833,7 @@ def integer_of(value: object, most: int = (1 << 64) - 1) -> int:
     """Return a whole number out of JSON.
 
     Raises:
-        ValueError: it is none, or out of range.
+        ValueError: the value is no whole number, or out of range.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError
@@ -843,7 +844,7 @@ def line_of(value: object) -> str:
     """Return a text out of JSON as one line that can be shown and written anywhere.
 
     Raises:
-        ValueError: it is none, or too long.
+        ValueError: the value is no text, or too long.
     """
     if not isinstance(value, str) or len(value) > TEXT_MAX_CHARACTERS:
         raise ValueError

@@ -1,4 +1,4 @@
-"""Which addresses and ports a session may reach. Pure: it looks nothing up."""
+"""Judges the addresses and ports that a session may reach. Pure: it looks nothing up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Network = Union[IPv4Network, IPv6Network]
 
 VERDICTS_KEPT: Final = 4096
 
-# What the standard library calls global and a proxy must not reach all the same: multicast, the
+# Networks that the standard library calls global and that a proxy must not reach: multicast, the
 # forms that carry an IPv4 address inside, ranges that no version of its tables has (RFC 6890 and
-# the IANA special-purpose registries), and what clouds have taken for themselves.
+# the IANA special-purpose registries), and networks that clouds use for themselves.
 _NEVER: Final = tuple(
     ip_network(text)
     for text in (
@@ -60,7 +60,7 @@ _LOW_32_BITS: Final = 0xFFFFFFFF
 
 
 class Verdict(Enum):
-    """What is said of an address once and for all: the machine's own ones change."""
+    """Fixed judgement of an address; only the list of the machine's own addresses changes."""
 
     ALLOWED = auto()
     DENIED = auto()
@@ -70,7 +70,7 @@ class Verdict(Enum):
 class Policy:
     """The operator's rules over the built-in ones.
 
-    A denied network is refused whatever else holds; an allowed one is reachable although it is not
+    A denied network is refused without exception; an allowed one is reachable although it is not
     globally routable, or this machine's own; blocked ports are refused everywhere.
 
     Args:
@@ -102,7 +102,7 @@ class Policy:
         self._verdict_of_ipv4 = lru_cache(maxsize=VERDICTS_KEPT)(self._judge_ipv4)
 
     def permits(self, address: Address, port: int) -> bool:
-        """Say whether a connection to this address and port may be made."""
+        """Return whether a connection to this address and port may be made."""
         if port in self._blocked_ports:
             return False
         if self._is_closed is not None and self._is_closed(plain(address), port):
@@ -116,7 +116,7 @@ class Policy:
         return not self._is_own(plain(address))
 
     def permits_port(self, port: int) -> bool:
-        """Say whether any address may be reached at this port."""
+        """Return whether any address may be reached at this port."""
         return port not in self._blocked_ports
 
     def _judge_ipv4(self, number: int) -> Verdict:
@@ -135,7 +135,7 @@ class Policy:
 
 
 def is_global(address: Address) -> bool:
-    """Say whether an address is globally routable unicast, with no other address hidden inside."""
+    """Return whether an address is globally routable unicast, without another address inside."""
     if isinstance(address, IPv4Address):
         return address.is_global and not _within(address, _NEVER)
     return address.is_global and address in _GLOBAL_UNICAST_V6 and not _within(address, _NEVER_V6)

@@ -1,4 +1,4 @@
-"""What a work connection carries under TLS: a stream in chunks, whose end can be told from a loss.
+"""The stream of a work connection under TLS: chunks, whose end differs from a loss.
 
 TLS ends both ways at once, and a stream of TCP does not. So the stream goes in chunks, each behind
 a length of two bytes, and a length of 0 is its end; the other way goes on. A connection that ends

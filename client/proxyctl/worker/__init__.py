@@ -1,1 +1,1 @@
-"""The agent of a device that works: takes jobs, runs them walled in, brings what they made."""
+"""The agent of a device that works: takes jobs, runs them walled in, and sends their results."""

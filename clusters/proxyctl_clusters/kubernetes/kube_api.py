@@ -1,7 +1,7 @@
-"""The API of a Kubernetes cluster: how it is reached, and what it answers.
+"""The API of a Kubernetes cluster: its access, and its answers.
 
 The standard library reads no YAML, so a kubeconfig has to be one in JSON, which `kubectl` writes;
-within a cluster there is none, and the files of the pod's own service account are used.
+within a cluster no kubeconfig exists, and the files of the pod's own service account are used.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _CONFIG_MAX_BYTES: Final = 1 << 20
 _ANSWER_MAX_BYTES: Final = 64 << 20  # of one page of a list: 250 pods at their largest
 _PAGE: Final = 250  # objects
-_PAGES_MAX: Final = 400  # so that a server that never ends a list is not followed for ever
-_WORDS_MAX_CHARACTERS: Final = 400  # of what a server says about a refusal
+_PAGES_MAX: Final = 400  # ends a list that a faulty server continues for ever
+_WORDS_MAX_CHARACTERS: Final = 400  # of a server's words about a refusal
 _KEEP_ALIVE_SECONDS: Final = 30  # of silence, before the kernel asks whether the server is there
 _KEEP_ALIVE_TRIES: Final = 3
 
 
 class KubeError(Exception):
-    """The API server did not do what it was asked.
+    """The API server refused a request, or did not answer.
 
     Args:
-        message: for the person who reads it.
-        status: of its answer; 0 if there was none, so that nobody knows what it did.
+        message: for a person.
+        status: of its answer; 0 if the server did not answer, so that its state is unknown.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -53,14 +53,14 @@ class KubeError(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """Where an API server is, and by what it knows us.
+    """The address of an API server, and the credentials of this agent.
 
     Attributes:
         host: of the server.
         port: of the server.
         prefix: of every path, for a server behind another one.
         server_name: that its certificate must have.
-        authority: who signs its certificate, PEM; "" for those this machine trusts anyway.
+        authority: the signers of its certificate, PEM; "" for those this machine trusts anyway.
         certificate: of ours, PEM, with its key; "" for none.
         token: of ours; "" for none.
         token_file: where it is instead, which is read each time: a cluster renews it.
@@ -90,7 +90,7 @@ def read_access(path: str) -> Access:
 def _of_pod() -> Access:
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{each}", "") for each in ("HOST", "PORT"))
     if not host or not port.isdigit():
-        raise KubeError("no kubeconfig is named, and this is no pod of a cluster")
+        raise KubeError("the settings name no kubeconfig, and this is no pod of a cluster")
     try:
         return Access(
             host=host,
@@ -161,7 +161,7 @@ def _access(
 
 
 def _text(fields: Mapping[str, Any], name: str, folder: Path) -> str:
-    """Return what a kubeconfig holds, or what is in the file that it names."""
+    """Return a value of a kubeconfig, or the content of the file that it names."""
     data = fields.get(f"{name}-data")
     if data:
         try:
@@ -261,7 +261,7 @@ class KubeApi:
             path: of the log.
             query: of the request.
             size: of a piece at most, in bytes.
-            opened: is told the connection, so that another thread can end this.
+            opened: receives the connection, so that another thread can end this.
 
         Raises:
             KubeError: the server refuses, or the log breaks off.
@@ -332,7 +332,7 @@ class KubeApi:
 
 
 class Opened:
-    """The connection that somebody reads from, which another thread may end."""
+    """The connection of a reader, which another thread may end."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -342,7 +342,7 @@ class Opened:
         self._socket = connected
 
     def let_go(self) -> None:
-        """Forget it; whoever has opened it closes it."""
+        """Forget the connection; its opener closes it."""
         self._socket = None
 
     def end(self) -> None:

@@ -1,8 +1,8 @@
-"""At the agent's side: has a pod begin, shows what it prints, and ends as its job ends.
+"""Runs at the agent's side: lets a pod begin, shows its output, and ends as its job ends.
 
 The supervisor starts this as it would start the job itself, so that to the agent the two are one:
-what is printed here is the job's log, and a signal that is sent here is for the job. It lives on
-when the agent is killed.
+the output here is the job's log, and a signal to this process is for the job. It lives on when the
+agent is killed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from proxyctl_clusters.kubernetes.kubernetes import OVER_FILE, POD, ask_to_end
 if TYPE_CHECKING:
     from types import FrameType
 
-_ASK_SECONDS: Final = 2.0  # between two looks at a pod; the end of its log rings at once
-_SOON_SECONDS: Final = 0.2  # the same, of a pod that is about to begin, or to be gone
+_ASK_SECONDS: Final = 2.0  # between two looks at a pod; the end of its log also rings
+_SOON_SECONDS: Final = 0.2  # the same, of a pod that will begin or end soon
 _START_SECONDS: Final = 60.0  # for a node to start a container whose image it has
-_LAST_SECONDS: Final = 60.0  # for what a log still holds when its container has ended
+_LAST_SECONDS: Final = 60.0  # for the rest of a log when its container has ended
 _REMOVED: Final = "somebody has removed its pod from the cluster"
-# For a node to end a pod that somebody else has removed; one that does not is not heard of.
+# For a node to end a pod that was removed by another program; a node that takes longer has no
+# connection to the cluster.
 _REMOVED_SECONDS: Final = 90.0
 
 
@@ -56,7 +57,7 @@ class Client:
         self._api = KubeApi(read_access(str(told["config"])))
         self._is_asked = False  # to end
         self._is_told = False  # so
-        self._removed_at = 0.0  # monotonic; when somebody else was first seen to have removed it
+        self._removed_at = 0.0  # monotonic; the first look that found it removed from outside
         # Rung by a signal as well, whose handler may take no lock.
         self._rung, self._bell = os.pipe()
         for each in (self._rung, self._bell):
@@ -64,7 +65,7 @@ class Client:
         self._log = LogFollower(self._api, f"{self._path}/log", 1, self._ring)
 
     def run(self) -> int:
-        """Return the job's status, or end by SIGTERM where it was ended and nobody knows it."""
+        """Return the job's status; end by SIGTERM if the job was ended without one."""
         signal.signal(signal.SIGTERM, self._ask)
         launch = files.read(self._exchange.parent / names.LAUNCH)
         if launch is None:
@@ -102,7 +103,7 @@ class Client:
             self._pause(_SOON_SECONDS if is_soon else _ASK_SECONDS)
 
     def _look(self) -> tuple[End | None, dict[str, Any] | None]:
-        """Return how the job has ended, and its pod; neither while nobody answers."""
+        """Return the end of the job, and its pod; neither while the server does not answer."""
         try:
             pod = self._api.get(self._path)
         except KubeError as error:
@@ -117,7 +118,7 @@ class Client:
         return end, pod
 
     def _end_of_removed(self, end: End | None) -> End | None:
-        """Return the end of a pod that somebody else has removed: a drained node, or a person."""
+        """Return the end of a pod that was removed from outside: by a drained node, or a person."""
         if end is not None:
             is_whole = end.status == 0  # it had ended just before
             return end if is_whole else End(None, lost=f"{_REMOVED}, which has ended it")
@@ -127,7 +128,7 @@ class Client:
         return None
 
     def _tell(self, grace_s: float) -> bool:
-        """Ask the job to end; say whether it was told."""
+        """Ask the job to end; return False if the cluster does not answer."""
         try:
             ask_to_end(self._api, self._path, self._uid, grace_s)
         except KubeError:

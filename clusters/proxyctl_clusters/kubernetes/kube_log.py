@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 MISSING: Final = b"\n[some of the log is missing here: the node has thrown it away]\n"
 
 _READ_BYTES: Final = 1 << 18
-_AGAIN_SECONDS: Final = 1.0  # before a log that broke off is read again
-# Of the beginning of a log and of its end, by which they are known again.
+_AGAIN_SECONDS: Final = 1.0  # before the next read of a log that broke off
+# Of the beginning and the end of a log, which identify it.
 _KNOWN_BYTES: Final = 4096
-# A node keeps ten megabytes of a log unless its owner says otherwise; more is not read at once.
+# A node keeps ten megabytes of a log unless its owner says otherwise; a larger log is not read as a
+# whole.
 _WHOLE_MAX_BYTES: Final = 256 << 20
 
 
@@ -30,15 +31,15 @@ class Source(Protocol):
     def lines(
         self, path: str, query: Mapping[str, str], size: int, opened: Opened
     ) -> Generator[bytes, None, None]:
-        """Yield what it says."""
+        """Yield the bytes of a log."""
 
 
 class LogFollower:
     """Shows what a pod prints, by a thread of its own.
 
-    A log that breaks off is read again from its beginning, and what was shown is passed over. The
-    node throws the beginning of a long log away: then what was shown last is looked for in what is
-    left. Where that is gone, too, a line says that something is missing.
+    A log that breaks off is read again from its beginning, and the shown part is skipped. The node
+    throws the beginning of a long log away: then the end of the shown part is searched in the rest.
+    If that is gone as well, a line reports that something is missing.
 
     Args:
         source: of the log.
@@ -59,8 +60,8 @@ class LogFollower:
         self._descriptor = descriptor
         self._ring = ring
         self._head = b""  # of the log on the node
-        self._count = 0  # bytes of the log on the node that were shown, or shall not be
-        self._tail = b""  # of what was shown
+        self._count = 0  # bytes of the log on the node that were shown or skipped
+        self._tail = b""  # of the shown part
         self._opened = Opened()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -71,7 +72,7 @@ class LogFollower:
         self._thread.start()
 
     def finish(self, seconds: float) -> None:
-        """Show what is left of a log whose container has ended; give up after so many seconds."""
+        """Show the rest of a log whose container has ended; give up after a time."""
         self._is_over.set()
         if self.has_begun:
             self._thread.join(_AGAIN_SECONDS)  # the end of the log is mostly on its way
@@ -98,7 +99,7 @@ class LogFollower:
             self._is_over.wait(_AGAIN_SECONDS)
 
     def _read(self, query: Mapping[str, str]) -> None:
-        """Show what is new.
+        """Show the new bytes.
 
         Raises:
             KubeError: the log breaks off, or cannot be had.

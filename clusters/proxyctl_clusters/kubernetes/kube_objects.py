@@ -1,8 +1,8 @@
-"""What a Kubernetes cluster is asked for, and what its answers mean. Pure.
+"""Makes the objects for a Kubernetes cluster, and reads its answers. Pure.
 
 An attempt is a Job with one pod. The pod has one step before the job's own container: a small
-program, in the job's own image, that waits for the word to begin. So when the word is given the
-image is there and the pod has its node, and the time that both took is none of the job's.
+program, in the job's own image, that waits for the word to begin. So at the word to begin, the
+image is there and the pod has its node, and the job does not pay for that time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ NO_PORTS: Final = "ports of a job on Kubernetes cannot be reached: it runs on an
 # How many threads one pod may start before nothing is taken to bound them. A cluster says so for
 # all of its pods (podPidsLimit), so it is more than one job would be given on a device.
 PROCESSES_MAX: Final = 4096
-# What the cluster ends an attempt after, beyond its own time, whatever else has failed.
+# The cluster ends an attempt this time after its own end, if everything else has failed.
 NET_SECONDS: Final = 1800
-_KEPT_SECONDS: Final = 3600  # that a Job is kept after its end, if nobody here removes it
-_LOG_BYTES: Final = 256 << 20  # of a node's disk, for what a pod prints before the node rotates it
+_KEPT_SECONDS: Final = 3600  # for a Job after its end, if this agent does not remove it
+_LOG_BYTES: Final = 256 << 20  # of a node's disk, for a pod's output before the node rotates it
 _GATE_MEMORY_BYTES: Final = 32 << 20  # runtimes need some to start anything
 _GATE_CORES: Final = 0.1
 _GATE_PLACE: Final = "/.proxyd"
-_GRACE_SECONDS: Final = 10  # where nobody says how long a pod has to end
+_GRACE_SECONDS: Final = 10  # the time of a pod to end, where no grace is set
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_MAX_BYTES: Final = 900_000  # a cluster takes a million with everything around them
@@ -82,7 +82,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Named:
-    """What belongs to one attempt.
+    """The names of one attempt's objects.
 
     Attributes:
         scope: of the agent.
@@ -106,7 +106,7 @@ class Named:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Return how it is told from others."""
+        """Return the labels that distinguish its objects."""
         labels = {
             SCOPE_LABEL: self.scope,
             ATTEMPT_LABEL: self._digest,
@@ -124,11 +124,11 @@ def job_of(task: Task, named: Named, place: Place, *, pulls: bool = True) -> dic
     """Return the Job of an attempt.
 
     Args:
-        task: what is to run; it names an image.
+        task: the task to run; it names an image.
         named: whose it is.
         place: where it runs.
-        pulls: asks the registry even for an image that a node has: what is there may be the
-            owner's own, which no stranger was meant to run.
+        pulls: asks the registry even for an image that a node has: the image on a node may be the
+            owner's own, which is not meant for strangers.
     """
     seconds = task.bounds.seconds + NET_SECONDS
     pod = _pod(task, named, place, "Always" if pulls else "IfNotPresent")
@@ -159,7 +159,9 @@ def _pod(task: Task, named: Named, place: Place, pull_policy: str) -> dict[str, 
         "enableServiceLinks": False,
         "hostname": "job",
         "dnsPolicy": "None",
-        "dnsConfig": {"nameservers": ["127.0.0.1"]},  # there is none: names are a way out, too
+        "dnsConfig": {
+            "nameservers": ["127.0.0.1"]
+        },  # no such server exists: names are a way out as well
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
         "nodeSelector": {
             **place.nodes,
@@ -206,8 +208,8 @@ def _container(task: Task, named: Named) -> dict[str, Any]:
     return {
         "name": CONTAINER,
         "image": task.image,
-        # The gate has just asked for it: what ran there is what runs here, and no registry that is
-        # slow or busy by then takes the job's time, or fails it.
+        # The gate has just asked for it: the same image runs here, and a registry that is slow or
+        # busy by then neither takes the job's time nor fails the job.
         "imagePullPolicy": "IfNotPresent",
         **({part: words} if words else {}),
         "env": [{"name": LABEL, "value": task.attempt_id}],
@@ -275,7 +277,7 @@ def secret_of(task: Task, named: Named, job: Mapping[str, Any]) -> dict[str, Any
 
 
 def policy(name: str) -> dict[str, Any]:
-    """Return the rule that a job speaks to nobody, and nobody to a job."""
+    """Return the rule that forbids all connections of jobs, in both directions."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -304,7 +306,7 @@ def require_possible(task: Task) -> None:
         raise TaskError("job", "a program, argument or variable with a NUL in it")
 
 
-# What follows reads answers.
+# The functions from here on read answers.
 
 
 def attempts_of(objects: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -315,7 +317,7 @@ def attempts_of(objects: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def is_live(pod: Mapping[str, Any]) -> bool:
-    """Say whether anything of a pod runs, or may run yet, as far as the cluster knows."""
+    """Return whether anything of a pod runs, or may run yet, as far as the cluster knows."""
     gate = _state(pod, "initContainerStatuses", GATE_PROGRAM).get("terminated") or {}
     has_failed = bool(gate) and gate.get("exitCode") != 0  # so the job's own never starts
     has_ended = "terminated" in _state(pod, "containerStatuses", CONTAINER)
@@ -323,7 +325,7 @@ def is_live(pod: Mapping[str, Any]) -> bool:
 
 
 def is_job_over(job: Mapping[str, Any]) -> bool:
-    """Say whether a Job will start nothing more."""
+    """Return whether a Job will start nothing more."""
     conditions = (job.get("status") or {}).get("conditions") or []
     return any(
         each.get("type") in ("Complete", "Failed") and each.get("status") == "True"
@@ -337,7 +339,7 @@ def phase_of(pod: Mapping[str, Any]) -> str:
 
 
 def is_waiting_for_word(pod: Mapping[str, Any]) -> bool:
-    """Say whether a pod has its node and its image, and waits at the gate."""
+    """Return whether a pod has its node and its image, and waits at the gate."""
     if (pod["metadata"]).get("deletionTimestamp"):
         return False
     return "running" in _state(pod, "initContainerStatuses", GATE_PROGRAM)
@@ -358,7 +360,7 @@ class Hindrance:
 
     Attributes:
         kind: of the failure, as `TaskError` has it.
-        words: what the cluster says.
+        words: the cluster's reason.
         is_final: waiting changes nothing.
         is_image: it is the image that is missing, which a registry may yet give.
         is_unscheduled: no node has room, which may change at any time.
@@ -398,9 +400,9 @@ class End:
     Attributes:
         status: its exit status; None where the cluster does not know one.
         is_out_of_memory: the kernel has ended it for that.
-        is_out_of_disk: the node has ended it for what it wrote to the node's disk.
-        lost: it was ended by the cluster, and for what.
-        words: what the cluster says beside the status.
+        is_out_of_disk: the node has ended it because it wrote too much to the node's disk.
+        lost: the cluster has ended it, for this reason.
+        words: the cluster's words beside the status.
     """
 
     status: int | None
@@ -451,13 +453,13 @@ def start_problem_of(pod: Mapping[str, Any]) -> End | None:
 
 
 def is_running(pod: Mapping[str, Any]) -> bool:
-    """Say whether the job's container runs."""
+    """Return whether the job's container runs."""
     return "running" in _state(pod, "containerStatuses", CONTAINER)
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a node has for pods."""
+    """A node's capacity for pods."""
 
     name: str
     cores: float
@@ -491,7 +493,7 @@ def nodes_of(objects: Sequence[Mapping[str, Any]], place: Place) -> list[Node]:
 
 
 def is_ready(node: Mapping[str, Any]) -> bool:
-    """Say whether the cluster hears of a node."""
+    """Return whether the cluster has a connection to a node."""
     return any(
         each.get("type") == "Ready" and each.get("status") == "True"
         for each in (node.get("status") or {}).get("conditions") or []
@@ -499,7 +501,7 @@ def is_ready(node: Mapping[str, Any]) -> bool:
 
 
 def quantity(text: object) -> float:
-    """Return a number as Kubernetes writes it, like `250m` or `16Gi`; 0 for what is none."""
+    """Return a number as Kubernetes writes it, like `250m` or `16Gi`; 0 for other texts."""
     match = _QUANTITY.fullmatch(str(text))
     return float(match[1]) * _UNITS.get(match[2], 0.0) if match else 0.0
 

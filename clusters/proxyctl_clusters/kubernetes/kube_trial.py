@@ -1,6 +1,6 @@
-"""A pod on trial: it looks from within at its walls, and at what it can reach.
+"""A pod on trial: it checks its walls from within, and tries to reach other machines.
 
-What a cluster is asked for is not always what it does: many enforce no network policies, and few
+A cluster does not always do what its objects ask for: many enforce no network policies, and few
 bound the processes of a pod. So what a pod has is read there, and each wall is tried.
 """
 
@@ -29,7 +29,7 @@ _SAID: Final = "a line of the log\n"
 _LOG_MAX_BYTES: Final = 1000
 # Where a cloud gives machines their credentials, whichever cloud it is.
 _METADATA: Final = ("169.254.169.254", 80)
-_KUBELET: Final = 10250  # the port of what runs pods on a node
+_KUBELET: Final = 10250  # the port of the program that runs pods on a node
 
 # (verb, group, resource, subresource); "" for the cluster's own objects, which have no namespace.
 RIGHTS: Final = (
@@ -153,7 +153,7 @@ def denied(api: KubeApi, namespace: str) -> list[str]:
 
 
 def problem_of_claim(api: KubeApi, path: str) -> str:
-    """Return what is wrong with a claim, "" if nothing is.
+    """Return the fault of a claim, "" if it has none.
 
     Raises:
         KubeError: the cluster does not answer.
@@ -185,7 +185,7 @@ def log_of(api: KubeApi, path: str) -> str:
 def findings_of(
     missing: Sequence[str], nodes: Sequence[Node], claim: str, place: Place
 ) -> list[Finding]:
-    """Return what is known before a pod is tried."""
+    """Return the findings that need no pod."""
     cores = sum(each.cores for each in nodes)
     largest = max((each.memory_bytes for each in nodes), default=0)
     rights = Finding(
@@ -220,7 +220,7 @@ def findings_of(
 
 
 def judge(told: Mapping[str, Any], bounds: Bounds) -> list[Finding]:
-    """Say which walls a pod on trial has found."""
+    """Return the findings of a pod on trial about its walls."""
     problems = list(_problems(told, bounds))
     threads = int(told["threads"])
     is_bounded = threads <= objects.PROCESSES_MAX

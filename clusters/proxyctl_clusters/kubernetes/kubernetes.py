@@ -1,12 +1,12 @@
 """The executor for a Kubernetes cluster: an attempt is a Job of one pod.
 
 `prepare` has the cluster make the pod, and waits until it has its node and its image and stands at
-the gate: so the time that this takes is none of the job's. What the supervisor starts here is
-`kube_client`, which opens the gate, and shows what the pod prints. The folder of an attempt lies
-on a volume that the pods of the cluster have, too; that is how inputs get in and outputs get out.
+the gate: so the job does not pay for that time. The supervisor starts `kube_client` here, which
+opens the gate, and shows the pod's output. The folder of an attempt lies on a volume that the pods
+of the cluster also have; that is how inputs get in and outputs get out.
 
-Whatever an attempt has in a cluster is found by its labels. Where the API server is away nobody
-knows what runs, and nobody says so.
+All objects of an attempt in a cluster are found by their labels. Where the API server is away the
+running jobs are unknown, and the executor raises an error.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ if TYPE_CHECKING:
     from proxyctl_clusters.kubernetes.kube_settings import Settings
 
 _CLIENT: Final = "proxyctl_clusters.kubernetes.kube_client"
-POD: Final = "pod.json"  # in the exchange: which pod may begin, and how it is reached
+POD: Final = "pod.json"  # in the exchange: the pod that may begin, and its access
 OVER_FILE: Final = "over.json"  # the last words of `kube_client`
 
 _POLICY: Final = "proxyd-none"
 _JOB: Final = 65_532  # the user that jobs are where the agent is root; it needs no name anywhere
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _QUEUE_SECONDS: Final = 300.0  # for a node and an image
-_IMAGE_SECONDS: Final = 20.0  # that a registry may refuse an image before it is believed
-_HINDERED_SECONDS: Final = 60.0  # that a node may not be able to make a pod, before it is believed
-_LOOK_SECONDS: Final = 0.3  # between two looks at a pod that is to come or to go
-_END_SECONDS: Final = 60.0  # for a node to end a pod that it was told to end at once
+_IMAGE_SECONDS: Final = 20.0  # of refusals by a registry, before the image counts as missing
+_HINDERED_SECONDS: Final = 60.0  # of failures of a node to make a pod, before the attempt fails
+_LOOK_SECONDS: Final = 0.3  # between two looks at a pod that begins or ends
+_END_SECONDS: Final = 60.0  # for a node to end a pod without a grace
 _NOW_SECONDS: Final = 1  # 0 would have the cluster forget a pod that may still run
 
 # Waits until the file that is its one argument is there: access() every 50 ms, then exit(0).
@@ -81,8 +81,8 @@ class Kubernetes:
     """Jobs on the nodes of a cluster.
 
     Args:
-        folder: of the agent, on a volume that pods have, too.
-        settings: what its owner says of the cluster.
+        folder: of the agent, on a volume that pods also have.
+        settings: the owner's settings of the cluster.
         queue_seconds: after which a job that has no node is given back.
     """
 
@@ -98,7 +98,7 @@ class Kubernetes:
         self._known: KubeApi | None = None
 
     def check(self) -> list[Finding]:
-        """Say what is missing here and in the cluster, by a pod that looks for itself."""
+        """Return the needs here and in the cluster, by a pod that checks its own walls."""
         try:
             self._place()
             version = self._api().get("/version")
@@ -160,10 +160,11 @@ class Kubernetes:
         raise TaskError("refused", objects.NO_PORTS)
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask the job to end, and end all of it after so many seconds.
+        """Ask the job to end, and kill it after the grace.
 
         Raises:
-            TaskError: the cluster does not answer, so nobody knows; or it does not end the pod.
+            TaskError: the cluster does not answer, so the state is unknown; or it does not end the
+                pod.
         """
         try:
             self._stop(self._named(attempt_id), grace_s)
@@ -174,7 +175,7 @@ class Kubernetes:
         """Return the attempts of this agent that the cluster runs, or will.
 
         Raises:
-            TaskError: the cluster does not answer, so nobody knows.
+            TaskError: the cluster does not answer, so the state is unknown.
         """
         selector = f"{objects.SCOPE_LABEL}={self._scope}"
         try:
@@ -186,11 +187,11 @@ class Kubernetes:
         return objects.attempts_of(live + [each for each in jobs if not objects.is_job_over(each)])
 
     def left(self) -> set[str]:
-        """Return what `running` does; what has ended it forgets by itself."""
+        """Return the result of `running`; the cluster forgets ended jobs by itself."""
         return self.running()
 
     def ended(self, attempt_id: str) -> Ending:
-        """Say what the cluster has told of the end."""
+        """Return the cluster's record of the end."""
         over = files.read(self._exchange(attempt_id) / OVER_FILE)
         if over is None:
             return Ending(lost="what watched the job in its cluster was killed")
@@ -201,7 +202,7 @@ class Kubernetes:
         )
 
     def clean(self, attempt_id: str) -> None:
-        """Remove what the cluster has of an attempt, and what was told by files."""
+        """Remove the objects of an attempt from the cluster, and its files."""
         named = self._named(attempt_id)
         self.stop(attempt_id, 0)
         try:
@@ -275,7 +276,7 @@ class Kubernetes:
         return pod
 
     def _wall_off(self) -> None:
-        """See that there is the rule that a job speaks to nobody."""
+        """Make the rule that forbids all connections of jobs, if it is missing."""
         try:
             self._api().post(self._path("networkpolicies"), objects.policy(_POLICY))
         except KubeError as error:
@@ -310,8 +311,8 @@ class Kubernetes:
             time.sleep(_LOOK_SECONDS)
 
     def _stop(self, named: Named, grace_s: float) -> None:
-        # First, so that the cluster makes no other pod in the place of one that ends. Those that
-        # are there are left to us: they have the time that they are given here, not their own.
+        # First, so that the cluster makes no other pod in the place of one that ends. The present
+        # pods are left to this program: they have the time that they are given here, not their own.
         self._api().delete(self._path("jobs", named.name), propagationPolicy="Orphan")
         deadline = time.monotonic() + grace_s + _END_SECONDS
         asked: set[str] = set()
@@ -341,7 +342,7 @@ class Kubernetes:
         ask_to_end(self._api(), path, str(pod["metadata"]["uid"]), grace_s)
 
     def _give_up(self, pods: list[dict[str, Any]]) -> None:
-        """Have the cluster forget pods of nodes that it does not hear of; those end by themselves.
+        """Have the cluster forget pods on nodes without a connection; such pods end by themselves.
 
         Raises:
             TaskError: a node is there, and does not end its pod.
@@ -373,7 +374,7 @@ class Kubernetes:
         return self._path("persistentvolumeclaims", claim_of(self._settings)[0])
 
     def _try_one(self) -> list[Finding]:
-        """Have a pod look for itself what it has; it is no attempt, so nobody ends it as one."""
+        """Have a pod check its own walls; it is no attempt, so no sweep ends it as one."""
         attempt_id = f"check-{secrets.token_hex(4)}"
         folder = self._folder / attempt_id
         named = Named(f"{self._scope}-check", attempt_id, self._below_claim(folder))
@@ -418,7 +419,7 @@ def path_of(namespace: str, kind: str, name: str = "") -> str:
 
 
 def ask_to_end(api: KubeApi, path: str, uid: str, grace_s: float) -> None:
-    """Ask a pod to end, by SIGTERM, and after so many seconds by SIGKILL.
+    """Ask a pod to end, by SIGTERM, and by SIGKILL after the grace.
 
     Args:
         api: of its cluster.
@@ -453,7 +454,7 @@ def place_of(settings: Settings, namespace: str, folder: Path) -> Place:
     """Return where jobs run.
 
     Raises:
-        TaskError: the owner has not said enough, or this machine is of a kind that nobody knows.
+        TaskError: a setting is missing, or the architecture of this machine is unknown.
     """
     name, top = claim_of(settings)
     arch = _ARCHITECTURES.get(platform.machine())
@@ -473,7 +474,7 @@ def capacity(folder: Path, settings: Settings) -> tuple[int, int]:
     """Return the cores and the bytes of memory of all nodes that take jobs together.
 
     Raises:
-        TaskError: the cluster does not answer, or nobody has said enough of it.
+        TaskError: the cluster does not answer, or a setting is missing.
     """
     try:
         api = KubeApi(read_access(settings.config))

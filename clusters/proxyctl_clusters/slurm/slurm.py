@@ -1,9 +1,9 @@
 """The executor for a cluster under Slurm: an attempt is a job of Slurm, walled in on its node.
 
-`prepare` puts the job into the queue and waits until it has a node: so the time in the queue is
-none of the job's. There `slurm_node` builds the walls of `bwrap`, and waits. What the supervisor
-starts here is `slurm_client`, which has it begin, and shows what it prints. The two speak by files
-in the attempt's folder, which every node must have under the same path.
+`prepare` puts the job into the queue and waits until it has a node: so the job does not pay for the
+time in the queue. There `slurm_node` builds the walls of `bwrap`, and waits. The supervisor starts
+`slurm_client` here, which lets the job begin, and shows its output. The two speak by files in the
+attempt's folder, which every node must have under the same path.
 
 Slurm holds a job to its memory and cores; where the node finds that it does not, nothing is run.
 """
@@ -48,8 +48,8 @@ _CLIENT: Final = "proxyctl_clusters.slurm.slurm_client"
 _NODE: Final = "proxyctl_clusters.slurm.slurm_node"
 EXCHANGE: Final = "slurm"  # in the attempt's folder; no job sees it
 # In there, in the order in which they are written.
-TASK: Final = "task.json"  # what the node is to make ready, with the job's secrets
-SCRIPT_LOG: Final = "script.log"  # what went wrong on the node before that could be told
+TASK: Final = "task.json"  # the task for the node, with the job's secrets
+SCRIPT_LOG: Final = "script.log"  # failures on the node before it can report
 READY: Final = "ready.json"  # the node's: the walls stand, or why not
 GO: Final = "go.json"  # this side's: begin
 RUN: Final = "run"  # a folder, in which the node's supervisor works as ours does
@@ -66,7 +66,7 @@ _BY_ITSELF_SECONDS: Final = 3.0  # for a job whose last words are there
 _END_SECONDS: Final = 60.0  # for Slurm to clear up after a job; it kills what does not end
 _TRIAL_SECONDS: Final = 60.0  # for a job that does nothing, from the queue to its end
 _TRIAL_BYTES: Final = 64 << 20
-_LOG_MAX_BYTES: Final = 2_000  # of the node's own words, that are told
+_LOG_MAX_BYTES: Final = 2_000  # of the node's own output, in a message
 
 _NO_PORTS: Final = "ports of a job under Slurm cannot be reached: it runs on another machine"
 
@@ -76,7 +76,7 @@ class Slurm:
 
     Args:
         folder: of the agent, which all nodes share.
-        limits: "auto" to have Slurm hold them, or whatever the node has; or one of the latter.
+        limits: "auto" to have Slurm or the node hold them; or one of the latter.
         queue_seconds: after which a job that has no node is given back.
     """
 
@@ -91,7 +91,7 @@ class Slurm:
         self._queue_seconds = queue_seconds
 
     def check(self) -> list[Finding]:
-        """Say what is missing here and on a node, by a job that looks for itself."""
+        """Return the needs here and on a node, by a job that checks its own walls."""
         missing = slurm_calls.missing()
         findings = [
             Finding(
@@ -142,10 +142,10 @@ class Slurm:
         raise TaskError("refused", _NO_PORTS)
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask the job to end, and end all of it after so many seconds.
+        """Ask the job to end, and kill it after the grace.
 
         Raises:
-            TaskError: the controller does not answer, so nobody knows.
+            TaskError: the controller does not answer, so the state is unknown.
         """
         name = self._name(attempt_id)
         try:
@@ -171,7 +171,7 @@ class Slurm:
         """Return the attempts of this agent that Slurm runs, or will.
 
         Raises:
-            TaskError: the controller does not answer, so nobody knows.
+            TaskError: the controller does not answer, so the state is unknown.
         """
         try:
             return slurm_calls.attempts(self._scope)
@@ -179,11 +179,11 @@ class Slurm:
             raise TaskError("host", f"Slurm: {error}") from None
 
     def left(self) -> set[str]:
-        """Return what `running` does; what has ended it forgets by itself."""
+        """Return the result of `running`; Slurm forgets ended jobs by itself."""
         return self.running()
 
     def ended(self, attempt_id: str) -> Ending:
-        """Say what the node has told, or why it has not."""
+        """Return the node's record of the end, or the reason for a missing one."""
         exchange = self._exchange(attempt_id)
         over = files.read(exchange / OVER_FILE)
         if over is not None:
@@ -200,7 +200,7 @@ class Slurm:
         return Ending(lost=f"Slurm has ended the job: {lost['state']}")
 
     def clean(self, attempt_id: str) -> None:
-        """Take the job from Slurm, and remove what was told by files."""
+        """Take the job from Slurm, and remove its files."""
         self.stop(attempt_id, 0)
         shutil.rmtree(self._exchange(attempt_id), ignore_errors=True)
 
@@ -263,8 +263,8 @@ class Slurm:
             raise TaskError(str(told.get("kind")), str(told["error"]))
 
     def _try_one(self) -> list[Finding]:
-        """Have a node look for itself what it has."""
-        name = f"proxyd-check-{secrets.token_hex(4)}"  # and no attempt's: nobody ends it as one
+        """Have a node check its own walls."""
+        name = f"proxyd-check-{secrets.token_hex(4)}"  # no attempt: no sweep ends it
         exchange = self._folder / name
         try:
             self._submit(exchange, name, {}, _TRIAL_BYTES, 1)
@@ -400,7 +400,7 @@ def _ending_of(over: dict[str, Any], log: Path) -> Ending:
 
 
 def _words(exchange: Path) -> str:
-    """Return what the script has said where nobody else could."""
+    """Return the script's output, for failures before the node could report."""
     try:
         text = (exchange / SCRIPT_LOG).read_bytes()[-_LOG_MAX_BYTES:].decode("utf-8", "replace")
     except OSError:

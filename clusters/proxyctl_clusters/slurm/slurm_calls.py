@@ -1,4 +1,4 @@
-"""Slurm's own commands: what is asked of its controller, and what that answers.
+"""Slurm's own commands: requests to its controller, and the answers.
 
 A job of Slurm is found by its name, which says whose attempt it is: its number is of no use to an
 agent that was killed before it could write that down.
@@ -41,13 +41,13 @@ PENDING: Final = "PENDING"
 _PREFIX: Final = "proxyd."  # of a job's name, before the agent's scope and the attempt
 # A controller that is busy answers within seconds; one that is away, after its own ten.
 _CALL_SECONDS: Final = 30.0
-_WORDS_MAX_CHARACTERS: Final = 500  # of what a command says about its failure
+_WORDS_MAX_CHARACTERS: Final = 500  # of a command's output about its failure
 _WORKING: Final = frozenset(("allocated", "completing", "idle", "mixed", "planned"))
 _GPU: Final = re.compile(r"gpu(?::(?P<type>[^:(,]+))?:(?P<count>\d+)(?:\([^)]*\))?")
 
 
 class SlurmError(Exception):
-    """A command of Slurm did not succeed; the message is what it said."""
+    """A command of Slurm did not succeed; the message is its output."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Wish:
-    """What Slurm is asked for.
+    """A request for a job of Slurm.
 
     Attributes:
         name: of the job.
         folder: where it begins, which every node has under the same path.
         cores: whole ones.
         memory_bytes: of all its processes together.
-        minutes: after which Slurm ends it, whatever else should have ended it before.
-        log: what the script itself prints, which is nothing as long as all is well.
+        minutes: after which Slurm ends it, if everything else has failed.
+        log: the output of the script itself, which is empty unless something fails.
     """
 
     name: str

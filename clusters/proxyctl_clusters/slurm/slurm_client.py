@@ -1,7 +1,7 @@
-"""At the agent's side: has a job on a node begin, shows what it prints, and ends as it ends.
+"""Runs at the agent's side: lets a job on a node begin, shows its output, and ends as it ends.
 
 The supervisor starts this as it would start the job itself, so that to the agent the two are one:
-what is printed here is the job's log, and a signal that is sent here is for the job.
+the output here is the job's log, and a signal to this process is for the job.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _READ_BYTES: Final = 1 << 18
 # A job that prints is looked at often, and one that does not, ten times a second at most.
 _LOOK_SECONDS: Final = 0.005
 _LOOK_MAX_SECONDS: Final = 0.1
-_ASK_SECONDS: Final = 5.0  # between two questions to Slurm whether the job is still there
-# What a node wrote last is seen here so much later, where folders are shared with patience.
+_ASK_SECONDS: Final = 5.0  # between two questions to Slurm about the job
+# The delay of a slow shared folder between a node's last write and a read here.
 _LATE_SECONDS: Final = 5.0
 _GONE: Final = "GONE"  # the controller has forgotten it, minutes after its end
 _TOLD_SECONDS: Final = 20.0  # for the supervisor to end this once the time of the job is over
@@ -78,7 +78,7 @@ class Client:
         return int(ended["status"] or 0)
 
     def _follow(self) -> dict[str, Any] | None:
-        """Show what is printed; return the last words, or None if the job has gone without."""
+        """Show the output; return the last words, or None if the job has gone without."""
         pause, gone_at = _LOOK_SECONDS, 0.0
         ask_at = time.monotonic() + _ASK_SECONDS
         while True:
@@ -106,7 +106,7 @@ class Client:
             return None
 
     def _show_rest(self, kept: dict[str, int]) -> None:
-        """Show what is there, and wait for what a shared folder does not show yet."""
+        """Show the present output, and wait for the part that a shared folder does not show yet."""
         deadline = time.monotonic() + _LATE_SECONDS
         sizes = (kept["out"], kept["err"])
         while time.monotonic() < deadline:
@@ -126,7 +126,7 @@ class Client:
         return state if state == _GONE or state in OVER else ""
 
     def _tell(self) -> bool:
-        """Have Slurm ask the job to end; say whether it was told."""
+        """Have Slurm ask the job to end; return False if Slurm does not answer."""
         try:
             for number, state in slurm_calls.jobs(self._name).items():
                 if state not in OVER:
@@ -152,7 +152,7 @@ class _Log:
         self._descriptor = descriptor
 
     def show(self) -> bool:
-        """Show some of what is there; say whether there was any."""
+        """Show a piece of the output; return False if nothing is new."""
         try:
             # Opened anew each time: only so are files in shared folders as new as they can be.
             with self._path.open("rb") as file:

@@ -1,8 +1,8 @@
 """Limits that Slurm holds, on the node: nothing is made here, and nothing believed.
 
-Whether Slurm bounds a job is for its administrator to choose, and what its settings say may not be
-what its nodes do. So the control groups that this process was started in are read back from the
-kernel, and where they do not bound memory and cores, this is none of the ways to hold limits.
+The administrator decides whether Slurm bounds a job, and the nodes may not do what Slurm's settings
+say. So the control groups of this process are read back from the kernel. Where they do not bound
+memory and cores, this way to hold limits is not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from proxyctl.worker.executors.limits.base import (
 if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Bounds
 
-UNBOUNDED: Final = 1 << 62  # what control groups say where there is no bound is more than this
+UNBOUNDED: Final = 1 << 62  # control groups without a bound report more than this
 # From then on processes are counted for each sandbox of a user, and no longer for the user alone.
 _COUNTED_SINCE: Final = (5, 14)
 _SETTING: Final = "in slurm.conf TaskPlugin=task/cgroup, and in cgroup.conf "
@@ -37,7 +37,7 @@ class SlurmGroups:
     """The groups that Slurm has put this process into.
 
     Args:
-        memory_bytes: that Slurm was asked for.
+        memory_bytes: in the request to Slurm.
         cores: that it has given.
     """
 
@@ -49,7 +49,7 @@ class SlurmGroups:
         self._chain = chain_of("memory")
 
     def check(self) -> list[Finding]:
-        """Say what the kernel holds."""
+        """Return the limits that the kernel holds."""
         memory, both = self._memory()
         has_swap = _swap_bytes() > 0
         cores = _usable_cores()
@@ -168,7 +168,7 @@ def _least(groups: list[Path], *names: str) -> int:
 def _usable_cores() -> int:
     """Return on how many cores this process may run if it tries to have them all.
 
-    A mere preference, which whatever has it may change, is no bound.
+    A mere preference, which its process may change, is no bound.
     """
     before = os.sched_getaffinity(0)
     with suppress(OSError):

@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
 
 
 def limits_for(wanted: dict[str, Any]) -> tuple[Limits | None, list[Finding]]:
-    """Return whatever holds a job to its bounds here: Slurm, or what any device has."""
+    """Return the mechanism that limits a job here: Slurm, or a mechanism of any device."""
     findings: list[Finding] = []
     if wanted["limits"] == "auto":
         given = int(os.environ.get("SLURM_CPUS_ON_NODE", wanted["cores"]))
@@ -80,7 +80,7 @@ def limits_for(wanted: dict[str, Any]) -> tuple[Limits | None, list[Finding]]:
 
 
 def task_of(fields: dict[str, Any]) -> Task:
-    """Return a task of what the agent has written of it."""
+    """Return a task from the agent's record of it."""
     return Task(
         attempt_id=str(fields["attempt_id"]),
         folder=Path(fields["folder"]),

@@ -16,7 +16,7 @@ import pytest
 
 from proxyctl.attach.daemon.control import ControlConnection
 from proxyctl.attach.network.lan import make_guard
-from proxyctl.exit.agent import agent as agent_module
+from proxyctl.exit.agent import attaching
 from proxyctl.exit.agent.agent import Agent
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
@@ -244,7 +244,7 @@ async def agents_at(
 ) -> AsyncIterator[None]:
     """Run agents as owners have them by default, each attached from an address of its own."""
     sources: dict[str, str] = {}
-    open_control = agent_module.open_control
+    open_control = attaching.open_control
 
     async def open_from(host: str, port: int, hello: Frame, **about: Any) -> ControlConnection:
         assert isinstance(hello, Hello)
@@ -257,7 +257,7 @@ async def agents_at(
 
         return await open_control(host, port, hello, **{**about, "connect": connect})
 
-    monkeypatch.setattr(agent_module, "open_control", open_from)
+    monkeypatch.setattr(attaching, "open_control", open_from)
     listener, door = listener_of(service), service.daemon.exit_port.door()
     guard, routes = make_guard([ip_network("127.0.0.0/8")])
     running: list[tuple[Agent, asyncio.Task[Any]]] = []

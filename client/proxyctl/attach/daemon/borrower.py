@@ -1,10 +1,10 @@
-"""Another daemon of the same service, of which this exit was told by its own one.
+"""Another daemon of the same service, which the exit's own daemon has named.
 
 It is to carry for that, or may attach to it when its own one is gone.
 
-What the daemon names is judged like a target: it cannot make the exit connect to the home that it
-stands in. Only the address at which the daemon itself was reached needs no judge, because the exit
-talks to it anyway.
+The exit judges each address that a daemon names like a target, so it cannot make the exit connect
+to the home that it stands in. Only the address at which the daemon itself was reached needs no
+judge, because the exit talks to it anyway.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from proxyctl.attach.network.lan import Guard
 
-# One packet may be lost, and be sent again after a second. A buyer waits meanwhile, whom the daemon
-# can serve in another way as soon as it hears of it.
+# One packet may be lost, and be sent again after a second. A buyer waits during this time. As soon
+# as the daemon knows of a failure, it can serve the buyer in another way.
 CONNECT_SECONDS: Final = 1.5
 
 
@@ -62,7 +62,7 @@ class Borrower:
             seconds: how long that may take; None for as long as a buyer waits.
 
         Raises:
-            OSError: there is none, or none is permitted.
+            OSError: no address connects, or none is permitted.
         """
         until = self._loop.time() + (self._seconds if seconds is None else seconds)
         for address in await self._addresses():

@@ -36,14 +36,15 @@ class AttachError(Exception):
 class ControlConnection(asyncio.Protocol):
     """Sends a Hello as soon as the daemon is known to be the right one, then frames.
 
-    The token is in the Hello, so nothing is said to a daemon whose certificate is another.
+    The token is in the Hello, so the client sends it only to a daemon with the expected
+    certificate.
 
     Args:
         hello: the first frame.
         pin: the SHA-256 of the daemon's certificate, in hexadecimal; empty where authorities vouch.
         receive: called with this connection and each frame of the daemon.
         loop: the event loop.
-        mismatch: what the owner is told of another certificate.
+        mismatch: the words for the owner when the certificate is another one.
     """
 
     def __init__(
@@ -96,13 +97,13 @@ class ControlConnection(asyncio.Protocol):
             self.close(f"the daemon does not speak the protocol: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits."""
+        """Complete `closed` with the reason."""
         self._transport = None
         if not self.closed.done():
             self.closed.set_result(f"{self._reason}: {exc}" if exc is not None else self._reason)
 
     def pause_writing(self) -> None:
-        """Read no more from a daemon that does not read, so that what is owed to it is bounded."""
+        """Read no more from a daemon that does not read: so the replies in memory are bounded."""
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -161,9 +162,9 @@ async def open_control(
         hello: the first frame.
         pin: the SHA-256 of its certificate, in hexadecimal; empty where authorities vouch.
         receive: called with the connection and each frame of the daemon.
-        connect: returns a socket that is connected to it, or raises OSError; None to connect to
-            whatever its name means.
-        mismatch: what the owner is told of another certificate.
+        connect: returns a socket that is connected to it, or raises OSError; None to connect to the
+            addresses that the resolver returns for the name.
+        mismatch: the words for the owner when the certificate is another one.
 
     Raises:
         AttachError: why that is not possible now.
@@ -221,7 +222,7 @@ async def keep_alive(control: ControlConnection, heartbeat_seconds: int) -> None
 
 
 def secure_door(host: str, pin: str) -> SecureDoor:
-    """Return what has work connections with a daemon wait under TLS.
+    """Return the door that keeps work connections with a daemon under TLS.
 
     Raises:
         AttachError: this Python has no TLS 1.3.

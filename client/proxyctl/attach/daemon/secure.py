@@ -1,7 +1,7 @@
 """Work connections under TLS: what a relay sees of them is a stream like any other.
 
-The stream goes in chunks (`protocol/secure.py`), so that one way may end alone. An `End` is told of
-it as it would be of a socket, and sends through `SecureTransport`.
+The stream goes in chunks (`protocol/secure.py`), so that one way may end alone. An `End` gets the
+same calls as it would get from a socket, and sends through `SecureTransport`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-HANDSHAKE_SECONDS: Final = 10.0  # one round trip, and what a small device computes
-# What waits in the loop for a slow daemon, beside what the kernel keeps.
+HANDSHAKE_SECONDS: Final = 10.0  # one round trip, and the computation of a small device
+# Bytes that wait in the loop for a slow daemon, besides the kernel's buffers.
 WAITING_MAX_BYTES: Final = 64 * 1024
 
 
@@ -56,7 +56,7 @@ class SecureTransport(asyncio.Transport):
         return True
 
     def close(self) -> None:
-        """See `asyncio.BaseTransport`: the end of the stream is said first."""
+        """Send the end of the stream, and then close (see `asyncio.BaseTransport`)."""
         if not self._under.is_closing():
             self.write_eof()
             self._under.close()
@@ -101,10 +101,10 @@ class SecureTransport(asyncio.Transport):
 class SecureStream(asyncio.Protocol):
     """One work connection under TLS.
 
-    `taker` is told instead of the end, once that has been handed over.
+    After a hand-over `taker` gets the calls instead of the end.
 
     Args:
-        end: is told of it as of a socket.
+        end: gets the same calls as from a socket.
         hello: is sent first, as it is.
         is_ours: says of a certificate (DER) whether it is the daemon's.
         ready: called with the end before the hello is sent.
@@ -138,7 +138,7 @@ class SecureStream(asyncio.Protocol):
             under.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Hand on the stream; what is none breaks the connection."""
+        """Hand on the stream; bytes that are no chunk break the connection."""
         had_ended = self._reader.has_ended
         try:
             for part in self._reader.receive_data(data):
@@ -156,7 +156,7 @@ class SecureStream(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell of it: without the end of the stream before it, it was broken."""
+        """Report the loss; without an end of the stream before it, the connection was broken."""
         if exc is None and not self._reader.has_ended:
             exc = ConnectionResetError()
         self._told.connection_lost(exc)

@@ -1,12 +1,12 @@
-"""What a stranger's connection may reach from this device, and that it never reaches the owner's.
+"""Keeps strangers' connections away from the owner's network, by judging their addresses.
 
-Four judges, each of which refuses alone; the operating system may be a fifth (the units in
-`client/autostart`), and the daemon has judged before:
+There are four judges, and each of them can refuse; the operating system may be a fifth (the units
+in `client/autostart`), and the daemon has judged before:
 
 1. the policy that the daemon has, on the address that is dialled;
 2. the networks that this device stands in (`surroundings.py`), with its public address, its
    gateways and its name servers;
-3. the kernel: which route would it take, just now?
+3. the kernel: is its present route to the address the default route?
 4. the connected socket: where did it lead?
 
 A name is resolved once, each of its addresses is judged, and one of those is dialled, so it does
@@ -37,7 +37,7 @@ NEVER_PORTS: Final = frozenset(
 )
 
 # Names that are answered at home, by the router or by devices themselves: RFC 6761, 6762, 7686 and
-# 8375, ICANN's `internal`, and what routers give out.
+# 8375, ICANN's `internal`, and the names that routers assign.
 _HOME_NAMES: Final = frozenset(
     (
         "alt",
@@ -64,19 +64,19 @@ _NAME_MAX_CHARACTERS: Final = 253
 
 
 class Kernel(Protocol):
-    """What is asked about routes."""
+    """Answers questions about the routes of this device."""
 
     def leads_out(self, address: Address) -> bool:
-        """Say whether the way to an address is the default route; raises OSError."""
+        """Return whether the way to an address is the default route; raises OSError."""
 
 
 class Guard:
     """Judges where connections may go.
 
     Args:
-        policy: the first judge; it refuses `NEVER_PORTS`, too.
+        policy: the first judge; it also refuses `NEVER_PORTS`.
         surroundings: the second.
-        kernel: the third; None where the system cannot be asked.
+        kernel: the third; None if the system has no interface for this question.
         allow: networks that the owner opens to strangers, to try an exit out on one machine.
         must_know: whether it permits a family of addresses only if the public address of this
             device is known there. A daemon tells it to exits; workers ask for it.
@@ -98,7 +98,7 @@ class Guard:
         self._allow = tuple(allow)
 
     def permits(self, address: Address, port: int) -> bool:
-        """Say whether a connection may be made, as things stand now."""
+        """Return whether a connection may be made, as things stand now."""
         if port in NEVER_PORTS or not 0 < port < 1 << 16:
             return False
         if self.is_opened(address):
@@ -106,7 +106,7 @@ class Guard:
         return self.is_far(address, port) and self.knows(address)
 
     def knows(self, address: Address) -> bool:
-        """Say whether enough is known of this device to judge an address of this family."""
+        """Return whether enough is known of this device to judge an address of this family."""
         return plain(address).version not in self._must_know or self.surroundings.knows(address)
 
     def must_know(self, versions: Iterable[int]) -> None:
@@ -114,7 +114,7 @@ class Guard:
         self._must_know = frozenset(versions)
 
     def is_far(self, address: Address, port: int) -> bool:
-        """Say whether an address is outside of the home, as far as is known."""
+        """Return whether an address is outside of the home, as far as is known."""
         return (
             port not in NEVER_PORTS
             and self._policy.permits(address, port)
@@ -128,7 +128,7 @@ class Guard:
         return bool(self._allow)
 
     def is_opened(self, address: Address) -> bool:
-        """Say whether the owner opened this address to strangers by `--allow`."""
+        """Return whether the owner opened this address to strangers by `--allow`."""
         inner = plain(address)
         return any(inner.version == each.version and inner in each for each in self._allow)
 
@@ -145,7 +145,7 @@ class Guard:
             return True
         try:
             return self._kernel.leads_out(address)
-        except OSError:  # out of descriptors or memory: what is not known is not allowed
+        except OSError:  # out of descriptors or memory: an unknown route is not allowed
             return False
 
 

@@ -1,7 +1,7 @@
-"""What Linux knows of the networks that a device stands in (rtnetlink(7)). Needs no privilege.
+"""Reads the networks of a device from Linux (rtnetlink(7)). Needs no privilege.
 
-Elsewhere, and where a sandbox forbids these sockets, both classes raise `OSError` when they are
-made, and the exit goes by what `surroundings.py` can find out without them.
+On other systems, and where a sandbox forbids these sockets, both classes raise `OSError` when they
+are made. The exit then uses only the knowledge of `surroundings.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     Network = Union[IPv4Network, IPv6Network]
 
-# A route to less than this is the owner's own network, or one that somebody configured: not the way
-# to the internet. The default route has length 0; programs that replace it use halves and quarters.
+# A route to fewer addresses leads to the owner's own network, or to one configured by hand. It is
+# no way to the internet. The default route has length 0; programs that replace it use halves and
+# quarters.
 PREFIX_MIN_LENGTH: Final = {4: 8, 6: 16}
 
 _REPLY_MAX_BYTES: Final = 1 << 16  # more than the kernel puts into one datagram of a dump
@@ -50,7 +51,7 @@ _NEXT_HOP: Final = struct.Struct("=HBBi")
 def networks() -> set[Network]:
     """Return each network that an address or a route of this machine names, and its gateways.
 
-    The default route is none of them.
+    The default route is not included.
 
     Raises:
         OSError: the kernel does not tell.
@@ -108,7 +109,7 @@ class Routes:
             return bool(flags & _HOST_ROUTE) or length < PREFIX_MIN_LENGTH[address.version]
 
     def close(self) -> None:
-        """Close what was opened; closing twice is harmless."""
+        """Close the socket; closing it twice is harmless."""
         self._kernel.close()
 
 

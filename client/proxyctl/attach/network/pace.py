@@ -13,7 +13,7 @@ class Pace:
 
     Args:
         per_second: how much flows in; 0 is no limit.
-        burst_seconds: for so long it may flow in unused.
+        burst_seconds: unused flow collects for this many seconds at most.
         now: a clock that never goes back, in seconds.
     """
 
@@ -31,7 +31,7 @@ class Pace:
             self._level = min(self._level, per_second * self._burst_seconds)
 
     def take(self, amount: float) -> float:
-        """Take an amount; return the seconds until there is something again, 0 for at once."""
+        """Take an amount; return the seconds to wait until more may be taken, or 0."""
         if not self.per_second:
             return 0.0
         now = self._now()

@@ -1,8 +1,9 @@
-"""Which name a stranger's connection is for, read from its first bytes, for the owner's journal.
+"""Reads the host name in the first bytes of a connection, for the owner's journal.
 
-The daemon resolves names, so a device is told addresses. But a TLS ClientHello (RFC 8446, section
-4.1.2) and an HTTP request say the name in clear. It is a service to the owner, and no check: who
-wants to can say another one, or none.
+The daemon resolves names, so a device receives only addresses. But a TLS ClientHello (RFC 8446,
+section
+4.1.2) and an HTTP request say the name in clear. It is a service to the owner, and no check: a
+client can send another name, or none.
 """
 
 from __future__ import annotations

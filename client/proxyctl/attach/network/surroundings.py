@@ -1,14 +1,15 @@
-"""The network that a device stands in: what is near it, and what only looks far away.
+"""The networks that a device is in, and the addresses that seem far away but lead back to it.
 
 On Linux the kernel tells every address and route (`netlink.py`). Elsewhere it is inferred from the
 addresses that the system would send from: an IPv4 network at home is private, so it is in `PRIVATE`
 already, and an IPv6 one lies within the /48 that a provider gives to one customer at most.
 
-A router answers at its public address from inside, too, with its own pages and with every port that
-it forwards. The device cannot see that address behind a translator; the daemon sees it, once for
-each family of addresses. Until then the device carries nothing of that family (`knows`). A device
-that sends from a public address of its own knows it without the daemon. What the daemon saw on
-another line says nothing of this one: those addresses stay closed, and are known no more.
+Seen from inside, a router also answers at its public address, with its own pages and with every
+port that it forwards. The device cannot see that address behind a translator; the daemon sees it,
+once for each family of addresses. Until then the device carries nothing of that family (`knows`). A
+device that sends from a public address of its own knows it without the daemon. An address that the
+daemon saw on another line proves nothing about this line, so the old addresses stay closed, but
+their families are unknown again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Network = Union[IPv4Network, IPv6Network]
 
-# Said here once more, although the policy says it, too: each layer has to hold alone.
+# The policy contains these networks as well: each layer has to hold alone.
 PRIVATE: Final[tuple[Network, ...]] = tuple(
     ip_network(text)
     for text in (
@@ -51,7 +52,7 @@ PRIVATE: Final[tuple[Network, ...]] = tuple(
 
 # The most that a provider gives to one customer (RFC 6177); routers at home answer on all of it.
 HOME_IPV6_LENGTH: Final = 48
-_HOME_IPV4_LENGTH: Final = 24  # what homes have, where the system does not tell
+_HOME_IPV4_LENGTH: Final = 24  # the usual size at home, where the system does not report it
 _RESOLVER_FILES: Final = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
 _NAMESERVERS_MAX: Final = 16
 PUBLIC_KEPT: Final = 16
@@ -87,7 +88,7 @@ class Surroundings:
         self._own = frozenset(each.version for each in self._read_own() if is_global(each))
 
     def knows(self, address: Address) -> bool:
-        """Say whether the public address of this device is known, in the family of an address."""
+        """Return whether this device knows its public address in the family of an address."""
         version = plain(address).version
         return version in self._own or version in self._seen
 
@@ -104,7 +105,7 @@ class Surroundings:
     def learn_public(self, text: str) -> None:
         """Add the address that the daemon sees: from inside it leads to the router itself.
 
-        The last few are kept, because a device may be on two networks at once.
+        The last few are kept, because a device may be on two networks at the same time.
         """
         network = _public_network(text)
         if network is None:
@@ -114,7 +115,7 @@ class Surroundings:
         self._seen |= {network.version}
 
     def contains(self, address: Address) -> bool:
-        """Say whether an address, or one that it carries inside, is near."""
+        """Return whether an address, or one that it carries inside, is near."""
         inside = embedded_ipv4(address)
         return self._has(address) or (inside is not None and self._has(inside))
 
@@ -141,7 +142,7 @@ def read_networks() -> set[Network]:
 
 
 def _public_network(text: str) -> Network | None:
-    """Return what is closed around an address that the daemon sees; None if the text is none."""
+    """Return the network around an address that the daemon sees; None if it is no address."""
     try:
         return _home_of(plain(ip_address(text)))
     except ValueError:

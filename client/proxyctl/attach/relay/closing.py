@@ -1,8 +1,8 @@
-"""Closes sockets so that what was given to the system still arrives (Linux).
+"""Closes sockets so that bytes which the system has accepted still arrive (Linux).
 
 A reset makes the other side lose the last bytes that it was sent, and a close that leaves something
-unread is a reset. So who is to be told of a reset gets first what came before it, and what a sender
-still has under way to a socket that is closed is read and dropped.
+unread is a reset. So the earlier bytes are delivered before a reset is sent. Bytes that a sender
+still has under way to a closed socket are read and dropped.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from proxyctl.attach.relay.poller import Poller
 
-# Waits so long since the other side has last acknowledged something: several retransmissions of one
-# that lives (tcp(7)).
+# The wait since the other side's last acknowledgement: several retransmissions of one that lives
+# (tcp(7)).
 PATIENCE_SECONDS: Final = 5.0
 FIRST_LOOK_SECONDS: Final = 0.02  # most have acknowledged within a round trip
 LONGEST_PAUSE_SECONDS: Final = 0.5  # pauses are doubled up to this; each look is a system call
@@ -47,12 +47,12 @@ class Closer:
         self._leaving: dict[_Leaving, None] = {}
 
     def close(self, sock: socket.socket) -> None:
-        """Close a socket; the system sends what it has."""
+        """Close a socket; the system sends the bytes that it holds."""
         self.poller.forget(sock.fileno())
         sock.close()
 
     def reset(self, sock: socket.socket) -> None:
-        """Close a socket by a reset, at once."""
+        """Close a socket immediately by a reset."""
         self.poller.forget(sock.fileno())
         reset_socket(sock)
 
@@ -73,7 +73,7 @@ class Closer:
         leaving.start()
 
     def cut(self) -> None:
-        """Close what waits, at once."""
+        """Close all waiting sockets immediately."""
         for leaving in tuple(self._leaving):
             leaving.finish()
 
@@ -85,7 +85,7 @@ class Closer:
 class _Leaving:
     """One socket on its way out: it is closed when all that was written has been acknowledged.
 
-    No event tells of an acknowledgement, so the system is asked at growing intervals.
+    The system reports no event for an acknowledgement, so the program asks at growing intervals.
 
     Args:
         closer: closes it.

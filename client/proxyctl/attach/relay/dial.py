@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     Connect = Callable[[Address, int, float], Awaitable[socket.socket]]
 
-DIAL_SECONDS: Final = 10.0  # the daemon's own limit by default; later nobody waits for the answer
+DIAL_SECONDS: Final = 10.0  # the daemon's own limit by default; later no buyer waits for the answer
 STAGGER_SECONDS: Final = 0.25  # RFC 8305, section 8
 LOOKUPS_MAX: Final = 16  # each takes a thread until the system's resolver gives up
 
-# When every address fails, the failure that came furthest is told.
+# When every address fails, the failure highest in this order is reported.
 _RANK: Final = (
     Outcome.FAILED,
     Outcome.NOT_ALLOWED,
@@ -108,7 +108,7 @@ class Dialer:
                 None.
 
         Raises:
-            DialError: why there is none.
+            DialError: the reason for a failure.
         """
         deadline = self._loop.time() + self._seconds
         if port in NEVER_PORTS or not permits_port(None):
@@ -134,7 +134,7 @@ class Dialer:
         return Outcome.NOT_ALLOWED if far or not isinstance(host, str) else Outcome.NAME_UNKNOWN
 
     async def look_up(self, name: str, port: int) -> list[Address]:
-        """Return the addresses of a name, of which none was judged.
+        """Return the addresses of a name; none of them is judged yet.
 
         Raises:
             DialError: why there are none.
@@ -162,7 +162,7 @@ class Dialer:
     def _looked_up(self, lookup: asyncio.Task[object]) -> None:
         self._lookups -= 1
         if not lookup.cancelled():
-            lookup.exception()  # whoever waited may be gone; a failed look-up is no fault
+            lookup.exception()  # the caller that waited may be gone; a failed look-up is no fault
 
     async def _race(self, addresses: list[Address], port: int, deadline: float) -> socket.socket:
         if len(addresses) == 1:  # the daemon often names but one; a task for it alone costs more
@@ -211,7 +211,7 @@ async def connect(address: Address, port: int, seconds: float) -> socket.socket:
     """Return a socket that is connected to an address.
 
     Raises:
-        OSError: there is none; TimeoutError after so many seconds.
+        OSError: it cannot be connected; TimeoutError after this time.
     """
     loop = asyncio.get_running_loop()
     sock = new_socket(address)
@@ -290,7 +290,7 @@ def _sort(
 
 
 def _end(running: set[asyncio.Task[socket.socket]], connected: list[socket.socket]) -> None:
-    """End the attempts that lost, and close what they connect in the same moment."""
+    """Cancel the attempts that lost, and close the sockets that they still connect."""
     for attempt in running:
         attempt.add_done_callback(_close_late)
         attempt.cancel()

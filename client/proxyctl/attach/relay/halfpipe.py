@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 Small reads are copied. When a stream turns out to be bulk, its bytes are spliced through a pipe and
-never reach this process. What the sink does not take waits, in memory (`_pending`) or in a pipe
-(`_pipe`), never in both, and nothing more is read meanwhile: a slow sink slows its source down.
+never reach this process. Bytes that the sink does not take wait in
+memory (`_pending`) or in a pipe (`_pipe`), never in both. The half reads nothing more meanwhile: a
+slow sink slows its source down.
 
-epoll is edge-triggered, so what is left undone has to be remembered:
+epoll is edge-triggered, so the half remembers unfinished work in flags:
 
 * `_unread`: the source may have something to read. Cleared when a read found nothing, or less than
   it could take, which empties the queue (epoll(7)).
@@ -23,9 +24,9 @@ epoll is edge-triggered, so what is left undone has to be remembered:
 * `_is_scheduled`: there is a turn to come (`Poller.move`). While there is, events only set flags.
 
 The end: a source's end of stream is passed on by a shutdown of the sink. A sink that takes no more
-(`gave_up`) ends its half, and what the other side still has to say is let through: who resets a
-connection while it is written to has its last words heard. Then it is closed as it was: by a reset,
-if writing has shown one (`was_reset`).
+(`gave_up`) ends its half, and the other side's last bytes are still delivered: a peer may reset a
+connection while bytes are written to it, and its last bytes still arrive. Then it is closed as it
+was: by a reset, if writing has shown one (`was_reset`).
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
 
     from proxyctl.attach.relay.relays import Meter
 
-# Enough for what has come between two turns of the loop, and a fraction of a millisecond.
+# Enough for the bytes that arrive between two turns of the loop, and a fraction of a millisecond.
 READS_PER_TURN: Final = 4
-SPLICES_PER_TURN: Final = 8  # what one stream has of a slice (`poller.SLICE_SECONDS`)
-SPLICE_FROM_BYTES: Final = 16 * 1024  # so many full segments at once: more is likely to come
-# What is read at once to be copied: a little less than what malloc(3) would give back to the system
-# each time it is freed (from 64 KiB on, its overhead included).
+SPLICES_PER_TURN: Final = 8  # of one stream in a slice (`poller.SLICE_SECONDS`)
+SPLICE_FROM_BYTES: Final = 16 * 1024  # such a large read means that more is likely to come
+# The largest read for a copy: malloc(3) returns larger blocks to the system each time that they are
+# freed (from 64 KiB on, its overhead included).
 COPY_MAX_BYTES: Final = 60 * 1024
 # A page: below it the two calls and the pipe of a splice cost more than the copy that they save.
 COPY_BELOW_BYTES: Final = 4 * 1024
@@ -63,7 +64,7 @@ _NOT_SPLICEABLE: Final = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
 
 
 class Shared(NamedTuple):
-    """What all relays share."""
+    """Objects that all relays share."""
 
     poller: Poller
     pipes: PipePool
@@ -77,7 +78,7 @@ class Joined(Protocol):
     moved_at: float
 
     def abort(self) -> None:
-        """Reset both sockets, at once."""
+        """Reset both sockets immediately."""
 
     def half_ended(self) -> None:
         """Nothing more comes one way."""
@@ -97,11 +98,11 @@ class HalfPipe:
 
     Args:
         relay: the relay that it is half of.
-        shared: what all relays share.
+        shared: the objects that all relays share.
         source: is read from.
         sink: is written to.
-        meter: is told of every byte.
-        said: called once, with the beginning of what comes; None where nobody asks.
+        meter: counts every byte.
+        said: called once, with the first bytes from the source; None if they are not needed.
     """
 
     # More than 12 fields: they are one state, which every read and write touches.
@@ -184,7 +185,7 @@ class HalfPipe:
             self._pump()
 
     def is_stuck(self) -> bool:
-        """Say whether the source is gone, and its last bytes wait for the sink."""
+        """Return whether the source is gone, and its last bytes wait for the sink."""
         return self._is_gone and self._is_waiting()
 
     def sink_ready(self) -> None:
@@ -216,7 +217,7 @@ class HalfPipe:
     # --- reading -------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Move what there is, for one turn; the rest waits for the next, so that all get theirs."""
+        """Move bytes for one turn; the rest waits for the next turn, after other streams."""
         for _ in range(SPLICES_PER_TURN if self._bulk else READS_PER_TURN):
             if not self._move():
                 return
@@ -286,7 +287,7 @@ class HalfPipe:
         return self._count(size) and drained
 
     def _count(self, size: int) -> bool:
-        """Count what was read; False if it was too much, or too fast, to go on now."""
+        """Count bytes that were read; return False if no more may be read now."""
         relay, loop = self._relay, self._shared.loop
         relay.moved_at = loop.time()
         seconds = self._meter.count(size)
@@ -306,7 +307,7 @@ class HalfPipe:
     # --- writing -------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> bool:
-        """Write what was read; False when some of it has to wait, or the sink is gone."""
+        """Write bytes that were read; return False if some have to wait, or the sink is gone."""
         try:
             sent = os.write(self._sink_fd, data)
         except (BlockingIOError, InterruptedError):
@@ -334,7 +335,7 @@ class HalfPipe:
         return True
 
     def _drain_pipe(self, pipe: Pipe) -> bool:
-        """Write on what is in the pipe; False when some of it has to wait, or the sink is gone."""
+        """Write the bytes in the pipe; return False if some have to wait, or the sink is gone."""
         assert _splice is not None  # noqa: S101 - else there is no pipe
         try:
             while pipe.fill:
@@ -357,13 +358,13 @@ class HalfPipe:
             self._relay.broken(self)
             return
         self.ended = True
-        if other.gave_up or not other.ended:  # else closing tells of this end, too
+        if other.gave_up or not other.ended:  # otherwise the close passes on this end
             with suppress(OSError):  # the sink may be gone; its own half finds out
                 self._sink.shutdown(socket.SHUT_WR)
         self._relay.half_ended()
 
     def _give_up(self, error: OSError) -> None:
-        """The sink takes no more; what it still has to say is let through before it is closed.
+        """Stop a half whose sink takes no more; the sink's last bytes are still delivered.
 
         A peer that had ended its stream before it reset answers EPIPE; then that end was in order.
         """

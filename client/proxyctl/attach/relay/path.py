@@ -1,9 +1,9 @@
-"""What a bulk transfer may queue in the kernel, where the other end is near (Linux).
+"""Bounds the bytes that a bulk transfer queues in the kernel, where the other end is near (Linux).
 
-On a short path bounded buffers keep what is in flight near the processor's cache, and a receiver
-that stalls from filling the kernel's memory. On a long path fixed buffers would cap the connection
-at buffer / round trip, so there the kernel goes on to size them (tcp(7), TCP_INFO; socket(7),
-SO_SNDBUF, SO_RCVBUF; since Linux 5.14 SO_BUF_LOCK).
+On a short path bounded buffers keep the bytes in flight near the processor's cache, and they keep a
+stalled receiver from filling the kernel's memory. On a long path fixed buffers would cap the
+connection at buffer / round trip, so there the kernel goes on to size them (tcp(7), TCP_INFO;
+socket(7), SO_SNDBUF, SO_RCVBUF; since Linux 5.14 SO_BUF_LOCK).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def bound_if_short(sock: socket.socket, microseconds: int = SHORT_MICROSECONDS) 
 
 
 def _bound(sock: socket.socket) -> None:
-    """Fix the sizes; one for which the system allows less stays with the kernel."""
+    """Fix the sizes; the kernel continues to choose a size that the system does not allow."""
     locks = 0
     for option, size, lock in (
         (socket.SO_SNDBUF, SEND_BYTES, _SEND_LOCK),

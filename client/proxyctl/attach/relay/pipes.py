@@ -10,8 +10,8 @@ from typing import Final
 # The most that an unprivileged process may have (pipe-max-size): a fast stream costs a third less
 # through it than through 256 KiB.
 PIPE_BYTES: Final = 1024 * 1024
-IDLE_MAX_PIPES: Final = 4  # one is enough while sinks keep up; each that does not keeps one filled
-# Half of what uses up pipe-user-pages-soft (64 MiB); a stream that gets none is copied.
+IDLE_MAX_PIPES: Final = 4  # one is enough while sinks keep up; each slow sink fills one
+# Half of the memory of pipe-user-pages-soft (64 MiB); a stream that gets none is copied.
 LENT_MAX_PIPES: Final = 32
 USEFUL_PIPE_BYTES: Final = 64 * 1024  # past the soft limit a pipe has two pages: a copy is faster
 _SET_SIZE: Final = 1031  # F_SETPIPE_SZ and F_GETPIPE_SZ, which Python names from 3.10 on
@@ -39,7 +39,7 @@ class Pipe:
         return fcntl.fcntl(self.write_fd, _GET_SIZE)
 
     def close(self) -> None:
-        """Close both ends; what is inside is gone."""
+        """Close both ends; the bytes inside are lost."""
         os.close(self.read_fd)
         os.close(self.write_fd)
 

@@ -1,7 +1,7 @@
 """Readiness of many sockets by one epoll(7), which hangs in the event loop; Linux alone has it.
 
-The loop's own `add_reader` and transports make and drop objects for every change of interest, which
-is most of what a short connection costs. Here a socket is registered once, and leaves the kernel's
+The loop's own `add_reader` and transports make and drop objects for every change of interest. For a
+short connection this is most of the cost. Here a socket is registered once, and leaves the kernel's
 set by being closed.
 
 epoll is edge-triggered: an event is reported once. A watcher that stops reading early must remember
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from proxyctl.protocol.addresses import Address
 
-# What is left is reported in the next turn of the loop, after other work. The list of the kernel's
-# answer, 12 bytes for each event, fits into what Python has in its own pool (512 bytes).
+# Further events are reported in the next turn of the loop, after other work. The list of the
+# kernel's answer, 12 bytes for each event, fits into what Python has in its own pool (512 bytes).
 EVENTS_PER_TURN: Final = 42
 # A stream that is served for a while costs half of one that is served a little and often, since its
 # ends stay awake; and everything else waits no longer than this behind it.
@@ -52,7 +52,7 @@ class Watcher(Protocol):
         """Act on events: `WRITABLE`, and some of `READS`: `HUNG_UP`, `GONE`, `FAILED` say more."""
 
     def fail(self) -> None:
-        """Let go of the socket: `ready` has raised what it should not."""
+        """Release the socket after an unexpected exception of `ready`."""
 
 
 class Mover(Protocol):
@@ -62,7 +62,7 @@ class Mover(Protocol):
         """Move some of it."""
 
     def fail(self) -> None:
-        """Let go of the sockets: `turn` has raised what it should not."""
+        """Release the sockets after an unexpected exception of `turn`."""
 
 
 class Poller:
@@ -79,8 +79,8 @@ class Poller:
         self._loop = loop
         self._epoll = select.epoll()
         self._watchers: dict[int, Watcher] = {}
-        # A socket that gets the number of one that was closed in the same turn does not hear what
-        # was meant for its predecessor.
+        # A new socket may get the number of a socket that was closed in the same turn; it must not
+        # get the events of its predecessor.
         self._new: set[int] = set()
         self._moving: deque[Mover] = deque()
         self._is_scheduled = False
@@ -95,7 +95,7 @@ class Poller:
         self._moving.clear()
 
     def watch(self, fd: int, watcher: Watcher) -> None:
-        """Report events of a socket. What it is ready for now is reported in the next turn.
+        """Report events of a socket. The next turn reports its present state.
 
         Raises:
             OSError: the system watches no more.
@@ -116,7 +116,7 @@ class Poller:
         self._watchers.pop(fd, None)
 
     def release(self, fd: int) -> None:
-        """Let go of a socket that stays open: somebody else watches it from here on."""
+        """Release a socket that stays open, because another watcher takes it."""
         if self._watchers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -129,7 +129,7 @@ class Poller:
         """Return a socket that is connected to an address.
 
         Raises:
-            OSError: there is none; TimeoutError after so many seconds.
+            OSError: it cannot be connected; TimeoutError after this time.
         """
         sock = new_socket(address)
         fd = sock.fileno()

@@ -1,8 +1,8 @@
 """Carries the bytes of one connection: between a work connection and a target.
 
 An `End` is one socket. Two ends are joined by a `Relay`, which keeps what TCP means: an end of the
-stream is passed on alone, so the other direction goes on; a reset is passed on as a reset; and who
-reads slowly makes the other side wait, because then nothing more is read from it.
+stream is passed on alone, so the other direction goes on; a reset is passed on as a reset; when one
+side reads slowly, the relay reads nothing more from the other side, which then waits.
 
 Bytes go from one transport to the other without a copy. If the other transport could not send all
 of them, it keeps that buffer, and the reader gets another one.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from proxyctl.attach.relay.relays import AnyRelay, Meter, Work
     from proxyctl.protocol.addresses import Address
 
-# What one read takes at most. Two of these are held for each relay: at 16 connections 4 MiB.
+# The most bytes of one read. Two of these are held for each relay: at 16 connections 4 MiB.
 BUFFER_BYTES: Final = 128 * 1024
 
 # Why an end does not read just now; it reads again when there is no reason left.
@@ -39,7 +39,7 @@ RESET: Final = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 class End(asyncio.BufferedProtocol):
-    """One socket of a relay; until it is joined to another, whoever sends to it is cut off.
+    """One socket of a relay; it closes a peer that sends before it is joined to another socket.
 
     Args:
         lost: called once, when the socket is gone.
@@ -85,18 +85,18 @@ class End(asyncio.BufferedProtocol):
             return memoryview(bytearray(1))
         if not self._buffer:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        # With nothing left its meter has cut it; what still comes is dropped.
+        # With nothing left its meter has cut it; later bytes are dropped.
         return self._buffer[: self.relay.most() or BUFFER_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on what was read."""
+        """Pass on the bytes that were read."""
         if self.relay is None:
-            reset(self.transport)  # nobody may speak before the dial was reported
+            reset(self.transport)  # the daemon may not send before the dial was reported
         elif not self.relay.carry(self, self._buffer[:nbytes]):
             self._buffer = memoryview(b"")  # the other transport still needs these bytes
 
     def eof_received(self) -> bool:
-        """Pass on that no more will come; the socket stays open for what goes the other way."""
+        """Pass on the end of the stream; the socket stays open for the other direction."""
         if self.has_ended:
             return True
         self.has_ended = True
@@ -133,7 +133,7 @@ class End(asyncio.BufferedProtocol):
             return True
 
     def acknowledge(self) -> None:
-        """Have the system acknowledge at once what was read, where it can be told to."""
+        """Have the system acknowledge the bytes without delay, where it has such an option."""
         sock = self.transport.get_extra_info("socket")
         if sock is not None and _QUICKACK is not None:
             with suppress(OSError):  # it breaks just now, and says so next
@@ -160,8 +160,8 @@ class Relay:
     Args:
         work: the end towards the daemon.
         target: the other one.
-        meter: is told of every byte, both ways.
-        said: called once, with the beginning of what comes from the daemon's side.
+        meter: counts every byte, both ways.
+        said: called once, with the first bytes from the daemon's side.
         over: called once, when both sockets are gone.
         loop: the event loop.
         acknowledges: see `AsyncioRelays`.
@@ -193,11 +193,11 @@ class Relay:
         return self._target if end is self._work else self._work
 
     def most(self) -> int:
-        """Return how many bytes an end may read at once."""
+        """Return the most bytes that an end may read in one call."""
         return self._meter.most()
 
     def carry(self, end: End, data: memoryview) -> bool:
-        """Pass on what came from an end; return whether the memory of `data` is free again."""
+        """Pass on bytes of an end; return False while the other transport needs `data`."""
         self.moved_at = self._loop.time()
         if self._said is not None and end is self._work:
             self._said(bytes(data[:LOOKED_AT_BYTES]))
@@ -215,7 +215,7 @@ class Relay:
         return not other.transport.get_write_buffer_size()
 
     def end(self, end: End) -> None:
-        """Pass on the end of a stream; when both have ended, close what is left."""
+        """Pass on the end of a stream; when both have ended, close both sockets."""
         other = self.other(end)
         if not other.is_lost and not other.transport.is_closing():
             with suppress(OSError, RuntimeError):  # its socket breaks just now, and says so next
@@ -235,13 +235,13 @@ class Relay:
     def tend(self) -> None:
         """Reset both sockets if one broke after its stream had ended.
 
-        Nothing is read from it any more, so the loop does not hear of it.
+        The relay reads no more from it, so the loop reports nothing.
         """
         if any(each.has_ended and each.is_broken() for each in (self._work, self._target)):
             self.abort()
 
     def abort(self) -> None:
-        """Reset both sockets, at once."""
+        """Reset both sockets immediately."""
         for end in (self._work, self._target):
             if not end.is_lost:
                 reset(end.transport)
@@ -256,8 +256,9 @@ class AsyncioRelays:
 
     Args:
         loop: the event loop.
-        acknowledges: whether what a target says is acknowledged at once. Simple servers write an
-            answer in two parts, and the second one waits for that, 40 ms if the system delays it.
+        acknowledges: whether bytes of a target are acknowledged without delay. Simple servers write
+            an answer in two parts, and the second one waits for that, 40 ms if the system delays
+            it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, acknowledges: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Carries connections by epoll and splice, where the system is Linux.
 
 It means the same as `relay.py`, at a third of the cost: a relay is two sockets that a `Poller`
-watches, and a `HalfPipe` each way. Who resets a connection while it is written to has its last
-words heard, which a transport of asyncio cannot do.
+watches, and a `HalfPipe` each way. When a peer resets a connection while bytes are written to it,
+its last bytes still arrive, which a transport of asyncio cannot do.
 
 A relay needs no control connection. Each of its sockets is registered once, from its connect to its
 close, with an epoll that hangs in the event loop; while bulk goes through the relay, it also has a
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from proxyctl.attach.relay.relays import AnyRelay, Meter, Work
     from proxyctl.protocol.addresses import Address
 
-# One side is gone, and so long nothing could be read of what it said last: the other side does not
+# One side is gone, and for this time none of its last bytes could be read: the other side does not
 # take it.
 STUCK_SECONDS: Final = 10.0
 
 
 class EpollRelays:
-    """Makes relays, and what they need, on one poller. See `Relays`.
+    """Makes relays and their work connections on one poller. See `Relays`.
 
     Args:
         loop: the event loop.
@@ -123,7 +123,7 @@ class EpollRelays:
 
 
 class _Parked:
-    """A work connection that waits for a dial; nobody may speak on it before.
+    """A work connection that waits for a dial; the daemon may not send on it before.
 
     Args:
         poller: watches it.
@@ -189,12 +189,12 @@ class _EpollRelay:
     """Two connected sockets; both are owned from here on.
 
     Args:
-        shared: what all relays share.
+        shared: the objects that all relays share.
         closer: closes them.
         work: the side towards the daemon.
         target: the other one.
-        meter: is told of every byte, both ways.
-        said: called once, with the beginning of what comes from the daemon's side.
+        meter: counts every byte, both ways.
+        said: called once, with the first bytes from the daemon's side.
         over: called once, when the relay has let go of both sockets.
     """
 
@@ -241,7 +241,7 @@ class _EpollRelay:
             self.abort()
 
     def tend(self) -> None:
-        """See `AnyRelay.tend`. Events tell of what breaks; but one side may never read the rest."""
+        """See `AnyRelay.tend`. Events report broken sockets; but a side may never read the rest."""
         if self._shared.loop.time() - self.moved_at > STUCK_SECONDS and (
             self._up.is_stuck() or self._down.is_stuck()
         ):

@@ -1,6 +1,6 @@
 """How an exit carries connections here: by epoll and splice where there is Linux, else by asyncio.
 
-Both do the same; what is asked of them is `Relays`.
+Both do the same; their common interface is `Relays`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from proxyctl.protocol.addresses import Address
 
 # Set to `asyncio`, this variable of the environment has connections carried as they are where there
-# is no Linux: for tests, and for whoever finds that something is wrong with the other way.
+# is no Linux: for tests, and for an owner who finds a fault in the other way.
 CHOICE: Final = "PROXYCTL_RELAY"
 
 
 class Meter(Protocol):
-    """Is told of every byte."""
+    """Counts every byte."""
 
     def count(self, size: int) -> float:
         """Count bytes; return for how many seconds to read no more of them."""
@@ -55,17 +55,17 @@ class AnyRelay(Protocol):
         """Reset both sockets if one broke and no event told of it. To be called now and then."""
 
     def abort(self) -> None:
-        """Reset both sockets, at once."""
+        """Reset both sockets immediately."""
 
 
 class Relays(Protocol):
-    """Makes relays, and what they need."""
+    """Makes relays and their work connections."""
 
     async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
         """Return a socket that is connected to an address.
 
         Raises:
-            OSError: there is none; TimeoutError after so many seconds.
+            OSError: it cannot be connected; TimeoutError after this time.
         """
 
     async def park(
@@ -78,10 +78,10 @@ class Relays(Protocol):
         """Have a socket wait as a work connection.
 
         Args:
-            sock: it is owned from here on, whatever happens.
+            sock: owned by the callee from here on, even after an error.
             hello: is sent on it.
             lost: called once when the other side has ended it, before `join`; and perhaps later.
-            ready: called with what this returns, before the other side can have the hello.
+            ready: called with the later return value, before the other side can have the hello.
 
         Raises:
             OSError: it broke.
@@ -100,10 +100,10 @@ class Relays(Protocol):
         """Relay between a work connection and a target. Of a lost one the target is reset.
 
         Args:
-            work: what `park` has returned.
+            work: the return value of `park`.
             target: it is owned from here on, unless an error is raised.
-            meter: is told of every byte, both ways.
-            said: called once, with the beginning of what comes from the daemon's side.
+            meter: counts every byte, both ways.
+            said: called once, with the first bytes from the daemon's side.
             over: called once, when the relay has ended.
             began: called with the relay before it moves a byte.
 
@@ -119,14 +119,14 @@ class Relays(Protocol):
         """
 
     def cut(self) -> None:
-        """Close what has ended already, and whose last bytes are still on their way."""
+        """Close the sockets that have ended but still have bytes on their way."""
 
     def close(self) -> None:
-        """Let go of what all relays share; there are none left."""
+        """Close the objects that all relays share; no relay is left by then."""
 
 
 def make_relays(loop: asyncio.AbstractEventLoop) -> Relays:
-    """Return what is best on this machine."""
+    """Return the best implementation for this machine."""
     if os.environ.get(CHOICE) == "asyncio":
         return AsyncioRelays(loop)
     try:

@@ -1,9 +1,8 @@
 """Where the exit attaches: where its owner agreed to, or at another node of the same service.
 
-The daemon that it is attached to tells where else it may attach, and by which certificates these
-nodes are known. It is believed, because it has proved itself by the certificate that the owner
-agreed to, or that such a daemon has told; so what is known outlives a restart, in a file of the
-owner's alone.
+The attached daemon names the other nodes and their certificates. It is believed, because it has
+proved itself by the certificate that the owner agreed to, or that such a daemon has told; so the
+list outlives a restart, in a file that only the owner can read.
 
 A certificate of the same daemon is renewed in the same way: while the one before is in use, the
 daemon tells its own place with the next one. Both are good from then on, until the exit has
@@ -30,7 +29,7 @@ _logger = logging.getLogger("exit")
 
 
 class Doors:
-    """The nodes where the exit may attach, and which of them is next.
+    """The nodes where the exit may attach, and the next node to try.
 
     Args:
         home: where its owner agreed to; tried first after each start.
@@ -112,7 +111,7 @@ class Doors:
             self._turn = (self._turn + 1) % len(known)
 
     def leave(self, *, in_a_hurry: bool = True) -> None:
-        """The present one stops, or is lost: the others are next, in the order they were told.
+        """Move on from a node that stops or is lost: the others follow in the order of the daemon.
 
         Args:
             in_a_hurry: whether each of them is to be tried once without waiting for long.
@@ -140,7 +139,7 @@ class Doors:
             return  # the daemon tells them again
         self._others = tuple(each for each in nodes if _is_sound(each))[:NODES_MAX]
         home = self._home._replace(certificate=fields.get("certificate", ""))
-        # It stands for the one that the owner agreed to: who agrees anew does away with it.
+        # It stands for the one that the owner agreed to: a new consent replaces it.
         if _is_sound(home):
             self._home = home
 
@@ -155,7 +154,7 @@ class Doors:
 
 
 def _is_sound(node: Node) -> bool:
-    """Say whether a node may be dialled; one without a certificate could be anybody."""
+    """Return whether a node may be dialled; one without a certificate could be anybody."""
     return (
         isinstance(node.host, str)
         and isinstance(node.port, int)

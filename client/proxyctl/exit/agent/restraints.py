@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Rest(NamedTuple):
     """A reason to rest, in words; empty for none.
 
-    `at_once` cuts what is under way, too; otherwise it has some seconds to end.
+    `at_once` also cuts the open connections; otherwise it has some seconds to end.
     """
 
     reason: str
@@ -62,8 +62,8 @@ class Restraints:
 def reason_to_rest(power: Power, limits: DeviceLimits) -> str:
     """Return why the exit should rest, in words for its owner; empty if it need not.
 
-    What cannot be found out counts as fine on computers, which are mostly plugged in, and as a
-    reason to rest on phones, which mostly are not. A phone works on Wi-Fi while it charges.
+    An unknown state counts as fine on computers, which are mostly plugged in, and as a reason to
+    rest on phones, which mostly are not. A phone works on Wi-Fi while it charges.
     """
     is_low = power.percent is None or power.percent < limits.battery_percent
     reasons = (

@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
-from proxyctl.exit.base import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     from proxyctl.exit.agent.restraints import Restraints
     from proxyctl.exit.base.journal import Journal
 
-WATCH_SECONDS: Final = 1.0  # a pause is obeyed within this time
-SAVE_TICKS: Final = 5  # an owner who looks sees what was then
+WATCH_SECONDS: Final = 1.0  # the exit obeys a pause within this time
+SAVE_TICKS: Final = 5  # the owner sees a state of this age at most
 POWER_TICKS: Final = 30
 
 # A state that was written longer ago than this is of an agent that is gone.
@@ -29,47 +28,99 @@ _NEWS: Final = ("attached", "words", "paused")
 _logger = logging.getLogger("exit")
 
 
-# More than 12 fields: what it was given, and what it saw last.
-class Watcher:
-    """Looks around once a second.
+class OwnerWishes:
+    """The owner's wishes in the control file: a pause, or a withdrawn consent.
 
     Args:
-        folder: where the files are.
+        path: of the control file.
+        restraints: receive the pause.
+        revoked: called when the owner has withdrawn the consent.
+    """
+
+    def __init__(self, path: Path, restraints: Restraints, revoked: Callable[[], None]) -> None:
+        self._path = path
+        self._restraints = restraints
+        self._revoked = revoked
+        self._stamp: tuple[int, int] | None = None
+
+    def obey(self) -> None:
+        """Read the control file if it has changed, and do what the owner wishes."""
+        stamp = files.stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            wishes = files.read(self._path) or {}
+        except files.FileError as error:
+            _logger.warning("%s; the exit pauses until the file can be read", error)
+            wishes = {"paused": True}
+        self._restraints.owner_paused = wishes.get("paused") is True
+        if wishes.get("revoked") is True:
+            self._revoked()
+
+
+class StateFile:
+    """The state of the agent, in a file that the owner's commands read.
+
+    Args:
+        path: of the file.
+        describe: returns the fields.
+    """
+
+    def __init__(self, path: Path, describe: Callable[[], dict[str, Any]]) -> None:
+        self._path = path
+        self._describe = describe
+        self._saved: dict[str, Any] = {}
+
+    def has_news(self) -> bool:
+        """Return whether a field other than the numbers has changed since the last save."""
+        state = self._describe()
+        return any(state[name] != self._saved.get(name) for name in _NEWS)
+
+    def save(self) -> None:
+        """Write the present state.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
+        self._saved = self._describe()
+        files.write(self._path, self._saved)
+
+
+class Watcher:
+    """Looks at the device and at the owner's wishes once a second.
+
+    Args:
         journal: is saved, and begins new days.
-        restraints: are told what was found.
+        restraints: receive the state of the power supply.
         surroundings: are read anew.
         read_power: returns why the device should rest, in words; may block.
         changed: called when the restraints may have changed.
-        revoked: called when the owner has withdrawn the consent.
-        describe: returns what the state file says beside its time.
+        wishes: are obeyed.
+        state: is saved.
         seconds: between two looks.
     """
 
     def __init__(
         self,
         *,
-        folder: Path,
         journal: Journal,
         restraints: Restraints,
         surroundings: Surroundings,
         read_power: Callable[[], str],
         changed: Callable[[], None],
-        revoked: Callable[[], None],
-        describe: Callable[[], dict[str, Any]],
+        wishes: OwnerWishes,
+        state: StateFile,
         seconds: float = WATCH_SECONDS,
     ) -> None:
         self._seconds = seconds
-        self._control = folder / names.CONTROL
-        self._state = folder / names.STATE
         self._journal = journal
         self._restraints = restraints
         self._surroundings = surroundings
         self._read_power = read_power
         self._changed = changed
-        self._revoked = revoked
-        self._describe = describe
-        self._stamp: tuple[int, int] | None = None
-        self._saved: dict[str, Any] = {}
+        self._wishes = wishes
+        self._state = state
         self._cannot_save = False
 
     async def prepare(self) -> None:
@@ -77,7 +128,7 @@ class Watcher:
         await self._ask_power()
         self.obey()
         self._changed()
-        self._save_state()
+        self._try(self._state.save)
 
     async def run(self) -> None:
         """Look around until this task is cancelled."""
@@ -93,39 +144,19 @@ class Watcher:
             if ticks % POWER_TICKS == 0:
                 await self._ask_power()
             self._changed()
-            if ticks % SAVE_TICKS == 0 or self._has_news():
-                self._save_state()
+            if ticks % SAVE_TICKS == 0 or self._state.has_news():
+                self._try(self._state.save)
 
     def obey(self) -> None:
-        """Do what the owner asks by the control file, if it has changed."""
-        stamp = files.stamp(self._control)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            wishes = files.read(self._control) or {}
-        except files.FileError as error:
-            _logger.warning("%s; the exit pauses until it can be read", error)
-            wishes = {"paused": True}
-        self._restraints.owner_paused = wishes.get("paused") is True
-        if wishes.get("revoked") is True:
-            self._revoked()
+        """Do what the owner wishes by the control file, if it has changed."""
+        self._wishes.obey()
 
     async def _ask_power(self) -> None:
         loop = asyncio.get_running_loop()
         self._restraints.power = await loop.run_in_executor(None, self._read_power)
 
-    def _has_news(self) -> bool:
-        """Say whether anything but a number has changed, for which nobody waits."""
-        state = self._describe()
-        return any(state[name] != self._saved.get(name) for name in _NEWS)
-
-    def _save_state(self) -> None:
-        self._saved = self._describe()
-        self._try(lambda: files.write(self._state, self._saved))
-
     def _try(self, save: Callable[[], None]) -> None:
-        """Save something; a full disk is no reason not to carry, and is told once."""
+        """Save a file; a full disk does not stop the exit, and is logged once."""
         try:
             save()
         except files.FileError as error:

@@ -1,4 +1,4 @@
-"""What the agent asks of the marketplace's API: the terms, and the end of a consent."""
+"""Requests to the marketplace's API: the terms, and the end of a consent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def try_token(api: str, token: str) -> None:
     """Ask something that only a device may, and changes nothing.
 
     Raises:
-        ApiError: the marketplace does not know the token, or cannot be asked.
+        ApiError: the marketplace does not know the token, or does not answer.
     """
     headers = {**_HEADERS, "X-Worker-Token": token}
     _ask(Request(f"{api}/api/worker/jobs?limit=1", headers=headers))  # noqa: S310 - see api_address

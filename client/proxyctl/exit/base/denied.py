@@ -25,7 +25,7 @@ FRAMES_MAX: Final = 64  # of one list: four times as many as it needs
 
 
 class Denied:
-    """What the daemon said last; nothing until then."""
+    """The networks and addresses that the daemon denies; none before its first frame."""
 
     def __init__(self) -> None:
         self._networks: tuple[Network, ...] = ()
@@ -33,7 +33,7 @@ class Denied:
         self._begun: list[Deny] = []
 
     def learn(self, frame: Deny) -> None:
-        """Take one frame; the last one of several replaces what was known.
+        """Take one frame; the last frame of a list replaces the present list.
 
         Raises:
             FrameError: it names too much, or something that is no network or address.
@@ -55,7 +55,7 @@ class Denied:
         self._begun.clear()
 
     def has(self, address: Address, port: int) -> bool:
-        """Say whether the service denies an address at a port."""
+        """Return whether the service denies an address at a port."""
         inside = embedded_ipv4(address)
         return (plain(address), port) in self._places or any(
             each.version == network.version and each in network

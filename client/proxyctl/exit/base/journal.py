@@ -1,6 +1,6 @@
-"""What an exit carried: how much, to which ports, and where to. Kept on the device alone.
+"""The journal of an exit: its bytes and its last targets, on the device only.
 
-Owners answer for their lines, so they can see where strangers went through them. Nobody else can:
+Owners answer for their lines, so they can see where strangers went through them. No other user can:
 the file is readable by its owner alone, holds the last hundred targets, and is never sent.
 """
 
@@ -26,7 +26,7 @@ _PORTS_SHOWN: Final = 5
 
 @dataclass
 class Target:
-    """Where a connection went: when, to which name or address, and to which port."""
+    """Target of a connection: its time, its name or address, and its port."""
 
     at: str
     host: str
@@ -36,7 +36,7 @@ class Target:
 class Journal:
     """Counts the bytes of a day and of a month, and remembers the last targets.
 
-    What was not saved when the machine lost its power is not in it: up to a save interval.
+    A loss of power loses the changes since the last save: up to a save interval.
 
     Args:
         path: where it is kept.
@@ -56,7 +56,7 @@ class Journal:
         self.turn()
 
     def add_bytes(self, size: int) -> None:
-        """Count what was carried, either way."""
+        """Count bytes that were carried, either way."""
         self.bytes_today += size
         self.bytes_this_month += size
         self._is_changed = True
@@ -83,7 +83,7 @@ class Journal:
         self._is_changed = True
 
     def save(self) -> None:
-        """Write down what has changed.
+        """Save the journal if it has changed.
 
         Raises:
             FileError: it cannot be written.

@@ -1,4 +1,4 @@
-"""What the owner of a device lets it do. The daemon may ask for less, never for more."""
+"""The limits that the owner sets for a device. The daemon may ask for less, never for more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DeviceLimits:
     """The owner's limits; 0 is no limit, and no `hours` are all hours.
 
     Attributes:
-        connections: at once.
+        connections: at the same time.
         bytes_per_second: both ways together, as are the next two.
         bytes_per_day: of the device's own calendar.
         bytes_per_month: the same.
@@ -33,9 +33,9 @@ class DeviceLimits:
         ports: of targets.
         battery_percent: rest below this charge while on battery; 101 rests whenever on battery.
         on_metered: work although the network is metered.
-        udp: carry datagrams, too.
+        udp: carry datagrams as well.
         dials_per_second: new connections to the daemon, one for each that it carries; carriers
-            throttle a line that opens many at once.
+            throttle a line that opens many in a short time.
     """
 
     connections: int = 16
@@ -50,11 +50,11 @@ class DeviceLimits:
     dials_per_second: int = 20
 
     def as_fields(self) -> dict[str, Any]:
-        """Return what is stored."""
+        """Return the fields of the record."""
         return {**asdict(self), "ports": list(self.ports)}
 
     def is_hour(self, now: datetime) -> bool:
-        """Say whether the exit works at this time of the day."""
+        """Return whether the exit works at this time of the day."""
         match = _HOURS.fullmatch(self.hours)
         if match is None:
             return True
@@ -84,7 +84,7 @@ def limits_from(stored: object) -> DeviceLimits:
 
 
 def lesser(own: int, asked: int) -> int:
-    """Return the tighter of two limits, of which 0 is none."""
+    """Return the tighter of two limits; 0 means no limit."""
     return min(own, asked) if own and asked else own or asked
 
 
@@ -92,7 +92,7 @@ def size_from(text: str) -> int:
     """Return the bytes that an owner writes as `5GB`, `500 MB` or `1.5g`; decimal units.
 
     Raises:
-        LimitError: it is none of these.
+        LimitError: the text is no size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

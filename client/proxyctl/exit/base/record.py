@@ -1,4 +1,4 @@
-"""What the owner of a device agreed to, when, and with whom: the record that `run` needs."""
+"""The consent of a device's owner: the terms, the date and the service. `run` needs this record."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def load(path: Path) -> Consent:
     """Return the agreement in a file.
 
     Raises:
-        ConsentError: there is none, or it is not the owner's alone.
+        ConsentError: there is no record, or other users can read it.
         FileError: the file cannot be used.
     """
     fields = files.read(path)
     if fields is None:
-        raise ConsentError(f"nobody at this device has agreed yet; {AGREE}")
+        raise ConsentError(f"no user of this device has agreed yet; {AGREE}")
     if not files.is_private(path):
         raise ConsentError(
             f"others on this machine can read {path}, which holds a token; run: chmod 600 {path}"
@@ -85,7 +85,7 @@ _TEXTS: Final = ("api", "host", "pin", "token", "terms", "agreed_at")
 
 
 def is_digest(text: str) -> bool:
-    """Say whether a text is a SHA-256 in hexadecimal."""
+    """Return whether a text is a SHA-256 in hexadecimal."""
     return _SHA256.fullmatch(text) is not None
 
 

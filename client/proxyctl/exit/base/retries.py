@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-STEADY_SECONDS: Final = 60.0  # attached for so long, what was before counts no more
-# A node that is replaced takes one, and so does each that is replaced after it; more of them within
-# `STEADY_SECONDS` are daemons that let the exit in and cut it off again.
+STEADY_SECONDS: Final = 60.0  # after an attachment of this length, earlier losses count no more
+# Each node that is replaced causes one loss. More losses within `STEADY_SECONDS` come from daemons
+# that let the exit in and cut it off again.
 LOSSES_MAX: Final = 5
 
 
@@ -75,8 +75,8 @@ class Retries:
         """Return for how many seconds to wait after an attempt in vain.
 
         Args:
-            is_exhausted: whether all nodes were tried; as long as there are others, it does not
-                wait longer each time.
+            is_exhausted: whether all nodes were tried; while other nodes are left, the pauses do
+                not grow.
         """
         self._failures += is_exhausted
         # Full jitter: a thousand exits that lost the same daemon do not come back together.

@@ -74,7 +74,7 @@ READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is 
 CONNECT_SECONDS: Final = 10.0  # to the daemon
 CALLS_MAX: Final = 4  # under way: one for each family, and those of an attachment before
 
-_HOME: Final = 0  # the number of the attachment that is nobody's loan
+_HOME: Final = 0  # the number of the attachment to the exit's own daemon
 
 _NO_LIMITS: Final = Limits(0, 0, 0, ())
 
@@ -106,7 +106,7 @@ class CarryingBounds:
 USUAL: Final = CarryingBounds()
 
 
-# More than 12 fields: what it was given, and what is under way.
+# More than 12 fields: objects that it was given, and work under way.
 class Carrier:
     """Dials, relays and counts. It outlives attachments, and so do relays that are under way.
 
@@ -158,7 +158,7 @@ class Carrier:
 
     @property
     def connections(self) -> int:
-        """How many are carried or dialled."""
+        """Number of connections that are carried or dialled."""
         return len(self._relays) + len(self._dials)
 
     @property
@@ -250,7 +250,7 @@ class Carrier:
                     pool.close()
 
     def cut(self) -> None:
-        """Reset everything that is carried, at once."""
+        """Reset all connections immediately."""
         for task in tuple(self._dials.values()):
             task.cancel()
         for relay in tuple(self._relays):
@@ -317,7 +317,7 @@ class Carrier:
         self._asked = limits
         self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))
 
-    # --- for whom ---------------------------------------------------------------------------------
+    # --- the daemon and its borrowers -------------------------------------------------------------
 
     def _attachments(self) -> list[_Attachment]:
         own = [] if self._attachment is None else [self._attachment]
@@ -417,7 +417,7 @@ class Carrier:
         task.add_done_callback(self._calls.discard)
 
     def _permits_call(self, address: Address, port: int) -> bool:
-        """Say whether a call may go to an address: the daemon's, or one outside of the home.
+        """Return whether a call may go to an address: the daemon's, or one outside of the home.
 
         A family whose public address is not known is no reason against it: the call finds that out.
         """
@@ -632,7 +632,7 @@ class _Held(NamedTuple):
 
 
 class _Attachment:
-    """What is there as long as a control connection is, or a loan.
+    """State of one control connection, or of one loan.
 
     `secure` has the work connections that wait under TLS; there are none for borrowers.
 
@@ -674,7 +674,7 @@ class _Attachment:
         return self.pool if number < SECURE_TICKETS else self.secure
 
     def lend(self, number: int, pool: Pool) -> _Attachment:
-        """Return what is there for a borrower, which is spoken to through the daemon."""
+        """Return the state of a loan to a borrower, whose frames go through the daemon."""
 
         def send(frame: Frame) -> None:
             self.send(For(number, encode(frame)))

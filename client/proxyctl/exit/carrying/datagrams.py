@@ -1,10 +1,10 @@
 """Carries one buyer's datagrams: between a work connection and any number of targets.
 
 On the work connection each datagram stands behind a length of two bytes and the header of RFC 1928,
-section 7: towards this device it says where to, the other way who has sent it. Every target is
-judged before something is sent there, and again after a while; answers are passed on from where
-something was sent to, and from nowhere else. What has no room is dropped, the oldest first: nobody
-waits for a datagram.
+section 7: towards this device the header names the target, and the other way it names the sender.
+Every target is judged before something is sent there, and again after a while; answers are passed
+on from where something was sent to, and from nowhere else. A datagram without room is dropped, the
+oldest first: no program waits for a datagram.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     from proxyctl.attach.relay.relays import Meter
 
-TARGETS_MAX: Final = 512  # of one buyer at once; who was not sent to for longest is forgotten
-JUDGED_SECONDS: Final = 5.0  # a device may have moved to another network since
-WAITING_MAX_BYTES: Final = 128 * 1024  # towards the daemon, beside what the kernel keeps
-FULL_BYTES: Final = 32 * 1024  # of these the loop keeps so many
+TARGETS_MAX: Final = 512  # of one buyer; the longest unused target is forgotten first
+JUDGED_SECONDS: Final = 5.0  # afterwards the device may be on another network
+WAITING_MAX_BYTES: Final = 128 * 1024  # towards the daemon, besides the kernel's buffers
+FULL_BYTES: Final = 32 * 1024  # of these bytes, in the buffer of the loop
 NAMES_MAX: Final = 64
-NAME_SECONDS: Final = 60.0  # an address of a name is used so long
-LOOKUPS_MAX: Final = 8  # names that one buyer has looked up at once
+NAME_SECONDS: Final = 60.0  # the use of one address of a name
+LOOKUPS_MAX: Final = 8  # of one buyer at the same time
 LOOKUP_WAITING_MAX_BYTES: Final = 64 * 1024
-OVERHEAD_BYTES: Final = 128  # what a datagram that waits costs beside its bytes
+OVERHEAD_BYTES: Final = 128  # the memory of a waiting datagram besides its bytes
 DATAGRAM_MAX_BYTES: Final = 65_535
 
 _IPV4: Final = 1
@@ -65,7 +65,7 @@ USUAL: Final = DatagramTimes()
 
 
 class DatagramError(Exception):
-    """The daemon has sent what is no datagram."""
+    """Bytes from the daemon that are no datagram."""
 
 
 class Lookup(Protocol):
@@ -76,7 +76,7 @@ class Lookup(Protocol):
 
 
 def wrapped(address: Address, port: int, payload: bytes) -> bytes:
-    """Return a datagram as it goes to the daemon; empty if it is larger than can be said."""
+    """Return a datagram in the daemon's format; empty if it is too large for the format."""
     kind = _IPV4 if address.version == 4 else _IPV6
     head = bytes((0, 0, 0, kind)) + address.packed + port.to_bytes(_PORT, "big")
     size = len(head) + len(payload)
@@ -87,7 +87,7 @@ def unwrapped(data: bytes) -> tuple[Address | str, int, bytes]:
     """Return where to the daemon wants a datagram sent, and its payload.
 
     Raises:
-        DatagramError: it is none.
+        DatagramError: the bytes are no datagram.
     """
     kind = data[3] if len(data) > _HEAD else 0
     start = _HEAD + (kind == _NAME)
@@ -106,7 +106,7 @@ def unwrapped(data: bytes) -> tuple[Address | str, int, bytes]:
 
 
 class _Target:
-    """Somebody that is sent to, or must not be."""
+    """Target of datagrams, which is permitted or denied."""
 
     __slots__ = ("address", "is_permitted", "judged_at")
 
@@ -116,14 +116,15 @@ class _Target:
         self.is_permitted = is_permitted
 
 
-# More than 12 fields: what it was given, its sockets, and what waits in each direction.
+# More than 12 fields: objects that it was given, its sockets, and the bytes that wait in each
+# direction.
 class DatagramRelay:
     """One buyer's datagrams, until the work connection ends.
 
     Args:
         permits: says whether an address and port may be sent to.
         look_up: looks names up.
-        meter: is told of every byte of payload, both ways.
+        meter: counts every byte of payload, both ways.
         noted: called with the host and the port of each new target.
         over: called once, when all its sockets are gone.
         loop: the event loop.
@@ -160,10 +161,10 @@ class DatagramRelay:
         self._is_over = False
 
     async def open(self) -> None:
-        """Open a socket for each family of addresses that there is.
+        """Open a socket for each family of addresses that the device has.
 
         Raises:
-            OSError: there is none.
+            OSError: no socket could be opened.
         """
         for family, host in _ANYWHERE.items():
             with suppress(OSError):
@@ -192,7 +193,7 @@ class DatagramRelay:
             self.abort()
 
     def abort(self) -> None:
-        """Reset the work connection, and close everything else, at once."""
+        """Reset the work connection, and close everything else immediately."""
         self._close()
         if self.work.transport is None:
             self.lost()
@@ -207,7 +208,7 @@ class DatagramRelay:
             self._over(self)
 
     def _close(self) -> None:
-        """Close the sockets of targets; what is waited for is given up."""
+        """Close the sockets of targets; cancel the look-ups."""
         for task in tuple(self._lookups.values()):
             task.cancel()
         for _, transport in self._outer.values():
@@ -220,7 +221,7 @@ class DatagramRelay:
         """Send a datagram where the daemon wants it, if it may go there.
 
         Raises:
-            DatagramError: it is none.
+            DatagramError: the bytes are no datagram.
         """
         host, port, payload = unwrapped(data)
         if not isinstance(host, str):
@@ -281,7 +282,7 @@ class DatagramRelay:
         if self._asked_bytes + size > LOOKUP_WAITING_MAX_BYTES:
             return
         if name not in self._lookups:
-            # What is never looked up takes no room from what is.
+            # A name that is never looked up takes no room from other names.
             if len(self._lookups) >= LOOKUPS_MAX or public_name(name) is None:
                 return
             task = self._loop.create_task(self._resolve(name, port))
@@ -376,7 +377,7 @@ class WorkStream(asyncio.Protocol):
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """Write what waits, as far as there is room."""
+        """Write waiting datagrams until the transport is full."""
         self._is_full = False
         while self._waiting and not self._is_full and self.transport is not None:
             data = self._waiting.popleft()
@@ -396,7 +397,7 @@ class WorkStream(asyncio.Protocol):
             self._waiting_bytes -= len(self._waiting.popleft()) + OVERHEAD_BYTES
 
     def rest(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Read no more for so long."""
+        """Read no more for this time."""
         transport = self.transport
         if transport is not None and transport.is_reading() and not transport.is_closing():
             transport.pause_reading()
@@ -412,7 +413,7 @@ class _Outer(asyncio.DatagramProtocol):
     """A socket that targets see.
 
     Args:
-        answered: takes what they answer.
+        answered: receives the answers of the targets.
     """
 
     def __init__(self, answered: Callable[[bytes, tuple[str, int]], None]) -> None:

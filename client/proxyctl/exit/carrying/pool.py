@@ -1,8 +1,9 @@
 """Work connections ahead of need: as many as the daemon asks for wait, each behind its preface.
 
 The number of new connections in a second is bounded, because carriers and routers at home take a
-burst for an attack, and so is the number of those that wait, whatever is asked for. Both bounds
-(`Room`) are for all pools together: where the exit is lent, each borrower has one of its own.
+burst for an attack. The number of waiting connections is bounded as well, even if the daemon asks
+for more. Both bounds (`Room`) are for all pools together: where the exit is lent, each borrower has
+one of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from proxyctl.attach.relay.relays import Relays, Work
 
 PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
-SURPLUS_MAX: Final = 8  # so many more than asked for may wait: the daemon may ask for fewer
+SURPLUS_MAX: Final = 8  # beyond the wanted number: the daemon may ask for fewer later
 TICKETS_KEPT: Final = 4 * TICKETS_MAX
 RETRY_SECONDS: Final = 1.0  # after the first that failed; doubled with each further one
 RETRY_MAX_SECONDS: Final = 30.0
@@ -48,7 +49,7 @@ class Room:
         self.most = most
         self._pace = Pace(per_second, 1.0, now)
         self._taken = 0
-        self._waiting: dict[Pool, None] = {}  # those that would open more, the first come first
+        self._waiting: dict[Pool, None] = {}  # pools without a place, the longest wait first
 
     def take(self, pool: Pool) -> bool:
         """Take a place for one; a pool that gets none is called when a place is free."""
@@ -75,6 +76,98 @@ class Room:
         self._waiting.pop(pool, None)
 
 
+class _Opener:
+    """Opens the work connections of one attachment, and has them wait behind their preface.
+
+    Args:
+        attachment: its number, which the daemon gave.
+        connect: returns a socket that is connected to the daemon, or raises OSError.
+        relays: has sockets wait; or a `SecureDoor`, which has them wait under TLS.
+    """
+
+    def __init__(
+        self,
+        attachment: int,
+        connect: Callable[[], Awaitable[socket.socket]],
+        relays: Relays | SecureDoor,
+    ) -> None:
+        self._attachment = attachment
+        self._relays = relays
+        self.connect = connect
+
+    async def park(
+        self,
+        sock: socket.socket,
+        number: int,
+        ticket: bytes,
+        *,
+        gone: Callable[[], None],
+        entered: Callable[[Work], None],
+    ) -> None:
+        """Send the preface on a new connection, and have the connection wait.
+
+        Args:
+            sock: connected to the daemon; closed if it cannot wait.
+            number: of the work connection.
+            ticket: permits the daemon to know the connection.
+            gone: called when the socket is gone.
+            entered: called with the connection before the daemon has its ticket.
+        """
+        preface = Preface(self._attachment, number, ticket).encode()
+        try:
+            keep_alive(sock)
+            await self._relays.park(sock, preface, gone, entered)
+        except OSError:
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+
+
+class _Pause:
+    """The time during which a pool opens nothing: its timer, and the failures in a row.
+
+    Args:
+        loop: the event loop.
+        over: called when a pause has ended.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, over: Callable[[], None]) -> None:
+        self._loop = loop
+        self._over = over
+        self._failures = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a pause is running."""
+        return self._timer is not None
+
+    def begin(self, seconds: float) -> None:
+        """Begin a pause, unless one is running."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(seconds, self._end)
+
+    def back_off(self) -> None:
+        """Begin the pause after a failure; each further failure doubles it, up to a limit."""
+        self.begin(min(RETRY_MAX_SECONDS, RETRY_SECONDS * 2 ** min(self._failures, 10)))
+        self._failures += 1
+
+    def succeeded(self) -> None:
+        """Forget the failures."""
+        self._failures = 0
+
+    def cancel(self) -> None:
+        """End the pause without a call of `over`."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        self._timer = None
+        self._over()
+
+
 class Pool:
     """The work connections of one attachment that wait for a dial.
 
@@ -99,11 +192,10 @@ class Pool:
         failed: Callable[[], bool] = lambda: True,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._attachment = attachment
-        self._connect = connect
+        self._opener = _Opener(attachment, connect, relays)
+        self._pause = _Pause(loop, self.fill)
         self._room = room
         self._lost = lost
-        self._relays = relays
         self._failed = failed
         self._loop = loop
         self._tickets: deque[tuple[int, bytes]] = deque(maxlen=TICKETS_KEPT)
@@ -111,8 +203,6 @@ class Pool:
         self._parked: dict[int, Work] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._entered: set[int] = set()  # numbers in `_opening` that were added to `_parked`
-        self._failures = 0
-        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """How many wait."""
@@ -140,9 +230,7 @@ class Pool:
         """Close all that wait, and open no more."""
         self._wanted = 0
         self._room.forget(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._pause.cancel()
         for number, task in tuple(self._opening.items()):
             if number not in self._entered:  # one that has entered may be a relay by now
                 task.cancel()
@@ -150,8 +238,8 @@ class Pool:
             self._unpark(number).reset()
 
     def fill(self) -> None:
-        """Open as many as are wanted, as far as there is room."""
-        if self._timer is not None:
+        """Open connections until the wanted number waits, or no place is free."""
+        if self._pause.is_on:
             return
         while self._tickets and self._coming() < self._wanted:
             if not self._room.take(self):
@@ -165,20 +253,12 @@ class Pool:
             task.add_done_callback(partial(self._opened, number))
             seconds = self._room.pause()
             if seconds:
-                self._wait(seconds)
+                self._pause.begin(seconds)
                 return
 
     def _coming(self) -> int:
         """Return how many wait or are about to: one that has entered is counted once."""
         return len(self._parked) + len(self._opening) - len(self._entered)
-
-    def _wait(self, seconds: float) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._go_on)
-
-    def _go_on(self) -> None:
-        self._timer = None
-        self.fill()
 
     def _opened(self, number: int, task: asyncio.Task[None]) -> None:
         del self._opening[number]
@@ -191,28 +271,23 @@ class Pool:
             self.fill()
 
     async def _open(self, number: int, ticket: bytes) -> None:
-        """Open one; `_enter` is called when it waits."""
+        """Open a connection; `_enter` is called when it waits."""
         try:
-            sock = await self._connect()
+            sock = await self._opener.connect()
         except OSError:
             if not self._failed():
                 return
-            self._tickets.appendleft((number, ticket))  # nobody has seen it
-            self._wait(min(RETRY_MAX_SECONDS, RETRY_SECONDS * 2 ** min(self._failures, 10)))
-            self._failures += 1
+            self._tickets.appendleft((number, ticket))  # the daemon has not received it
+            self._pause.back_off()
             return
-        self._failures = 0
-        preface = Preface(self._attachment, number, ticket).encode()
-        try:
-            keep_alive(sock)
-            await self._relays.park(
-                sock, preface, partial(self._gone, number), partial(self._enter, number)
-            )
-        except OSError:
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
+        self._pause.succeeded()
+        await self._opener.park(
+            sock,
+            number,
+            ticket,
+            gone=partial(self._gone, number),
+            entered=partial(self._enter, number),
+        )
 
     def _enter(self, number: int, work: Work) -> None:
         """Add one before the daemon has its ticket: an order may be the answer."""
@@ -233,7 +308,7 @@ class Pool:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the system find out that the other side is gone, where it can be told how soon."""
+    """Have the system notice a dead peer, within a minute and a half where it has the options."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),

@@ -45,7 +45,7 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     agreeing = commands.add_parser("consent", help="read the terms, and agree to them")
     _add_consent_options(agreeing)
-    running = commands.add_parser("run", help="carry connections until it is stopped")
+    running = commands.add_parser("run", help="carry connections until this program is stopped")
     running.add_argument("--pin", help="SHA-256 of the daemon's certificate, in hexadecimal")
     running.add_argument(
         "--allow",
@@ -57,9 +57,9 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     running.set_defaults(call=_run)
     for name, call, words in (
-        ("pause", _pause, "carry nothing until it is resumed"),
+        ("pause", _pause, "carry no connections until `resume`"),
         ("resume", _resume, "carry connections again"),
-        ("status", _status, "what this exit does and did"),
+        ("status", _status, "show the state and the journal of this exit"),
         ("revoke", _revoke, "withdraw the consent, here and in the account"),
     ):
         commands.add_parser(name, help=words).set_defaults(call=call)
@@ -68,41 +68,58 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "--folder",
             type=Path,
             default=files.default_folder(),
-            help="where the files of this exit are (%(default)s)",
+            help="folder with the files of this exit (%(default)s)",
         )
 
 
 def _add_consent_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--api", required=True, metavar="URL", help="of the marketplace")
-    parser.add_argument("--token-file", metavar="FILE", help="has the worker token of this device")
+    parser.add_argument("--api", required=True, metavar="URL", help="address of the marketplace")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="file with the worker token of this device"
+    )
     parser.add_argument(
         "--unless-agreed",
         action="store_true",
-        help="ask nothing where the same was agreed to here before",
+        help="show no question if this device has a record of the same agreement",
     )
     for name, words in (
-        ("bytes-per-day", "5GB unless it is given; 0 is no limit"),
-        ("bytes-per-month", "no limit unless it is given"),
-        ("bytes-per-second", "both ways together"),
+        ("bytes-per-day", "5GB by default; 0 is no limit"),
+        ("bytes-per-month", "no limit by default"),
+        ("bytes-per-second", "no limit by default; both ways together"),
     ):
         parser.add_argument(f"--{name}", type=_size, metavar="SIZE", help=words)
-    parser.add_argument("--connections", type=int, metavar="COUNT", help="at once; 16")
+    parser.add_argument(
+        "--connections", type=int, metavar="COUNT", help="most open connections; 16"
+    )
     parser.add_argument(
         "--dials-per-second",
         type=int,
         metavar="COUNT",
-        help="new connections; routers and carriers slow down a line with many; 20",
+        help="new connections to the daemon; routers and carriers slow down a line with many; 20",
     )
-    parser.add_argument("--hours", metavar="FROM-TO", help="like 22:00-07:00")
-    parser.add_argument("--port", dest="ports", type=int, action="append", metavar="PORT")
-    parser.add_argument("--battery-percent", type=int, metavar="PERCENT", help="rest below; 50")
-    parser.add_argument("--on-metered", action="store_true", default=None)
-    parser.add_argument("--udp", type=_yes_or_no, metavar="yes|no", help="carry datagrams; no")
+    parser.add_argument("--hours", metavar="FROM-TO", help="hours of work, like 22:00-07:00")
+    parser.add_argument(
+        "--port",
+        dest="ports",
+        type=int,
+        action="append",
+        metavar="PORT",
+        help="port of targets; may be repeated",
+    )
+    parser.add_argument(
+        "--battery-percent", type=int, metavar="PERCENT", help="rest below this charge; 50"
+    )
+    parser.add_argument(
+        "--on-metered", action="store_true", default=None, help="work on a metered network"
+    )
+    parser.add_argument(
+        "--udp", type=_yes_or_no, metavar="yes|no", help="carry datagrams (UDP); no"
+    )
     parser.set_defaults(call=_consent)
 
 
 def _consent(arguments: argparse.Namespace) -> int:
-    # Here, and below: what asks over HTTP takes 4 MB of memory, which `run` is spared.
+    # Here, and below: a module that uses HTTP takes 4 MB of memory, which `run` does not need.
     from proxyctl.exit.commands import consent  # noqa: PLC0415 - see above
 
     path = arguments.folder / names.CONSENT
@@ -125,7 +142,7 @@ def _consent(arguments: argparse.Namespace) -> int:
 
 
 def _limits(arguments: argparse.Namespace, path: Path) -> DeviceLimits:
-    """Return the limits of before, with what the command line changes."""
+    """Return the present limits, with the changes of the command line."""
     stored = files.read(path) or {}
     fields: dict[str, Any] = dict(stored.get("limits") or {})
     for name in DeviceLimits().as_fields():
@@ -152,8 +169,8 @@ def _run(arguments: argparse.Namespace) -> int:
             "STRANGERS MAY REACH %s THROUGH THIS DEVICE, because of --allow", network
         )
     stop = asyncio.run(_work(agreement, arguments.folder, arguments.allow))
-    # Why the daemon refuses it for good has been said just now.
-    words = "the same would happen again" if stop.in_vain else stop.words
+    # The log has just named the reason of the refusal.
+    words = "a new start would fail in the same way" if stop.in_vain else stop.words
     logging.getLogger("exit").info("ended: %s", words)
     return IN_VAIN if stop.in_vain else DONE
 

@@ -1,4 +1,4 @@
-"""The second key: somebody at the device reads the terms and types `yes`.
+"""The second key: a person at the device reads the terms and types `yes`.
 
 The first one is turned in the account. Neither does anything without the other.
 """
@@ -48,8 +48,8 @@ def agree(
         limits: the owner's.
         token: returns the worker token; called before the terms are shown, because reading them is
             in vain with a token that the marketplace does not know.
-        show: shows lines to whoever sits at the device.
-        ask: shows a question and returns what was typed.
+        show: shows lines to the person at the device.
+        ask: shows a question and returns the typed answer.
         asks_again: show the question also where the record has an agreement to the same terms,
             limits and place.
 
@@ -58,7 +58,7 @@ def agree(
 
     Raises:
         ApiError: the terms cannot be had.
-        NoConsentError: anything but `yes` was typed, the terms are not what they should be, or the
+        NoConsentError: the answer was not `yes`, the terms do not match the service, or the
             marketplace refuses the token.
         FileError: it cannot be written down.
     """
@@ -89,7 +89,7 @@ def agree(
     )
     if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
         raise NoConsentError("nothing was agreed to, and nothing was changed")
-    # Where else to attach was told by the service of before, and so were its next certificates.
+    # The nodes and the next certificates came from the service of the earlier consent.
     files.remove(path.with_name(names.NODES))
     record.save(path, consent)
     files.remove(path.with_name(names.CONTROL))  # a pause or an end of before
@@ -110,7 +110,7 @@ def withdraw(folder: Path) -> str:
     """End the consent here at once, and then in the account.
 
     Returns:
-        what was done, in words.
+        a description of the result.
 
     Raises:
         ApiError: it ended here, and the marketplace does not know yet; asking again is right.
@@ -142,7 +142,7 @@ def _try(address: str, token: str) -> None:
     """Have the marketplace say that it knows the token, before anything is written down.
 
     Raises:
-        NoConsentError: it does not, or cannot be asked.
+        NoConsentError: it does not, or it does not answer.
     """
     try:
         api.try_token(address, token)

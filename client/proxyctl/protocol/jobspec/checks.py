@@ -1,7 +1,7 @@
-"""What the values of a specification may be.
+"""Checks the values of a specification.
 
 A payload comes from a stranger and is carried out on another stranger's machine: everything has a
-bound, and every path stays in the folder of the job, whoever reads it.
+bound, and every path stays in the folder of the job, on every device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from proxyctl.protocol.jobspec.payload import Resources
 
 SCRIPT_MAX_BYTES: Final = 64 * 1024
-# Together: what Linux takes as arguments and environment of a process is 128 KiB for each string.
+# Together: Linux takes 128 KiB for each string of the arguments and the environment of a process.
 COMMAND_MAX_BYTES: Final = 32 * 1024
 COMMAND_MAX_ARGUMENTS: Final = 256
 VARIABLES_MAX: Final = 64
@@ -30,7 +30,7 @@ SCRIPT_NAME: Final = ".script"  # of the file among the inputs that holds a job'
 PORTS_MAX: Final = 16
 PORT_MAX: Final = 65_535
 PATH_MAX_BYTES: Final = 1_024
-PART_MAX_BYTES: Final = 255  # of a path: what file systems take
+PART_MAX_BYTES: Final = 255  # of a path: the limit of file systems
 IMAGE_MAX: Final = 512
 URL_MAX: Final = 2_048
 OUTPUT_MAX_BYTES: Final = 5 * GIGABYTE
@@ -45,10 +45,10 @@ MODEL_MAX: Final = 100
 CORES_MAX: Final = 4_096.0
 GIGABYTES_MAX: Final = 1_000_000.0
 
-# What the program says to a job by itself begins like this.
+# Variables that the program itself sets for a job begin with this.
 OWN_VARIABLES: Final = "PROXYD_"
 ARCHITECTURES: Final = ("x86_64", "aarch64")
-# What others call them: Windows and Debian, container images, macOS.
+# Names of the architectures elsewhere: Windows and Debian, container images, macOS.
 ALSO_CALLED: Final = {
     "amd64": "x86_64",
     "x64": "x86_64",
@@ -105,7 +105,7 @@ def check_resources(resources: Resources) -> None:
 
 
 def architecture(name: str) -> str:
-    """Return how Linux calls an architecture, whatever it is called elsewhere."""
+    """Return Linux's name of an architecture for any of its names."""
     return ALSO_CALLED.get(name.lower(), name.lower())
 
 

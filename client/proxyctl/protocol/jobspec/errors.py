@@ -1,14 +1,14 @@
-"""What is wrong with a job's specification."""
+"""The error in a job's specification."""
 
 from __future__ import annotations
 
 
 class SpecError(Exception):
-    """A specification that no device could run as it is meant.
+    """A specification that no device could run as its author means it.
 
     Attributes:
-        field: the path of what is wrong, as in `inputs[0].path`.
-        message: what is wrong with it, in one sentence for the person who wrote it.
+        field: the path of the wrong value, as in `inputs[0].path`.
+        message: the error, in one sentence for the author of the specification.
     """
 
     def __init__(self, field: str, message: str) -> None:

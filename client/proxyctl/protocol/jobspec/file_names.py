@@ -13,7 +13,7 @@ LEFT_OUT: Final = "left-out.txt"
 LEFT_OUT_MAX_BYTES: Final = 64 << 10
 
 _FORBIDDEN: Final = frozenset('<>:"|?*')
-# Names of devices on Windows, whatever follows after a dot; ¹ ² ³ count as digits there.
+# Names of devices on Windows, with any ending after a dot; ¹ ² ³ count as digits there.
 _DEVICE: Final = re.compile(
     r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]) *(?:\..*)?", re.IGNORECASE
 )

@@ -2,8 +2,8 @@
 
 Drivers, shops and people write the same card in different ways: `NVIDIA GeForce RTX 4090`,
 `rtx4090`, `4090`. A name is cut into words, without those that only say who makes it. All words of
-the wanted name must be there, and of those that make it another card (`Ti`, `Laptop`, `MIG`) none
-may be there that was not wanted. The bus and the memory may be left open: `A100` is also an
+the wanted name must be there. A word that makes it another card (`Ti`, `Laptop`, `MIG`) may only be
+there if the buyer wants it. The bus and the memory may be left open: `A100` is also an
 `A100-SXM4-80GB`.
 """
 
@@ -13,8 +13,8 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-NAMES_KEPT: Final = 4_096  # more models than are sold; what is forgotten is cut again
-PAIRS_KEPT: Final = 16_384  # of a wanted name and a card's; what is forgotten is compared again
+NAMES_KEPT: Final = 4_096  # more models than are sold; a forgotten name is cut again
+PAIRS_KEPT: Final = 16_384  # of a wanted name and a card's; a forgotten pair is compared again
 
 
 def _words(text: str) -> frozenset[str]:
@@ -33,7 +33,7 @@ _SXM_UNSAID: Final = _words("h100 h200 h800 h20 b100 b200 b300")
 
 # Beside one of these a number is a model.
 _NUMBERED: Final = _words("rtx gtx gt rx xt xtx")
-# What needs no line beside it to be recognised.
+# Models that are recognised without a line beside them.
 _MODELS: Final = _words(
     """
     a2 a10 a10g a16 a30 a40 a100 a800 a4000 a4500 a5000 a5500 a6000 a770 a750 b580 b60
@@ -68,7 +68,7 @@ class _Name(NamedTuple):
 
 @lru_cache(maxsize=PAIRS_KEPT)
 def fits(wanted: str, name: str) -> bool:
-    """Say whether a GPU of some name, as its driver has it, is the one that is wanted."""
+    """Return whether a GPU of some name, as its driver has it, is the one that is wanted."""
     ours, theirs = _cut(wanted), _cut(name)
     if not ours.words:
         return _is_made_by(ours, theirs)
@@ -97,7 +97,7 @@ def memory_gb(name: str) -> int:
 
 
 def is_known(name: str) -> bool:
-    """Say whether a name looks like one of a GPU."""
+    """Return whether a name looks like one of a GPU."""
     cut = _cut(name)
     if not cut.words:
         return bool(cut.makers)
@@ -116,9 +116,9 @@ def count_and_name(told: str) -> tuple[int, str]:
 
 
 def _is_made_by(wanted: _Name, name: _Name) -> bool:
-    """Say whether a GPU is of a maker, where nothing else is wanted."""
+    """Return whether a GPU is of a maker, where nothing else is wanted."""
     others = {"amd", "radeon", "instinct", "intel", "arc"}
-    if wanted.makers == {"nvidia"}:  # which its drivers do not always say
+    if wanted.makers == {"nvidia"}:  # NVIDIA's drivers do not always name the maker
         return bool(name.words) and not name.makers & others
     return wanted.makers <= name.makers
 
@@ -148,7 +148,7 @@ def _cut(name: str) -> _Name:
         elif word not in _NOISE:
             words.update(_apart(word))
     if any(re.fullmatch("w[0-9]{4}", word) for word in words):
-        words.discard("pro")  # AMD's workstation cards are all called that
-    # A part of a card has less than what its name says of the card.
+        words.discard("pro")  # the name of all workstation cards of AMD
+    # A part of a card has less memory than the name of the card says.
     memory_gb = int(sizes[0]) if sizes and "mig" not in words else 0
     return _Name(frozenset(words), frozenset(makers), memory_gb, bus)

@@ -1,4 +1,4 @@
-"""Which job goes to which device: what fits, what is asked for alike, and who comes first."""
+"""The match of jobs and devices: the order of the jobs, equal requests, and fitting devices."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 # A card sold with 24 GB has a little less to give, or a little more, as its driver counts.
 VRAM_SLACK: Final = 0.95
-# What a job that waits gains over those that come later: nothing starves, however low its price.
+# The gain of a waiting job over later jobs: nothing starves, however low its price.
 GAIN_PER_HOUR: Final = 1.1
 HOUR_SECONDS: Final = 3_600
 # Devices whose GPUs are counted by name once; each is compared with many jobs.
 CAPACITIES_KEPT: Final = 1_024
-# Below a rounding error of sums and differences of what is free, in cores and GB.
+# Below a rounding error of sums and differences of free amounts, in cores and GB.
 _NEAR: Final = 1e-9
 
 
-# What a device has too little of, by the names of `shortage`.
+# The resource that a device lacks for a job; see `shortage`.
 Shortage = Literal["slots", "cores", "memory", "disk", "architecture", "gpu"]
 
 
 def fits(resources: Resources, capacity: Capacity) -> bool:
-    """Say whether a device has free what a job needs. What it does not tell, it does not have."""
+    """Return whether the free part of a device suffices for a job; unreported values are 0."""
     return shortage(resources, capacity) is None
 
 
@@ -40,7 +40,7 @@ def shortage(resources: Resources, capacity: Capacity) -> Shortage | None:
 
 
 def short_of(resources: Resources, capacity: Capacity) -> Shortage | None:
-    """Return the same, whatever slots the device has."""
+    """Return the same without regard to the slots of the device."""
     if resources.cores > capacity.cores + _NEAR:
         return "cores"
     if resources.ram_gb > capacity.ram_gb + _NEAR:
@@ -80,7 +80,7 @@ def rank(price_per_hour: int, created_at: int) -> float:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """Return a version such as "12.1" in numbers, to be compared; () for what is none."""
+    """Return a version such as "12.1" as numbers for a comparison; () if the text is no version."""
     numbers = text.split(".")
     return tuple(map(int, numbers)) if all(each.isdecimal() for each in numbers) else ()
 
@@ -94,7 +94,8 @@ def _fits_gpus(resources: Resources, capacity: Capacity) -> bool:
         return False
     if not resources.gpu_model:
         return True
-    # Which of its GPUs are free is not told: so many that fit are, even if all others are as well.
+    # The device does not name its free GPUs: this number of fitting GPUs is free even if all others
+    # are free as well.
     counted = _counted(capacity.gpu_names)
     fitting = sum(number for name, number in counted if gpus.fits(resources.gpu_model, name))
     others = len(capacity.gpu_names) - fitting

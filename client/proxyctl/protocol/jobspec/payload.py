@@ -1,7 +1,7 @@
-"""What a job runs: its payload, as the buyer writes it and the device reads it.
+"""The payload of a job, as the buyer writes it and the device reads it.
 
-`payload_of` makes one out of JSON's values, and `as_fields` the other way round. What the values
-may be is in `checks`: a payload that was not checked may say anything.
+`payload_of` makes one out of JSON's values, and `as_fields` the other way round. The rules for
+values are in `checks`: a payload that was not checked may say anything.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Ready:
-    """How it is found out that the job is ready: its port takes a connection.
+    """The check whether a job is ready: its port takes a connection.
 
     With `http`, the path of a request, it must be answered with a status below 400.
     """
@@ -81,11 +81,11 @@ class Ready:
 
 @dataclass(frozen=True)
 class Payload:
-    """What is to run, with what, and what comes back.
+    """The program of a job, its inputs and its outputs.
 
-    `secrets` are variables of the environment like those of `env`, which nobody is shown but the
-    device that runs the job. `timeout_s` ends the work, and is `duration_hrs` if it is 0; a job
-    that is stopped has `grace_s` to end by itself.
+    `secrets` are variables of the environment like those of `env`, but only the device that runs
+    the job gets them. `timeout_s` ends the work, and is `duration_hrs` if it is 0; a job that is
+    stopped has `grace_s` to end by itself.
     """
 
     image: str = ""
@@ -112,7 +112,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a job needs of a device at least; 0 and "" ask for nothing.
+    """The least that a job needs of a device; 0 and "" ask for nothing.
 
     `vram_gb` is of each GPU. Sizes are in GB of 10^9 bytes. `cuda` is the version that the driver
     must have, as in "12.1".
@@ -129,17 +129,17 @@ class Resources:
 
     @property
     def needed_gpus(self) -> int:
-        """How many GPUs are needed: one, if only something about GPUs is asked for."""
+        """Number of GPUs that are needed: one, if the job only asks for a property of a GPU."""
         asks = bool(self.gpu_model or self.vram_gb or self.cuda)
         return max(self.gpus, int(asks))
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a device has free for jobs now.
+    """The free part of a device for jobs.
 
-    `gpu_names` are of all its GPUs, of which `gpus` are free; `vram_gb` is what the smallest of
-    these has. `arch` is as `uname -m` has it.
+    `gpu_names` names all its GPUs, and `gpus` is the number of free ones; `vram_gb` is what the
+    smallest of these has. `arch` is as `uname -m` has it.
     """
 
     slots: int = 0
@@ -157,7 +157,7 @@ Spec = TypeVar("Spec")
 
 
 def payload_of(said: Mapping[str, Any]) -> Payload:
-    """Return the payload that JSON's values are; what is not known is left out.
+    """Return the payload from JSON's values; unknown fields are left out.
 
     Raises:
         SpecError: a value has the wrong type, or a needed one is missing.
@@ -171,7 +171,7 @@ def resources_of(said: Mapping[str, Any]) -> Resources:
 
 
 def as_fields(spec: Payload | Resources) -> dict[str, Any]:
-    """Return values for JSON, without those that nobody had to say."""
+    """Return values for JSON, without the optional values that are not set."""
     return _fields_of(spec)
 
 

@@ -1,9 +1,9 @@
-"""What a text says that a job needs: `RTX 4090, 16 GB RAM and 8 cores`.
+"""Reads the needs of a job from a text: `RTX 4090, 16 GB RAM and 8 cores`.
 
 Buyers write as they write elsewhere, so the forms of several marketplaces and tools are understood.
-A text is cut into parts, and each part into items, the longest that fits first. What is not
-understood is never dropped silently: prose is warned of, and a part that has a number or a word of
-the trade in it and was not understood makes the job one that no device is offered by itself.
+A text is cut into parts, and each part into items, the longest that fits first. No part is dropped
+silently: prose is warned of, and a part that has a number or a word of the trade in it and was not
+understood makes the job one that no device is offered by itself.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _WORDS_OF_THE_TRADE: Final = re.compile(
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a text says: what was understood, and what was not, in sentences for its writer.
+    """The result of reading a text: the needs, and warnings for its writer about the rest.
 
     `is_manual` says that something which counts was not understood: no device is to be offered the
     job by itself.
@@ -141,7 +141,7 @@ def unknown_model(name: str) -> str:
 
 @dataclass
 class _Reading:
-    """What was understood of a text so far."""
+    """The needs that were read from a text so far."""
 
     resources: Resources = field(default_factory=Resources)
     warnings: list[str] = field(default_factory=list)
@@ -184,17 +184,17 @@ class _Reading:
         self.warn(f"{_quoted(words)} {why}: {effect}.")
 
     def warn(self, sentence: str) -> None:
-        """Keep a warning, as long as there are not too many."""
+        """Keep a warning, up to a number of them."""
         if len(self.warnings) < WARNINGS_MAX:
             self.warnings.append(sentence)
         else:
             self.left_out += 1
 
     def take(self, name: str, value: Any) -> None:  # noqa: ANN401 - as the field is
-        """Take what is needed of something; of two amounts the larger.
+        """Take the need for one thing; of two amounts the larger.
 
         Raises:
-            SpecError: there cannot be as much, or two texts differ.
+            SpecError: the amount is above the limit, or two texts differ.
         """
         had = getattr(self.resources, name)
         if had and had != value:
@@ -235,7 +235,7 @@ class _Form:
 
 
 def _longest(rest: str) -> tuple[_Form, re.Match[str]]:
-    """Return the form that takes most of what a text begins with.
+    """Return the form that matches the longest beginning of a text.
 
     Raises:
         SpecError: none does.
@@ -247,7 +247,7 @@ def _longest(rest: str) -> tuple[_Form, re.Match[str]]:
 
 
 def _counts(part: str) -> bool:
-    """Say whether a part has a number or a word of the trade in it."""
+    """Return whether a part has a number or a word of the trade in it."""
     return any(each.isnumeric() for each in part) or _WORDS_OF_THE_TRADE.search(part) is not None
 
 
@@ -261,7 +261,7 @@ def _decimal(number: float) -> str:
 
 
 def _gigabytes(match: re.Match[str]) -> float:
-    """Return a size in GB with three decimals, and never less than what was said."""
+    """Return a size in GB with three decimals, never less than the size in the text."""
     unit = (match["unit"] or "gb").lower()
     each = (_BINARY if "i" in unit else _GIGABYTES)[unit[0]]
     return math.ceil(float(match["size"]) * each * 1_000 - 1e-6) / 1_000
@@ -327,11 +327,11 @@ def _model(reading: _Reading, match: re.Match[str], _is_beside_gpu: bool) -> boo
         raise SpecError("gpu_model", "is not understood")
     count = said.get("count") or said.get("after")
     if said.get("count") and said.get("after"):
-        raise SpecError("gpus", "says twice how many")
+        raise SpecError("gpus", "gives two numbers")
     _take_model(reading, name)
     if count:
         if int(count) == 0:
-            raise SpecError("gpus", "asks for none of them")
+            raise SpecError("gpus", "asks for 0 of them")
         reading.take("gpus", int(count))
     if said.get("size") and "mig" not in name.lower():
         reading.take("vram_gb", _gigabytes(match))
@@ -346,7 +346,7 @@ def _maker(reading: _Reading, match: re.Match[str], _is_beside_gpu: bool) -> boo
 
 
 def _named(reading: _Reading, match: re.Match[str], is_beside_gpu: bool) -> bool:
-    """Take a name that is said to be one of a card.
+    """Take a name that the text declares as the name of a card.
 
     Raises:
         SpecError: it has no number in it, as every card's name has.

@@ -20,7 +20,7 @@ _NAME_MAX_BYTES: Final = 128
 class Bell:
     """A socket in the agent's folder, and the thread that listens there.
 
-    What is rung while nobody listens is lost: whoever is interested looks now and then, too.
+    A ring without a listener is lost: the agent also looks without it now and then.
 
     Args:
         folder: of the agent.

@@ -1,4 +1,4 @@
-"""Showing the marketplace what this device has, by the tasks that it sets."""
+"""Runs the benchmark of the marketplace on this device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _PATH: Final = "/api/worker/benchmark"
 # Of the memory that is free now: other programs of the owner's are not to be pushed out.
 _FREE_PART: Final = 0.8
-# Of a link, four times what is usual: an agent that is to end waits for its threads.
+# The most rounds of a link, four times the usual number: an agent that is to end waits for its
+# threads.
 _ROUNDS_MAX: Final = 200_000
 _SECONDS: Final = 120.0  # that an answer may take: others may be checked before it
 
@@ -29,7 +30,7 @@ def show(link: Link, lend: Lend, *, is_short: bool = False) -> dict[str, Any]:
 
     Args:
         link: with the marketplace.
-        lend: what the owner lends; no more is tried.
+        lend: the loan of the owner; no more is tried.
         is_short: whether memory is left out. It takes some seconds then.
 
     Raises:
@@ -65,7 +66,7 @@ def show(link: Link, lend: Lend, *, is_short: bool = False) -> dict[str, Any]:
 
 
 def _require_offered(task: dict[str, Any], cores: int, memory_bytes: int) -> None:
-    """Refuse what would take more of the device than its owner lends, whatever the service says."""
+    """Refuse a task that would take more of the device than its owner lends."""
     if task["kind"] == "chains":
         is_offered = task["chains"] <= cores and task["rounds"] <= _ROUNDS_MAX
     else:

@@ -1,4 +1,4 @@
-"""What the daemon answers to `next` and to `sync`, as far as it can be understood."""
+"""Reads the daemon's answers to `next` and `sync`; parts that make no sense are skipped."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Order:
 
     Attributes:
         jobs: that are given to this device, not looked at yet.
-        stops: what is to be ended at once.
+        stops: the attempts to stop now.
         lease_s: for how long the attempts are this device's.
         seen: the number of the answer.
         is_replaced: another agent with the same token gets the jobs.
-        is_to_show: the device is to show what it has, before it asks again.
+        is_to_show: the device should run the benchmark before the next question.
     """
 
     jobs: tuple[object, ...]
@@ -49,7 +49,7 @@ class Order:
 
 
 def orders_of(reply: dict[str, Any]) -> Order:
-    """Return what an answer says; what it says in vain is passed over."""
+    """Return the order in an answer; parts that make no sense are skipped."""
     jobs, actions = reply.get("jobs", []), reply.get("actions", [])
     seen = _whole(reply.get("seen"), 0)
     lease_s = float(_whole(reply.get("lease_s"), _LEASE_SECONDS))
@@ -75,11 +75,11 @@ def work_of(work: object) -> dict[str, Any]:
         raise NotUnderstoodError("it is no object")
     job_id, attempt, seconds = (work.get(name) for name in ("job_id", "attempt", "timeout_s"))
     if not isinstance(job_id, str) or not _JOB_ID.fullmatch(job_id):
-        raise NotUnderstoodError("its job_id is none")
+        raise NotUnderstoodError("its job_id is no identifier")
     if not _is_number(attempt) or not 1 <= attempt <= _ATTEMPT_MAX:  # type: ignore[operator]
         raise NotUnderstoodError(f"{job_id}: its attempt is no number")
     if not _is_number(seconds) or not 1 <= seconds <= _SECONDS_MAX:  # type: ignore[operator]
-        raise NotUnderstoodError(f"{job_id}: its timeout_s cannot be")
+        raise NotUnderstoodError(f"{job_id}: its timeout_s is out of range")
     return work
 
 

@@ -14,10 +14,10 @@ COOLER_DEGREES: Final = 5  # below the bound, before a device that was too hot w
 
 
 class Readings(NamedTuple):
-    """What the rules are about; None is not known.
+    """The measurements for the rules; None means unknown.
 
     Attributes:
-        idle_seconds: for how long nobody has touched the device.
+        idle_seconds: since the last touch of the device by a user.
         on_battery: nothing charges it.
         cpu_temp: in degrees Celsius.
         gpu_temp: of the hottest GPU, in degrees Celsius.
@@ -33,9 +33,9 @@ class Rules:
     """The owner's rules.
 
     Args:
-        when: what the owner has agreed to.
+        when: the rules of the consent.
         now: the device's own time.
-        read: what the device measures; may block.
+        read: returns the measurements; may block.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Rules:
     def reason_to_rest(self) -> str:
         """Return why the device should not work now, in words; empty if it may.
 
-        What cannot be measured is no reason: a device without a thermometer is not hot.
+        An unknown measurement is no reason: a device without a thermometer is not hot.
         """
         when, readings = self._when, self._read()
         if not when.is_hour(self._now()):

@@ -10,27 +10,27 @@ import logging
 import os
 import signal
 import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from proxyctl import files
+from proxyctl.worker.attempt.delivery import Delivery
 from proxyctl.worker.attempt.endings import failed, report_of
+from proxyctl.worker.attempt.interruption import Interruption
+from proxyctl.worker.attempt.listening import Listening
 from proxyctl.worker.attempt.pump import Pump
 from proxyctl.worker.attempt.sandboxes import fetch_image
 from proxyctl.worker.attempt.supervisor import claim
+from proxyctl.worker.attempt.traces import Traces
 from proxyctl.worker.base import names
 from proxyctl.worker.base.beneath import Folder
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.base.retries import Retries
-from proxyctl.worker.base.scratch import remove_tree
 from proxyctl.worker.base.states import TOLD, State
 from proxyctl.worker.executors.base.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.base.none import NoExecutor
 from proxyctl.worker.files.room import used_bytes
-from proxyctl.worker.network.ports import Served
 from proxyctl.worker.task.journal import Stop
 from proxyctl.worker.task.patience import Patience, seconds_of
 from proxyctl.worker.task.processes import Identity, boot_id, boot_seconds
@@ -53,10 +53,6 @@ _logger = logging.getLogger("worker")
 
 # Of one stream, on disk: four times what the daemon keeps of its beginning and its end together.
 LOG_MAX_BYTES: Final = 64 << 20
-# For sending outputs, without the waits between tries. The marketplace takes an attempt back unpaid
-# six hours after its time (`market.jobs.overdue`), so no buyer has more outputs than a line can
-# send.
-_DELIVERY_SECONDS: Final = 4 * 3_600.0
 # Of grace for cancelled work. The buyer does not pay for that time, so it is no more than a tenth
 # of the time before, or two seconds: work of a minute that is cancelled as it begins would
 # otherwise cost nothing.
@@ -108,7 +104,7 @@ class Transfers(Protocol):
     def upload(
         self, entry: Entry, folder: Path, is_stopped: Callable[[], bool], seconds: float
     ) -> dict[str, Any] | None:
-        """Bring the outputs back within a time; return the report of those that were not taken."""
+        """Send the outputs within a time; return the report of the outputs that were not taken."""
 
     def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
         """Begin to send checkpoints of a job that runs; None if it has none."""
@@ -116,14 +112,14 @@ class Transfers(Protocol):
 
 @dataclass(frozen=True)
 class Tools:
-    """What attempts share.
+    """The tools that attempts share.
 
     Attributes:
         consent: of the owner.
         link: with the marketplace.
         journal: of all attempts.
         supervisors: that wait.
-        executor_for: returns the one for a payload; raises TaskError where there is none.
+        executor_for: returns the one for a payload; raises TaskError if no executor fits.
         log_sender: makes the one of an attempt, which has this folder.
         transfers: of files.
         ports: of jobs that listen on some.
@@ -159,7 +155,7 @@ class _Sending:
         self.log.close()
 
 
-class Attempt:  # more than 12 fields: its threads, and the table of its steps
+class Attempt:
     """One attempt.
 
     Args:
@@ -171,18 +167,14 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
     def __init__(self, entry: Entry, tools: Tools, *, is_adopted: bool = False) -> None:
         self.entry = entry
         self._tools = tools
-        self._times = tools.times
-        self._folder = tools.journal.folder_of(entry)
+        self._traces = Traces(tools.journal.folder_of(entry))
         self._is_adopted = is_adopted
-        self._rung = threading.Event()
-        self._lock = threading.Lock()
-        self._stop = entry.stop
-        self._is_leaving = False
+        self._interruption = Interruption(entry.stop)
         self._retries = Retries()
         self._patience: Patience | None = None  # from the first step of its preparation
-        self._delivered_s = 0.0  # spent on sending outputs
+        self._delivery = Delivery(self._traces.folder, tools.transfers, self._interruption)
         self._sending: _Sending | None = None
-        self._ready: threading.Event | None = None  # set when it is; None until somebody looks
+        self._listening = Listening(entry.attempt_id, tools.ports, self._interruption.ring)
         self._thread = threading.Thread(target=self._run, name=entry.attempt_id, daemon=True)
 
     @property
@@ -195,7 +187,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         """How long it may go on when the marketplace does not want it any more."""
         try:
             said = payload_of_work(self.entry.work).grace_s
-            ran_s = self._ran_s()
+            ran_s = 0.0 if self._is_of_another_boot() else self._traces.ran_seconds()
         except (TaskError, files.FileError):  # it will not run, or its time is not known
             return 0.0
         earned_s = max(ran_s / CANCELLED_GRACE_PARTS, CANCELLED_GRACE_LEAST_SECONDS)
@@ -206,58 +198,54 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         self._thread.start()
 
     def ring(self) -> None:
-        """Look at what the supervisor has to say."""
-        self._rung.set()
-        sending = self._sending  # the attempt's own thread may let go of it just now
+        """Wake its threads, because the supervisor has news."""
+        self._interruption.ring()
+        sending = self._sending  # the attempt's own thread may close it at this moment
         if sending is not None:
             sending.log.ring()
 
     def stop(self, stop: Stop) -> None:
-        """End it before its own end. That nobody wants its result any more is never overruled."""
-        with self._lock:
-            before = self._stop
-            is_late = self.entry.state is State.DONE
-            if is_late or (before is not None and (not before.kind or stop.kind)):
-                return
-            self._stop = stop
+        """Stop it before its own end, unless it is over or an earlier reason prevails."""
+        if self.entry.state is State.DONE or not self._interruption.request(stop):
+            return
         _logger.info("job %s: to be stopped: %s", self.attempt_id, stop.reason)
-        self._rung.set()
+        self._interruption.ring()
 
     def leave(self) -> None:
-        """Let it be: the threads end, the job goes on, and the next agent adopts it."""
-        self._is_leaving = True
+        """End its threads and let the job run on: the next agent adopts it."""
+        self._interruption.leave()
         self.ring()
 
     def join(self, seconds: float) -> bool:
-        """Wait for its threads; say whether they have ended."""
+        """Wait for its thread; return False if the thread still runs."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def said(self) -> dict[str, Any] | None:
-        """Return what the daemon is told of it with every `sync`; None once it has the report."""
+        """Return its state for `sync`; None once the daemon has the report."""
         entry = self.entry
         if entry.state is State.DONE:
             return None
         return {"job_id": entry.job_id, "attempt": entry.attempt, "state": TOLD[entry.state]}
 
-    # What follows runs in the thread of the attempt.
+    # The methods from here on run in the thread of the attempt.
 
     def _run(self) -> None:
         mistakes = 0
-        while not self._is_leaving:
+        while not self._interruption.is_leaving:
             state = self.entry.state
             try:
                 self._STEPS[state](self)
             except (files.FileError, TaskError, OSError) as error:
                 # A full disk, or an engine that does not answer: the state of the job is unknown.
                 _logger.warning("job %s: %s; tried again", self.attempt_id, error)
-                self._rest(self._times.journal_seconds)
+                self._interruption.wait(self._tools.times.journal_seconds)
                 continue
             except Exception:
-                # Whatever it was, no job may run on unseen, and its buyer must hear of its end.
+                # After any exception, no job may run on unseen, and its buyer must get the end.
                 _logger.exception("job %s: %s did not succeed", self.attempt_id, state.value)
                 mistakes += 1
-                self._rest(mistakes * self._times.look_seconds)
+                self._interruption.wait(mistakes * self._tools.times.look_seconds)
                 if mistakes >= _MISTAKES_MAX and self._give_up():
                     mistakes = 0
                 continue
@@ -274,7 +262,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         if self._is_over_early():
             return
         if self._patience is None:
-            self._patience = Patience(self._seconds_left(), self._is_wanted_no_more)
+            self._patience = Patience(self._seconds_left(), lambda: self._interruption.ends_work)
         patience = self._patience
         try:
             is_ready = self._make_ready(patience)
@@ -285,7 +273,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
             self._wait_for_link(error)
             return
         except RefusedError as error:
-            if not self._heed(error, "its inputs cannot be had"):
+            if not self._heed(error, "the marketplace refuses its inputs"):
                 reason = f"the marketplace does not give its inputs: {error}"
                 self._move(State.REPORTING, report=failed("input", reason))
             return
@@ -293,13 +281,13 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         if is_ready:
             self._move(State.STARTING)
             self._is_adopted = False
-            self._tools.supervisors.give(self._folder)
+            self._tools.supervisors.give(self._traces.folder)
         elif failure is not None:
             self._fail_early(failure)
 
     def _make_ready(self, patience: Patience) -> bool:
-        """Lay out what the supervisor needs; say whether all of it is there."""
-        folder = self._folder
+        """Prepare the files for the supervisor; return False if some are missing."""
+        folder = self._traces.folder
         payload = payload_of_work(self.entry.work)
         task = task_of(self.entry, payload, folder, self._tools.consent)
         executor = self._tools.executor_for(payload)
@@ -332,7 +320,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
     def _beside_inputs(self, task: Task) -> Task:
         """Return a task that may write what its inputs have left of its bytes on the disk."""
         most = task.bounds.disk_bytes
-        left = max(1, most - used_bytes(self._folder / INPUTS, most))  # 0 would be no bound
+        left = max(1, most - used_bytes(self._traces.folder / INPUTS, most))  # 0 would be no bound
         return replace(task, bounds=replace(task.bounds, disk_bytes=left))
 
     def _with_image(self, executor: Executor, task: Task, patience: Patience) -> Task:
@@ -340,33 +328,35 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         image = fetch_image(executor, task.image, patience)
         if image is None:
             return task
-        files.write(self._folder / names.IMAGE, {"digest": image.digest})
+        files.write(self._traces.folder / names.IMAGE, {"digest": image.digest})
         return replace(task, image=image.name)
 
     def _start(self) -> None:
         """Wait until the supervisor has begun; after a crash, find out whether one will."""
-        if (self._is_adopted or self._stop is not None) and claim(str(self._folder), None):
+        stop = self._interruption.stop
+        if (self._is_adopted or stop is not None) and claim(str(self._traces.folder), None):
             # No supervisor has it, and none will.
-            self._move(State.STOPPING, stop=self._stop or Stop("the agent was killed", "host"))
+            stop = self._interruption.stop or Stop("the agent was killed", "host")
+            self._move(State.STOPPING, stop=stop)
             return
-        for _ in range(int(_START_SECONDS / self._times.look_seconds)):
-            running, ended = self._read(names.RUNNING), self._read(names.ENDED)
+        for _ in range(int(_START_SECONDS / self._tools.times.look_seconds)):
+            running, ended = self._traces.read(names.RUNNING), self._traces.read(names.ENDED)
             if running is not None and ended is None:
                 self._move(State.RUNNING)  # before it can reach anybody
                 self._attach(Identity.of_fields(running))
                 return
             is_lost = self._is_of_another_boot() or (
-                self._supervisor() is not None and not self._is_supervised()
+                self._traces.supervisor is not None and not self._traces.is_supervised
             )
             if ended is not None or is_lost:
                 self._move(State.ENDED)
                 return
-            has_ended = self._tools.supervisors.has_ended(self._folder)
-            if has_ended and not (self._folder / names.BEGUN).exists():
-                # It was killed before it had read what it was given.
-                self._tools.supervisors.give(self._folder)
+            has_ended = self._tools.supervisors.has_ended(self._traces.folder)
+            if has_ended and not (self._traces.folder / names.BEGUN).exists():
+                # It was killed before it had read its launch file.
+                self._tools.supervisors.give(self._traces.folder)
             self._wait()
-            if self._is_leaving:
+            if self._interruption.is_leaving:
                 return
         self.stop(Stop("no supervisor has begun with it", "host"))
 
@@ -375,17 +365,17 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         self._begin_sending()
         if self._is_adopted:
             self._is_adopted = False
-            running = self._read(names.RUNNING)
-            if running is not None and self._is_supervised():
+            running = self._traces.read(names.RUNNING)
+            if running is not None and self._traces.is_supervised:
                 self._attach(Identity.of_fields(running))
                 _logger.info("job %s: runs on, and is adopted", self.attempt_id)
         self._tell_start()
-        self._serve_ports()
+        self._listening.begin(self.entry, self._executor)
         self._tell_ready()
-        if not self._is_unended():
+        if not self._traces.is_unended:
             self._move(State.ENDED)
-        elif self._stop is not None:
-            self._move(State.STOPPING, stop=self._stop)
+        elif self._interruption.stop is not None:
+            self._move(State.STOPPING, stop=self._interruption.stop)
         else:
             self._wait()
 
@@ -393,22 +383,24 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         """End what runs, by the executor first, and by the kernel if that is not enough."""
         stop = self.entry.stop
         self._executor().stop(self.attempt_id, 0 if stop is None else stop.grace_s)
-        supervisor = self._supervisor()
+        supervisor = self._traces.supervisor
         waited = 0.0
-        while supervisor is not None and self._is_unended() and not self._is_leaving:
-            if waited >= self._times.end_seconds:
+        while supervisor is not None and self._traces.is_unended:
+            if self._interruption.is_leaving:
+                return
+            if waited >= self._tools.times.end_seconds:
                 supervisor.send(signal.SIGTERM)  # the second one has it kill all it knows of
             self._wait()
-            waited += self._times.look_seconds
-        if not self._is_leaving:
+            waited += self._tools.times.look_seconds
+        if not self._interruption.is_leaving:
             self._move(State.ENDED)
 
     def _ended(self) -> None:
         self._end_sending()
         executor = self._executor()
-        ended = self._read(names.ENDED)
-        executor.stop(self.attempt_id, 0)  # whatever becomes of its supervisor, nothing runs on
-        if self._is_unwanted():
+        ended = self._traces.read(names.ENDED)
+        executor.stop(self.attempt_id, 0)  # nothing runs on, even if its supervisor is dead
+        if self._interruption.is_unwanted:
             self._move(State.DONE)
             return
         # Not one that came when the job had ended already: its result is whole, and is paid.
@@ -417,19 +409,21 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
             stop = Stop("the device was restarted", "host")
         seconds = int(self.entry.work["timeout_s"])
         ending = executor.ended(self.attempt_id)
-        report = report_of(ended, ending, stop, self._folder, seconds)
+        report = report_of(ended, ending, stop, self._traces.folder, seconds)
         self._move(State.UPLOADING, report=report)
 
     def _upload(self) -> None:
         report = self.entry.report
         assert report is not None  # noqa: S101 - it is written with this state
-        if self._is_unwanted():
+        if self._interruption.is_unwanted:
             self._move(State.DONE)
             return
         try:
-            report = self._send_log(report)
+            sender = self._tools.log_sender(self.entry, self._traces.folder)
+            seconds = self._tools.times.log_seconds
+            report = self._delivery.send_log(sender, self.attempt_id, report, seconds)
             if report.verb == "complete":
-                left_out = self._send_outputs()
+                left_out = self._delivery.send_outputs(self.entry)
                 if left_out is not None:
                     fields = {**report.fields, "outputs_left_out": left_out}
                     report = replace(report, fields=fields)
@@ -439,40 +433,17 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
             self._wait_for_link(error)
             return
         except RefusedError as error:
-            if self._heed(error, "its results are not taken"):
+            if self._heed(error, "the marketplace refuses its results"):
                 return
-            report = failed("host", f"its results are not taken: {error}")
-        if not self._is_leaving:
+            report = failed("host", f"the marketplace refuses its results: {error}")
+        if not self._interruption.is_leaving:
             self._move(State.REPORTING, report=report)
 
-    def _send_outputs(self) -> dict[str, Any] | None:
-        """Bring the outputs back, as far as the time for that goes."""
-        began = time.monotonic()
-        try:
-            return self._tools.transfers.upload(
-                self.entry,
-                self._folder,
-                self._is_wanted_no_more,
-                _DELIVERY_SECONDS - self._delivered_s,
-            )
-        finally:
-            self._delivered_s += time.monotonic() - began
-
-    def _send_log(self, report: Report) -> Report:
-        """Send the rest of the log, for a bounded time; return a report of as much as was sent."""
-        sender = self._tools.log_sender(self.entry, self._folder)
-        deadline = time.monotonic() + self._times.log_seconds
-        while sender.send() and not self._is_leaving:
-            if time.monotonic() > deadline:
-                _logger.info("job %s: the rest of its log is not sent", self.attempt_id)
-                return replace(report, fields={**report.fields, "log_bytes": sender.sent})
-        return report
-
     def _report(self) -> None:
-        """Tell the daemon, without end: what a job was paid for is not thrown away."""
+        """Send the report until the daemon has it: a result that is paid for is never lost."""
         report = self.entry.report
         assert report is not None  # noqa: S101 - it is written with this state
-        if self._is_unwanted():
+        if self._interruption.is_unwanted:
             self._move(State.DONE)
             return
         try:
@@ -484,7 +455,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
             if error.code == "log_incomplete" and self.entry.state is State.REPORTING:
                 self._move_back(report)
                 return
-            if not self._heed(error, "the report is not taken"):
+            if not self._heed(error, "the marketplace refuses its report"):
                 self._move(State.DONE)
             return
         _logger.info("job %s: %s", self.attempt_id, _words_of(report))
@@ -511,7 +482,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
 
     def _is_over_early(self) -> bool:
         """Report an end before the beginning, if there is one."""
-        stop = self._stop
+        stop = self._interruption.stop
         if stop is None:
             return False
         if stop.kind:
@@ -522,7 +493,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
 
     def _fail_early(self, error: TaskError) -> None:
         """Report that it cannot be run here, unless its end is decided already."""
-        if self._stop is None and not self._is_leaving:
+        if self._interruption.stop is None and not self._interruption.is_leaving:
             self._move(State.REPORTING, report=failed(error.kind, error.message))
 
     def _seconds_left(self) -> float:
@@ -547,45 +518,23 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         if self.entry.is_start_known:
             return
         try:
-            image = self._read(names.IMAGE)
+            image = self._traces.read(names.IMAGE)
             self._post("started", {} if image is None else {"image_digest": image["digest"]})
         except LinkError:
-            return  # it is told again after the next look
+            return  # the next look sends it again
         except RefusedError as error:
-            self._heed(error, "its start is not taken")
+            self._heed(error, "the marketplace refuses the report of its start")
         self.entry = self._tools.journal.note(self.entry, is_start_known=True)
 
-    def _serve_ports(self) -> None:
-        """Have it found out whether it is ready, and its users let in, if it listens on ports."""
-        if self._ready is not None:
-            return
-        ready = threading.Event()
-        payload = payload_of_work(self.entry.work)
-        if payload.ports:
-            self._tools.ports.serve(
-                Served(
-                    attempt_id=self.attempt_id,
-                    ports=tuple(each.port for each in payload.ports),
-                    ready=None if self.entry.is_ready_known else payload.ready,
-                    connect=partial(self._executor().connect, self.attempt_id),
-                    became_ready=partial(self._became_ready, ready),
-                )
-            )
-        self._ready = ready
-
-    def _became_ready(self, ready: threading.Event) -> None:
-        ready.set()
-        self._rung.set()
-
     def _tell_ready(self) -> None:
-        if self._ready is None or not self._ready.is_set() or self.entry.is_ready_known:
+        if not self._listening.is_ready or self.entry.is_ready_known:
             return
         try:
             self._post("ready", {})
         except LinkError:
-            return  # it is told again after the next look
+            return  # the next look sends it again
         except RefusedError as error:
-            self._heed(error, "that it is ready is not taken")
+            self._heed(error, "the marketplace refuses the report that it is ready")
         self.entry = self._tools.journal.note(self.entry, is_ready_known=True)
 
     def _post(self, verb: str, fields: dict[str, Any]) -> None:
@@ -595,7 +544,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         self._retries.succeeded()
 
     def _heed(self, error: RefusedError, words: str) -> bool:
-        """Act on a refusal; say whether that decides what becomes of the attempt."""
+        """Act on a refusal; return True if the attempt must stop."""
         if error.is_revoked:
             self._tools.revoked()
             return True
@@ -607,8 +556,8 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
 
     def _wait_for_link(self, error: LinkError) -> None:
         seconds = self._retries.failed(error.after)
-        _logger.info("job %s: %s; tried again in %.0f s", self.attempt_id, error, seconds)
-        self._rest(seconds)
+        _logger.info("job %s: %s; next try in %.0f s", self.attempt_id, error, seconds)
+        self._interruption.wait(seconds)
 
     def _move(self, state: State, **changes: object) -> None:
         self.entry = self._tools.journal.move(self.entry, state, **changes)
@@ -616,10 +565,10 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
     def _move_back(self, report: Report) -> None:
         """Send what the daemon misses of the logs, and report again."""
         self.entry = replace(self.entry, state=State.UPLOADING, report=report)
-        self._rest(self._times.look_seconds)
+        self._interruption.wait(self._tools.times.look_seconds)
 
     def _give_up(self) -> bool:
-        """Report a failure instead; say whether that is written down. What is over stays over."""
+        """Report a failure; return False if the journal cannot keep it. An attempt stays done."""
         if self.entry.state is State.DONE:
             return False
         with suppress(Exception):
@@ -632,46 +581,23 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
 
     def _begin_sending(self) -> None:
         if self._sending is None:
-            sender = self._tools.log_sender(self.entry, self._folder)
-            checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._folder)
-            log = Pump(self.attempt_id, sender, lambda error: self._heed(error, "its log"))
+            sender = self._tools.log_sender(self.entry, self._traces.folder)
+            checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._traces.folder)
+            log = Pump(
+                self.attempt_id,
+                sender,
+                lambda error: self._heed(error, "the marketplace refuses its log"),
+            )
             self._sending = _Sending(log, checkpoints)
 
     def _end_sending(self) -> None:
-        if self._ready is not None:
-            self._tools.ports.forget(self.attempt_id)
-            self._ready = None
+        self._listening.end()
         if self._sending is not None:
             self._sending.close()
             self._sending = None
 
     def _wait(self) -> None:
-        self._rest(self._times.look_seconds)
-
-    def _rest(self, seconds: float) -> None:
-        if self._rung.wait(seconds):
-            self._rung.clear()
-
-    def _is_wanted_no_more(self) -> bool:
-        return self._is_leaving or self._is_unwanted()
-
-    def _is_unwanted(self) -> bool:
-        """Say whether the daemon does not want to hear of it any more."""
-        stop = self._stop
-        return stop is not None and not stop.kind
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        path = self._folder / name
-        # An empty one tells of a process that a loss of power has ended.
-        return None if files.is_empty(path) else files.read(path)
-
-    def _ran_s(self) -> float:
-        """Return how long its program has run; 0 where none has begun since the machine has."""
-        running = self._read(names.RUNNING)
-        if running is None or self._is_of_another_boot():
-            return 0.0
-        program = Identity.of_fields(running)
-        return max(0.0, boot_seconds() - program.started / os.sysconf("SC_CLK_TCK"))
+        self._interruption.wait(self._tools.times.look_seconds)
 
     def _is_of_another_boot(self) -> bool:
         return self.entry.boot != boot_id()
@@ -680,21 +606,8 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
         """Leave no trace of a start that the journal has lost together with the power."""
         if not self._is_of_another_boot():
             return
-        for name in (names.BEGUN, names.RUNNING, names.ENDED, *names.LOGS.values()):
-            files.remove(self._folder / name)
-        remove_tree(self._folder / WORK)
+        self._traces.remove()
         self.entry = self._tools.journal.note(self.entry, boot=boot_id(), taken_at=boot_seconds())
-
-    def _supervisor(self) -> Identity | None:
-        begun = self._read(names.BEGUN)
-        return Identity.of_fields(begun) if begun else None
-
-    def _is_supervised(self) -> bool:
-        supervisor = self._supervisor()
-        return supervisor is not None and supervisor.is_alive()
-
-    def _is_unended(self) -> bool:
-        return self._read(names.ENDED) is None and self._is_supervised()
 
     def _executor(self) -> Executor:
         try:
@@ -704,7 +617,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
 
     def _task(self) -> Task:
         payload = payload_of_work(self.entry.work)
-        return task_of(self.entry, payload, self._folder, self._tools.consent)
+        return task_of(self.entry, payload, self._traces.folder, self._tools.consent)
 
 
 def _write_script(inputs: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the daemon is told of how an attempt came to its end."""
+"""Makes the report about the end of an attempt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Ending
     from proxyctl.worker.task.journal import Stop
 
-RESULT_MAX_CHARACTERS: Final = 4_000  # the end of what the job has printed; the whole is its log
+RESULT_MAX_CHARACTERS: Final = 4_000  # the end of the job's output; the whole is its log
 _REASON_MAX_CHARACTERS: Final = 1_900  # the daemon takes 2,000
 _LAST_WORDS_CHARACTERS: Final = 500
 
@@ -25,11 +25,11 @@ _LAST_WORDS_CHARACTERS: Final = 500
 def report_of(
     ended: dict[str, Any] | None, ending: Ending, stop: Stop | None, folder: Path, seconds: int
 ) -> Report:
-    """Return what the daemon is told.
+    """Return the report for the daemon.
 
     Args:
-        ended: what the supervisor has written; None if it was killed before it could.
-        ending: what the executor knows.
+        ended: the record of the supervisor; None if it was killed before it could.
+        ending: the executor's knowledge of the end.
         stop: why the job was ended early, if it was.
         folder: of the attempt.
         seconds: the job's time limit.
@@ -62,7 +62,7 @@ def failed(kind: str, reason: str, facts: dict[str, Any] | None = None) -> Repor
 
 
 def _is_unstarted(ended: dict[str, Any], ending: Ending, folder: Path) -> bool:
-    """Say whether a sandbox has failed that has started nothing: the job cannot be to blame.
+    """Return whether a sandbox has failed that has started nothing: the job cannot be to blame.
 
     It is where the buyer has named a program that is not there, or a `PATH` without one.
     """
@@ -77,7 +77,7 @@ def _is_unstarted(ended: dict[str, Any], ending: Ending, folder: Path) -> bool:
 def _verdict(
     ended: dict[str, Any], ending: Ending, stop: Stop | None, seconds: int
 ) -> tuple[str, str] | None:
-    """Return the kind of the failure and why it is one, or None if it is none."""
+    """Return the kind of a failure and its reason; None if the job did not fail."""
     if stop is not None:
         return stop.kind or "host", stop.reason
     number, status = ended["signal"], ended["status"]
@@ -88,7 +88,8 @@ def _verdict(
         (ended["disk_full"], "host", "the disk of the device is full"),
         (ended["disk_over"], "job", f"it wrote to the disk {ended['disk_over']}"),
         (ending.lost, "host", ending.lost),
-        # Not by the agent, whose stops are told of above: by the end of the machine, or somebody.
+        # Not by the agent, whose stops are handled above: by the end of the machine, or by another
+        # process.
         (ended["asked"], "host", "its supervisor on the device was asked to end it"),
         (number is not None and ending.client, "host", f"the client of {ending.client} was killed"),
         (number is not None, "job", f"it was ended by the signal {_signal_name(number)}"),

@@ -1,7 +1,7 @@
 """Sends the log of an attempt, from wherever the daemon says that it has it.
 
-What the daemon answered last is all that is known: how much of a stream it has. Where it has less
-than before, because its machine lost its power, the rest is sent once more.
+The sender knows only the daemon's last answer: how much of a stream it has. Where it has less than
+before, because its machine lost its power, the rest is sent once more.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-CHUNK_MAX_BYTES: Final = 1 << 20  # what the daemon takes in one request
-# A log that is longer is asked for before it is sent, by a sender that knows nothing yet: one small
-# request instead of what is there already.
+CHUNK_MAX_BYTES: Final = 1 << 20  # the daemon's limit for one request
+# A sender without an answer asks for the offset of a longer log before it sends the log: one small
+# request instead of bytes that the daemon has already.
 _ASKED_BYTES: Final = 64 << 10
-# Of a longer wait, the rest comes with the next call: whoever calls may want to stop.
+# Of a longer wait, the rest comes with the next call: the caller may want to stop.
 _WAIT_MAX_SECONDS: Final = 1.0
 _OFFSET_MAX: Final = 1 << 62
 
@@ -46,7 +46,7 @@ class LogSender:
         return {stream.name: stream.offset for stream in self._streams}
 
     def send(self) -> bool:
-        """Send some of what is there; say whether more is there.
+        """Send a piece of the log; return False after the last piece.
 
         Raises:
             LinkError: it may be tried again.
@@ -66,7 +66,7 @@ class LogSender:
         return (has_moved and stream.has_more()) or len(waiting) > 1
 
     def _send(self, stream: _Stream) -> bool:
-        """Send a chunk of a stream; say whether the daemon took it, or is elsewhere."""
+        """Send a chunk of a stream; return False if it has to be sent again."""
         offset, data = stream.chunk()
         answer = self._post(stream.name, offset, data)
         stored, wait_ms = answer.get("offset"), answer.get("next_after_ms", 0)
@@ -81,7 +81,7 @@ class LogSender:
 
 
 class _Stream:
-    """What a program has printed on one of its streams, and how much of it the daemon has."""
+    """Log of one stream of a program, and the part of it that the daemon has."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
@@ -91,11 +91,11 @@ class _Stream:
         self._path = path
 
     def has_more(self) -> bool:
-        """Say whether there is something that the daemon has not, and has room for."""
+        """Return whether there is something that the daemon has not, and has room for."""
         return not self.is_full and self._size() > self.offset
 
     def chunk(self) -> tuple[int, bytes]:
-        """Return what is to be sent, and its offset; no bytes ask where to go on."""
+        """Return the next bytes to send, and their offset; no bytes ask for the daemon's offset."""
         size = self._size()
         if not self.is_known and size > _ASKED_BYTES:
             return size, b""

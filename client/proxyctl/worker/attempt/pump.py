@@ -25,7 +25,7 @@ class LogSender(Protocol):
         """How many bytes of each stream the daemon has, as far as is known."""
 
     def send(self) -> bool:
-        """Send some of what is there; say whether more is there.
+        """Send a piece of the log; return False after the last piece.
 
         Raises:
             LinkError: it may be tried again.
@@ -39,7 +39,7 @@ class Pump:
     Args:
         name: of the thread.
         sender: of the logs.
-        refused: is told why the daemon takes no more.
+        refused: called with the reason when the daemon takes no more.
     """
 
     def __init__(

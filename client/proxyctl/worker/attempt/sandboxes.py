@@ -1,4 +1,4 @@
-"""The executors of this device: which there are, which can be used, and which one a job gets."""
+"""The executors of this device: the known ones, the usable ones, and the choice for a job."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def usable(
     network: JobNetwork | None = None,
     dial: Dial | None = None,
 ) -> tuple[dict[str, Executor], dict[str, list[Finding]]]:
-    """Return the executors that can be used, and what every one of them needs.
+    """Return the usable executors, and the findings of all of them.
 
-    An agent that fetches images needs one engine: those after the first that works are not tried.
+    An agent that fetches images needs one engine: once one works, the others are not tried.
 
     Args:
-        sandbox: what the owner wants.
+        sandbox: the wishes of the owner.
         lend: the same.
         folder: of the agent.
         network: gives jobs a way out; None if the owner does not want that.
@@ -108,14 +108,14 @@ def usable(
 
 
 def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
-    """Return the cores and the bytes of memory of what jobs run on.
+    """Return the cores and the bytes of memory of the machine or cluster that runs jobs.
 
     Args:
-        sandbox: what the owner wants.
+        sandbox: the wishes of the owner.
         folder: of the agent.
 
     Raises:
-        TaskError: nobody knows.
+        TaskError: the cluster does not report them.
     """
     if sandbox.executor not in CLUSTERS:
         return host.cores(), host.memory_bytes()
@@ -144,10 +144,10 @@ def _image_limits(sandbox: Sandbox) -> Limits:
 
 
 def executor_for(executors: Mapping[str, Executor], payload: Payload) -> Executor:
-    """Return the executor for a payload: an engine for an image, bubblewrap for what has none.
+    """Return the executor for a payload: an engine for an image, otherwise bubblewrap.
 
     Raises:
-        TaskError: there is none for it here.
+        TaskError: no executor fits.
     """
     for name, executor in executors.items():
         if _runs(name, has_image=bool(payload.image)):

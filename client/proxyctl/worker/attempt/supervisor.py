@@ -1,9 +1,9 @@
-"""Starts the program of one attempt, and sees it to its end, whatever becomes of the agent.
+"""Starts the program of one attempt, and watches it to its end, even without the agent.
 
 A process of its own. One waits in advance, with everything imported; the agent names it the folder
-of an attempt on its standard input. The program gets pipes, never a file: what it is given as a
-file it could open anew and rewrite. What it prints is appended to the attempt's logs here, and how
-it ended is written to `ended.json`, whole or not at all.
+of an attempt on its standard input. The program gets pipes, never a file: it could open a file anew
+and rewrite it. Its output is appended to the attempt's logs here, and its end is written to
+`ended.json`, whole or not at all.
 
 A program whose supervisor is killed is killed by the kernel.
 
@@ -21,14 +21,13 @@ import json
 import math
 import os
 import resource
-import select
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from proxyctl.worker.attempt.streams import Bell, Streams
 from proxyctl.worker.base import names
 from proxyctl.worker.base.libc import CLONE_NEWNS, LIBC, PR_SET_PDEATHSIG, checked, prctl
 from proxyctl.worker.executors.base.base import GATE, PLACES, STATUS, WORK, Launch
@@ -45,20 +44,16 @@ _MS_BIND: Final = 4096
 _MS_REC: Final = 16384
 _MS_PRIVATE: Final = 1 << 18
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_READ_BYTES: Final = 1 << 18  # four times what a pipe holds unless it was made larger
-_READS_A_TURN: Final = 8  # of one stream, before the other has its turn
-_PIPE_BYTES: Final = 1 << 20  # what an ordinary user may ask for
-_RING_SECONDS: Final = 0.005  # a job that prints byte by byte rings 200 times a second at most
 # Timers stand still while the machine sleeps, and the time limit does not: so it is looked at.
 _TURN_SECONDS: Final = 5.0
-_DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was killed
-_AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
+_DRAIN_SECONDS: Final = 2.0  # for the rest in a pipe when everything was killed
+_AGAIN_SECONDS: Final = 0.1  # between two tries to kill a process that does not end
 # For the room of a job that was killed to come back: a moment by the kernel, some seconds by an
 # engine, which ends a container only when its client is gone.
 _BACK_SECONDS: Final = 2.0
 _BACK_FROM_ENGINE_SECONDS: Final = 8.0
-_HIGH: Final = 100  # descriptors from here on are our own between fork and exec
-_BALLAST_BYTES: Final = 256 << 10  # how it ended, and what the agent writes down of that
+_HIGH: Final = 100  # the first descriptor that is reserved between fork and exec
+_BALLAST_BYTES: Final = 256 << 10  # for the record of the end, and the agent's entry
 _STATUS_MAX_BYTES: Final = 4096  # a few short lines
 _NICE: Final = 19
 _OOM_SCORE: Final = 500  # of 1000: the kernel ends jobs before anything of the owner's
@@ -76,99 +71,71 @@ class Supervisor:
     def __init__(self, folder: str, work: str = "") -> None:
         self._folder = folder
         self._work = work or f"{folder}/{WORK}"
-        self._name = os.path.basename(folder)  # noqa: PTH119 - spares the supervisor pathlib
-        self._logs: dict[int, _Log] = {}
-        self._poll = select.poll()
-        self._bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._ring_at = 0.0  # monotonic; when the agent was told last
-        self._is_ring_due = False
-        self._pid = 0
-        self._terms = 0  # how often the end was asked for
+        self._bell = Bell(os.path.basename(folder))  # noqa: PTH119 - spares the supervisor pathlib
+        self._streams = Streams(self._bell, self._filled)
+        self._program = _Program(folder)
+        self._terms = 0  # the number of requests to end
         self._is_asked = False  # by a signal from outside
         self._kill_at: float | None = None
-        self._is_asked_inside = False
         self._is_timed_out = False
         self._disk = _Disk(os.path.dirname(folder))  # noqa: PTH120 - as above
 
     def run(self) -> None:
-        """Start the program unless somebody has had this attempt before; return when it is over."""
+        """Start the program unless the attempt was claimed before; return when it is over."""
         if not claim(self._folder, Identity.of(os.getpid())):
             return
         started = _now()
         try:
             task = _read(self._path(names.LAUNCH))
             launch = Launch.of_fields(task["launch"])
-            self._is_asked_inside = launch.is_asked_inside
+            self._program.is_asked_inside = launch.is_asked_inside
             self._reserve()
             self._start(launch, int(task["log_bytes"]))
             self._disk.watch(self._work, launch.disk_bytes)
         except (OSError, ValueError, KeyError) as error:
             self._end({"failed": f"the sandbox could not be started: {_words(error)}"})
             return
-        identity = Identity.of(self._pid)
+        identity = Identity.of(self._program.pid)
         if identity is not None:  # else it has ended already, which is seen below
             write(self._path(names.RUNNING), identity.as_fields(), is_durable=False)
-        self._ring()
+        self._bell.ring()
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
-        self._kill(signal.SIGKILL)
-        self._drain()
-        self._disk.judge(_BACK_SECONDS if self._is_asked_inside else _BACK_FROM_ENGINE_SECONDS)
+        self._program.kill(signal.SIGKILL)
+        self._streams.drain(_DRAIN_SECONDS)
+        is_asked_inside = self._program.is_asked_inside
+        self._disk.judge(_BACK_SECONDS if is_asked_inside else _BACK_FROM_ENGINE_SECONDS)
         if self._disk.is_full or status != 0:
             self._disk.look()  # whether it has failed for want of room, and has filled it itself
-        for log in self._logs.values():
-            log.close()
+        self._streams.close()
         self._end(
             {
                 "status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
                 "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
                 "timed_out": self._is_timed_out,
                 "asked": self._is_asked,
-                "unstarted": launch.status is not None and self._is_unstarted(),
+                "unstarted": launch.status is not None and self._program.is_unstarted(),
                 "disk_full": self._disk.is_full,
                 "disk_over": self._disk.over,
                 "seconds": _now() - started,
                 "cpu_seconds": usage.ru_utime + usage.ru_stime,
                 "max_memory_bytes": usage.ru_maxrss * 1024,
-                "log_bytes": {log.stream: log.size for log in self._logs.values()},
-                "log_kept": {log.stream: log.kept for log in self._logs.values()},
+                "log_bytes": self._streams.sizes,
+                "log_kept": self._streams.kept,
             }
         )
-        self._sweep(launch.sweep_seconds)
+        _sweep(launch.sweep_seconds)
 
     def _start(self, launch: Launch, log_bytes: int) -> None:
-        writing: list[int] = []
-        for stream, name in names.LOGS.items():
-            reader, writer = os.pipe()
-            with suppress(OSError):  # the machine's bound on pipes is used up
-                fcntl.fcntl(writer, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE_BYTES)
-            os.set_blocking(reader, False)
-            self._logs[reader] = _Log(stream, self._path(name), log_bytes)
-            self._poll.register(reader, select.POLLIN)
-            writing.append(writer)
-        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        writing = self._streams.open(self._folder, log_bytes)
+        signal.set_wakeup_fd(self._streams.watch_signals(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._asked)
-        self._poll.register(wake, select.POLLIN)
-        self._wake = wake
-        failure, fails = os.pipe2(os.O_CLOEXEC)
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _become(launch, self._folder, writing, fails, parent)
-        os.close(fails)
-        for writer in writing:
-            os.close(writer)
-        with os.fdopen(failure, "rb") as file:
-            words = file.read().decode("utf-8", "replace")
-        if words:
-            os.waitpid(self._pid, 0)
-            raise ValueError(words)
+        self._program.start(launch, writing)
 
     def _watch(self, deadline: float, grace: float) -> tuple[int, resource.struct_rusage]:
         while True:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
-            if pid == self._pid:
+            if pid == self._program.pid:
                 return status, usage
             if pid:  # whose own parent has ended; an engine waits for its end to be seen
                 continue
@@ -180,89 +147,21 @@ class Supervisor:
                 self._terms = 2
             if self._terms and self._kill_at is None:
                 self._kill_at = now + grace
-                self._ask_to_end()
+                self._program.ask_to_end()
             if self._kill_at is not None and (now >= self._kill_at or self._terms > 1):
-                self._kill(signal.SIGKILL)
+                self._program.kill(signal.SIGKILL)
             until = min(now + _TURN_SECONDS, self._disk.look_at)
             if not self._is_timed_out:
                 until = min(until, deadline)
             if self._kill_at is not None:
                 until = min(until, max(self._kill_at, now + _AGAIN_SECONDS))
-            self._turn(until - now)
+            self._streams.turn(until - now)
 
-    def _turn(self, seconds: float) -> None:
-        if self._is_ring_due:
-            seconds = min(seconds, max(0.0, self._ring_at + _RING_SECONDS - time.monotonic()))
-        for descriptor, _ in self._poll.poll(max(0.0, seconds) * 1000):
-            if descriptor == self._wake:
-                with suppress(BlockingIOError):
-                    os.read(self._wake, 4096)
-            else:
-                self._take(descriptor)
-        if self._is_ring_due and time.monotonic() >= self._ring_at + _RING_SECONDS:
-            self._ring()
-
-    def _take(self, descriptor: int) -> None:
-        log = self._logs[descriptor]
-        for _ in range(_READS_A_TURN):
-            try:
-                data = os.read(descriptor, _READ_BYTES)
-            except BlockingIOError:
-                return
-            if not data:
-                self._poll.unregister(descriptor)
-                log.is_over = True
-                return
-            try:
-                log.append(data)
-            except OSError:
-                self._disk.fill()
-                self._terms = 2
-                self._give_way()
-            self._is_ring_due = True
-
-    def _is_unstarted(self) -> bool:
-        """Say whether the sandbox has ended by itself without having started anything."""
-        with suppress(OSError), open(self._path(STATUS), "rb") as file:  # noqa: PTH123 - see above
-            return b"exit-code" not in file.read(_STATUS_MAX_BYTES)
-        return False
-
-    def _ask_to_end(self) -> None:
-        if self._is_asked_inside:
-            ask(self._pid)
-        else:
-            self._kill(signal.SIGTERM)
-
-    def _kill(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, number)
-
-    def _sweep(self, seconds: float) -> None:
-        """Kill what has outlived the program; all of it has this process as its parent now.
-
-        What an executor has left behind to clean up, if the agent does not, ends by itself first.
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid:
-                continue
-            if time.monotonic() >= deadline:
-                for child in _children():
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(int(child), signal.SIGKILL)
-            time.sleep(_AGAIN_SECONDS)
-
-    def _drain(self) -> None:
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        while not all(log.is_over for log in self._logs.values()):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            self._turn(left)
+    def _filled(self) -> None:
+        """End the program, because the disk has no room for its output."""
+        self._disk.fill()
+        self._terms = 2
+        self._give_way()
 
     def _reserve(self) -> None:
         path = self._path(names.BALLAST)
@@ -273,23 +172,15 @@ class Supervisor:
             os.close(descriptor)
 
     def _give_way(self) -> None:
-        """Make room for what has to be written down of the end, and keep no more of the logs."""
-        for log in self._logs.values():
-            log.stop()
+        """Make room for the record of the end, and keep no more output."""
+        self._streams.stop()
         with suppress(OSError):
             os.unlink(self._path(names.BALLAST))  # noqa: PTH108 - see above
 
     def _end(self, fields: dict[str, Any]) -> None:
         self._give_way()
         write(self._path(names.ENDED), fields)
-        self._ring()
-
-    def _ring(self) -> None:
-        """Wake the agent, if there is one; it looks by itself now and then, too."""
-        self._is_ring_due = False
-        self._ring_at = time.monotonic()
-        with suppress(OSError):
-            self._bell.sendto(self._name.encode(), names.BELL)
+        self._bell.ring()
 
     def _asked(self, *_: object) -> None:
         self._is_asked = True
@@ -297,6 +188,66 @@ class Supervisor:
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
+
+
+class _Program:
+    """The program of an attempt, and the processes that it starts.
+
+    Attributes:
+        pid: of its first process.
+        is_asked_inside: the request to end goes to the processes in the sandbox.
+
+    Args:
+        folder: of the attempt.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.pid = 0
+        self.is_asked_inside = False
+        self._folder = folder
+
+    def start(self, launch: Launch, writing: list[int]) -> None:
+        """Start the program.
+
+        Args:
+            launch: how to start it.
+            writing: its standard output and standard error, which are closed here afterwards.
+
+        Raises:
+            ValueError: the program could not be started, for this reason.
+        """
+        failure, fails = os.pipe2(os.O_CLOEXEC)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(launch, self._folder, writing, fails, parent)
+        os.close(fails)
+        for writer in writing:
+            os.close(writer)
+        with os.fdopen(failure, "rb") as file:
+            words = file.read().decode("utf-8", "replace")
+        if words:
+            os.waitpid(self.pid, 0)
+            raise ValueError(words)
+
+    def ask_to_end(self) -> None:
+        """Ask the program to end by itself."""
+        if self.is_asked_inside:
+            ask(self.pid)
+        else:
+            self.kill(signal.SIGTERM)
+
+    def kill(self, number: int) -> None:
+        """Send a signal to the processes of the program."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def is_unstarted(self) -> bool:
+        """Return whether the sandbox has ended by itself before it started anything."""
+        status = f"{self._folder}/{STATUS}"
+        with suppress(OSError), open(status, "rb") as file:  # noqa: PTH123 - see above
+            return b"exit-code" not in file.read(_STATUS_MAX_BYTES)
+        return False
 
 
 class _Disk:
@@ -330,7 +281,7 @@ class _Disk:
             self.look_at = _now() + self._watch.pause_seconds
 
     def fill(self) -> None:
-        """Note that there is no room; whether this job has taken it is looked at at once."""
+        """Note that the disk is full; the next look checks whether this job has filled it."""
         self.is_full = True
         if self._watch is not None:
             self.look_at = 0.0
@@ -341,7 +292,7 @@ class _Disk:
         self.is_over(_now())
 
     def is_over(self, now: float) -> bool:
-        """Say whether the job must end; add up if it is time for that."""
+        """Return whether the job must end; add up if it is time for that."""
         watch = self._watch
         if watch is not None and now >= self.look_at:
             words = watch.look()
@@ -376,7 +327,7 @@ class _Disk:
         self._end_turn()
 
     def _has_turn(self) -> bool:
-        """Take the lock of the one job that is ended for want of room; say whether it is free."""
+        """Take the lock of the job that ends for lack of room; return False if another has it."""
         try:
             self._turn = os.open(self._attempts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -393,35 +344,29 @@ class _Disk:
             self._turn = None
 
 
-class _Log:
-    """What one stream of a program has printed, the first `most` bytes of it kept."""
+def _sweep(seconds: float) -> None:
+    """Kill the processes that have outlived the program; all are children of this process now.
 
-    def __init__(self, stream: str, path: str, most: int) -> None:
-        self.stream = stream
-        self.size = self.kept = 0
-        self.is_over = False
-        self._most = most
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def append(self, data: bytes) -> None:
-        self.size += len(data)
-        view = memoryview(data)[: max(0, self._most - self.kept)]
-        while view:
-            count = os.write(self._file, view)
-            self.kept += count
-            view = view[count:]
-
-    def stop(self) -> None:
-        self._most = self.kept
-
-    def close(self) -> None:
-        with suppress(OSError):  # what cannot be kept now is found missing by the daemon
-            os.fsync(self._file)
-        os.close(self._file)
+    A process that an executor has left behind to clean up ends by itself first, if the agent does
+    not end it.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid:
+            continue
+        if time.monotonic() >= deadline:
+            for child in _children():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(int(child), signal.SIGKILL)
+        time.sleep(_AGAIN_SECONDS)
 
 
 def claim(folder: str, identity: Identity | None) -> bool:
-    """Make the one file that says who has an attempt; say whether nobody had it before.
+    """Make the file that assigns an attempt; return False if the file exists.
 
     Args:
         folder: of the attempt.
@@ -443,8 +388,8 @@ def claim(folder: str, identity: Identity | None) -> bool:
 def write(path: str, fields: Mapping[str, Any], *, is_durable: bool = True) -> None:
     """Replace a file, and return when it outlives a loss of power.
 
-    What is not durable tells of a process, which does not outlive that either; afterwards such a
-    file may be missing, or empty.
+    A file that is not durable describes a process, which does not outlive that either; afterwards
+    such a file may be missing, or empty.
     """
     fresh = f"{path}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -535,7 +480,7 @@ def _arrange(sources: Mapping[int, int], fails: int) -> int:
 
 
 def step_down(launch: Launch) -> None:
-    """Become the user that the program is to be, who has its places where it can reach them.
+    """Become the user of the program, and put its places where this user can reach them.
 
     Raises:
         OSError: the kernel does not allow that.
@@ -596,7 +541,7 @@ def _words(error: BaseException) -> str:
 
 
 def _now() -> float:
-    """Seconds that go on while the machine sleeps, whatever its calendar does."""
+    """Return seconds that also count while the machine sleeps; no setting changes them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

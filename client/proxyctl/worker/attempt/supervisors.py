@@ -21,7 +21,7 @@ from proxyctl import files
 from proxyctl.worker.base import names
 from proxyctl.worker.task.processes import Identity
 
-# Neither the environment nor the packages of whoever runs the agent have a say in it.
+# The environment and the packages of the agent's user have no influence on it.
 _PROGRAM: Final = """\
 import sys
 sys.path.insert(0, {root!r})
@@ -52,14 +52,14 @@ class Supervisors:
         line = os.fsencode(folder) + b"\n"
         with self._lock:
             supervisor, self._waiting = self._waiting, None
-            # None waits if two jobs come at once, or if somebody has killed it while it waited.
+            # None waits if two jobs come in one moment, or if the waiting supervisor was killed.
             if supervisor is None or supervisor.poll() is not None:
                 supervisor = self._start()
             self._started[folder] = supervisor
             _tell(supervisor, line)
 
     def has_ended(self, folder: Path) -> bool:
-        """Say whether the supervisor that was given the attempt in a folder runs no more."""
+        """Return whether the supervisor that was given the attempt in a folder runs no more."""
         with self._lock:
             supervisor = self._started.get(folder)
             return supervisor is None or supervisor.poll() is not None
@@ -71,7 +71,7 @@ class Supervisors:
                 self._waiting = self._start()
 
     def reap(self) -> int:
-        """Take note of those that have ended, for the kernel to forget; return how many run."""
+        """Collect the supervisors that have ended; return the number of running ones."""
         with self._lock:
             self._started = {
                 folder: each for folder, each in self._started.items() if each.poll() is None
@@ -103,7 +103,7 @@ class Supervisors:
 
 
 def is_running(folder: Path) -> bool:
-    """Say whether the attempt in a folder runs, in the care of its supervisor.
+    """Return whether the attempt in a folder runs, in the care of its supervisor.
 
     Raises:
         FileError: that cannot be read.

@@ -25,12 +25,12 @@ from proxyctl.words import OwnerError, plain_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-REPLY_MAX_BYTES: Final = 16 << 20  # jobs with their payloads, a few at once
+REPLY_MAX_BYTES: Final = 16 << 20  # a few jobs with their payloads
 _SECONDS: Final = 20.0
 _SPACES_SECONDS: Final = 50.0  # between two spaces of an answer that is long in coming
 _IDLE_MAX: Final = 4  # connections kept; more are closed after their request
 _RETRY_AFTER_MAX_SECONDS: Final = 300.0
-# Whoever tries again after less waits for a few seconds at most.
+# A caller that retries after a shorter outage waits for a few seconds at most.
 _OUTAGE_SECONDS: Final = 5.0
 
 
@@ -94,7 +94,7 @@ class Outage:
 
     Args:
         now: seconds that only grow.
-        seconds: an outage that is shorter calls nobody back.
+        seconds: a shorter outage causes no call.
 
     Attributes:
         callback: is called in the thread that was answered first, and must not block.
@@ -116,7 +116,7 @@ class Outage:
                 self._since = self._now()
 
     def answered(self) -> None:
-        """Note an answer. One among others that fail is no return, whatever is the matter there."""
+        """Note an answer. A single answer among failures is no return of the marketplace."""
         with self._lock:
             since, self._since = self._since, None
         if since is not None and self._now() - since >= self._seconds:
@@ -130,7 +130,7 @@ class Link:
         api: its address, as `api_address` returns it.
         token: the worker token of this device.
         seconds: to wait for each part of a reply.
-        outage_seconds: an outage that is shorter calls nobody back.
+        outage_seconds: a shorter outage causes no call.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Link:
             path: of the resource.
             fields: of the body.
             wait_s: that the daemon may take, in seconds; it sends spaces meanwhile.
-            is_stale: says whether nobody waits for the answer any more; what it says must change
+            is_stale: returns whether the caller no longer wants the answer; its result must change
                 before `interrupt` is called.
 
         Raises:
@@ -227,7 +227,7 @@ class Link:
                     socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connections that nobody uses now, and keep none from here on."""
+        """Close the unused connections, and keep none from here on."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -291,7 +291,8 @@ class Link:
                     reply = response.read(REPLY_MAX_BYTES + 1)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                # Whatever was sent over it before is answered: only an idle end can be the cause.
+                # Every earlier request on this connection was answered: only an idle end can be the
+                # cause.
                 is_idle_end = isinstance(
                     error, (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
                 )

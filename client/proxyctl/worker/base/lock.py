@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TRIES: Final = 5
-_AGAIN_SECONDS: Final = 0.05  # a look at who has the lock takes less than a thousandth of that
+_AGAIN_SECONDS: Final = 0.05  # a query of the lock's holder takes less than a thousandth of that
 
 
 class Lock:
@@ -48,7 +48,7 @@ class Lock:
 
 
 def _take(descriptor: int) -> bool:
-    """Lock a file; say whether nobody else has it. `holder` has it, too, for a moment."""
+    """Lock a file; return False if another process has it. `holder` has it for a moment."""
     for _ in range(_TRIES):
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

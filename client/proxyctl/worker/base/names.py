@@ -8,19 +8,19 @@ from proxyctl.protocol.jobspec.checks import SCRIPT_NAME
 
 # In the agent's folder.
 CONSENT: Final = "worker.json"
-CONTROL: Final = "worker-control.json"  # what its owner asks of a running agent
-STATE: Final = "worker-state.json"  # what a running agent says of itself
-PORTS: Final = "worker-ports.json"  # what has gone through ports of jobs today
-AGENT: Final = "worker-agent.json"  # the name by which the daemon tells two agents apart
+CONTROL: Final = "worker-control.json"  # the owner's requests to a running agent
+STATE: Final = "worker-state.json"  # the state of a running agent
+PORTS: Final = "worker-ports.json"  # the bytes through ports of jobs today
+AGENT: Final = "worker-agent.json"  # the name of the agent; the daemon distinguishes agents by it
 LOCK: Final = "worker.lock"
 ATTEMPTS: Final = "attempts"
 BELL: Final = "bell"  # a socket; supervisors tell the agent there that something has happened
 
 # In the folder of an attempt.
-ENTRY: Final = "entry.json"  # the journal's
-LAUNCH: Final = "launch.json"  # what the supervisor is to start
-BEGUN: Final = "begun.json"  # whoever makes this file has the attempt: its supervisor, or nobody
-IMAGE: Final = "image.json"  # what it runs on, if that is an image
+ENTRY: Final = "entry.json"  # of the journal
+LAUNCH: Final = "launch.json"  # the launch for the supervisor
+BEGUN: Final = "begun.json"  # its maker has the attempt: a supervisor, or an agent that starts none
+IMAGE: Final = "image.json"  # the image that it runs on, if it has one
 RUNNING: Final = "running.json"
 ENDED: Final = "ended.json"
 LOGS: Final = {"out": "out.log", "err": "err.log"}  # by the name of the stream

@@ -133,7 +133,7 @@ def settings() -> dict[str, Setting]:
 
 
 def needs_private_folder(executor: str) -> bool:
-    """Say whether no other user of the machine may write to the agent's folder.
+    """Return whether no other user of the machine may write to the agent's folder.
 
     Raises:
         PluginError: as `find`.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def require_private(folder: Path) -> None:
     """See that no other user can write to a folder, or to a folder that it is in.
 
-    Folders with the sticky bit, as /tmp, are an exception: nobody replaces files of others there.
-    The folder itself may not exist yet.
+    Folders with the sticky bit, as /tmp, are an exception: there no user can replace files of other
+    users. The folder itself may not exist yet.
 
     Raises:
         OwnerError: another user can; the message names the folder, and a remedy.
@@ -42,7 +42,7 @@ def require_private(folder: Path) -> None:
 
 
 def _others_who_write(status: os.stat_result) -> str:
-    """Return who writes to a folder beside its owner, in words; nothing if nobody does."""
+    """Return, in words, the other users that may write to a folder; empty for none."""
     if status.st_mode & stat.S_IWOTH:
         return "every user of this machine"
     if status.st_mode & stat.S_IWGRP and not _is_of_one(status.st_gid, status.st_uid):
@@ -51,7 +51,7 @@ def _others_who_write(status: os.stat_result) -> str:
 
 
 def _is_of_one(group: int, user: int) -> bool:
-    """Say whether a group has one member, as the groups that systems make for each user."""
+    """Return whether a group has one member, as the groups that systems make for each user."""
     try:
         members = set(grp.getgrgid(group).gr_mem)
         owner = pwd.getpwuid(user)

@@ -1,4 +1,4 @@
-"""What the owner of a device lends, when, and in what sandbox: the record that `run` needs."""
+"""The owner's loan, its date and its sandbox: the record that `run` needs."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class ConsentError(InVainError):
 
 @dataclass(frozen=True)
 class Lend:
-    """What is lent: of all jobs together, except where it says otherwise.
+    """The loan of the owner: for all jobs together, unless an attribute differs.
 
     Attributes:
-        jobs: which types of jobs are taken.
+        jobs: the types of jobs that are taken.
         cores: of processor time.
         ram_gb: of memory, in GB of 10^9 bytes.
-        disk_gb: of disk, for what jobs are given and what they write.
-        gpus: `all`, or the identifiers of those that are lent; none of them is shared by two jobs.
-        max_jobs: at once.
+        disk_gb: of disk, for the inputs and the files of jobs.
+        gpus: `all`, or the identifiers of the lent GPUs; none of them is shared by two jobs.
+        max_jobs: at the same time.
         network: `none`, or `egress`: jobs that want it may reach public addresses.
         min_price_usd: per hour; jobs that pay less are not taken.
-        ports_gb_per_day: through ports on which jobs listen, both ways together; with 0 nobody is
-            let in, and no job that listens is taken.
+        ports_gb_per_day: through ports on which jobs listen, both ways together; with 0 the device
+            lets no user in, and takes no job that listens.
         ports_mbps: the same in megabits per second.
     """
 
@@ -71,7 +71,7 @@ class When:
 
     Attributes:
         hours: in the device's own time, like `22:00-07:00`; none are all hours.
-        idle_minutes: for so long nobody has touched keyboard or mouse; 0 works beside its owner.
+        idle_minutes: the time since the last use of keyboard or mouse; 0 works beside its owner.
         on_battery: also while nothing charges the device.
         cpu_temp_max: in degrees Celsius; 0 is no bound.
         gpu_temp_max: the same, of the hottest GPU that is lent.
@@ -84,7 +84,7 @@ class When:
     gpu_temp_max: int = 87
 
     def is_hour(self, now: datetime) -> bool:
-        """Say whether the device works at this time of the day."""
+        """Return whether the device works at this time of the day."""
         return not self.hours or any(_is_within(each, now) for each in self.hours)
 
 
@@ -93,9 +93,10 @@ class Sandbox:
     """In what jobs run.
 
     Attributes:
-        executor: `auto` takes what is there, in the order of `EXECUTORS`; a cluster is taken only
-            by its name.
-        limits: who holds a job to its share of the machine; `auto` takes what is there.
+        executor: `auto` takes the present executors, in the order of `EXECUTORS`; a cluster is
+            taken only by its name.
+        limits: the mechanism that limits a job to its share of the machine; `auto` takes a present
+            one.
         images: patterns of the images that may be run, like `docker.io/library/*`.
         registries: hosts with their ports, like `192.168.1.5:5000`, that images are fetched from
             although they are not on the public internet.
@@ -137,13 +138,13 @@ def load(path: Path) -> Consent:
     """Return the agreement in a file.
 
     Raises:
-        ConsentError: there is none, it is not the owner's alone, or it says something that cannot
-            be; all that is wrong is named.
+        ConsentError: there is no record, other users can read it, or a value makes no sense; the
+            message names every fault.
         FileError: the file cannot be used.
     """
     stored = files.read(path)
     if stored is None:
-        raise ConsentError(f"nobody at this device has agreed to lend anything yet; {AGREE}")
+        raise ConsentError(f"no user of this device has agreed to lend anything yet; {AGREE}")
     if not files.is_private(path):
         raise ConsentError(
             f"others on this machine can read {path}, which holds a token; run: chmod 600 {path}"
@@ -170,7 +171,7 @@ def save(path: Path, consent: Consent) -> None:
 
 
 def parts_of(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return `lend`, `when` and `sandbox` of a file; what it does not name has its default.
+    """Return `lend`, `when` and `sandbox` of a file; missing fields have their defaults.
 
     Raises:
         ConsentError: something is not known, or cannot be. It is not ignored: an owner who

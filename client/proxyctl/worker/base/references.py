@@ -27,10 +27,10 @@ class Reference:
     """Where an image is.
 
     Attributes:
-        host: of the registry, with its port if one is named.
+        host: of the registry, with the port of the reference.
         name: of the repository.
-        tag: which of its images; empty if only a digest says so.
-        digest: "sha256:…" of what must be there, or empty.
+        tag: the label of one of its images; empty if only a digest says so.
+        digest: the expected digest, "sha256:…", or empty.
     """
 
     host: str
@@ -45,7 +45,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference | None:
-    """Return what a name means, as every engine takes it; None if it is none."""
+    """Return the reference that a name means to every engine; None if it is no reference."""
     match = _REFERENCE.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
     if match is None:
         return None
@@ -62,7 +62,7 @@ def parse(text: str) -> Reference | None:
 
 
 def is_allowed(text: str, patterns: Iterable[str]) -> bool:
-    """Say whether an owner's patterns allow an image, by the name given or by its full one."""
+    """Return whether an owner's patterns allow an image, by the name given or by its full one."""
     reference = parse(text)
     names = {text} if reference is None else {text, str(reference)}
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

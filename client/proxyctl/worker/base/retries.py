@@ -26,7 +26,7 @@ class Retries:
         """Return the seconds to wait now.
 
         Args:
-            at_least: what the daemon has asked for.
+            at_least: the wait that the daemon has requested.
         """
         seconds = max(self._seconds, at_least)
         self._seconds = min(self._seconds * 2, MOST_SECONDS)

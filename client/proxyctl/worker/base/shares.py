@@ -1,4 +1,4 @@
-"""Who has which part of what is lent: cores, memory and disk by amount, GPUs one by one."""
+"""The shares of attempts in the owner's loan: cores, memory and disk by amount, GPUs one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEAR: Final = 1e-6  # of a thousandth: sums of fractions are a little less than
 
 @dataclass(frozen=True)
 class Share:
-    """What one attempt has."""
+    """The share of one attempt."""
 
     cores: float
     ram_gb: float
@@ -27,7 +27,7 @@ class Share:
 
 
 def share_of(resources: Resources, lend: Lend) -> Share:
-    """Return what an attempt gets: what it asks for, or an equal part where it asks for nothing."""
+    """Return the share of an attempt: its request, or an equal part where it requests nothing."""
     return Share(
         cores=resources.cores or lend.cores / lend.max_jobs,
         ram_gb=resources.ram_gb or lend.ram_gb / lend.max_jobs,
@@ -36,11 +36,11 @@ def share_of(resources: Resources, lend: Lend) -> Share:
 
 
 class Shares:
-    """What is lent, and what of it is free.
+    """The loan of the owner, and its free part.
 
     Args:
-        lend: what the owner lends.
-        gpus: those of it that are there.
+        lend: the loan of the owner.
+        gpus: the present GPUs of the loan.
     """
 
     def __init__(self, lend: Lend, gpus: Iterable[Gpu]) -> None:
@@ -65,7 +65,7 @@ class Shares:
         return gpus
 
     def adopt(self, attempt_id: str, resources: Resources, gpus: tuple[str, ...]) -> None:
-        """Note the share of an attempt of before, whatever the owner lends now."""
+        """Note the share of an attempt of an earlier agent, even beyond the present loan."""
         self._shares[attempt_id] = (share_of(resources, self._lend), gpus)
 
     def give_back(self, attempt_id: str) -> None:
@@ -73,7 +73,7 @@ class Shares:
         self._shares.pop(attempt_id, None)
 
     def free(self) -> Capacity:
-        """Return what is free now."""
+        """Return the free capacity."""
         shares = [share for share, _ in self._shares.values()]
         gpus = self._free_gpus()
         lend = self._lend
@@ -91,7 +91,7 @@ class Shares:
         return [each for uuid, each in self._gpus.items() if uuid not in used]
 
     def _chosen(self, resources: Resources) -> tuple[str, ...]:
-        """Return the smallest GPUs that are enough: larger ones stay free for who needs them."""
+        """Return the smallest GPUs that suffice: larger ones stay free for larger jobs."""
         enough = sorted(
             (each for each in self._free_gpus() if each.fits(resources)),
             key=lambda each: each.vram_mb,
@@ -100,7 +100,7 @@ class Shares:
 
 
 def capacity_fields(capacity: Capacity) -> Mapping[str, Any]:
-    """Return what the daemon is told of what is free: never more than is."""
+    """Return the free capacity for the daemon, never rounded up."""
     return {
         "slots": capacity.slots,
         "cores": _rounded_down(capacity.cores),

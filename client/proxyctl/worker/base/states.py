@@ -1,8 +1,8 @@
 """The life of an attempt on this device, in one table.
 
 A state is in the journal before anything is done in it. So after a crash the journal may be one
-step ahead of what has been done, and never behind; every step can be done again. Only a loss of
-power may leave it behind, and that ends whatever ran.
+step ahead of the work, and never behind; every step can be done again. Only a loss of power may
+leave it behind, and a loss of power ends every program.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ class State(str, Enum):
     """Where an attempt is."""
 
     TAKEN = "taken"  # the daemon has given it to this device
-    PREPARING = "preparing"  # image and inputs are fetched, the sandbox is made ready
-    STARTING = "starting"  # a supervisor is told to start it
+    PREPARING = "preparing"  # image and inputs are fetched, and the sandbox is prepared
+    STARTING = "starting"  # a supervisor has the order to start it
     RUNNING = "running"
-    STOPPING = "stopping"  # somebody wants its end: the daemon, or the owner of the device
+    STOPPING = "stopping"  # the daemon or the owner of the device wants its end
     ENDED = "ended"  # nothing of it runs
     UPLOADING = "uploading"  # logs and outputs
-    REPORTING = "reporting"  # the daemon is told the result, until it has it
-    DONE = "done"  # nothing is left to do but to remove it
+    REPORTING = "reporting"  # the result is sent to the daemon until it has it
+    DONE = "done"  # only its removal is left
 
 
-# A job may be over before it was begun: cancelled, or refused by the sandbox. Whatever is the
-# daemon's no more goes to DONE from anywhere: nobody waits for its result.
+# A job may be over before it was begun: cancelled, or refused by the sandbox. An attempt that the
+# daemon has taken back goes to DONE from any state: the daemon wants no result of it.
 NEXT: Final[dict[State, frozenset[State]]] = {
     State.TAKEN: frozenset({State.PREPARING, State.REPORTING, State.DONE}),
     State.PREPARING: frozenset({State.STARTING, State.REPORTING, State.DONE}),
@@ -43,7 +43,7 @@ NEXT: Final[dict[State, frozenset[State]]] = {
 # A supervisor was given it, or may have been.
 HANDED_OVER: Final = frozenset(State) - {State.TAKEN, State.PREPARING}
 
-# What the daemon is told of each; it has no word for the steps between two of its own.
+# The word for the daemon of each state; it has no word for the steps between two of its own.
 TOLD: Final[dict[State, str]] = {
     State.TAKEN: "taken",
     State.PREPARING: "preparing",
@@ -63,5 +63,5 @@ UNHEARD: Final = frozenset({State.TAKEN, State.PREPARING, State.STARTING})
 
 
 def may_follow(before: State, after: State) -> bool:
-    """Say whether one state may come right after another."""
+    """Return whether one state may come right after another."""
     return after in NEXT[before]

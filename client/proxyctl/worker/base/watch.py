@@ -1,6 +1,6 @@
 """Bounds on a stranger's answer as a whole: a timeout of a socket is for each of its reads alone.
 
-A sender of one byte now and then would hold a slot of the device, and nobody could stop the job.
+A sender of one byte now and then would hold a slot of the device, and the job could not be stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Watch:
         seconds: after which nothing is waited for either.
 
     Attributes:
-        is_cut: whether it has shut the socket down. What was read last may be incomplete then.
+        is_cut: whether it has shut the socket down. The last bytes that were read may be incomplete
+            then.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Pace:
         self._size += size
 
     def is_too_slow(self) -> bool:
-        """Say whether fewer bytes have come than a sender must send."""
+        """Return whether fewer bytes have come than a sender must send."""
         most = GRACE_SECONDS + self._size / BYTES_PER_SECOND_MIN
         return time.monotonic() - self._began > most
 
@@ -116,7 +117,7 @@ def head_of(
 def encrypted(
     sock: socket.socket, context: ssl.SSLContext, host: str, is_over: Callable[[], bool]
 ) -> ssl.SSLSocket:
-    """Return a socket with TLS over this one, which is closed if there is none.
+    """Return a socket with TLS over this one; this one is closed after a failure.
 
     Raises:
         OSError: the peer is not the host, or its handshake takes too long.

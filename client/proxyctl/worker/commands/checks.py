@@ -1,4 +1,4 @@
-"""The list of what a device needs to work: what is there, what for, and what to do about it."""
+"""The needs of a device: the present state, the reason for each need, and the remedy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def everything(consent: Consent | None, folder: Path) -> list[tuple[str, Finding
 
 
 def can_work(findings: Sequence[tuple[str, Finding]]) -> bool:
-    """Say whether jobs can be run: by one executor, with one kind of limits."""
+    """Return whether jobs can be run: by one executor, with one kind of limits."""
     parts: dict[str, bool] = {}
     for part, each in findings:
         parts[part] = parts.get(part, True) and each.is_met

@@ -68,24 +68,26 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser
     )
-    agreeing = commands.add_parser("setup", help="say what is lent, and agree to it")
+    agreeing = commands.add_parser("setup", help="choose the loan of this device, and agree to it")
     agreeing.complete = setup.add_options  # loads plug-ins, which no other command needs
-    agreeing.add_argument("--token-file", metavar="FILE", help="has this device's worker token")
+    agreeing.add_argument(
+        "--token-file", metavar="FILE", help="file with this device's worker token"
+    )
     agreeing.add_argument(
         "--unless-agreed",
         action="store_true",
-        help="ask nothing where the same was agreed to here before",
+        help="show no question if this device has a record of the same agreement",
     )
     agreeing.set_defaults(call=_setup)
-    draining = commands.add_parser("drain", help="take no more work, and end when nothing is left")
-    draining.add_argument("--now", action="store_true", help="stop what runs")
+    draining = commands.add_parser("drain", help="take no more work, and end after the last job")
+    draining.add_argument("--now", action="store_true", help="stop the running jobs")
     draining.set_defaults(call=_drain)
     for name, call, words in (
-        ("check", _check, "what this device has of what jobs need, and what to do about the rest"),
-        ("run", _run, "take jobs until it is stopped"),
-        ("benchmark", _benchmark, "show the marketplace what this device has; takes a minute"),
-        ("status", _status, "what this device does"),
-        ("jobs", _jobs, "the jobs that are on this device"),
+        ("check", _check, "list the needs of jobs, their state on this device, and the remedies"),
+        ("run", _run, "take jobs until this program is stopped"),
+        ("benchmark", _benchmark, "run the benchmark of the marketplace; takes a minute"),
+        ("status", _status, "show the state of this device"),
+        ("jobs", _jobs, "list the jobs on this device"),
     ):
         commands.add_parser(name, help=words).set_defaults(call=call)
     for command in commands.choices.values():
@@ -93,7 +95,7 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "--folder",
             type=Path,
             default=default_folder(),
-            help="where the files of this agent are (%(default)s)",
+            help="folder with the files of this agent (%(default)s)",
         )
 
 
@@ -135,7 +137,7 @@ def _check(arguments: argparse.Namespace) -> int:
     path = arguments.folder / names.CONSENT
     consent = record.load(path) if files.read(path) is not None else None
     if consent is None:
-        _show(f"nobody at this device has agreed to lend anything yet; {record.AGREE}\n")
+        _show(f"no user of this device has agreed to lend anything yet; {record.AGREE}\n")
     findings = checks.everything(consent, arguments.folder)
     for part, each in findings:
         _show(checks.line_of(part, each))
@@ -151,7 +153,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _work(folder: Path, *, drains: int) -> End:
-    """Be the agent of a folder; with `drains`, one that was asked to end before it begins."""
+    """Run the agent of a folder; `drains` asks it to end before it begins."""
     from proxyctl.worker.commands import running  # noqa: PLC0415 - it imports all executors
 
     shown = logging.StreamHandler()
@@ -180,7 +182,7 @@ def _work(folder: Path, *, drains: int) -> End:
 
 
 def _end_early(number: int, _: object) -> NoReturn:
-    """End an agent that tries its sandboxes out: whatever it has made for that is removed."""
+    """End an agent that tries its sandboxes; the trials remove their containers."""
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number if number == signal.SIGINT else DONE)
@@ -231,12 +233,12 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     try:
         shown = benchmark.show(Link(consent.api, consent.token), consent.lend)
     except (LinkError, RefusedError) as error:
-        _show(f"it was not shown: {plain_line(str(error))}")
+        _show(f"the benchmark has failed: {plain_line(str(error))}")
         return FAILED
     finally:
         held.close()
     _show(
-        f"shown: {shown['hashes_per_s']} hashes a second,"
+        f"benchmark: {shown['hashes_per_s']} hashes a second,"
         f" {shown['core_hashes_per_s']} of one core, and {shown['memory_bytes']} bytes of memory"
     )
     return DONE

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.power import read_power
 from proxyctl.words import OwnerError
-from proxyctl.worker.agent.agent import Agent, Device
+from proxyctl.worker.agent.agent import Agent
+from proxyctl.worker.agent.device import Device
 from proxyctl.worker.agent.rules import Readings, Rules
 from proxyctl.worker.attempt import sandboxes
 from proxyctl.worker.attempt.log_sender import LogSender
@@ -46,7 +47,7 @@ _NAME_MAX_CHARACTERS: Final = 200  # of a GPU, as the daemon takes it
 
 
 class CannotWorkError(OwnerError):
-    """This device cannot run anything; the message says what is missing."""
+    """This device cannot run any job; the message names the missing part."""
 
 
 def agent_of(consent: Consent, folder: Path) -> Agent:
@@ -175,7 +176,7 @@ def lent_gpus(consent: Consent) -> tuple[Gpu, ...]:
 def capabilities(
     consent: Consent, executors: Mapping[str, Executor], gpus: tuple[Gpu, ...]
 ) -> dict[str, Any]:
-    """Return what the daemon is told of a device."""
+    """Return the capabilities of a device for the daemon."""
     return {
         "executors": list(executors),
         "ports": [name for name, each in executors.items() if each.can_reach_ports()],

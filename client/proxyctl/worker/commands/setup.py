@@ -1,4 +1,4 @@
-"""The second key: somebody at the device reads what is lent, and types `yes`."""
+"""The second key: a person at the device reads the loan, and types `yes`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from proxyctl.worker.commands.checks import Requirements
 
 _YES: Final = "yes"
-_DISK_PART: Final = 0.25  # of what is free, unless the owner says otherwise
+_DISK_PART: Final = 0.25  # of the free space, unless the owner sets an amount
 _DISK_MOST_GB: Final = 100
-_RESERVE_GB: Final = 1  # of disk, that stays the owner's whatever is lent
+_RESERVE_GB: Final = 1  # of disk, which is never lent
 
 _TEXT: Final = """\
 Jobs of strangers will run on this device, walled in:
@@ -54,12 +54,14 @@ The marketplace is {api}.
 
 
 class NoConsentError(OwnerError):
-    """It was not given; the message says why."""
+    """The owner did not agree; the message gives the reason."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the agreement; an option that is not given keeps its value of before."""
-    parser.add_argument("--api", metavar="URL", help="of the marketplace; needed the first time")
+    parser.add_argument(
+        "--api", metavar="URL", help="address of the marketplace; needed the first time"
+    )
     for part, name, kind, words in _options():
         option = f"--{name.replace('_', '-')}"
         if kind is bool:
@@ -104,8 +106,8 @@ def agree(
         ask: shows a question and returns the typed answer.
 
     Returns:
-        Whether there was a question. With `unless_agreed` there is none if the owner has agreed to
-        the same text before: then only a new token is written down.
+        Whether there was a question. With `unless_agreed` an earlier consent to the same text needs
+        no question: then only a new token is written down.
 
     Raises:
         ApiError: the address is not one of an API.
@@ -170,7 +172,7 @@ def _is_agreed(path: Path, consent: Consent) -> bool:
 def _agreed_api(stored: Mapping[str, Any]) -> str:
     api = stored.get("api")
     if not isinstance(api, str) or not api:
-        raise NoConsentError("say with which marketplace: --api URL")
+        raise NoConsentError("name the marketplace: --api URL")
     return api
 
 
@@ -196,7 +198,7 @@ def _try(consent: Consent) -> None:
 
 
 def _refuse_beside_agent(folder: Path) -> None:
-    """An agent keeps to what it has read when it was started: nothing is changed beside it."""
+    """Refuse a change beside a running agent, which has read its record at its start."""
     pid = lock.holder(folder)
     if pid is not None:
         raise NoConsentError(
@@ -206,7 +208,7 @@ def _refuse_beside_agent(folder: Path) -> None:
 
 
 def not_there(lend: Lend, sandbox: Sandbox, folder: Path) -> list[str]:
-    """Return what is lent and not there, in words."""
+    """Return the lent things that the device does not have, in words."""
     problems = not_in_machine(lend, sandbox, folder)
     disk_gb = _free_gb(folder)
     if lend.disk_gb > disk_gb:
@@ -329,27 +331,32 @@ def _when_in_words(when: When) -> str:
 
 
 _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
-    ("lend", "jobs", list, "a type of jobs that are taken, like script; may be repeated"),
+    ("lend", "jobs", list, "type of jobs to take, like script; may be repeated"),
     ("lend", "cores", float, "of processor time, for all jobs together"),
     ("lend", "ram_gb", float, "of memory, for all jobs together"),
     ("lend", "disk_gb", float, "of disk, for all jobs together"),
-    ("lend", "gpus", list, "identifier of a GPU that is lent, or all; may be repeated"),
-    ("lend", "max_jobs", int, "at once"),
+    ("lend", "gpus", list, "identifier of a GPU to lend, or all; may be repeated"),
+    ("lend", "max_jobs", int, "most jobs at the same time"),
     ("lend", "network", str, "none, or egress: jobs may reach public addresses"),
-    ("lend", "min_price_usd", float, "per hour"),
-    ("lend", "ports_gb_per_day", float, "through ports on which jobs listen; 100, 0: none"),
-    ("lend", "ports_mbps", float, "the same in megabits per second; 100"),
-    ("when", "hours", list, "like 22:00-07:00; may be repeated; always: at all hours again"),
-    ("when", "idle_minutes", int, "for so long nobody has touched the device"),
+    ("lend", "min_price_usd", float, "lowest price of a job per hour"),
+    (
+        "lend",
+        "ports_gb_per_day",
+        float,
+        "traffic through ports of jobs; 0 takes no job with ports; 100",
+    ),
+    ("lend", "ports_mbps", float, "rate through ports of jobs, in megabits per second; 100"),
+    ("when", "hours", list, "hours of work, like 22:00-07:00; may be repeated; always: all hours"),
+    ("when", "idle_minutes", int, "work after this time without a user at the device"),
     ("when", "on_battery", bool, "work while nothing charges the device; no"),
-    ("when", "cpu_temp_max", int, "in degrees Celsius; 90"),
-    ("when", "gpu_temp_max", int, "in degrees Celsius; 87"),
+    ("when", "cpu_temp_max", int, "rest above this, in degrees Celsius; 90"),
+    ("when", "gpu_temp_max", int, "rest above this, in degrees Celsius; 87"),
     ("sandbox", "executor", str, ", ".join(record.EXECUTORS)),
     ("sandbox", "limits", str, "auto, systemd, cgroup2 or cgroup1"),
-    ("sandbox", "images", list, "pattern of the images that may be run; may be repeated"),
+    ("sandbox", "images", list, "pattern of the permitted images; may be repeated"),
     ("sandbox", "registries", list, "host of a registry that is not public; may be repeated"),
-    ("sandbox", "pull_gb_per_day", float, "of images, as they are sent; 50"),
-    ("sandbox", "cache_gb", float, "of images that are kept, unpacked; 100"),
+    ("sandbox", "pull_gb_per_day", float, "images to fetch in a day, compressed; 50"),
+    ("sandbox", "cache_gb", float, "images to keep, unpacked; 100"),
 )
 
 

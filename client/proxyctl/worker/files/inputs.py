@@ -1,11 +1,11 @@
 """The inputs of a job: fetched by the agent, checked, and laid where the job can only read them.
 
-A job has no network of its own for this, and what others have put somewhere is not trusted either:
-it has the size and the hash that the buyer named, or the job does not begin. What is half fetched
-goes on where it stopped, also with the next agent.
+A job has no network of its own for this, and files on servers of others are not trusted either: an
+input has the size and the hash that the buyer named, or the job does not begin. A fetch that broke
+off goes on where it stopped, also with the next agent.
 
-What an address of a buyer has answered stays on this device: a status, a hash or an error of the
-network would let the buyer look around from the owner's connection.
+The answer of a buyer's address stays on this device: a status, a hash or an error of the network
+would let the buyer look around from the owner's connection.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Inputs:
         self._patience = patience
 
     def fetch(self, given: list[dict[str, Any]]) -> None:
-        """Fetch all; what is there already is not fetched again.
+        """Fetch all inputs, except those that are here already.
 
         Args:
-            given: `inputs` of what the marketplace has given.
+            given: `inputs` of the job from the marketplace.
 
         Raises:
             TaskError: one cannot be had.

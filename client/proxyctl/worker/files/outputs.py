@@ -1,8 +1,8 @@
-"""What a job has left in its folder, read as hostile: it made every name and every file there.
+"""Collects the outputs of a job. Its folder is hostile: the job made every name and file there.
 
 Nothing outside of the folder is ever opened: each name is opened in the folder before it, and no
-link is followed. Nothing that could wait is opened: regular files alone. What is not taken is said
-in words, for the buyer.
+link is followed. Nothing that could wait is opened: regular files alone. The buyer gets words about
+every file that is not taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from proxyctl.protocol.jobspec import Output
 
-# What is looked at for one job. A folder of more names is better packed into one file by the job.
+# The most names of one job that are looked at. A folder of more names is better packed into one
+# file by the job.
 NAMES_MAX: Final = 10_000
 DEPTH_MAX: Final = 64
 # Of a report, as much as the marketplace takes; `left-out.txt` has more.
@@ -33,7 +34,7 @@ SUMMARY_MAX_FILES: Final = 1_000_000
 SUMMARY_MAX_BYTES: Final = 1 << 60
 SUMMARY_REASONS: Final = 10
 SUMMARY_CHARACTERS: Final = 300
-LEFT_OUT_MAX: Final = 200  # of these it is said one by one; of the rest how many
+LEFT_OUT_MAX: Final = 200  # these get a sentence each; of the rest only the number is reported
 
 _FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: Final = (
@@ -56,7 +57,7 @@ class Leaving:
     Attributes:
         name: its path in the folder of the job.
         size_bytes: how large it was when it was found.
-        identity: by which it is known again: device, number, time of its last change.
+        identity: device, number, and time of its last change, which together recognise it.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Collection:
             self.more_left_out += 1
 
     def sentences(self) -> list[str]:
-        """Return what is not taken, a line each."""
+        """Return a line for each file that is not taken."""
         if not self.more_left_out:
             return self.left_out
         return [*self.left_out, f"and {self.more_left_out} more"]
@@ -114,7 +115,7 @@ class Collection:
 
 
 class JobFolder:
-    """A folder in which a job could do what it wanted.
+    """A folder in which a job had every right.
 
     Args:
         path: of the folder, which is this program's own.
@@ -242,7 +243,7 @@ class JobFolder:
             os.close(descriptor)
 
     def _names(self, folder: Sequence[str], budget: _Names) -> list[tuple[str, os.stat_result]]:
-        """Return the names in a folder, sorted, and what each is; never more than there is left."""
+        """Return the names in a folder, sorted, with their states, within the budget."""
         descriptor = self.open_folder(folder)
         found = []
         try:
@@ -296,7 +297,7 @@ def require_plain(status: os.stat_result, device: int) -> None:
     if status.st_dev != device:
         raise NotTakenError("it is on another file system")
     if status.st_nlink > 1:
-        # Its other name may be outside of the folder, and what is there nobody meant to give away.
+        # Its other name may be outside of the folder, in a place of the owner.
         raise NotTakenError("it has a second name, a hard link")
 
 
@@ -332,7 +333,7 @@ def _size_of(status: os.stat_result) -> int:
 
 
 def matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Say whether a path, or a folder that it is in, is one that a pattern means.
+    """Return whether a path, or a folder that it is in, is one that a pattern means.
 
     `**` is any number of folders, and `*`, `?` and `[…]` are as in a shell.
     """

@@ -83,8 +83,8 @@ class FileTransfers:
     Args:
         link: asks the API.
         web: sends and fetches files.
-        lend: what the owner lends; each attempt has its share of the disk.
-        bounds: how much is moved.
+        lend: the loan of the owner; each attempt has its share of the disk.
+        bounds: the limits of transfers.
     """
 
     def __init__(self, link: Link, web: Web, lend: Lend, bounds: TransferBounds = USUAL) -> None:
@@ -118,7 +118,7 @@ class FileTransfers:
     def upload(
         self, entry: Entry, folder: Path, is_stopped: Callable[[], bool], seconds: float
     ) -> dict[str, Any] | None:
-        """Bring the outputs back; what is not taken of them is said in a file of its own.
+        """Send the outputs; a file of its own lists the outputs that are not taken.
 
         Files that are not sent within `seconds` are left out.
 
@@ -276,8 +276,8 @@ class Checkpoints:
     Args:
         attempt_id: the attempt, for the log.
         every_s: how often, at most.
-        send: sends one, if this is not closed meanwhile; returns sentences about what it has not
-            sent.
+        send: sends one, if this is not closed meanwhile; returns sentences about the files that it
+            has not sent.
         note: shows sentences to the buyer.
         bytes_per_second: that they have of the owner's line, on average.
     """
@@ -356,7 +356,7 @@ def _move_up(source: Path, target: Path, parts: list[str]) -> None:
 
 def _opened(folder: Path) -> closing[JobFolder]:
     try:
-        # The job may have closed it, for the device to be blamed for what it has lost.
+        # The job may have closed it, so that the device would be blamed for the lost files.
         folder.chmod(stat.S_IRWXU)
         return closing(JobFolder(folder))
     except OSError as error:
@@ -379,10 +379,10 @@ def _open(work: JobFolder, leaving: Leaving) -> IO[bytes]:
 
 
 def _tell_left_out(uploader: Uploader, collection: Collection) -> None:
-    """Tell the buyer what was not taken, where they look for what was."""
+    """Send the buyer a list of the files that were not taken, beside the taken ones."""
     sentences = collection.sentences()
     if not sentences:
         return
     text = "".join(f"{sentence}\n" for sentence in sentences).encode()[:LEFT_OUT_MAX_BYTES]
-    with suppress(NotTakenError):  # the report has the first reasons, too
+    with suppress(NotTakenError):  # the report also has the first reasons
         uploader.send_text(LEFT_OUT, text.decode("utf-8", "ignore"))

@@ -1,7 +1,7 @@
 """Files of a job on their way to the buyer: hashed, announced, sent, and finished.
 
-What is whole already is not sent again, and what was sent in part goes on: so all of this may be
-done again after it broke off anywhere.
+Whole files are not sent again, and partial files go on: so all of this may be done again after it
+broke off anywhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OF_THE_FILE: Final = frozenset(
 
 
 class StoppedError(LinkError):
-    """Nobody wants the rest any more."""
+    """Error of an upload whose result is not wanted any more."""
 
 
 class Uploader:
@@ -51,7 +51,7 @@ class Uploader:
         web: sends bytes.
         job_id: the job.
         attempt: the number of the attempt.
-        is_stopped: says whether nobody wants them any more.
+        is_stopped: returns whether the files are not wanted any more.
 
     Attributes:
         deadline: after which no file is taken (`time.monotonic`).
@@ -115,7 +115,7 @@ class Uploader:
     def _send_all(
         self, reply: dict[str, Any], opener: Callable[[], IO[bytes]], size: int
     ) -> list[str] | None:
-        """Send what is missing; return the tags of parts, None if the file is there already."""
+        """Send the missing bytes; return the tags of parts, None if the file is complete."""
         try:
             if "parts" in reply:
                 return [
@@ -133,7 +133,7 @@ class Uploader:
         return []
 
     def _require_wanted(self) -> None:
-        """Check that the file is still wanted, and that there is time to send it."""
+        """Check that the file is still wanted, and that time is left to send it."""
         if self._is_stopped():
             raise StoppedError("a file is not wanted any more")
         if time.monotonic() > self.deadline:

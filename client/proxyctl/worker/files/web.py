@@ -68,7 +68,7 @@ class Web:
         Args:
             url: where to, absolute or a path of the API.
             headers: that the request must have.
-            read: returns the next bytes, at most so many; b"" when there are no more.
+            read: returns the next bytes, at most the given number; b"" when there are no more.
             size: how many bytes there are.
 
         Raises:
@@ -116,13 +116,13 @@ class Web:
         Args:
             url: where from, absolute or a path of the API.
             offset: how much of it is here already.
-            is_strangers: whether the address comes from somebody else.
-            is_stopped: says that nobody wants it any more.
+            is_strangers: whether the address comes from a stranger.
+            is_stopped: returns whether the file is not wanted any more.
 
         Raises:
             LinkError: it may be tried again.
             RefusedError: the API does not give it.
-            FetchError: others do not give it, or the address is not one that may be asked.
+            FetchError: another server does not give it, or the guard forbids the address.
         """
         for _ in range(REDIRECTIONS_MAX + 1):
             connection, target, own = self._connection(
@@ -152,7 +152,8 @@ class Web:
         """Return a connection for a URL, its target there, and the headers that we add."""
         absolute = _absolute(self.api, url)
         parts, port = _parts_of(absolute)
-        # To strangers the API is an address like others: nothing is asked in this device's name.
+        # To strangers the API is an address like others: the request carries no token of this
+        # device.
         is_api = (
             not is_strangers and parts.netloc == self._host and absolute.startswith(f"{self.api}/")
         )
@@ -176,12 +177,12 @@ class Web:
 
 
 class Body:
-    """What comes of a file.
+    """The body of an answer with a file.
 
     Attributes:
         offset: where in the file it begins.
-        left: how many bytes are said to come; None where that is not said.
-        pace: of what has come.
+        left: the number of announced bytes; None if the server announces none.
+        pace: of the received bytes.
     """
 
     def __init__(
@@ -331,7 +332,7 @@ def _send(connection: http.client.HTTPConnection, read: Callable[[int], bytes], 
     while left:
         piece = read(min(PIECE_BYTES, left))
         if not piece:
-            # What was announced will not come: the receiver must not wait for it.
+            # The announced bytes will not come: the receiver must not wait for them.
             raise LinkError("a file became shorter while it was sent")
         connection.send(piece)
         left -= len(piece)

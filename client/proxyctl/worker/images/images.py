@@ -1,8 +1,8 @@
 """Images for jobs: pulled by the agent, checked, bounded, and given to the engine as a file.
 
-The engine fetches nothing itself: what it may connect to, how much it takes and how long would be
-its own affair then. So its cache is ours, too: images under one name of ours, the one that was
-used longest ago removed first.
+The engine fetches nothing itself: otherwise the engine would decide about connections, amounts and
+times. So the agent also keeps the cache: images under one name of ours, the one that was used
+longest ago removed first.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _INDEXES: Final = ("image.index", "manifest.list")
 
 @dataclass(frozen=True)
 class Limits:
-    """What the owner lets images take.
+    """The owner's limits for images.
 
     Attributes:
         allowed: patterns of names.
-        registries: hosts, with ports, that are asked although they are not on the public internet.
+        registries: hosts, with ports, that are used although they are not on the public internet.
         bytes_per_day: that are pulled, compressed.
         cache_bytes: that are kept, unpacked.
         image_bytes: of one image, unpacked.
@@ -90,7 +90,7 @@ class Image:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What has to be fetched: contents as (digest, size), and what each layer unpacks to."""
+    """The contents to fetch as (digest, size), and the unpacked digest of each layer."""
 
     manifest: Manifest
     config: bytes
@@ -103,14 +103,14 @@ class Images:
 
     Args:
         engine: whose.
-        folder: the agent's; what is kept is remembered there, and files on their way lie there.
+        folder: the agent's; it holds the record of the kept images, and files on their way.
         limits: the owner's.
         dial: connects to places of strangers, which are all but the registries that the owner has
             named.
         fresh_seconds: an attempt that has its image has its container after this time.
 
     Raises:
-        FileError: what an agent that was killed has left of an image cannot be removed.
+        FileError: the rest of an image of a killed agent cannot be removed.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class _Layer(io.RawIOBase):
 
     Args:
         chunks: compressed, or not.
-        expected: the digest of what it unpacks to.
+        expected: the digest of its unpacked bytes.
         most: bytes that it may unpack to.
         limits: named where it is too large.
     """
@@ -326,7 +326,7 @@ class _Layer(io.RawIOBase):
         self._is_begun = False
 
     def read(self, size: int = -1) -> bytes:
-        """Return so many bytes of it, fewer at its end alone."""
+        """Return `size` bytes of it; fewer only at its end."""
         while len(self._pending) < size:
             chunk = next(self._chunks, b"")
             if not chunk:
@@ -337,7 +337,7 @@ class _Layer(io.RawIOBase):
         return piece
 
     def finish(self) -> int:
-        """Check what it unpacks to; return its size.
+        """Check the unpacked digest; return the unpacked size.
 
         Raises:
             TaskError: it is something else, or the registry has sent something else.
@@ -345,7 +345,7 @@ class _Layer(io.RawIOBase):
         for chunk in self._chunks:  # its end is where its digest is checked
             self._look(chunk)
         if f"sha256:{self._hash.hexdigest()}" != self._expected:
-            raise failure("a layer does not unpack to what the image says of it")
+            raise failure("a layer does not unpack to the digest in the image")
         return self._size
 
     def _look(self, chunk: bytes) -> None:
@@ -404,14 +404,14 @@ def _plan(registry: Registry, manifest: Manifest, layers: tuple[tuple[str, int],
     described = manifest.fields.get("config")
     size = _size(described)
     if size > _CONFIG_MAX_BYTES:
-        raise failure("what it says of itself is too long")
+        raise failure("its configuration is too long")
     config = b"".join(registry.blob(_digest(described), size))
     try:
         fields = json.loads(config)
         unpacked = tuple(str(each) for each in fields["rootfs"]["diff_ids"])
         system = fields.get("os")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise failure("what it says of itself cannot be understood") from None
+        raise failure("its configuration cannot be understood") from None
     if system != "linux" or len(unpacked) != len(layers):
         raise failure("it is not for linux, or not all of it is there")
     return _Plan(manifest, config, layers, unpacked)
@@ -421,7 +421,7 @@ def _digest(described: object) -> str:
     digest = described.get("digest") if isinstance(described, dict) else None
     reference = parse(f"a@{digest}")
     if reference is None or not isinstance(digest, str):
-        raise failure("a part of it is named by no digest of SHA-256")
+        raise failure("a part of it has no digest of SHA-256")
     return digest
 
 

@@ -1,8 +1,8 @@
 """Reads images from registries: the OCI distribution protocol, as far as pulling needs it.
 
-What a registry says is a stranger's word: every content is checked against its digest, every size
-against what was announced, and every address that is connected to is judged first, those that it
-redirects to among them.
+The answers of a registry come from a stranger: every content is checked against its digest, and
+every size against the announced one. Every address is judged before a connection, also after a
+redirect.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-STALL_SECONDS: Final = 30.0  # without a byte; a registry that is asked for much may take ten
+STALL_SECONDS: Final = 30.0  # without a byte; a busy registry may take ten
 CHUNK_BYTES: Final = 1 << 18
-_MANIFEST_MAX_BYTES: Final = 4 << 20  # what registries take at most
+_MANIFEST_MAX_BYTES: Final = 4 << 20  # the limit of registries
 _TOKEN_MAX_BYTES: Final = 64 << 10
 _REDIRECTS_MAX: Final = 5
 _DOCKER_HUB: Final = "registry-1.docker.io"
@@ -61,7 +61,7 @@ def failure(message: str) -> TaskError:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a registry says of an image, checked against its digest.
+    """The manifest of an image from a registry, checked against its digest.
 
     Attributes:
         digest: "sha256:…" of its text.
@@ -233,7 +233,7 @@ class Registry:
             finally:
                 connection.close()
             if urlsplit(following).netloc != urlsplit(address).netloc:
-                headers.pop("Authorization", None)  # it is this registry's alone
+                headers.pop("Authorization", None)  # only this registry may have it
             address = following
         raise failure(f"{self.host} redirects without an end")
 

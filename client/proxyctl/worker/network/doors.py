@@ -50,15 +50,15 @@ def doors_of(said: Mapping[str, Any]) -> list[Door]:
             for each in named
         ]
     except (KeyError, ValueError, TypeError):
-        raise LinkError("the marketplace does not say where devices attach") from None
+        raise LinkError("the marketplace does not name the port for devices") from None
     return list(dict.fromkeys(doors))[:DOORS_MAX]
 
 
 class Doors:
-    """Keeps attached to all doors that there are; belongs to one event loop.
+    """Keeps this device attached to all doors; belongs to one event loop.
 
     Args:
-        ask: returns what there is; raises LinkError and RefusedError.
+        ask: returns the present doors; raises LinkError and RefusedError.
         hold: stays attached to one as long as that lasts, and returns for how many seconds not to
             come again; raises AttachError.
         say: shows the owner a line, once.
@@ -108,7 +108,7 @@ class Doors:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _collect(self) -> None:
-        """Note which attachments are over, and when to come again; what there is is asked first."""
+        """Remove attachments that are over, and set the times of the next tries."""
         for door, task in tuple(self._held.items()):
             if task.done():
                 del self._held[door]

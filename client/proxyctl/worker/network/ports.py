@@ -1,7 +1,7 @@
 """Ports of jobs that run here: whether they are ready, and the way in for their users.
 
-One thread has an event loop for all of them, from the first job with ports to the end of the
-agent; while there is none it sleeps. The daemon is attached to only while there are some.
+One thread has an event loop for all of them, from the first job with ports to the end of the agent;
+the loop sleeps while no job has ports. The daemon is attached to only while there are some.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# Each joins a sandbox and makes a socket there, some milliseconds; a page opens a dozen at once.
+# Each joins a sandbox and makes a socket there, some milliseconds; a page opens a dozen in one
+# moment.
 _THREADS: Final = 4
-_FIRST_SECONDS: Final = 0.25  # between the first looks; each is twice as far from the last one
+_FIRST_SECONDS: Final = 0.25  # between the first looks; each pause is doubled
 _CALL_SECONDS: Final = 10.0  # for the loop to take something up, on a busy machine
-_END_SECONDS: Final = 2.0  # for what is cut to notice it
+_END_SECONDS: Final = 2.0  # for cut connections to notice it
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Served:
     Attributes:
         attempt_id: its name here.
         ports: that its buyer has declared: no others are ever connected to.
-        ready: how it is found out that it is ready; None if nobody wants to know (any more).
+        ready: the check whether it is ready; None if the check is not needed (any more).
         connect: returns a socket to one of its ports, as `Executor.connect`.
         became_ready: is called once, from another thread; must not block.
     """
@@ -57,17 +58,17 @@ class WayIn(Protocol):
         """Let them into one more attempt."""
 
     def forget(self, attempt_id: str) -> None:
-        """Let nobody into an attempt any more, and cut who is in."""
+        """Let no user into an attempt any more, and cut the open streams."""
 
     async def close(self) -> None:
-        """Let nobody in any more."""
+        """Let no user in any more."""
 
 
 class Ports:
     """The ports of all attempts of an agent.
 
     Args:
-        way_in: makes what lets users in, given the threads that may block; None to let nobody in.
+        way_in: makes what lets users in, given the threads that may block; None to let no user in.
     """
 
     def __init__(self, way_in: Callable[[ThreadPoolExecutor], WayIn] | None = None) -> None:
@@ -116,7 +117,7 @@ class Ports:
             self._thread.start()
         return self._loop
 
-    # What follows runs in the loop.
+    # The methods from here on run in the loop.
 
     async def _serve(self, served: Served) -> None:
         if served.attempt_id in self._probes:
@@ -162,7 +163,7 @@ class Ports:
         except TaskError as error:
             _logger.warning("job %s: never ready: %s", served.attempt_id, error.message)
         except Exception:
-            _logger.exception("job %s: nobody knows whether it is ready", served.attempt_id)
+            _logger.exception("job %s: the check whether it is ready has failed", served.attempt_id)
         else:
             _logger.info("job %s: ready", served.attempt_id)
             served.became_ready()

@@ -1,6 +1,6 @@
 """Whether a job is ready: its port takes a connection, and answers a request if it is to.
 
-What answers is a stranger's program: it is read up to the first line, and for some seconds.
+A stranger's program answers: it is read up to the first line, and for some seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def connected(
         seconds: after which it is given up.
 
     Raises:
-        OSError: there is none, and why; TimeoutError after so many seconds.
+        OSError: it cannot be connected; TimeoutError after this time.
         TaskError: the executor cannot do that.
     """
     loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ async def connected(
 
 
 async def is_ready(connect: Callable[[int], socket.socket], ready: Ready, pool: Pool) -> bool:
-    """Say whether a job is ready now.
+    """Return whether a job is ready now.
 
     Args:
         connect: see `connected`.
@@ -124,6 +124,6 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def _close_late(attempt: asyncio.Future[socket.socket]) -> None:
-    """Close what nobody waits for any more."""
+    """Close a connection that came too late."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()

@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 As long as an attempt with ports runs, a control connection is kept with the port where devices
 attach (`protocol/frames.py`), of each daemon of the service (`doors.py`). On it that asks for one
-stream after the other, each into a port of an attempt. What it asks is compared with what runs here
-and with what the buyer has declared: so it reaches those ports, on the loopback of that sandbox,
-and nothing else of this device or its network. The socket into the job and a connection to the
-daemon under TLS are then relayed as an exit relays (`attach/relay/relay.py`): half closes, resets
-and slow readers go through.
+stream after the other, each into a port of an attempt. The device compares each request with the
+running attempts and with the ports that the buyer has declared: so it reaches those ports, on the
+loopback of that sandbox, and nothing else of this device or its network. The socket into the job
+and a connection to the daemon under TLS are then relayed as an exit relays
+(`attach/relay/relay.py`): half closes, resets and slow readers go through.
 
 Streams outlive a lost control connection, and end with their attempt and with the agent.
 """
@@ -71,9 +71,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# Handshakes with the daemon at once, which takes so many from one network.
+# Handshakes with the daemon at the same time; it limits those from one network.
 DIALS_AT_ONCE: Final = 16
-CONNECT_SECONDS: Final = 10.0  # into the sandbox, and as long again to the daemon
+CONNECT_SECONDS: Final = 10.0  # into the sandbox, and the same time again to the daemon
 _DRAIN_GRACE_SECONDS: Final = 5.0  # behind the time that a daemon takes to stop
 _DRAIN_MOST_SECONDS: Final = 3600.0
 _CLOSE_SECONDS: Final = 2.0  # for streams that are cut to let go of their sockets
@@ -111,7 +111,7 @@ class JobTunnel:
         token: of this device.
         ask: returns what the API says of a path; blocks, and raises LinkError and RefusedError.
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
-        allowance: of what may go through; closed with the tunnel.
+        allowance: of the bytes through ports; closed with the tunnel.
         pool: of threads that may block.
         bounds: how many streams there are, and for how long.
     """
@@ -128,18 +128,15 @@ class JobTunnel:
     ) -> None:
         self._bounds = bounds
         self._loop = asyncio.get_running_loop()
-        self._api_host = urlsplit(api).hostname or ""
         self._token = token
-        self._ask = ask
-        self._guard = guard
+        self._list_doors = partial(self._loop.run_in_executor, pool, ask, "/api/worker/tunnel")
+        self._way = _Way(urlsplit(api).hostname or "", guard)
         self._allowance = allowance
-        self._pool = pool
-        self._relays = AsyncioRelays(self._loop, acknowledges=True)
+        self._joiner = _Joiner(self._loop, allowance, pool)
         self._attempts: dict[str, _Attempt] = {}
         self._attaching: asyncio.Task[None] | None = None
         self._over: set[asyncio.Task[None]] = set()  # that were cancelled, until they have ended
-        self._dials = asyncio.Semaphore(DIALS_AT_ONCE)
-        self._says = ""
+        self._words = ""
 
     @property
     def streams(self) -> int:
@@ -180,38 +177,17 @@ class JobTunnel:
         tending = self._loop.create_task(self._tend_forever())
         try:
             seconds = self._bounds.refused_seconds
-            await Doors(self._doors, self._hold, self._say, refused_seconds=seconds).keep()
+            await Doors(self._doors, self._hold, self._report, refused_seconds=seconds).keep()
         finally:
             tending.cancel()
             with suppress(asyncio.CancelledError):
                 await tending
 
     async def _hold(self, door: Door, retries: Retries) -> float:
-        return await _Attachment(self, retries).hold(door, self._way_to(door))
+        return await _Attachment(self, retries).hold(door, self._way.to(door))
 
     async def _doors(self) -> list[Door]:
-        path = "/api/worker/tunnel"
-        return doors_of(await self._loop.run_in_executor(self._pool, self._ask, path))
-
-    def _way_to(self, door: Door) -> Callable[[], Awaitable[socket.socket]] | None:
-        """Return how to connect to the door; None for as anybody does.
-
-        The API is where its owner has agreed to. Anything else that it names is judged like what a
-        stranger names, or it could make this device knock at doors of the owner's network.
-        """
-        if door.host == self._api_host:
-            return None
-
-        async def judged() -> socket.socket:
-            if self._guard is None:
-                raise PermissionError("it is not where the marketplace is")
-            self._guard.surroundings.refresh()
-            rows = await self._loop.getaddrinfo(self._api_host, None)
-            home = ip_address(str(rows[0][4][0]).partition("%")[0])
-            there = Borrower(door.host, door.port, home, self._guard, self._loop)
-            return await there.connect(ATTACH_SECONDS)
-
-        return judged
+        return doors_of(await self._list_doors())
 
     async def _tend_forever(self) -> None:
         while True:
@@ -224,20 +200,20 @@ class JobTunnel:
         bounds = self._bounds
         return attempt.streams >= bounds.streams_per_attempt or self.streams >= bounds.streams_max
 
-    def _say(self, words: str) -> None:
-        if words != self._says:
-            self._says = words
+    def _report(self, words: str) -> None:
+        if words != self._words:
+            self._words = words
             _logger.info("%s", plain_line(words))
 
     # --- what an attachment uses -----------------------------------------------------------------
 
     def hello(self) -> Tunnel:
-        """Return what is said first."""
+        """Return the first frame."""
         return Tunnel(VERSION, self._token, __version__)
 
     def attached(self, host: str) -> None:
         """The daemon has taken this device in."""
-        self._say(f"ports of jobs can be reached through {host}")
+        self._report(f"ports of jobs can be reached through {host}")
 
     def open(self, attachment: _Attachment, order: Open) -> None:
         """Begin with a stream that the daemon asks for, or say why not."""
@@ -251,7 +227,7 @@ class JobTunnel:
         elif self._is_full(attempt):
             outcome = Outcome.AT_LIMIT
         else:
-            task = self._loop.create_task(self._carry(attachment, order, attempt))
+            task = self._loop.create_task(self._joiner.carry(attachment, order, attempt))
             attempt.opening.add(task)
 
             def done(task: asyncio.Task[None]) -> None:
@@ -264,12 +240,65 @@ class JobTunnel:
         attachment.answer(order, outcome)
 
     def _spent(self) -> None:
-        """Cut everything: as much has gone through as may in a day."""
-        self._say("as much has gone through ports of jobs as may in a day; nobody is let in")
+        """Cut everything: the limit of bytes for a day is reached."""
+        self._report("the daily limit of bytes through ports of jobs is reached; no user is let in")
         for attempt in self._attempts.values():
             attempt.cut_streams()
 
-    async def _carry(self, attachment: _Attachment, order: Open, attempt: _Attempt) -> None:
+
+class _Way:
+    """The way to the doors that the API names.
+
+    Args:
+        api_host: the host that the owner has agreed to.
+        guard: judges doors at other hosts; None where a door may be at no other host.
+    """
+
+    def __init__(self, api_host: str, guard: Guard | None) -> None:
+        self._api_host = api_host
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+
+    def to(self, door: Door) -> Callable[[], Awaitable[socket.socket]] | None:
+        """Return how to connect to a door; None for an ordinary connection.
+
+        The owner has agreed to the host of the API. The guard judges any other host that the API
+        names, like a host that a stranger names. Otherwise the API could make this device connect
+        to programs in the owner's network.
+        """
+        if door.host == self._api_host:
+            return None
+        return partial(self._connect, door)
+
+    async def _connect(self, door: Door) -> socket.socket:
+        if self._guard is None:
+            raise PermissionError("the port for devices is not at the marketplace's host")
+        self._guard.surroundings.refresh()
+        rows = await self._loop.getaddrinfo(self._api_host, None)
+        home = ip_address(str(rows[0][4][0]).partition("%")[0])
+        there = Borrower(door.host, door.port, home, self._guard, self._loop)
+        return await there.connect(ATTACH_SECONDS)
+
+
+class _Joiner:
+    """Joins ports of jobs with work connections to the daemon.
+
+    Args:
+        loop: the event loop.
+        allowance: of the bytes through ports.
+        pool: of threads that may block.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, allowance: Allowance, pool: ThreadPoolExecutor
+    ) -> None:
+        self._allowance = allowance
+        self._pool = pool
+        self._relays = AsyncioRelays(loop, acknowledges=True)
+        self._dials = asyncio.Semaphore(DIALS_AT_ONCE)
+
+    async def carry(self, attachment: _Attachment, order: Open, attempt: _Attempt) -> None:
+        """Connect to the port of an order and to the daemon, and relay between both."""
         try:
             served = attempt.served
             target = await connected(served.connect, order.port, self._pool, CONNECT_SECONDS)
@@ -299,7 +328,8 @@ class JobTunnel:
         preface = attachment.preface_of(order).encode()
 
         def began(relay: AnyRelay) -> None:
-            # Not before: what the daemon's user says comes right behind it, and has its way now.
+            # Not before: the bytes of the daemon's user come right behind it, and have their way
+            # now.
             attempt.relays.add(relay)
             if not self._allowance.left():  # it was on its way while the rest of the day went
                 attachment.answer(order, Outcome.PAUSED)
@@ -340,7 +370,7 @@ class _Attempt:
 
     @property
     def streams(self) -> int:
-        """How many are open or on their way."""
+        """Number of streams that are open or on their way."""
         return len(self.opening) + len(self.relays)
 
     def count(self, size: int) -> float:
@@ -356,7 +386,7 @@ class _Attempt:
         return self._allowance.left()
 
     def tend(self, before: float) -> None:
-        """Cut what is broken, or has been idle since some time of the loop."""
+        """Cut the streams that are broken, or idle since some time of the loop."""
         for relay in tuple(self.relays):
             if relay.moved_at < before:
                 relay.abort()
@@ -364,7 +394,7 @@ class _Attempt:
                 relay.tend()
 
     def cut(self) -> None:
-        """End all of them at once."""
+        """End all of them immediately."""
         for task in tuple(self.opening):
             task.cancel()
         self.cut_streams()
@@ -427,7 +457,7 @@ class _Attachment:
             control.close("nobody has to be let in any more")
 
     def answer(self, order: Open, outcome: Outcome) -> None:
-        """Say why there is no stream."""
+        """Send the daemon the reason for a missing stream."""
         if self._control is not None:
             self._control.send(Dialled(order.number, outcome, 0, None, 0))
 
@@ -436,10 +466,10 @@ class _Attachment:
         return Preface(self._welcomed.result().attachment, order.number, order.ticket)
 
     async def dial(self) -> End:
-        """Open a work connection, on which nothing is said yet.
+        """Open a work connection, without a byte on it yet.
 
         Raises:
-            OSError: there is none.
+            OSError: it cannot be opened.
         """
         assert self._door is not None  # noqa: S101 - orders come over a connection through it
         host, port = self._endpoint
@@ -462,7 +492,7 @@ class _Attachment:
             self._tunnel.open(self, frame)
 
     def _drain(self, control: ControlConnection, seconds: int) -> None:
-        """Leave a daemon that stops when it has stopped; what is open goes on until then."""
+        """Leave a stopping daemon when it has stopped; open streams go on until then."""
         if self._leaving is None:
             delay = min(seconds, _DRAIN_MOST_SECONDS) + _DRAIN_GRACE_SECONDS
             words = "the daemon is stopping"
@@ -488,7 +518,7 @@ def job_tunnel(
 
 
 def _outcome_of(error: OSError | TaskError) -> Outcome:
-    """Return what the daemon is told of a job that was not connected to."""
+    """Return the outcome for the daemon when a job cannot be connected."""
     if isinstance(error, TaskError):
         return Outcome.REFUSED
     if isinstance(error, TimeoutError):

@@ -1,1 +1,1 @@
-"""What a device measures of itself. What cannot be read is absent, and never 0."""
+"""The sensors of a device. An unreadable value is absent, and never 0."""

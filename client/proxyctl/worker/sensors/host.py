@@ -1,6 +1,6 @@
-"""Processor, memory, disk, temperature, and whether somebody sits at the device.
+"""Processor, memory, disk, temperature, and the presence of a user at the device.
 
-By what Linux shows in /proc and /sys, and the package `psutil` where that is there.
+The values come from /proc and /sys of Linux, and from the package `psutil` where it is installed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def memory_bytes() -> int:
 
 
 def free_disk_bytes(folder: Path) -> int:
-    """Return what is free where a folder is, for whoever runs this."""
+    """Return the free bytes where a folder is, for the user of this process."""
     return shutil.disk_usage(folder).free
 
 
@@ -77,9 +77,9 @@ def cpu_temperature() -> float | None:
 
 
 def idle_seconds() -> float | None:
-    """Return for how long nobody has touched the device; None if that cannot be seen.
+    """Return the time since a user touched the device; None if that is unknown.
 
-    By the last keystroke in any terminal, and by what the desktop tells logind.
+    The sources are the last keystroke in any terminal, and the desktop's report to logind.
     """
     spans = [*_terminals(), *_sessions()]
     return min(spans, default=None)
@@ -135,7 +135,7 @@ def _terminals() -> list[float]:
                 status = path.stat()
             except OSError:
                 continue
-            if status.st_uid != 0 or folder == "/dev/pts":  # nobody is logged in at the others
+            if status.st_uid != 0 or folder == "/dev/pts":  # the others have no user
                 found.append(max(0.0, now - status.st_atime))
     return found
 

@@ -45,14 +45,14 @@ class Gpu:
     use: float | None = None
 
     def fits(self, resources: Resources) -> bool:
-        """Say whether it is the model, and has the memory, that a job asks for."""
+        """Return whether it is the model, and has the memory, that a job asks for."""
         wanted = resources.gpu_model
         if wanted and not gpus.fits(wanted, self.name):
             return False
         return self.vram_mb * _MEBIBYTE >= resources.vram_gb * 1e9 * _SOLD_AS_SLACK
 
     def as_fields(self) -> dict[str, Any]:
-        """Return what the daemon is told of it."""
+        """Return its fields for the daemon."""
         return {
             "uuid": self.uuid,
             "name": self.name,

@@ -1,7 +1,7 @@
-"""What may go through the ports of jobs: how fast, and how much in a day of the device.
+"""The limits for the ports of jobs: the rate, and the bytes in a day of the device.
 
-A file says how much of the day is spent, and says it before it is: in steps, of which a killed
-agent loses the one that it was in. So the day's bound holds whatever happens to the agent.
+A file says how much of the day is spent, and says it before it is: it does so in steps, and a
+killed agent loses the rest of one step. So the day's bound holds even if the agent is killed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# So much is written down as spent at once: a file a second at a gigabit a second.
+# The file counts this many bytes as spent in one step: a file a second at a gigabit a second.
 STEP_BYTES: Final = 128 << 20
 _STEPS_LEAST: Final = 64  # of a day; a small allowance goes in smaller steps
-_RETRY_SECONDS: Final = (
-    10.0  # behind a file that cannot be written; whoever is outside sets the pace
-)
-_BURST_SECONDS: Final = 0.5  # a page comes at once, and whoever watches the line sees the bound
+_RETRY_SECONDS: Final = 10.0  # behind a file that cannot be written; the users outside set the pace
+_BURST_SECONDS: Final = 0.5  # a page comes in one burst, and the bound still shows in each second
 
 
 class Allowance:
@@ -69,10 +67,11 @@ class Allowance:
     def left(self) -> int:
         """Return how many bytes may go through now, at least; 0 when the day's are spent.
 
-        It is less than what is left of the day: what is returned is written down.
+        It is less than the rest of the day: the file counts the returned bytes as spent.
         """
         self._turn()
-        # A day that is spent is in the file already: who knocks then must cost the disk nothing.
+        # A day that is spent is in the file already: a user that connects then must cost the disk
+        # nothing.
         if self.spent >= self._noted < self.bytes_per_day and self._monotonic() >= self._tries_at:
             self._note(min(self.spent + self._step, self.bytes_per_day))
         return max(0, self._noted - self.spent)
@@ -83,7 +82,7 @@ class Allowance:
         return self._pace.take(size)
 
     def close(self) -> None:
-        """Write down what was really spent."""
+        """Write the true number of spent bytes to the file."""
         if self._noted > self.spent:
             self._note(self.spent)
 
@@ -94,7 +93,7 @@ class Allowance:
             self._day, self.spent, self._noted = day, 0, 0
 
     def _note(self, spent: int) -> None:
-        """Have the file say that so much is spent; where it cannot, nothing more goes through."""
+        """Write a number of spent bytes to the file; if that fails, nothing more goes through."""
         try:
             files.write(self._path, {"day": self._day, "spent_bytes": spent})
         except files.FileError as error:

@@ -1,8 +1,8 @@
-"""What this device has taken on, and how far it is with each: on disk before it is done.
+"""The attempts that this device has taken, and the state of each: on disk before the work is done.
 
-Each attempt has a folder, and its entry is a file there that is replaced whole. A folder without
-an entry was made by an agent that was killed at once, before it had told anybody: it is removed.
-The disk is waited for only once there is something that others have heard of.
+Each attempt has a folder, and its entry is a file there that is replaced whole. A folder without an
+entry was made by an agent that was killed right then, before it had sent anything: it is removed.
+The program waits for the disk only once the daemon or the buyer knows of the attempt.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Stop:
 
     Attributes:
         reason: in words.
-        kind: the daemon is told that it failed, of this kind; empty if the daemon does not want to
-            hear of it any more.
+        kind: the kind of the failure for the daemon; empty if the daemon wants no report of it any
+            more.
         grace_s: how long the job may take to end by itself.
     """
 
@@ -52,7 +52,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Report:
-    """What the daemon is told at last, until it has it.
+    """The last report to the daemon, which is sent until the daemon has it.
 
     Attributes:
         verb: "complete" or "fail".
@@ -68,15 +68,15 @@ class Entry:
     """One attempt.
 
     Attributes:
-        work: what the daemon has given, as it gave it.
+        work: the job as the daemon gave it.
         state: how far it is.
         boot: `boot_id` of when it was taken.
         taken_at: `boot_seconds` of when it was taken; None as agents before did not write it.
-        gpus: identifiers of those that are granted to it.
+        gpus: identifiers of the granted GPUs.
         is_start_known: the daemon knows that it has started.
         is_ready_known: the daemon knows that it can be used.
         stop: why it is to end, if it is.
-        report: what came of it, once that is known.
+        report: the report for the daemon, once it is known.
     """
 
     work: dict[str, Any] = field(repr=False)
@@ -96,7 +96,7 @@ class Entry:
 
     @property
     def attempt(self) -> int:
-        """Which attempt at it this is, from 1."""
+        """The number of this attempt at the job, from 1."""
         return int(self.work["attempt"])
 
     @property
@@ -181,7 +181,7 @@ class Journal:
     def move(self, entry: Entry, state: State, **changes: object) -> Entry:
         """Return the entry of the next state, once it is in its file.
 
-        It outlives a loss of power, too, unless it is one of `UNHEARD`.
+        It also outlives a loss of power, unless the state is one of `UNHEARD`.
 
         Raises:
             FileError: it cannot be written down.

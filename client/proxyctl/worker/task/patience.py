@@ -46,7 +46,7 @@ class Patience:
         seconds: that are left.
         is_stopped: says that the attempt is not wanted any more.
         grace_seconds: for all servers of one kind together.
-        bytes_per_second_min: as many bytes of theirs buy a second more.
+        bytes_per_second_min: this number of their bytes buys one second more.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ _GONE: Final = (b"Z", b"X", b"x")
 
 
 def boot_id() -> str:
-    """Return what is another after each start of the machine."""
+    """Return an identifier that changes with each start of the machine."""
     with open(_BOOT_ID, encoding="ascii") as file:  # noqa: PTH123 - the supervisor is spared pathlib
         return file.read().strip()
 
@@ -83,9 +83,9 @@ class Identity:
         return asdict(self)
 
     def is_alive(self) -> bool:
-        """Say whether it still runs."""
+        """Return whether it still runs."""
         return self.boot == boot_id() and start_time(self.pid) == self.started
 
     def send(self, number: int) -> None:
-        """Send it a signal, and nothing to whoever has its number now."""
+        """Send it a signal, unless another process has its number now."""
         send(self.pid, number, lambda _: self.is_alive())

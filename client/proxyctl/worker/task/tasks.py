@@ -1,4 +1,4 @@
-"""From what the daemon gives to what an executor is asked for, if the owner lends that."""
+"""Makes the task for an executor from the daemon's work, if the owner lends enough for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INTERPRETERS: Final = {"python3": ("python3", "-u"), "bash": ("bash",)}
 
 
 def resources_wanted(work: dict[str, object]) -> Resources:
-    """Return what a job needs; nothing, if what it says cannot be understood."""
+    """Return the needs of a job; none if they cannot be understood."""
     stored = work.get("resources")
     try:
         return resources_of(stored) if isinstance(stored, dict) else Resources()
@@ -45,7 +45,7 @@ def payload_of_work(work: dict[str, object]) -> Payload:
     """
     stored = work.get("payload")
     if not isinstance(stored, dict):
-        raise TaskError("refused", "the job says nothing that could be run")
+        raise TaskError("refused", "the job names no program to run")
     try:
         payload = payload_of(stored)
         check(payload, str(work.get("job_type")))

@@ -19,4 +19,4 @@ def test_the_client_starts_and_reports_a_missing_cluster(tmp_path: Path) -> None
     command = [*python(_CLIENT), str(exchange)]
     done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.endswith("no kubeconfig is named, and this is no pod of a cluster\n")
+    assert done.stderr.endswith("settings name no kubeconfig, and this is no pod of a cluster\n")

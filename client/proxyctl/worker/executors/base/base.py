@@ -1,10 +1,11 @@
-"""What the agent asks of a sandbox, and what the two tell each other.
+"""The interface between the agent and a sandbox, and their records.
 
-An executor makes ready and cleans up; it starts nothing. What it has made ready is a `Launch`,
-which the supervisor of the attempt starts: so a job outlives the agent, and its executor, too.
+An executor makes ready and cleans up; it starts nothing. The result of the preparation is a
+`Launch`, which the supervisor of the attempt starts: so a job outlives the agent and its executor.
 
 Every method blocks, and is called from a thread. All of them may be called again after the agent
-was killed at any point: what an attempt has left behind is found by its identifier alone.
+was killed at any point: the identifier of an attempt is enough to find everything that it has left
+behind.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ STATUS = "status"  # a file, where a sandbox writes down how it got on
 # Where a program of another user finds folders that are below one which only root may enter.
 PLACES = "/mnt"
 
-# What engines end with, like shells, where the program is not there, or cannot be run: it is its
-# buyer who has named it.
+# Status of engines and shells for a program that is not there, or cannot be run: the buyer has
+# named it.
 CANNOT_BE_RUN = frozenset((126, 127))
 # How bubblewrap begins the line that tells of that; its status is 1 as for all else.
 CANNOT_BE_RUN_LINE = b"bwrap: execvp "
 
-_FIRST_BYTES = 4096  # of what bubblewrap says before it has started anything: a line or two
+_FIRST_BYTES = 4096  # of bubblewrap's output before it has started anything: a line or two
 
-# How a job learns which attempt it is, and how an executor finds again what it has started.
+# The variable with the identifier of the attempt. An executor also finds its processes by it.
 LABEL = "PROXYD_ATTEMPT"
 
 
@@ -42,8 +43,8 @@ class TaskError(Exception):
     """An attempt cannot be run here.
 
     Args:
-        kind: what the daemon is told: "host", "image", "input", "refused" or "job".
-        message: for the person who reads it.
+        kind: the word for the daemon: "host", "image", "input", "refused" or "job".
+        message: for a person.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -54,13 +55,13 @@ class TaskError(Exception):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one attempt may use.
+    """The limits of one attempt.
 
     Attributes:
         cores: of processor time, in parts of a core.
         memory_bytes: of all its processes together, swap and temporary files among them.
         disk_bytes: of all it writes into its folder.
-        processes: and threads, at once.
+        processes: and threads, at the same time.
         seconds: from its start to its end.
     """
 
@@ -85,7 +86,7 @@ class Task:
         env: of the job alone, with its secrets.
         network: "none" or "egress".
         gpus: identifiers (UUIDs) of those granted, to this attempt alone.
-        bounds: what it may use.
+        bounds: its limits.
         ports: that it says it listens on.
         root: an unpacked image to run on instead of the host's programs, if there is one.
     """
@@ -105,11 +106,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Launch:
-    """What the supervisor starts.
+    """The program that the supervisor starts, and its surroundings.
 
     In this order: files, gate, control groups, limits, places, user, program. The program gets
     descriptors 0 (/dev/null), 1 and 2 (pipes), those of `files` and that of `gate`, and no others:
-    what else is open would be the job's.
+    the job would inherit any other open descriptor.
 
     Attributes:
         argv: the program and its arguments.
@@ -121,18 +122,18 @@ class Launch:
             `GATE` in the attempt's folder; the program waits there until `Executor.attach`. None
             for no gate.
         status: a descriptor by number, to be opened for writing on the file `STATUS` in the
-            attempt's folder: the program writes "exit-code" there once what it was to start has
-            run. If it never does, the sandbox could not be started, or that program not be run
+            attempt's folder: the program writes "exit-code" there once the job's program has run.
+            If it never does, the sandbox could not be started, or that program not be run
             (`CANNOT_BE_RUN_LINE`). None for a program that says nothing of the kind.
         cgroups: files into which the process writes "0" before it becomes the program; if one of
             them cannot be written the attempt must not start.
         rlimits: (resource, soft, hard), set before it becomes the program.
-        places: (folder, name), each laid to `PLACES`/name, which nobody but the program sees.
-        user: that the program is, and its group, if root starts it as somebody else.
+        places: (folder, name), each mounted at `PLACES`/name, which only the program sees.
+        user: of the program, and its group, if root starts it as another user.
         disk_bytes: that may be in `WORK`; the supervisor adds them up and ends the job. 0 where
             the executor sees to it by itself.
-        is_asked_inside: the program would end with the job at a SIGTERM of its own, so that whoever
-            asks the job to end calls `family.ask` instead.
+        is_asked_inside: the program would end with the job at a SIGTERM of its own, so the caller
+            asks the job to end by `family.ask` instead.
         sweep_seconds: how long what the program leaves behind may take to end by itself, before the
             supervisor kills it.
     """
@@ -190,10 +191,10 @@ class Finding:
     Attributes:
         id: a short name that does not change, such as "user-namespaces".
         is_met: whether it is there.
-        actual: what is there.
-        needed: what must be there.
-        why: what it is needed for.
-        remedy: what the owner can do, as a command where there is one; empty when it is met.
+        actual: the present state.
+        needed: the needed state.
+        why: the reason for the need.
+        remedy: for the owner, as a command where one exists; empty when it is met.
     """
 
     id: str
@@ -206,21 +207,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ending:
-    """What is known of an attempt's end or use beside its exit status; None for what is not known.
+    """The end or the use of an attempt beside its exit status; None for unknown values.
 
     Attributes:
         is_out_of_memory: a process of it was killed because it had used up its memory.
         is_out_of_disk: it was ended because it had written more than it may.
         cpu_seconds: of processor time that it has used.
-        max_memory_bytes: the most that it has used at once.
+        max_memory_bytes: the most that it used in one moment.
         is_unstarted: an engine has its container, or a node its walls, and has never started the
             program in it; why not, the exit status tells.
-        message: for the person who reads it, if there is something to say.
-        client: of which engine the supervisor had started a client, which ends by no signal of the
-            job's: one that has ended it says nothing of the job. Empty if it was the job itself.
-        lost: what ran it went away (the engine, or the client that was attached to it), in words:
-            its exit status says nothing then, and the device is to blame, not the job. Empty if
-            that did not happen.
+        message: for a person, if there is a message.
+        client: the engine whose client the supervisor had started; empty if it started the job
+            itself. No signal of the job ends a client, so a signal that ended the client proves
+            nothing about the job.
+        lost: the engine, or the client that was attached to it, went away, in words: its exit
+            status says nothing then, and the device is to blame, not the job. Empty if that did not
+            happen.
     """
 
     is_out_of_memory: bool = False
@@ -234,9 +236,9 @@ class Ending:
 
 
 def names_no_program(log: Path) -> bool:
-    """Say whether a sandbox tells that the program is not there, in what it has printed to stderr.
+    """Return whether a sandbox reports a missing program on stderr.
 
-    To be asked of one that has started nothing: all of the lines are its own then.
+    For a sandbox that has started nothing: all of the lines are its own then.
     """
     try:
         with log.open("rb") as file:
@@ -252,10 +254,10 @@ class Executor(Protocol):
     name: str
 
     def check(self) -> list[Finding]:
-        """Say what it needs, and whether that is there; it can be used when all of it is."""
+        """Return its needs and their state; it can be used when all needs are met."""
 
     def prepare(self, task: Task) -> Launch:
-        """Make everything ready, and return what is to be started.
+        """Prepare an attempt, and return the launch for the supervisor.
 
         Raises:
             TaskError: it cannot be run here; nothing is left behind.
@@ -264,45 +266,46 @@ class Executor(Protocol):
     def attach(self, task: Task, pid: int) -> None:
         """Take up an attempt whose program has just been started, or runs since before this agent.
 
-        What must be watched or served beside the job starts here, and the gate is opened.
+        Watchers and servers beside the job start here, and the gate is opened.
 
         Args:
-            task: the one that was prepared.
+            task: the prepared one.
             pid: of the program (`Launch.argv`), which the supervisor has started.
 
         Raises:
-            TaskError: it cannot go on; whoever called ends it by `stop`.
+            TaskError: it cannot go on; the caller ends it by `stop`.
         """
 
     def can_reach_ports(self) -> bool:
-        """Say whether `connect` works here; else `prepare` refuses a task with ports."""
+        """Return whether `connect` works here; else `prepare` refuses a task with ports."""
 
     def connect(self, attempt_id: str, port: int) -> socket.socket:
         """Return a socket to a port on which a job listens, on its own 127.0.0.1.
 
-        It does not block, and its connect is done or still under way. Which ports may be reached is
-        for the caller to have looked up.
+        It does not block, and its connect is done or still under way. The caller has to check that
+        the port may be reached.
 
         Raises:
-            OSError: nobody listens there (ConnectionRefusedError), or nothing of the job runs.
+            OSError: no program listens there (ConnectionRefusedError), or no process of the job
+                runs.
             TaskError: this executor cannot do that (`can_reach_ports`).
         """
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask the job to end, and end all of it after so many seconds; return when nothing runs."""
+        """Ask the job to end, and kill it after the grace; return when no process runs."""
 
     def running(self) -> set[str]:
-        """Return the attempts of which anything runs, whoever has started them."""
+        """Return the attempts that have a running process, also those of other starters."""
 
     def left(self) -> set[str]:
-        """Return the attempts of which there is anything that `clean` removes, run or not.
+        """Return the attempts that have something for `clean`, running or not.
 
         Raises:
-            TaskError: nobody knows.
+            TaskError: it is unknown.
         """
 
     def ended(self, attempt_id: str) -> Ending:
-        """Say what is known of an attempt, while it runs or after it, until it is cleaned."""
+        """Return the end or the use of an attempt, as far as known, until it is cleaned."""
 
     def clean(self, attempt_id: str) -> None:
         """Remove all that `prepare` and the job have left outside the attempt's folder."""

@@ -9,7 +9,7 @@ from typing import Final
 from proxyctl.worker.executors.base.base import TaskError
 
 _DRIVER: Final = Path("/proc/driver/nvidia/gpus")
-# Of the driver as a whole: what any program needs beside the card itself, where it is there.
+# Of the driver as a whole: the nodes that every program needs beside the card, where they exist.
 _SHARED: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 
 

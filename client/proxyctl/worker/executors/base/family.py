@@ -1,7 +1,7 @@
 """Processes of a sandbox as they are seen from outside: which is its first one, which are inside.
 
 Whether a process is inside is read from the kernel, by its numbers in the namespaces of processes
-that it is in; what a job says of itself, its command line above all, tells nothing.
+that it is in; the words of a job, above all its command line, prove nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def first_process(pid: int) -> int:
     """Return process 1 of the sandbox that a process becomes.
 
     Args:
-        pid: what the supervisor has started.
+        pid: the process that the supervisor has started.
 
     Raises:
-        TaskError: there is none; the sandbox could not be made, or the job has ended already.
+        TaskError: it does not exist; the sandbox could not be made, or the job has ended already.
     """
     deadline = time.monotonic() + BIRTH_SECONDS
     while time.monotonic() < deadline:
@@ -54,23 +54,23 @@ def ask(pid: int) -> None:
 
 
 def is_inside(pid: int) -> bool:
-    """Say whether a process is inside a sandbox, and not the first one there."""
+    """Return whether a process is inside a sandbox, and not the first one there."""
     return _depth_and_number(Path("/proc", str(pid)))[1] > 1
 
 
 def is_outside(pid: int) -> bool:
-    """Say whether a process is in no namespace but the machine's."""
+    """Return whether a process is in no namespace but the machine's."""
     return _depth_and_number(Path("/proc", str(pid)))[0] == 1
 
 
 def is_first(folder: Path) -> bool:
-    """Say whether a process, named by its folder in /proc, is process 1 of a sandbox."""
+    """Return whether a process, named by its folder in /proc, is process 1 of a sandbox."""
     depth, number = _depth_and_number(folder)
     return depth >= _DEPTH and number == 1
 
 
 def is_alive(folder: Path) -> bool:
-    """Say whether a process, named by its folder in /proc, runs: one nobody waits for does not."""
+    """Return whether a process, named by its folder in /proc, runs; a zombie does not."""
     with suppress(OSError):
         state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
         return state not in (b"Z", b"X", b"x")

@@ -23,16 +23,16 @@ class NoExecutor:
     entry of the journal names it.
 
     Args:
-        words: what is missing.
+        words: the missing part.
     """
 
     name = "none"
 
     def __init__(self, words: str) -> None:
-        self._words = f"what the job was begun with is not on this device any more: {words}"
+        self._words = f"the sandbox of the job is not on this device any more: {words}"
 
     def check(self) -> list[Finding]:
-        """Return nothing: nobody asks what it needs."""
+        """Return nothing: no caller needs its needs."""
         return []
 
     def prepare(self, task: Task) -> Launch:  # noqa: ARG002 - for none
@@ -52,7 +52,7 @@ class NoExecutor:
         raise TaskError("host", self._words)
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Do nothing; the supervisor is asked next."""
+        """Do nothing; the caller asks the supervisor next."""
 
     def running(self) -> set[str]:
         """Return nothing."""
@@ -63,7 +63,7 @@ class NoExecutor:
         return set()
 
     def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - the same of all
-        """Say that it went away: what the program printed or returned may be anything."""
+        """Return that it went away: the output and the status of the program prove nothing."""
         return Ending(lost=self._words)
 
     def clean(self, attempt_id: str) -> None:

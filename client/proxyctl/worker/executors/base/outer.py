@@ -5,8 +5,8 @@ have that process forget the signal at its parent's death. Therefore the sandbox
 namespace of processes, whose process 1 the job does not see: bubblewrap itself. When the supervisor
 ends, the kernel ends that process, and with it all that is in the namespace, however deep.
 
-The outer user namespace has limits of its own (man page namespaces, section 7: /proc/sys/user).
-What processes within use counts for the owner of the device, too, who would have nothing left.
+The outer user namespace has limits of its own (man page namespaces, section 7: /proc/sys/user). The
+use of the processes within also counts for the owner of the device, who would have nothing left.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-# Of what the kernel grants to one user, the part of one job. The rest is for the owner's programs.
+# The part of one job in the kernel's limits for one user. The rest is for the owner's programs.
 _SHARE: Final = 8
 # Kernel versions differ in the defaults; these are the ones of Linux 2.6 and later.
 _INOTIFY: Final = (("max_user_instances", 128), ("max_user_watches", 8_192))
 # Descriptors of one process of a job. A process may send descriptors to others until as many as
 # its own limit are under way, of all processes of its user: 1,024 is what the owner's have.
 _FILES_MAX: Final = 512
-# Their limits are of a process; what is compared with them are sums over all of the user's.
+# Their limits are of a process; they are compared with sums over all processes of the user.
 _COUNTED_PER_USER: Final = (
     resource.RLIMIT_MEMLOCK,
     resource.RLIMIT_MSGQUEUE,
@@ -43,7 +43,7 @@ exec "$@"
 
 
 def around(program: str) -> tuple[str, ...]:
-    """Return what is put before bubblewrap's command, so that it runs in the outer namespaces.
+    """Return the words before bubblewrap's command that run it in the outer namespaces.
 
     Args:
         program: bubblewrap's.

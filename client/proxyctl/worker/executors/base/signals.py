@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def send(pid: int, number: int, still: Callable[[int], bool]) -> None:
-    """Send a signal to a process, if it is still the one that was meant.
+    """Send a signal to a process, if its number still belongs to the same process.
 
     Args:
         pid: of the process.

@@ -1,12 +1,12 @@
 """Jobs under bubblewrap: namespaces of their own, made by an ordinary user, on the host's programs.
 
-What a job has: the host's `/usr` and its inputs to read, `/work` to write, an empty `/tmp`, no
-network but a loopback of its own, and no privilege whatever. bubblewrap is its process 1, and once
-more around that (`outer.py`). What it is told comes through a memory file, so that neither the job
+A job has the host's `/usr` and its inputs to read, `/work` to write, an empty `/tmp`, a network
+with only a loopback of its own, and no privileges. bubblewrap is its process 1, and once more
+around that (`outer.py`). bubblewrap reads its arguments from a memory file, so that neither the job
 nor others on the machine can read the job's secrets or the agent's folders in a command line.
 
-Started by root, a job is an ordinary user all the same, another one for each attempt: whoever is
-root in no more than its own namespaces would be the owner of root's files outside of them.
+Started by root, a job is an ordinary user all the same, another one for each attempt: a job that is
+root in its own namespaces would be the owner of root's files outside of them.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.limits.base import Admission, Limits
 
 PROGRAM: Final = "/usr/bin/bwrap"
-NOBODY: Final = 65534  # within; what that is outside depends on who runs the agent
+NOBODY: Final = 65534  # within; outside it is the agent's user, or one of its own
 SCOPE_LABEL: Final = "PROXYD_AGENT"  # beside the label: whose attempt it is
 
 TMP_SHARE: Final = 4  # /tmp holds a quarter of the job's memory, which it is a part of
-SHM_SHARE: Final = 2  # /dev/shm half: what data loaders of training put between their processes
-KILL_SECONDS: Final = 10.0  # until everything is gone after SIGKILL; longer means a sick kernel
+SHM_SHARE: Final = 2  # /dev/shm half: data loaders of training exchange data there
+KILL_SECONDS: Final = 10.0  # until all processes are gone after SIGKILL; longer means a sick kernel
 
 # Descriptors of a launch.
 _ARGS, _SECCOMP, _GATE, _PASSWD, _GROUP, _STATUS = 10, 11, 12, 13, 14, 15
@@ -83,9 +83,9 @@ _HIDDEN: Final = "/usr/local/etc"
 _OWN: Final = frozenset(("proc", "dev", "sys", "tmp", "work", "inputs", "run"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# Root's way, if systemd holds the limits: `PLACES`, which the job's user can reach, whatever
-# folders the agent keeps to itself. Otherwise the supervisor does the same, without a program for
-# each step. The arguments are: folder, name, and so on, "--", the program.
+# Root's way, if systemd holds the limits: `PLACES`, which the job's user can reach, in spite of the
+# agent's private folders. Otherwise the supervisor does the same, without a program for each step.
+# The arguments are: folder, name, and so on, "--", the program.
 _AS_ROOT: Final = """
 set -e
 /bin/mount -t tmpfs -o mode=0755,nosuid,nodev,size=64k none /mnt
@@ -111,7 +111,7 @@ sudo systemctl reload apparmor"""
 
 
 class JobNetwork(Protocol):
-    """What gives jobs a way out; see `egress.py`."""
+    """Gives jobs a way out; see `egress.py`."""
 
     def open(self, attempt_id: str, pid: int) -> None:
         """Serve the job whose network namespace a process is in; raises TaskError."""
@@ -130,7 +130,7 @@ class BwrapExecutor:
         limits: hold the bounds of jobs.
         network: gives jobs a way out; None if the owner does not want that.
         program: bubblewrap's.
-        scope: of the agent: what other agents have started is none of its.
+        scope: of the agent: jobs of other agents are left alone.
     """
 
     name = "bwrap"
@@ -150,7 +150,7 @@ class BwrapExecutor:
         self._spaces = Spaces()
 
     def check(self) -> list[Finding]:
-        """Say whether a job could run, by running one that does nothing."""
+        """Return whether a job could run, by running one that does nothing."""
         findings = [_check_processor(), self._check_program()]
         if all(each.is_met for each in findings):
             findings.append(self._check_namespaces())
@@ -175,7 +175,7 @@ class BwrapExecutor:
         arguments += ["--json-status-fd", str(_STATUS)]
         if gate is not None:
             arguments += ["--block-fd", str(gate)]
-        # What makes the limits needs root's rights, if it is a program, so it comes first then.
+        # A program that makes the limits needs root's rights, so it comes first.
         is_within = is_root and not admission.prefix
         before = admission.prefix if not is_root or is_within else _before(task, admission)
         return Launch(
@@ -204,7 +204,7 @@ class BwrapExecutor:
         if self._network is None:
             raise TaskError("refused", "the owner of this device gives jobs no network")
         self._network.open(task.attempt_id, first_process(pid))
-        # Nobody waits there any more if it was opened before, by an agent that has ended.
+        # If an earlier agent has opened it already, no process waits there any more.
         with suppress(OSError):
             gate = os.open(task.folder / GATE, os.O_WRONLY | os.O_NONBLOCK)
             try:
@@ -221,7 +221,7 @@ class BwrapExecutor:
         return self._spaces.connect(attempt_id, port, lambda: self._first(attempt_id))
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Send SIGTERM to all of the job, and SIGKILL to what is left."""
+        """Send SIGTERM to all of the job, and SIGKILL to the rest after the grace."""
         if grace_s > 0:
             for pid in self._processes(attempt_id):
                 if is_inside(pid):
@@ -246,7 +246,7 @@ class BwrapExecutor:
         return {*self._limits.attempts(), *self._sandboxes()}
 
     def ended(self, attempt_id: str) -> Ending:
-        """Say what the limits have counted; the disk is the supervisor's to tell."""
+        """Return the counts of the limits; the supervisor counts the disk."""
         return self._limits.ended(attempt_id)
 
     def clean(self, attempt_id: str) -> None:
@@ -255,7 +255,7 @@ class BwrapExecutor:
         self._limits.clean(attempt_id)
 
     def close(self) -> None:
-        """Let go of namespaces; the way out belongs to whoever has made it, and the jobs run on."""
+        """Close the namespaces; the maker of the way out closes it, and the jobs run on."""
         self._spaces.close()
 
     def _command(self, task: Task) -> tuple[str, ...]:
@@ -285,8 +285,8 @@ class BwrapExecutor:
             raise TaskError("refused", "the owner of this device gives jobs no network")
 
     def _kill(self, attempt_id: str) -> None:
-        # With its process 1 the kernel ends all of a namespace, whatever it does; the group has
-        # what had not got into one.
+        # When process 1 of a namespace ends, the kernel ends all its processes; the group has what
+        # had not got into one.
         for pid in self._processes(attempt_id):
             if not is_inside(pid):
                 send(pid, signal.SIGKILL, lambda each: each in self._processes(attempt_id))
@@ -304,7 +304,7 @@ class BwrapExecutor:
     def _sandboxes(self) -> dict[str, list[int]]:
         """Return the outermost processes of sandboxes by attempt.
 
-        What a job says of itself is not believed, nor another user: only processes of ours that
+        The words of a job prove nothing, nor do those of another user: only processes of ours that
         are in no namespace but the machine's count.
         """
         sandboxes: dict[str, list[int]] = {}
@@ -357,7 +357,7 @@ class BwrapExecutor:
 
 
 def _folders(task: Task) -> tuple[tuple[str, str], ...]:
-    """Return the attempt's folders, and how they are called in `PLACES`."""
+    """Return the attempt's folders, and their names in `PLACES`."""
     folders = [(str(task.folder / WORK), WORK), (str(task.folder / INPUTS), INPUTS)]
     if task.root is not None:
         folders.append((str(task.root), "root"))
@@ -365,7 +365,7 @@ def _folders(task: Task) -> tuple[tuple[str, str], ...]:
 
 
 def _before(task: Task, admission: Admission) -> tuple[str, ...]:
-    """Return what becomes bubblewrap in the end, started by root."""
+    """Return the words before bubblewrap's command, for a start by root."""
     return (
         *admission.prefix,
         *("/usr/bin/unshare", "--mount", "--", "/bin/sh", "-c", _AS_ROOT, "sh"),
@@ -376,7 +376,7 @@ def _before(task: Task, admission: Admission) -> tuple[str, ...]:
 
 
 def _as_user(uid: int) -> tuple[str, ...]:
-    """Return what root puts before a program that is to be somebody else's."""
+    """Return the words before a program that root starts as another user."""
     name = str(uid)
     return ("/usr/bin/setpriv", "--reuid", name, "--regid", name, "--clear-groups", "--")
 
@@ -428,7 +428,7 @@ def _root(task: Task, places: dict[str, str]) -> list[str]:
 
 
 def _without(folder: str) -> tuple[str, ...]:
-    """Return what has a job see an empty folder in the place of one of the host."""
+    """Return the arguments that show a job an empty folder in the place of the host's."""
     if not Path(folder).is_dir():
         return ()
     return ("--perms", "0755", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder)

@@ -1,10 +1,9 @@
 """A way out for jobs, where both the buyer and the owner of the device want one.
 
 A job has a network namespace with nothing but a loopback. On a port of that the agent listens
-(`netns.py`), with a proxy that speaks SOCKS5 and HTTP; so nothing leaves but what was judged here,
-by the same judges that hold for connections of strangers through an exit: public addresses alone,
-no mail, nothing of the owner's home. A name is looked up once, and what was judged is what is
-dialled.
+(`netns.py`), with a proxy that speaks SOCKS5 and HTTP; so every connection is judged here, by the
+same judges as connections of strangers through an exit: public addresses alone, no mail, nothing of
+the owner's home. A name is looked up once, and only judged addresses are dialled.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CONNECTIONS_MAX: Final = 64  # of one job at once; a client of packages opens a 
 HANDSHAKE_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 600.0  # without a byte either way; a download that stands still is over
 CHUNK_BYTES: Final = 64 << 10  # read at once, and all that is kept of a connection
-BURST_SECONDS: Final = 0.5  # of the rate: so much may go at once
+BURST_SECONDS: Final = 0.5  # of the rate: the bytes that may go in one moment
 _START_SECONDS: Final = 10.0
 _SPARE_SECONDS: Final = 2.0  # for connections that are cut to notice it
 
@@ -51,14 +50,14 @@ _USED_UP: Final = (2, "403 Forbidden", "the job has used up the bytes that it ma
 
 
 class Rules(NamedTuple):
-    """What one job may do.
+    """The limits of one job's way out.
 
     Attributes:
         bytes_per_second: both ways together.
         max_bytes: both ways together, in all of its time.
     """
 
-    bytes_per_second: int = 12_500_000  # 100 Mbit/s: a tenth of what many homes have
+    bytes_per_second: int = 12_500_000  # 100 Mbit/s: a tenth of many home lines
     max_bytes: int = 50_000_000_000
 
 
@@ -79,7 +78,7 @@ class Egress:
         self._jobs: dict[str, _Job] = {}
 
     def env(self) -> dict[str, str]:
-        """Return the variables by which programs find a proxy."""
+        """Return the variables that name the proxy to programs."""
         http, socks = f"http://127.0.0.1:{PORT}", f"socks5h://127.0.0.1:{PORT}"
         variables = {"HTTP_PROXY": http, "HTTPS_PROXY": http, "ALL_PROXY": socks}
         variables["NO_PROXY"] = "localhost,127.0.0.1"
@@ -110,7 +109,7 @@ class Egress:
             except (OSError, futures.TimeoutError) as error:
                 listening.close()
                 raise TaskError("host", f"the job's network cannot be served: {error}") from None
-            self._jobs[attempt_id] = job  # once it is: who tries again must not find it served
+            self._jobs[attempt_id] = job  # not before: a second try must not find it unserved
 
     def close(self, attempt_id: str) -> None:
         """Serve a job no more, and cut its connections."""
@@ -125,7 +124,7 @@ class Egress:
         return job.used if job else 0
 
     def stop(self) -> None:
-        """Serve nobody any more, and end the thread."""
+        """Serve no job any more, and end the thread."""
         for attempt_id in list(self._jobs):
             self.close(attempt_id)
         with self._lock:
@@ -148,7 +147,7 @@ class Egress:
 
 
 class _Flow:
-    """What one connection has moved, both ways together."""
+    """The bytes of one connection, both ways together."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -194,11 +193,12 @@ class _Job:
         task = self._loop.create_task(self._connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # A task that is cancelled before its first step never comes to close what it was given.
+        # A task that is cancelled before its first step closes nothing, so this closes the
+        # connection.
         task.add_done_callback(lambda _: writer.close())
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A job may say what it likes, and go when it likes: none of it is a fault of this agent.
+        # A job may send any bytes, and end at any time: none of it is a fault of this agent.
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             try:
                 await self._serve(reader, writer)
@@ -312,7 +312,7 @@ def _refuse(writer: asyncio.StreamWriter, refusal: tuple[int, str, str], *, is_s
 
 
 async def _within(seconds: float, reading: Coroutine[object, object, bytes]) -> bytes:
-    """Wait for bytes; OSError after so many seconds."""
+    """Wait for bytes; raise OSError after a time."""
     task = asyncio.get_running_loop().create_task(reading)
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -324,8 +324,8 @@ async def _within(seconds: float, reading: Coroutine[object, object, bytes]) -> 
 
 
 async def _end_all() -> None:
-    """End what is left in this loop: connections that were just being taken."""
-    await asyncio.sleep(0)  # asyncio closes a socket of which it has begun to make a transport
+    """End the tasks that are left in this loop: connections that were just accepted."""
+    await asyncio.sleep(0)  # asyncio closes a socket whose transport it has begun to make
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Programs of a few instructions, for places where nobody knows what an image holds."""
+"""Programs of a few instructions, for images whose content is unknown."""
 
 from __future__ import annotations
 

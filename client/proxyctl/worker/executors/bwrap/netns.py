@@ -72,7 +72,7 @@ def open_space(pid: int) -> int:
 
 
 class Spaces:
-    """The network namespaces of jobs that somebody connects to, open until the jobs end."""
+    """The network namespaces of jobs with connections from outside, open until the jobs end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,11 +84,11 @@ class Spaces:
         Args:
             attempt_id: of the job.
             port: on 127.0.0.1, seen from within.
-            find: returns a process of the job, None if there is none.
+            find: returns a process of the job, None if no process runs.
 
         Raises:
-            OSError: nobody listens there (ConnectionRefusedError), or there is no such job any
-                more, or its namespace cannot be joined.
+            OSError: no program listens there (ConnectionRefusedError), or the job has ended, or its
+                namespace cannot be joined.
         """
         sock = self._socket(attempt_id, find)
         sock.setblocking(False)
@@ -100,7 +100,7 @@ class Spaces:
         return sock
 
     def forget(self, attempt_id: str) -> None:
-        """Let go of a job's namespace; harmless if there is none."""
+        """Close a job's namespace, if it is open."""
         with self._lock:
             maker = self._makers.pop(attempt_id, None)
         if maker is not None:
@@ -134,15 +134,15 @@ class Spaces:
             raise
         with self._lock:
             other = self._makers.setdefault(attempt_id, maker)
-        if other is not maker:  # somebody was quicker
+        if other is not maker:  # another thread was quicker
             maker.close()
-        elif find() is None:  # it has ended meanwhile, and nobody forgets it once more
+        elif find() is None:  # the job has ended meanwhile, and `forget` is not called again
             self.forget(attempt_id)
         return sock
 
 
 class _GoneError(OSError):
-    """What makes sockets has ended, or was told to."""
+    """The maker of sockets has ended, or was closed."""
 
 
 class _Maker:
@@ -272,9 +272,9 @@ def _make_one(space: int, make: Callable[[], socket.socket], channel: socket.soc
 
 
 def _make_sockets(space: int, channel: socket.socket) -> None:
-    """Make a socket in a namespace whenever somebody asks for one, until the other side ends."""
-    gc.disable()  # what is garbage now would close descriptors that are others by then
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are meant for the agent
+    """Make a socket in a namespace for each request, until the other side ends."""
+    gc.disable()  # a late collection would close reused descriptors
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the agent handles them
         signal.signal(each, signal.SIG_IGN)
     failure = b""
     try:
@@ -284,7 +284,7 @@ def _make_sockets(space: int, channel: socket.socket) -> None:
     # The agent's connections would stay open through this process, and its own end unseen.
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - nothing else is needed of them
         if int(name) != channel.fileno():
-            with suppress(OSError):  # what listed them is closed already
+            with suppress(OSError):  # the listing's own descriptor is closed already
                 os.close(int(name))
     while channel.recv(1):
         if failure:

@@ -1,7 +1,7 @@
-"""What a job asks of its way out: the first bytes of a connection, SOCKS5 or HTTP, without I/O.
+"""Reads a job's request to its way out from the first bytes of a connection, without I/O.
 
 No more of either than programs inside use: CONNECT without authentication, and plain HTTP requests
-with the whole address, of which each connection carries one.
+with the whole address, one on each connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HTTP_DONE: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class AskingError(Exception):
-    """What was asked is no request that is served here."""
+    """Bytes that are no request, or a request that is not served here."""
 
 
 class Wish(NamedTuple):
@@ -37,7 +37,7 @@ class Wish(NamedTuple):
     Attributes:
         host: an address, or a name.
         port: of the target.
-        head: what is sent to the target first.
+        head: the first bytes for the target.
     """
 
     host: Host
@@ -46,20 +46,20 @@ class Wish(NamedTuple):
 
 
 def socks_greeting_size(data: bytes) -> int:
-    """Return how many bytes the greeting has, of which two are there."""
+    """Return the size of the greeting, from its first two bytes."""
     return 2 + data[1]
 
 
 def socks_accepts(greeting: bytes) -> bool:
-    """Say whether a client goes without authentication."""
+    """Return whether a client goes without authentication."""
     return greeting[0] == _SOCKS_VERSION and 0 in greeting[2:]
 
 
 def socks_request_size(data: bytes) -> int:
-    """Return how many bytes the request has, of which five are there.
+    """Return the size of the request, from its first five bytes.
 
     Raises:
-        AskingError: it is none.
+        AskingError: the bytes are no request.
     """
     size = {_IPV4: 10, _IPV6: 22, _NAME: 7 + data[4]}.get(data[3])
     if data[0] != _SOCKS_VERSION or size is None:
@@ -119,7 +119,7 @@ def http_wish(head: bytes) -> tuple[bool, Wish]:
             raise AskingError("CONNECT without a port")
         return True, Wish(_host(host), port)
     if parts.scheme != "http":
-        raise AskingError("plain requests are served for http:// alone")
+        raise AskingError("plain requests are served for http:// only")
     path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
     kept = [line for line in lines[1:] if line and not _is_of_one_hop(line)]
     rewritten = [f"{method} {path} {version}", *kept, "Connection: close", "", ""]

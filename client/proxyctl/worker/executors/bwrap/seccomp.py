@@ -51,7 +51,7 @@ Instruction = bytes
 
 
 class _Rule(NamedTuple):
-    """What happens from this number on."""
+    """The code for the numbers from this one on."""
 
     start: int
     code: list[Instruction]
@@ -280,12 +280,12 @@ def _masked(argument: int, mask: int, value: int) -> dict[str, Any]:
 
 
 def _neither(first: int, second: int) -> list[tuple[int, int]]:
-    """Return (mask, value) pairs of which a number of 32 bits fits one if it is neither of two.
+    """Return (mask, value) pairs; a number of 32 bits that is neither of two fits one of them.
 
-    Engines can only say what is allowed, and cannot say "not equal" twice of one argument.
+    The rules of engines can only allow, and cannot compare one argument twice as "not equal".
     """
     differing = first ^ second
-    # Where both have the same bit, what has the other one is neither.
+    # Where both have the same bit, a number with the other bit is neither.
     alike = (1 << place for place in range(32) if not differing >> place & 1)
     pairs = [(bit, ~first & bit) for bit in alike]
     bits = [1 << place for place in range(32) if differing >> place & 1]

@@ -1,16 +1,16 @@
 """The system calls that a job may make: name, number on x86_64, number on aarch64.
 
-Numbers are the kernel's own (`syscall_64.tbl` of x86, and `asm-generic/unistd.h`).
-What is not here is refused; what is newer than all of this does not exist for a job, so that its
-libraries fall back to what they know. Not here on purpose, by what they would open:
+Numbers are the kernel's own (`syscall_64.tbl` of x86, and `asm-generic/unistd.h`). A call that is
+not listed is refused; newer calls do not exist for a job, so that its libraries fall back to older
+ones. These are left out on purpose:
 
 - other namespaces and file systems: mount, umount2, pivot_root, chroot, fsopen and its family,
   setns, unshare, name_to_handle_at, open_by_handle_at, quotactl;
 - other processes: ptrace, process_vm_readv, process_vm_writev, process_madvise, kcmp, pidfd_getfd,
   move_pages, migrate_pages;
-- wide doors into the kernel, by which most of its escapes have come: bpf, io_uring, userfaultfd,
+- large parts of the kernel, the way of most escapes: bpf, io_uring, userfaultfd,
   perf_event_open, keyctl and its family, fanotify_init, modify_ldt, vmsplice;
-- what is counted for the whole machine: io_setup, whose contexts are 65,536 in all;
+- calls with a limit for the whole machine: io_setup, whose contexts are 65,536 in all;
 - the machine: modules, kexec, reboot, swap, clocks, names of the host, I/O ports, its log.
 
 `CHECKED` are allowed by their arguments alone (`seccomp.py`).

@@ -1,4 +1,4 @@
-"""What a container uses, looked at from outside while it runs."""
+"""Measures the use of a container from outside while it runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from proxyctl.worker.executors.containers.trial import group_text
 if TYPE_CHECKING:
     from proxyctl.worker.executors.containers.engine import Engine
 
-_LOOK_SECONDS: Final = 1.0  # what it has used since the last look is not known after its end
-_GONE_LOOKS: Final = 10  # at a container that is gone, until its client is not waited for any more
-_STARTING_LOOKS: Final = 60  # the same of one that was not there yet; a busy engine takes seconds
+_LOOK_SECONDS: Final = 1.0  # the use since the last look is unknown after the end
+_GONE_LOOKS: Final = 10  # at a container that is gone, before its client is given up
+_STARTING_LOOKS: Final = 60  # the same before it is there; a busy engine takes seconds
 _NANOSECONDS: Final = 10**9
 _MICROSECONDS: Final = 10**6
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a container had used when it was looked at last; None for what cannot be read."""
+    """The use of a container at the last look; None for unreadable values."""
 
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
@@ -61,7 +61,7 @@ class ContainerWatch:
             self._thread.join()
 
     def has_client(self) -> bool:
-        """Say whether the client that is attached still runs."""
+        """Return whether the client that is attached still runs."""
         with suppress(OSError):
             return self._name.encode() in Path(f"/proc/{self._client}/cmdline").read_bytes()
         return False
@@ -91,7 +91,7 @@ class ContainerWatch:
 
 
 def usage_of(pid: int, before: Usage) -> Usage:
-    """Return what the control group of a process has used; what was known, if it is gone."""
+    """Return the use of a process's control group; the earlier values if the group is gone."""
     nanoseconds = group_text(pid, "cpuacct", "cpuacct.usage", "-")
     lines = dict(
         line.split() for line in group_text(pid, "cpu", "-", "cpu.stat").splitlines() if " " in line

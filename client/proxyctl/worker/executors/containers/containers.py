@@ -2,8 +2,8 @@
 
 `prepare` makes the container and starts nothing. The supervisor starts it, by the engine's own
 client, which stays attached and so hands the job's output to the supervisor's pipes; `guarded.py`
-ends the container when that client has ended. What an attempt has left behind is found by name and
-label alone, and another agent on the machine, with another folder, is left alone.
+ends the container when that client has ended. The executor finds leftovers of an attempt by name
+and label. It does not touch those of another agent on the machine, which has another folder.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
-import re
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,21 +21,15 @@ import proxyctl
 from proxyctl.worker.base import names
 from proxyctl.worker.executors.base.base import (
     CANNOT_BE_RUN,
-    GATE,
-    INPUTS,
-    WORK,
-    Bounds,
     Ending,
     Finding,
     Launch,
     Task,
     TaskError,
 )
-from proxyctl.worker.executors.base.family import is_alive
-from proxyctl.worker.executors.base.ownership import give_away
 from proxyctl.worker.executors.bwrap.netns import Spaces
-from proxyctl.worker.executors.containers import trial
-from proxyctl.worker.executors.containers.container_watch import ContainerWatch, Usage
+from proxyctl.worker.executors.containers.container_watch import Usage
+from proxyctl.worker.executors.containers.creation import Creation
 from proxyctl.worker.executors.containers.engine import (
     CALL_SECONDS,
     PROBE_SECONDS,
@@ -49,7 +40,17 @@ from proxyctl.worker.executors.containers.engine import (
     remove,
 )
 from proxyctl.worker.executors.containers.guarded import GIVE_UP_SECONDS
-from proxyctl.worker.executors.limits.base import file_bytes_of, require_sane
+from proxyctl.worker.executors.containers.naming import (
+    AGENT_LABEL,
+    NETWORK_PREFIX,
+    PREFIX,
+    is_network,
+    name_of,
+)
+from proxyctl.worker.executors.containers.networks import Networks
+from proxyctl.worker.executors.containers.suitability import Suitability
+from proxyctl.worker.executors.containers.watches import Watches
+from proxyctl.worker.executors.limits.base import require_sane
 
 if TYPE_CHECKING:
     import socket
@@ -58,28 +59,15 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.bwrap.bwrap import JobNetwork
     from proxyctl.worker.images.images import Images
 
-ATTEMPT_LABEL: Final = "proxyd.attempt"
-AGENT_LABEL: Final = "proxyd.agent"
-
-_PREFIX: Final = "proxyd-"  # of a container's name, before the attempt's identifier
-_NETWORK_PREFIX: Final = "proxyd-net-"  # the same of the container that has its network
-_ATTEMPT: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_VOLUME: Final = re.compile(r"(/[A-Za-z0-9._-]{1,255}){1,32}")
-_VOLUMES_MAX: Final = 16  # of an image; each becomes a file system in memory
-_OPEN_FILES: Final = 4096  # at once by one process; servers and data loaders take hundreds
-_USER_PROCESSES: Final = 32768  # what podman has left itself on a machine that gives root no more
 _GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
-_SHARES: Final = 64  # of 1,024: the owner's own programs go first
-_TMP: Final = "/tmp"  # noqa: S108 - the container's
 # States of a container whose program has not run.
 _NEVER_RAN: Final = frozenset(("created", "configured", "initialized"))
 _GATE: Final = 12  # a descriptor of the launch
-_KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
-# docker tells of an end after whoever is attached has seen it: on a busy machine, a second.
+_KILLED: Final = 128 + 9  # the status after SIGKILL
+# docker reports an end after the attached client has seen it: on a busy machine, a second later.
 _EVENT_LOOKS: Final = 10
 _EVENT_SECONDS: Final = 0.2
-_OVER: Final = ("exited", "stopped", "dead")  # whatever ended it, it was nobody here
+_OVER: Final = ("exited", "stopped", "dead")  # ended by another cause than this agent
 
 
 class Containers:
@@ -89,7 +77,7 @@ class Containers:
         engine: which.
         folder: the agent's; it tells its containers from those of another agent.
         has_gpus: whether this device lends GPUs, which an engine then has to know.
-        images: fetches the images of jobs; None where nobody runs any.
+        images: fetches the images of jobs; None if no images are fetched.
         network: gives jobs a way out; None if the owner does not want that.
     """
 
@@ -105,48 +93,35 @@ class Containers:
         self.name = engine.name
         self.engine = engine
         self.images = images
-        self._network = network
         self._folder = folder
-        self._has_gpus = has_gpus
-        self._agent = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-        self._findings: list[Finding] | None = None
-        self._checking = threading.Lock()
+        agent = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+        self._creation = Creation(engine, agent, has_gpus=has_gpus)
+        self._suitability = Suitability(engine, self._creation, folder)
+        self._networks = Networks(engine, self._creation, network)
+        self._watches = Watches(engine)
+        self._filter = ("--filter", f"label={AGENT_LABEL}={agent}")
         self._stopped: set[str] = set()  # by this agent, until they are cleaned
-        self._watches: dict[str, ContainerWatch] = {}  # until they are cleaned
-        self._lock = threading.Lock()
         self._spaces = Spaces()
 
     def check(self) -> list[Finding]:
-        """Say what it needs; a container is started and looked at from outside to be sure."""
-        with self._checking:
-            findings = self.engine.needs()
-            if all(each.is_met for each in findings):
-                if self._has_gpus:
-                    findings.append(_gpu_finding(self.name))
-                findings.append(self._try_one())
-            self._findings = findings
-        return findings
+        """Return what the engine needs, after a trial of a container with small limits."""
+        return self._suitability.check()
 
     def prepare(self, task: Task) -> Launch:
-        """Make the container of an attempt, and return how it is started.
+        """Make the container of an attempt, and return its launch.
 
         Raises:
             TaskError: it cannot be run here; nothing is left behind.
         """
-        name = _name(task.attempt_id)
+        name = name_of(task.attempt_id)
         require_sane(task.bounds)  # an engine takes a bound that it rounds to 0 for none
-        if task.network != "none" and (
-            self._network is None or not self.engine.can_share_network()
-        ):
-            raise TaskError("refused", f"this device gives jobs in {self.name} no network")
+        self._networks.refuse_if_unable(task)
         if task.ports and not self.engine.can_reach_ports():
             raise TaskError("refused", f"ports of jobs in {self.name} cannot be reached here")
-        self._refuse_if_useless()
+        self._suitability.require()
         self.clean(task.attempt_id)
         try:
-            if task.network != "none":
-                self._create_network(task)
-            self._create(task, name)
+            self._creation.create(task, self._networks.create(task))
         except TaskError:
             self.clean(task.attempt_id)
             raise
@@ -169,14 +144,9 @@ class Containers:
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Take up an attempt that runs: watch what it uses, and serve its network."""
-        with self._lock:
-            if task.attempt_id not in self._watches:
-                watch = ContainerWatch(self.engine, _name(task.attempt_id), pid)
-                self._watches[task.attempt_id] = watch
-                watch.start()
-        if task.network != "none":
-            self._open_network(task)
+        """Take up an attempt that runs: watch its use, and serve its network."""
+        self._watches.begin(task.attempt_id, pid)
+        self._networks.open(task)
 
     def can_reach_ports(self) -> bool:
         """Return what the engine says."""
@@ -184,18 +154,18 @@ class Containers:
 
     def connect(self, attempt_id: str, port: int) -> socket.socket:
         """Connect from within the network namespace of the attempt's container."""
-        name = _name(attempt_id)
+        name = name_of(attempt_id)
         if not self.engine.can_reach_ports():
             raise TaskError("refused", f"ports of jobs in {self.name} cannot be reached here")
         return self._spaces.connect(attempt_id, port, lambda: self._pid(name))
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask the job to end, and end all of it after so many seconds.
+        """Ask the job to end, and kill it after the grace.
 
         Raises:
-            TaskError: the engine does not answer, so nobody knows.
+            TaskError: the engine does not answer, so the state is unknown.
         """
-        name = _name(attempt_id)
+        name = name_of(attempt_id)
         try:
             status = self._state(name).get("Status")
             if status is None or str(status).lower() in _OVER:
@@ -210,47 +180,49 @@ class Containers:
             raise TaskError("host", str(error)) from None
 
     def running(self) -> set[str]:
-        """Return the attempts of this agent of which a container runs.
+        """Return the attempts of this agent that have a running container.
 
         Raises:
-            TaskError: the engine does not answer, so nobody knows.
+            TaskError: the engine does not answer, so the state is unknown.
         """
         containers = self._named()
-        return {each.removeprefix(_PREFIX) for each in containers if not _is_network(each)}
+        return {each.removeprefix(PREFIX) for each in containers if not is_network(each)}
 
     def left(self) -> set[str]:
-        """Return the attempts of this agent that have a container, whatever it does.
+        """Return the attempts of this agent that have a container, in any state.
 
-        An engine may make one after its client was killed, and nobody has ever been told of it.
-        What is on trial just now is left to whoever tries it.
+        An engine may make one after its client was killed, and no attempt then knows of it. A
+        container on trial is left to its trial.
 
         Raises:
-            TaskError: the engine does not answer, so nobody knows.
+            TaskError: the engine does not answer, so the state is unknown.
         """
-        containers = [each for each in self._named("--all") if not self._is_on_trial(each)]
-        return {each.removeprefix(_NETWORK_PREFIX).removeprefix(_PREFIX) for each in containers}
+        containers = [
+            each for each in self._named("--all") if not self._suitability.is_on_trial(each)
+        ]
+        return {each.removeprefix(NETWORK_PREFIX).removeprefix(PREFIX) for each in containers}
 
     def ended(self, attempt_id: str) -> Ending:
-        """Say what the engine knows of an attempt's end."""
-        name = _name(attempt_id)
+        """Return the engine's knowledge of an attempt's end."""
+        name = name_of(attempt_id)
         try:
             state = self._state(name)
         except EngineError as error:
             return Ending(lost=str(error))
         if state.get("Status") is None:
             return Ending(lost=f"{self.name} knows nothing of its container any more")
-        watch = self._watches.get(attempt_id)
+        watch = self._watches.find(attempt_id)
         usage = watch.usage if watch else Usage()
         has_client = watch is not None and watch.has_client()
         is_lost = self._mark(attempt_id).exists() or (state.get("Running") and not has_client)
         is_lost = is_lost or (watch is not None and watch.has_ended_client)
         is_lost = is_lost or self._has_lost_monitor(name, state)
         lost = f"the client of {self.name} that was attached to it went away" if is_lost else ""
-        # podman often misses it: the control group is gone with the process. But nothing within
-        # can kill the first process of a container, so if nobody here did, the kernel did.
+        # podman often misses it: the control group is gone with the process. But nothing within can
+        # kill the first process of a container. So if this agent did not kill it, the kernel did.
         was_killed = state.get("ExitCode") == _KILLED and attempt_id not in self._stopped
         is_new = state.get("Status") in _NEVER_RAN
-        # podman says 0 of all that it could not start, whatever the reason.
+        # podman reports 0 for every container that it could not start.
         tells_why = self.engine.name == "docker"
         return Ending(
             is_unstarted=is_new and tells_why and state.get("ExitCode") not in CANNOT_BE_RUN,
@@ -267,7 +239,7 @@ class Containers:
         Raises:
             TaskError: the engine does not answer, or does not remove it.
         """
-        name = _name(attempt_id)
+        name = name_of(attempt_id)
         try:
             remove(self.engine, name)
         except EngineError as error:
@@ -277,31 +249,31 @@ class Containers:
             raise TaskError("host", str(error)) from None
         finally:
             self._stopped.discard(attempt_id)
-            self._let_go(attempt_id)
+            self._watches.end(attempt_id)
             self._spaces.forget(attempt_id)
-            self._close_network(attempt_id)
+            self._networks.close(attempt_id)
             self._mark(attempt_id).unlink(missing_ok=True)
 
     def close(self) -> None:
         """End the watchers; the containers run on."""
-        for attempt_id in list(self._watches):
-            self._let_go(attempt_id)
+        self._watches.close()
         self._spaces.close()
 
     def _has_lost_monitor(self, name: str, state: Mapping[str, Any]) -> bool:
-        """Say whether docker has lost what watched a container for it, and so has killed that.
+        """Return whether docker has lost what watched a container for it, and so has killed that.
 
         It shows the status of a kill then, and at the moment itself it has said another one.
         """
         is_killed = state.get("ExitCode") == _KILLED and not state.get("OOMKilled")
         if self.engine.name != "docker" or not is_killed:
             return False
-        # In whole seconds: docker cuts off the rest of what is now, and refuses a later beginning.
+        # In whole seconds: docker cuts off the fraction of the present time, and refuses a later
+        # beginning.
         started = str(state.get("StartedAt")).partition(".")[0].removesuffix("Z")
         since = ("--since", f"{started}Z", "--until", "0s")
         filters = ("--filter", f"container={name}", "--filter", "event=die")
         shown = ("--format", "{{.Actor.Attributes.exitCode}}")
-        with suppress(EngineError):  # nobody knows: it is what it looks like
+        with suppress(EngineError):  # the events are unknown: the state counts as it is
             for _ in range(_EVENT_LOOKS):
                 said = call(self.engine, "events", *since, *filters, *shown, seconds=PROBE_SECONDS)
                 if said.split():
@@ -309,25 +281,17 @@ class Containers:
                 time.sleep(_EVENT_SECONDS)
         return False
 
-    def _is_on_trial(self, name: str) -> bool:
-        """Say whether this agent tries a container out, or a `worker check` in its folder."""
-        maker = trial.maker_of(name)
-        if maker == os.getpid():
-            return self._checking.locked()
-        return maker is not None and is_alive(Path("/proc", str(maker)))
-
     def _named(self, *options: str) -> set[str]:
         """Return the names of this agent's containers."""
-        label = f"label={AGENT_LABEL}={self._agent}"
         try:
             text = call(
                 self.engine,
-                *("ps", *options, "--filter", label, "--format", "{{.Names}}"),
+                *("ps", *options, *self._filter, "--format", "{{.Names}}"),
                 seconds=PROBE_SECONDS,
             )
         except EngineError as error:
             raise TaskError("host", str(error)) from None
-        return {each for each in text.split() if each.startswith(_PREFIX)}
+        return {each for each in text.split() if each.startswith(PREFIX)}
 
     def _pid(self, name: str) -> int | None:
         """Return the first process of a container as the machine counts; None if none runs.
@@ -346,7 +310,7 @@ class Containers:
         return int(text) or None
 
     def _state(self, name: str) -> Mapping[str, Any]:
-        """Return what the engine knows of a container, nothing if there is none.
+        """Return the engine's state of a container; empty if the container does not exist.
 
         Raises:
             EngineError: it does not answer.
@@ -365,270 +329,7 @@ class Containers:
         """Return the file that a guard makes when it had to end a container."""
         return self._folder / names.ATTEMPTS / attempt_id / "lost"
 
-    def _create_network(self, task: Task) -> None:
-        """Start a container that does nothing but have a network, which the job then shares.
-
-        So the network is there before the job is, and its way out is served when that starts.
-        """
-        name = _network_name(task.attempt_id)
-        options = [
-            *_walls(trial.BOUNDS, self.engine.spare_processes(), "none"),
-            *self.engine.owner().options,
-            *self.engine.options(shows_devices=False),
-            *("--label", f"{AGENT_LABEL}={self._agent}"),
-        ]
-        try:
-            trial.add_image(self.engine)
-            call(self.engine, "create", "--name", name, *options, trial.IMAGE, "/pause")
-            call(self.engine, "start", name)
-        except EngineError as error:
-            raise TaskError("host", str(error)) from None
-        with suppress(FileExistsError):
-            os.mkfifo(task.folder / GATE, 0o600)
-
-    def _open_network(self, task: Task) -> None:
-        if self._network is None:
-            raise TaskError("refused", f"this device gives jobs in {self.name} no network")
-        name = _network_name(task.attempt_id)
-        try:
-            text = call(self.engine, "inspect", "--format", "{{.State.Pid}}", name)
-        except EngineError as error:
-            raise TaskError("host", str(error)) from None
-        self._network.open(task.attempt_id, int(text))
-        # Nobody waits there any more if it was opened before, by an agent that has ended.
-        with suppress(OSError):
-            gate = os.open(task.folder / GATE, os.O_WRONLY | os.O_NONBLOCK)
-            try:
-                os.write(gate, b"\n")
-            finally:
-                os.close(gate)
-
-    def _close_network(self, attempt_id: str) -> None:
-        if self._network is None:
-            return
-        self._network.close(attempt_id)
-        with suppress(EngineError):  # most have none; one that is left has no process of a job
-            remove(self.engine, _network_name(attempt_id))
-
-    def _let_go(self, attempt_id: str) -> None:
-        with self._lock:
-            watch = self._watches.pop(attempt_id, None)
-        if watch is not None:
-            watch.close()
-
-    def _refuse_if_useless(self) -> None:
-        findings = self._findings if self._findings is not None else self.check()
-        unmet = [each for each in findings if not each.is_met]
-        if unmet:
-            first = unmet[0]
-            raise TaskError(
-                "refused", f"{self.name} cannot wall a job in here: {first.actual}. {first.remedy}"
-            )
-
-    def _create(self, task: Task, name: str) -> None:
-        if task.gpus and not self._has_gpus:
-            raise TaskError("refused", "this device lends no GPUs")
-        volumes, has_entrypoint = self._image(task.image)
-        network, env = "none", task.env
-        if task.network != "none" and self._network is not None:
-            network = f"container:{_network_name(task.attempt_id)}"
-            env = {**self._network.env(), **env}
-        owner = self.engine.owner()
-        if owner.changes_owner:
-            for each in (WORK, INPUTS):
-                give_away(task.folder / each, owner.uid, owner.gid)
-        secrets = task.folder / "engine.env"
-        profile = task.folder / "seccomp.json"
-        try:
-            _write(secrets, _environment_file(env))
-            _write(profile, json.dumps(self.engine.profile()).encode())
-            options = [
-                *_walls(task.bounds, self.engine.spare_processes(), network),
-                *("--security-opt", f"seccomp={profile}"),
-                *owner.options,
-                *self.engine.options(
-                    shows_devices=bool(task.gpus), has_network=task.network != "none"
-                ),
-                *_mounts(task, volumes),
-                *("--label", f"{ATTEMPT_LABEL}={task.attempt_id}"),
-                *("--label", f"{AGENT_LABEL}={self._agent}"),
-                *("--env-file", str(secrets)),
-                *(word for gpu in task.gpus for word in ("--device", f"nvidia.com/gpu={gpu}")),
-            ]
-            command = list(task.command)
-            if command and has_entrypoint and task.job_type != "docker":
-                options += ["--entrypoint", command.pop(0)]
-            call(self.engine, "create", "--name", name, *options, task.image, *command)
-        except EngineError as error:
-            raise TaskError("host" if error.is_gone else "image", str(error)) from None
-        except OSError as error:
-            raise TaskError("host", f"{task.folder}: {error.strerror}") from None
-        finally:
-            for path in (secrets, profile):
-                with suppress(OSError):
-                    path.unlink()
-
-    def _image(self, image: str) -> tuple[list[str], bool]:
-        """Return the volumes that an image declares, and whether it has a program of its own."""
-        if not image:
-            message = f"{self.name} runs images, and this job has none"
-            raise TaskError("refused", message)
-        try:
-            config = call_for_json(
-                self.engine, "image", "inspect", "--format", "{{json .Config}}", image
-            )
-        except EngineError as error:
-            raise TaskError("host" if error.is_gone else "image", str(error)) from None
-        config = config if isinstance(config, dict) else {}
-        volumes = [str(each).rstrip("/") for each in config.get("Volumes") or {}]
-        if len(volumes) > _VOLUMES_MAX or not all(_is_volume(each) for each in volumes):
-            raise TaskError("image", "it declares volumes at places where none can be made")
-        ours = (_TMP, "/" + WORK, "/" + INPUTS)
-        return [each for each in volumes if each not in ours], bool(config.get("Entrypoint"))
-
-    def _try_one(self) -> Finding:
-        """Start a container with small limits, and see from outside whether they hold."""
-        return trial.run(self.engine, self._folder, self._create_trial)
-
-    def _create_trial(self, name: str, bounds: Bounds) -> None:
-        options = [
-            *_walls(bounds, self.engine.spare_processes(), "none"),
-            *self.engine.owner().options,
-            *self.engine.options(shows_devices=False),
-            *("--label", f"{AGENT_LABEL}={self._agent}"),
-        ]
-        call(self.engine, "create", "--name", name, *options, trial.IMAGE, "/pause")
-
-
-def _walls(bounds: Bounds, spare_processes: int, network: str) -> list[str]:
-    """Return the options that wall a container in; without any of them it is not started."""
-    processes = str(bounds.processes + spare_processes)
-    memory = str(bounds.memory_bytes)
-    file_bytes = file_bytes_of(bounds)
-    return [
-        *("--pull", "never"),
-        *("--network", network),
-        *("--ipc", "private"),
-        *("--cgroupns", "private"),
-        *(("--hostname", "job") if network == "none" else ()),  # the other container's
-        "--read-only",
-        *("--cap-drop", "ALL"),
-        *("--security-opt", "no-new-privileges"),
-        *("--pids-limit", processes),
-        *("--memory", memory),
-        *("--memory-swap", memory),  # both together: no swap
-        *("--cpus", f"{bounds.cores:.2f}"),
-        *("--cpu-shares", str(_SHARES)),
-        *("--oom-score-adj", "500"),
-        *("--ulimit", f"nofile={_most_files()}:{_most_files()}"),
-        *("--ulimit", f"nproc={_most_processes()}:{_most_processes()}"),
-        *("--ulimit", "core=0:0"),
-        *("--ulimit", f"fsize={file_bytes}:{file_bytes}"),
-        *("--shm-size", str(bounds.memory_bytes // 2)),
-        *("--tmpfs", f"{_TMP}:rw,nosuid,nodev,mode=1777,size={bounds.memory_bytes // 2}"),
-        *("--workdir", "/" + WORK),
-        *("--stop-signal", "SIGTERM"),
-        *("--log-driver", "none"),
-        "--no-healthcheck",
-    ]
-
-
-def _mounts(task: Task, volumes: list[str]) -> list[str]:
-    options = []
-    for name, mode in ((WORK, ""), (INPUTS, ",readonly")):
-        folder = task.folder / name
-        if folder.is_dir():
-            mount = f"type=bind,source={folder},destination=/{name}{mode}"
-            options += ["--mount", mount]
-    for each in volumes:
-        # An engine would make a folder on the disk for it, which nothing bounds.
-        options += ["--tmpfs", f"{each}:rw,nosuid,nodev,size={task.bounds.memory_bytes // 2}"]
-    return options
-
-
-def _environment_file(env: Mapping[str, str]) -> bytes:
-    """Return variables as an engine reads them from a file: on a command line others see them."""
-    lines = []
-    for name, value in env.items():
-        if not _VARIABLE.fullmatch(name):
-            raise TaskError("refused", f"{name!r} cannot be the name of a variable")
-        if any(each in value for each in "\n\r\0"):
-            raise TaskError(
-                "refused",
-                f"the variable {name} has more than one line, which a container cannot be given "
-                "without showing it to others; put it into a file that is an input",
-            )
-        lines.append(f"{name}={value}\n")
-    return "".join(lines).encode()
-
-
-def _most_files() -> int:
-    return _at_most("RLIMIT_NOFILE", _OPEN_FILES)
-
-
-def _most_processes() -> int:
-    # Counted over all of a user's processes on the machine, so it bounds no single job: that is
-    # the control group's part. It is named only because podman would ask for more than it may.
-    return _at_most("RLIMIT_NPROC", _USER_PROCESSES)
-
-
-def _at_most(name: str, most: int) -> int:
-    import resource  # noqa: PLC0415 - Windows has none, and no engine that this speaks to
-
-    hard = resource.getrlimit(getattr(resource, name))[1]
-    return most if hard == resource.RLIM_INFINITY else min(most, hard)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-
-
-def _is_volume(path: str) -> bool:
-    """Return whether a volume can be made at a path of an image.
-
-    Below the job's folders an engine would make the place for it in the attempt's own folder on
-    the disk, as root, and an agent that is an ordinary user could never remove that.
-    """
-    is_plain = bool(_VOLUME.fullmatch(path)) and not {".", ".."} & set(path.split("/"))
-    return is_plain and not path.startswith((f"/{WORK}/", f"/{INPUTS}/"))
-
-
-def _name(attempt_id: str) -> str:
-    """Return the name of an attempt's container.
-
-    Raises:
-        TaskError: the identifier is none.
-    """
-    if not _ATTEMPT.fullmatch(attempt_id):
-        raise TaskError("refused", f"{attempt_id!r} is no identifier of an attempt")
-    return _PREFIX + attempt_id
-
-
-def _network_name(attempt_id: str) -> str:
-    """Return the name of the container that has an attempt's network."""
-    return _NETWORK_PREFIX + attempt_id
-
-
-def _is_network(name: str) -> bool:
-    return name.startswith(_NETWORK_PREFIX)
-
 
 def _import_path() -> str:
     """Return the folder or archive that `proxyctl` is imported from."""
     return str(Path(proxyctl.__file__).parent.parent)
-
-
-def _gpu_finding(name: str) -> Finding:
-    folders = [Path("/etc/cdi"), Path("/var/run/cdi")]
-    is_met = any(list(each.glob("*.[jy]*")) for each in folders if each.is_dir())
-    return Finding(
-        id=f"{name}-gpus",
-        is_met=is_met,
-        actual="GPUs are described" if is_met else "no GPU is described in /etc/cdi",
-        needed="a description of the GPUs (CDI)",
-        why="an engine gives a container one GPU, and no other, by its name in there",
-        remedy="" if is_met else "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-    )

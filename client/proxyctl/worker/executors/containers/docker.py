@@ -1,6 +1,6 @@
 """docker: a daemon that is root, which the agent's user may ask for anything.
 
-Whoever may talk to that daemon is root on the machine, the agent included. Jobs never see its
+A user that may use that daemon is root on the machine, and so is the agent. Jobs never see its
 socket.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NOBODY: Final = 65534
 _LIMITS: Final = ("MemoryLimit", "SwapLimit", "PidsLimit", "CpuCfsQuota")
-_NO_SERVER: Final = "192.0.2.1"  # an address of RFC 5737, which is nobody's
+_NO_SERVER: Final = "192.0.2.1"  # an unused address of RFC 5737
 _INIT: Final = "docker-init"
 
 
@@ -65,7 +65,7 @@ class Docker:
 
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return what docker would otherwise give a container of the host's."""
-        # The name servers of this machine are copied into the container, unless one is named.
+        # Docker copies the name servers of this machine into the container, unless one is set.
         has_init = shutil.which(_INIT, path=engine.environment()["PATH"]) is not None
         init = ("--init",) if has_init else ()
         devices = () if shows_devices else ("--tmpfs", engine.NO_DEVICES)
@@ -77,7 +77,7 @@ class Docker:
         return seccomp.engine_profile()
 
     def owner(self) -> Owner:
-        """Return whom a job's files belong to: the agent's own user, unless that is root."""
+        """Return the owner of a job's files: the agent's own user, unless that is root."""
         if os.geteuid() == 0:
             return Owner(("--user", f"{_NOBODY}:{_NOBODY}"), _NOBODY, _NOBODY, changes_owner=True)
         user = f"{os.geteuid()}:{os.getegid()}"
@@ -88,10 +88,10 @@ class Docker:
         return 1
 
     def end_in_runtime(self, container: str) -> None:
-        """Do nothing: its daemon knows of whatever it has started, also after it was killed."""
+        """Do nothing: docker's daemon knows its containers again after a crash."""
 
     def needs(self) -> list[Finding]:
-        """Say what it needs, without starting a container."""
+        """Return its needs, without starting a container."""
         program = shutil.which("docker", path=engine.environment()["PATH"])
         findings = [_program(program)]
         if program is None:

@@ -1,4 +1,4 @@
-"""A container engine by its command line: what podman and docker have in common, and what not.
+"""Container engines by their command line: the common part, and the interface to the rest.
 
 Nothing goes through a shell, an engine's program gets an environment of a few names, and no call
 of it is waited for without a limit.
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Finding
 
 CALL_SECONDS: Final = 60.0  # a loaded machine takes ten to make a container
-PROBE_SECONDS: Final = 20.0  # of what only asks, and would be answered at once
+PROBE_SECONDS: Final = 20.0  # for queries, which an engine answers in a moment
 _MESSAGE_MAX_CHARACTERS: Final = 500
-# How docker begins what it says when its daemon is not there, or has ended in the middle.
+# The first words of docker's error when its daemon is not there, or has ended in the middle.
 _NO_DAEMON: Final = (
     b"error during connect: ",
     b"Cannot connect to the Docker daemon",
@@ -33,7 +33,7 @@ _NO_DAEMON: Final = (
 )
 
 # Where an engine finds its own files and its owner's session. Nothing else of the agent's
-# environment reaches it: engines hand on what they are given (proxies, for instance) to the job.
+# environment reaches it: engines hand their own variables (proxies, for instance) to the job.
 _PASSED_ON: Final = (
     "HOME",
     "USER",
@@ -48,14 +48,14 @@ _PASSED_ON: Final = (
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-NO_DEVICES: Final = "/sys:ro,nosuid,nodev,noexec,size=64k"  # instead of what the host is made of
+NO_DEVICES: Final = "/sys:ro,nosuid,nodev,noexec,size=64k"  # instead of the host's devices
 
 
 class EngineError(Exception):
-    """An engine could not do what it was asked, in its own words.
+    """An engine could not do a request; the message is in its own words.
 
     Args:
-        message: for the person who reads it.
+        message: for a person.
         is_gone: it did not answer, or its program is not there.
     """
 
@@ -66,7 +66,7 @@ class EngineError(Exception):
 
 @dataclass(frozen=True)
 class Owner:
-    """Whom the files of a job belong to outside, and how an engine is told.
+    """The owner of a job's files outside, and the options of an engine for that.
 
     Attributes:
         options: for `create`.
@@ -82,7 +82,7 @@ class Owner:
 
 
 class Engine(Protocol):
-    """What differs between engines."""
+    """The differences between engines."""
 
     name: str
 
@@ -93,33 +93,33 @@ class Engine(Protocol):
         """Return all of the environment that its program gets."""
 
     def can_share_network(self) -> bool:
-        """Say whether a container can be given the network of another, as a way out needs it."""
+        """Return whether a container can be given the network of another, as a way out needs it."""
 
     def can_reach_ports(self) -> bool:
-        """Say whether the agent can connect to ports on which a container listens."""
+        """Return whether the agent can connect to ports on which a container listens."""
 
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return the options of `create` that this engine alone has or needs.
 
         Args:
             shows_devices: leave /sys as it is, which libraries for GPUs need; else it is empty.
-            has_network: it has the network of another container, whose options hold for it, too.
+            has_network: it has the network of another container, whose options also hold for it.
         """
 
     def profile(self) -> dict[str, Any]:
         """Return the filter of system calls, as this engine reads it."""
 
     def owner(self) -> Owner:
-        """Return whom a job's files belong to."""
+        """Return the owner of a job's files."""
 
     def spare_processes(self) -> int:
         """Return how many processes and threads the sandbox itself needs in the job's group."""
 
     def needs(self) -> list[Finding]:
-        """Say what it needs, without starting a container."""
+        """Return its needs, without starting a container."""
 
     def end_in_runtime(self, container: str) -> None:
-        """End and remove a container as its runtime has it, whatever the engine believes of it.
+        """End and remove a container in its runtime, even if the engine has forgotten it.
 
         Args:
             container: its identifier.
@@ -139,7 +139,7 @@ def call(
     stdin: Path | None = None,
     seconds: float = CALL_SECONDS,
 ) -> str:
-    """Run one command of an engine, and return what it prints.
+    """Run one command of an engine, and return its output.
 
     Args:
         engine: which.
@@ -164,7 +164,7 @@ def call(
     except OSError as error:
         message = f"{argv[0]} cannot be run: {error.strerror}"
         raise EngineError(message, is_gone=True) from None
-    if done.returncode < 0:  # nothing of what it was asked to do is to blame
+    if done.returncode < 0:  # a signal says nothing about the request
         message = f"{engine.name} {arguments[0]} was ended by the signal {-done.returncode}"
         raise EngineError(message, is_gone=True)
     if done.returncode:
@@ -178,21 +178,21 @@ def remove(engine: Engine, name: str) -> None:
     """Remove a container, at once, with the volumes that it alone has.
 
     Raises:
-        EngineError: it is still there, or nobody knows.
+        EngineError: it is still there, or its state is unknown.
     """
     identifier = _identifier(engine, name)
     if not identifier:
         with suppress(EngineError):  # but podman may have storage for one that it does not know of
             call(engine, "rm", "--force", "--volumes", name)
         return
-    with suppress(EngineError):  # it does not run; what is left to it is not waited for
+    with suppress(EngineError):  # it does not run; its end is not waited for
         call(engine, "kill", name, seconds=PROBE_SECONDS)
     engine.end_in_runtime(identifier)
     call(engine, "rm", "--force", "--volumes", name)
 
 
 def _identifier(engine: Engine, name: str) -> str:
-    """Return the identifier of a container; an empty one if there is none."""
+    """Return the identifier of a container; an empty text if the container does not exist."""
     text = call(
         engine,
         *("ps", "--all", "--no-trunc", "--filter", f"name=^{name}$"),
@@ -204,7 +204,7 @@ def _identifier(engine: Engine, name: str) -> str:
 
 
 def call_for_json(engine: Engine, *arguments: str, seconds: float = PROBE_SECONDS) -> Any:  # noqa: ANN401 - JSON
-    """Run one command of an engine that prints JSON, and return what it says.
+    """Run one command of an engine that prints JSON, and return the value.
 
     Raises:
         EngineError: it failed, or printed something else.

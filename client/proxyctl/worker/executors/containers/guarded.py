@@ -1,16 +1,16 @@
 """A program of its own: runs an engine's client, and ends the container when the client is gone.
 
 A container is no child of the client that shows its output, and would outlive it. So a guard is
-left beside the client: it is told by the kernel when the client has ended, for whatever reason,
-and sees to it that the container has ended, too. The client in its turn is killed with the
-supervisor that has started it, and the guard ends the container when its time is over, even if
-nobody else is there to do so.
+left beside the client: the kernel sends it a signal when the client has ended, for any reason, and
+the guard then ends the container as well. The client in its turn is killed with the supervisor that
+has started it. The guard ends the container when its time is over, even if no other process is
+there to do so.
 
     python -m proxyctl.worker.executors.containers.guarded 'PLAN' CLIENT...
 
 The plan is JSON: `seconds` after which it is ended, the container's `name`, the `engine`'s program
-with its options, `mark`, a file that is made if the container did not end by itself, and `gate`,
-a descriptor from which a byte must come first, or null.
+with its options, `mark` and `gate`. `mark` is a file that is made if the container did not end by
+itself. `gate` is a descriptor or null: the client begins after a byte from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DESCRIPTORS: Final = (
     4096  # more than a client was given; the limit itself may be a thousand million
 )
 _CALL_SECONDS: Final = 60.0
-# A container whose start was under way may still begin to run: an engine takes so long at most.
+# A container whose start was under way may still begin to run: an engine takes this time at most.
 _STARTING_SECONDS: Final = 15.0
 # An engine that was ended for an update is back within minutes; after a reboot nothing runs anyway.
 GIVE_UP_SECONDS: Final = 3600.0
@@ -56,13 +56,13 @@ def main(arguments: list[str]) -> NoReturn:
             os._exit(0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
     _die_with_parent(signal.SIGKILL)
-    if os.getppid() != starter:  # it ended before the kernel had been asked
+    if os.getppid() != starter:  # it ended before the kernel had the request
         os._exit(1)
     os.execvp(client[0], client)  # noqa: S606 - an engine's client, without a shell
 
 
 def _guard(client: int, plan: dict[str, Any]) -> None:
-    os.setsid()  # whoever ends the client with its group leaves the guard
+    os.setsid()  # a kill of the client's group leaves the guard alive
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # the job's output ends when the client ends
         os.dup2(nothing, descriptor)
@@ -82,12 +82,12 @@ def _guard(client: int, plan: dict[str, Any]) -> None:
         if state in _RUNNING:
             _call(engine, "kill", name)
         elif state is not None and time.monotonic() > starting:
-            return  # it was made and never started; whoever made it removes it
+            return  # it was made and never started; its maker removes it
         time.sleep(_LOOK_SECONDS)
 
 
 def _state(engine: list[str], name: str) -> str | None:
-    """Return a container's state, "" if there is none, None if the engine does not answer."""
+    """Return a container's state; "" if it does not exist, None if the engine does not answer."""
     names = _call(engine, "ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}")
     if names is None or name not in names.split():
         return None if names is None else ""

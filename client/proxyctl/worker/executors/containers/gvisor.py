@@ -33,7 +33,7 @@ class Gvisor:
 
     def __init__(self, platform: str = "ptrace") -> None:
         runtime = shutil.which(_NEEDED, path=engine.environment()["PATH"]) or _NEEDED
-        # Without a network it is not to look for one; and the filter of calls holds within, too.
+        # Without a network it is not to look for one; and the filter of calls also holds within.
         flags = (f"platform={platform}", "network=none", "oci-seccomp")
         self._podman = Podman(
             runtime, name=self.name, flags=flags, spare_processes=_SPARE_PROCESSES
@@ -49,7 +49,7 @@ class Gvisor:
 
     def can_share_network(self) -> bool:
         """Return False."""
-        # Its own kernel has a loopback, which nobody outside can serve.
+        # Its own kernel has a loopback, which no process outside can serve.
         return False
 
     def can_reach_ports(self) -> bool:
@@ -63,8 +63,8 @@ class Gvisor:
     def profile(self) -> dict[str, Any]:
         """Return the filter of system calls, for its own kernel."""
         profile = seccomp.engine_profile()
-        # It knows but one error for what a filter refuses, and libraries would take that one for
-        # a thread that cannot be had. What the call makes, it makes in its own kernel alone.
+        # It has only one error for a refusal of a filter, and libraries would read that error as a
+        # failure to make a thread. The call creates its thread only in the sandbox's own kernel.
         for rule in profile["syscalls"]:
             if rule["names"] == ["clone3"]:
                 rule["action"] = "SCMP_ACT_ALLOW"
@@ -84,7 +84,7 @@ class Gvisor:
         self._podman.end_in_runtime(container)
 
     def needs(self) -> list[Finding]:
-        """Say what it needs, without starting a container."""
+        """Return its needs, without starting a container."""
         program = shutil.which(_NEEDED, path=engine.environment()["PATH"])
         findings = [
             Finding(

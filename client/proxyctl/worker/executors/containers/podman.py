@@ -31,7 +31,7 @@ class Podman:
     """podman, of the user that the agent runs as.
 
     Args:
-        runtime: what it starts containers with; None for what works here.
+        runtime: the program that starts its containers; None for the one that works here.
         name: of the sandbox.
         flags: for that runtime.
         spare_processes: that the runtime itself needs in the job's group.
@@ -72,7 +72,8 @@ class Podman:
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return what podman would otherwise give a container of the host's."""
         return (
-            # Its own name, or no /etc/hosts of this machine: both cannot be said of one container.
+            # Its own name, or no /etc/hosts of this machine: one container cannot have both
+            # options.
             *(("--hostname", "job") if has_network else ("--no-hosts",)),
             "--http-proxy=false",  # the proxies of this machine, with their passwords
             "--read-only-tmpfs=false",  # writable places that no limit is put on
@@ -85,7 +86,7 @@ class Podman:
         return seccomp.engine_profile()
 
     def owner(self) -> Owner:
-        """Return whom a job's files belong to: the agent's own user, unless that is root."""
+        """Return the owner of a job's files: the agent's own user, unless that is root."""
         user = f"{_NOBODY}:{_NOBODY}"
         if os.geteuid() == 0:
             return Owner(("--user", user), _NOBODY, _NOBODY, changes_owner=True)
@@ -100,8 +101,8 @@ class Podman:
     def end_in_runtime(self, container: str) -> None:
         """Have the runtime delete the container.
 
-        A podman that was killed while it started one has told nobody that its runtime has it, with
-        a monitor that waits for ever; one that was killed while it removed it, as little.
+        A podman that was killed while it started a container has not recorded that its runtime has
+        it, with a monitor that waits for ever; one that was killed while it removed it, as little.
         """
         runtime = self._runtime
         with suppress(EngineError, OSError, subprocess.TimeoutExpired):
@@ -115,11 +116,11 @@ class Podman:
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     timeout=PROBE_SECONDS,
-                    check=False,  # mostly there is none
+                    check=False,  # most containers are gone already
                 )
 
     def needs(self) -> list[Finding]:
-        """Say what it needs, without starting a container."""
+        """Return its needs, without starting a container."""
         program = shutil.which("podman", path=engine.environment()["PATH"])
         findings = [_program(self.name, program)]
         if program is None:
@@ -137,9 +138,9 @@ class Podman:
 
 
 def choose_runtime() -> str | None:
-    """Return the runtime that podman has to be told to use here, or None for its own choice.
+    """Return the runtime that podman needs as an option here; None for podman's own choice.
 
-    crun refuses machines whose control groups are of both versions at once.
+    crun refuses machines that have control groups of both versions.
     """
     is_hybrid = os.path.ismount("/sys/fs/cgroup/unified")
     return "runc" if is_hybrid and shutil.which("runc", path=_search_path()) else None

@@ -1,7 +1,7 @@
 """A container on trial: started with small limits, and looked at from outside while it waits.
 
-What an engine is asked for is not always what it does: rootless podman on control groups v1
-ignores limits with a warning. So each wall is read back from the kernel.
+An engine does not always do what its options ask for: rootless podman on control groups v1 ignores
+limits with a warning. So each wall is read back from the kernel.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
     finally:
         try:
             _remove(engine, name)
-        except SystemExit:  # the agent is to end; it is told so once
+        except SystemExit:  # the agent is to end; the signal comes only once
             _remove(engine, name)
             raise
     return Finding(
@@ -125,7 +125,7 @@ def _pid(engine: Engine, name: str) -> int:
 
 
 def problems_of(pid: int, bounds: Bounds, spare_processes: int) -> list[str]:
-    """Say what of the walls around a process is not there, as the kernel has it."""
+    """Return the walls that a process lacks, as the kernel reports them."""
     problems = [
         f"{what} are not limited" if actual is None else f"the limit of {what} is {actual}"
         for what, needed, actual in (

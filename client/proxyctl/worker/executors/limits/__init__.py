@@ -1,1 +1,1 @@
-"""What one attempt may use, held by the kernel: one module for each way to have it held."""
+"""The limits of one attempt, which the kernel holds: one module for each way."""

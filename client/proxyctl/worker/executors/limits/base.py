@@ -1,4 +1,4 @@
-"""What executors ask of whatever bounds a job, and what it is given."""
+"""The interface of the executors to the mechanism that limits jobs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Bounds, Ending, Finding
 
 GROUP: Final = "proxyctl-jobs"  # the folder of all jobs, in each hierarchy of control groups
-MEMORY_MIN_BYTES: Final = 16 << 20  # an interpreter and the sandbox itself need as much
+MEMORY_MIN_BYTES: Final = 16 << 20  # for an interpreter and the sandbox itself
 PROCESSES_MIN: Final = 8  # the sandbox's own three, and some for the job
-# Beside a job at 10 whatever its owner runs has 100: the agent, too, which must stay able to speak.
+# A job has 10, and every program of the owner has 100, also the agent, which must stay responsive.
 WEIGHT: Final = 10
 PERIOD_MICROSECONDS: Final = 100_000  # the kernel's own
-FILES_MAX: Final = 4096  # descriptors of one process; what servers and notebooks need at most
+FILES_MAX: Final = 4096  # descriptors of one process; servers and notebooks need no more
 # Each sandbox writes a few lines under the same bound before the job's program runs. With less it
 # does not start, and the device is blamed for a buyer's small `disk_gb`.
 FILE_MIN_BYTES: Final = 64 << 10
@@ -41,7 +41,7 @@ class Admission:
     Attributes:
         prefix: put before the program and its arguments.
         cgroups: files that its process writes "0" into before it becomes the program.
-        env: what the prefix needs; it starts the program with an empty environment.
+        env: for the prefix; it starts the program with an empty environment.
     """
 
     prefix: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Limits(Protocol):
     name: str
 
     def check(self) -> list[Finding]:
-        """Say what it needs, and whether that is there."""
+        """Return its needs and their state."""
 
     def admit(self, attempt_id: str, bounds: Bounds) -> Admission:
         """Make the limits of an attempt, and return how its program gets under them.
@@ -68,13 +68,13 @@ class Limits(Protocol):
         """Return what runs under the limits of an attempt."""
 
     def kill(self, attempt_id: str) -> None:
-        """End all that runs under them, at once."""
+        """Kill all processes under the limits of an attempt."""
 
     def attempts(self) -> set[str]:
-        """Return the attempts that have limits here, whoever has made them."""
+        """Return the attempts that have limits here, also those of other agents."""
 
     def ended(self, attempt_id: str) -> Ending:
-        """Say what an attempt has used, and whether its memory ran out."""
+        """Return the use of an attempt, and whether its memory ran out."""
 
     def clean(self, attempt_id: str) -> None:
         """Remove the limits of an attempt under which nothing runs any more."""
@@ -84,7 +84,7 @@ def name_of(attempt_id: str) -> str:
     """Return the identifier, which may now stand in a path.
 
     Raises:
-        TaskError: it is none.
+        TaskError: the text is no identifier.
     """
     if not _ATTEMPT.fullmatch(attempt_id):
         raise TaskError("refused", f"no identifier of an attempt: {attempt_id!r}")
@@ -97,7 +97,7 @@ def scope_of(folder: Path) -> str:
 
 
 def group_of(scope: str, attempt_id: str) -> str:
-    """Return how an attempt of an agent is called where attempts of others may be, too.
+    """Return the name of an agent's attempt among those of other agents.
 
     Raises:
         TaskError: the attempt has no identifier that could stand in a path.
@@ -115,7 +115,7 @@ def require_sane(bounds: Bounds) -> None:
     """Refuse bounds under which nothing could run.
 
     Raises:
-        TaskError: which one.
+        TaskError: the bound that is too small.
     """
     for name, value, least in (
         ("cores", bounds.cores, 0.01),
@@ -136,8 +136,8 @@ def rlimits_of(bounds: Bounds) -> tuple[tuple[int, int, int], ...]:
     """Return the limits of each process alone: a belt beside the group's.
 
     They bound what no control group does: the size of a file (a sparse one costs nothing until it
-    is read back), descriptors, dumps of memory, which would hold secrets, and what the kernel
-    counts per user.
+    is read back), descriptors, dumps of memory, which would hold secrets, and the resources that
+    the kernel counts per user.
     """
     size = file_bytes_of(bounds)
     most = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: size, resource.RLIMIT_NOFILE: FILES_MAX}

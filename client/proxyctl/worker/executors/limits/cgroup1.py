@@ -53,7 +53,7 @@ class Cgroup1:
         self._parents = find_parents() if parents is None else parents
 
     def check(self) -> list[Finding]:
-        """Say which controllers are there."""
+        """Return the findings about the controllers."""
         lacking = self._lacking()
         paths = " ".join(
             str(self._parents.get(name, Path("/sys/fs/cgroup", name, GROUP))) for name in NEEDED
@@ -86,11 +86,11 @@ class Cgroup1:
             self.clean(attempt_id)
             raise
         # Not "cgroup.procs": to move a process with all its threads the kernel stops every fork on
-        # the machine, which takes 10 ms. What joins is one thread, that moves itself.
+        # the machine, which takes 10 ms. The process that joins has one thread, which moves itself.
         return Admission(cgroups=tuple(str(group / "tasks") for group in groups.values()))
 
     def processes(self, attempt_id: str) -> list[int]:
-        """Return what is in an attempt's groups."""
+        """Return the processes in an attempt's groups."""
         group = self._groups(attempt_id).get("pids")
         return read_numbers(group / "cgroup.procs") if group else []
 
@@ -105,7 +105,7 @@ class Cgroup1:
             send(pid, signal.SIGKILL, lambda each: each in self.processes(attempt_id))
 
     def attempts(self) -> set[str]:
-        """Return the names of the groups that there are."""
+        """Return the names of the present groups."""
         parent = self._parents.get("pids")
         if parent is None or not parent.is_dir():
             return set()
@@ -139,7 +139,7 @@ class Cgroup1:
     def _lacking(self) -> list[str]:
         if os.geteuid() == 0:
             for parent in self._parents.values():
-                with suppress(OSError):  # what could not be made is lacking, and said so
+                with suppress(OSError):  # a group that cannot be made is returned as lacking
                     parent.mkdir(mode=0o755, exist_ok=True)
         return [name for name in NEEDED if not self._is_ours(name)]
 

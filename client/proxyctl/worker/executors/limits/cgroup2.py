@@ -79,7 +79,7 @@ class Cgroup2:
         return Admission(cgroups=(str(group / "cgroup.procs"),))
 
     def processes(self, attempt_id: str) -> list[int]:
-        """Return what is in an attempt's group."""
+        """Return the processes in an attempt's group."""
         group = self._group(attempt_id)
         return processes_in(group) if group else []
 
@@ -90,7 +90,7 @@ class Cgroup2:
             kill_in(group)
 
     def attempts(self) -> set[str]:
-        """Return the names of the groups that there are."""
+        """Return the names of the present groups."""
         jobs = self._jobs()
         if jobs is None or not jobs.is_dir():
             return set()
@@ -165,12 +165,12 @@ def set_bounds(group: Path, bounds: Bounds) -> None:
 
 
 def processes_in(group: Path) -> list[int]:
-    """Return what is in a group, without those below it."""
+    """Return the processes in a group, without those in its subgroups."""
     return read_numbers(group / "cgroup.procs")
 
 
 def kill_in(group: Path) -> None:
-    """End all that is in a group, at once."""
+    """Kill all processes in a group."""
     try:
         write(group / "cgroup.kill", 1)
     except TaskError:  # before Linux 5.14, or the group is gone

@@ -1,4 +1,4 @@
-"""Which way to hold limits this machine has."""
+"""Chooses the way to hold limits on this machine."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ KINDS: Final[dict[str, Callable[[str], Limits]]] = {
 
 
 def choose(wanted: str = "auto", *, scope: str = NO_SCOPE) -> tuple[Limits | None, list[Finding]]:
-    """Return a way to hold limits that works here, and what was looked at.
+    """Return a way to hold limits that works here, and the findings.
 
     Args:
         wanted: "auto", or one of `KINDS`.
         scope: of the agent, as `scope_of` names it.
 
     Raises:
-        TaskError: the owner wants something that may not be, or that there is not.
+        TaskError: the owner wants a way that is unknown, or that does not work here.
     """
     if wanted != "auto" and wanted not in KINDS:
         known = ", ".join(("auto", *KINDS))

@@ -3,7 +3,7 @@
 A file system of fixed size would be the better wall; but one in memory takes away from the job's
 memory, and one in an image file needs root, and its files are gone from the agent's sight at the
 end. So the folder is added up every second, and a job that has written too much is ended. In that
-second it can write as fast as the disk takes it, so that the disk's last bytes are watched, too.
+second it can write as fast as the disk takes it, so the watch also looks at the disk's last bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARE: Final = 0.1
 # The part of a disk that no job can have, so that the machine goes on working.
 RESERVE_BYTES: Final = 512 << 20
 DEPTH_MAX: Final = 100
-_BLOCK_BYTES: Final = 512  # st_blocks, whatever the file system has
+_BLOCK_BYTES: Final = 512  # the unit of st_blocks on every file system
 _DELETED: Final = b" (deleted)"  # behind the path of a mapping, proc(5)
 
 
@@ -87,17 +87,18 @@ def measure(path: Path, max_bytes: int, depth_max: int = DEPTH_MAX) -> int:
 
 
 class DiskWatch:
-    """Adds up what one job has written.
+    """Adds up the bytes that one job has written.
 
     Attributes:
         pause_seconds: until the next look.
-        is_short: the disk of the machine is nearly full, whoever has filled it.
+        is_short: the disk of the machine is nearly full, for any reason.
 
     Args:
         folder: that the job writes to, and that is there as long as the job is.
         max_bytes: it may hold.
         reserve_bytes: that must stay free where the folder is.
-        processes: returns those of the job; what they have removed and not closed takes room, too.
+        processes: returns those of the job; files that they have removed and not closed also take
+            room.
         bounds: on the sums.
     """
 
@@ -133,7 +134,7 @@ class DiskWatch:
             return str(error)
         except FileNotFoundError:
             return ""  # cleaned meanwhile
-        except OSError as error:  # nothing that a job does there may end whoever looks
+        except OSError as error:  # no file of a job may end the watch
             return f"something that cannot be added up: {error.strerror}"
         took = time.monotonic() - started_at
         self.pause_seconds = max(EVERY_SECONDS, took / SHARE)
@@ -317,7 +318,7 @@ class Removed:
 
 
 def _open_folder(name: str, parent: int | None) -> int | None:
-    """Open a folder that the job may have closed to hide what is in it; None when it is gone."""
+    """Open a folder that the job may have closed to hide its content; None when it is gone."""
     try:
         try:
             return os.open(name, FOLDER_FLAGS, dir_fd=parent)
@@ -348,6 +349,6 @@ def _status_of(path: str) -> os.stat_result | None:
 def _status(name: str, folder: int) -> os.stat_result:
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except PermissionError:  # the folder shows its names, and nothing of what they stand for
+    except PermissionError:  # the folder shows its names, but not the state of its files
         os.fchmod(folder, stat.S_IRWXU)
         return os.stat(name, dir_fd=folder, follow_symlinks=False)

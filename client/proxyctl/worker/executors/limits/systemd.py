@@ -59,7 +59,7 @@ class SystemdScopes:
         self._why_not: str | None = None
 
     def check(self) -> list[Finding]:
-        """Start a scope, and read from the kernel whether it has what was asked for."""
+        """Start a scope, and read from the kernel whether it has the limits."""
         self._why_not = why_not = self._try()
         return [
             Finding(
@@ -82,7 +82,7 @@ class SystemdScopes:
         return Admission(prefix=_command(self._unit(attempt_id), bounds), env=self._env)
 
     def processes(self, attempt_id: str) -> list[int]:
-        """Return what is in an attempt's scope."""
+        """Return the processes in an attempt's scope."""
         group = self._group(attempt_id)
         return processes_in(group) if group else []
 
@@ -93,7 +93,7 @@ class SystemdScopes:
             kill_in(group)
 
     def attempts(self) -> set[str]:
-        """Return those that have a scope."""
+        """Return the attempts that have a scope."""
         shown = self._ask("list-units", "--all", "--plain", "--no-legend", f"{_PREFIX}*{_SUFFIX}")
         names = (line.split()[0] for line in shown.splitlines() if line.strip())
         groups = (name[len(_PREFIX) : -len(_SUFFIX)] for name in names if name.startswith(_PREFIX))

@@ -201,12 +201,16 @@ async def test_a_daemon_that_says_again_and_again_that_it_stops_costs_nothing(
             first.control.send(Drain(65_535))
         await first.park(1)
         assert caplog.text.count("the daemon stops") == 1
-        waiting = agent._leaving
-        assert waiting is not None
+        leaving = agent._attaching._attachment
+        assert leaving is not None
+        timer = leaving._timer
+        assert timer is not None
         first.control.transport.abort()
         await first.attached(2)
-        assert waiting.cancelled()
-        assert agent._leaving is None
+        assert timer.cancelled()
+        attachment = agent._attaching._attachment
+        assert attachment is not None
+        assert not attachment.is_leaving
 
 
 async def test_a_daemon_that_refuses_exits_is_left_for_another_one(tmp_path: Path) -> None:

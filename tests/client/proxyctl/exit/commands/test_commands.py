@@ -199,7 +199,7 @@ async def test_it_needs_little_memory_while_it_waits(device: Device, daemon: Exi
 async def test_it_does_not_run_without_consent(device: Device, daemon: ExitDaemon) -> None:
     status, printed = await device.say("run")
     assert status == IN_VAIN
-    assert "nobody at this device has agreed yet; run: proxyctl exit consent" in printed
+    assert "no user of this device has agreed yet; run: proxyctl exit consent" in printed
     with exit_api(port=daemon.port) as api:
         status, printed = await device.say("consent", "--api", api.url, typed="no\n")
     assert status == 1

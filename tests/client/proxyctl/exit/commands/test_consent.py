@@ -261,5 +261,5 @@ def test_a_mistyped_limit_is_named(path: Path) -> None:
 def test_a_record_is_read_as_it_was_written(path: Path) -> None:
     record.save(path, replace(stored(), limits=DeviceLimits(ports=(443,), on_metered=True)))
     assert record.load(path).limits == DeviceLimits(ports=(443,), on_metered=True)
-    with pytest.raises(ConsentError, match="nobody at this device has agreed"):
+    with pytest.raises(ConsentError, match="no user of this device has agreed"):
         record.load(path.with_name("missing"))

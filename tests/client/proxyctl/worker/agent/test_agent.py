@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +21,8 @@ from support.workers.market import TOKEN, Job, WorkerMarket, worker_market
 from support.workers.outward import to_loopback
 from support.workers.process import WorkerAgent, require_sandbox, until, worker_agent
 
-from proxyctl.worker.agent import agent as agent_module
-from proxyctl.worker.agent.agent import AgentError
+from proxyctl.worker.agent import sweeping
+from proxyctl.worker.agent.lifecycle import AgentError
 from proxyctl.worker.base import lock, names
 from proxyctl.worker.base.link import LinkError
 from proxyctl.worker.base.record import Consent, Lend
@@ -310,7 +309,7 @@ def test_a_job_runs_on_while_the_marketplace_is_away_and_its_result_waits(
     until(lambda: list((agent.folder / names.ATTEMPTS).glob(f"*/{names.ENDED}")), agent)
     agent.kill()
     agent.start()
-    until(lambda: "tried again in" in agent.log, agent)
+    until(lambda: "next try in" in agent.log, agent)
     market.start()
     until(lambda: job.outcome == "complete", agent)
     agent.until_idle()
@@ -535,7 +534,7 @@ def test_without_consent_nothing_runs(agent: WorkerAgent) -> None:
     (agent.folder / names.CONSENT).unlink()
     done = agent.command("run")
     assert done.returncode == 2
-    assert "nobody at this device has agreed" in done.stderr
+    assert "no user of this device has agreed" in done.stderr
 
 
 def test_the_daemon_gets_the_devices_report(agent: WorkerAgent, market: WorkerMarket) -> None:
@@ -564,7 +563,7 @@ def test_an_agent_of_which_a_thread_fails_ends_and_says_so(
 
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
     agent = agent_with(consent, tmp_path, {}, to_loopback(), lambda: None)
-    agent._device = replace(agent._device, readings=readings)
+    agent._syncer._readings = readings
     with pytest.raises(AgentError, match="start it again"):
         agent.run()
     assert "an unknown sensor" in caplog.text
@@ -582,7 +581,7 @@ def test_an_agent_asks_more_often_only_while_a_slow_answer_is_silent(
         waits.append(wait_s)
         answer = answers.pop(0)
         if not answers:
-            agent._orders.is_ending = True
+            agent._lifecycle.end()
         if answer is not None:
             raise answer
         return {"ok": True, "jobs": [], "actions": [], "lease_s": 4, "seen": 0}
@@ -590,8 +589,8 @@ def test_an_agent_asks_more_often_only_while_a_slow_answer_is_silent(
     consent = Consent("http://127.0.0.1:9", TOKEN, "2026-01-01T00:00:00+00:00")
     agent = agent_with(consent, tmp_path, {}, to_loopback(), lambda: None)
     monkeypatch.setattr(agent._link, "poll", poll)
-    monkeypatch.setattr(agent._orders, "pause", lambda _: None)
-    agent._ask()
+    monkeypatch.setattr(agent._lifecycle, "pause", lambda _: None)
+    agent._asker.run()
     assert waits == [0, 0, 300, 300, 0, 25]
 
 
@@ -667,13 +666,13 @@ def test_a_container_that_appears_after_the_removal_is_removed(
         def clean(self, attempt_id: str) -> None:
             self.calls.append(f"clean {attempt_id}")
             self.has_it = False
-            agent._orders.is_ending = True
+            agent._lifecycle.end()
 
     late = Late()
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
     agent = agent_with(consent, tmp_path, {"docker": late}, to_loopback(), lambda: None)  # type: ignore[dict-item]
-    monkeypatch.setattr(agent_module, "_SWEEP_SECONDS", 0)
-    agent._sweep_again()  # it ends, and not before it has answered
+    monkeypatch.setattr(sweeping, "_SWEEP_SECONDS", 0)
+    agent._sweeper.run()  # it ends, and not before it has answered
     assert late.calls == ["stop late-1 0", "clean late-1"]
 
 
@@ -687,7 +686,7 @@ def test_a_sweep_that_the_end_overtakes_touches_nothing(
             return True
 
         def left(self) -> set[str]:
-            agent._orders.is_ending = True
+            agent._lifecycle.end()
             return {"next-1"}
 
         def stop(self, attempt_id: str, grace_s: float) -> None:
@@ -695,7 +694,7 @@ def test_a_sweep_that_the_end_overtakes_touches_nothing(
 
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
     agent = agent_with(consent, tmp_path, {"docker": Slow()}, to_loopback(), lambda: None)  # type: ignore[dict-item]
-    agent._sweep(set())
+    agent._sweeper.sweep(set())
 
 
 def test_a_free_slot_is_offered_at_once(agent: WorkerAgent, market: WorkerMarket) -> None:
@@ -727,6 +726,6 @@ def test_a_marketplace_that_gives_more_than_was_asked_for_is_not_obeyed(
     market.stop()
     agent.start()
     market.start()
-    until(lambda: "far more are given" in agent.log, agent)
+    until(lambda: "far more than requested" in agent.log, agent)
     until(lambda: len(market.questions) > 1, agent)
     assert len(market.questions[-1]["attempts"]) <= 2 + 16

@@ -15,6 +15,7 @@ from proxyctl.files import FileError
 from proxyctl.worker.attempt import attempt as attempts
 from proxyctl.worker.attempt.attempt import Attempt, AttemptTimes, Tools
 from proxyctl.worker.attempt.supervisor import write
+from proxyctl.worker.attempt.traces import Traces
 from proxyctl.worker.base import names
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.base.record import Consent
@@ -361,7 +362,7 @@ def test_a_job_may_write_the_disk_that_its_inputs_leave(device: Device) -> None:
 def test_an_agent_that_leaves_throws_no_result_away(device: Device) -> None:
     for state in (State.UPLOADING, State.REPORTING):
         attempt = device.attempt(state, report=Report("complete", {"result": ""}))
-        attempt._is_leaving = True  # between two looks at it
+        attempt._interruption.leave()  # between two looks at it
         attempt._STEPS[state](attempt)
         assert attempt.entry.state is not State.DONE or device.posted
 
@@ -528,7 +529,7 @@ LISTENING = {
 def running(device: Device, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Attempt:
     """Return an attempt that runs, and goes on to do so."""
     monkeypatch.setitem(WORK, "payload", LISTENING["payload"])
-    monkeypatch.setattr(Attempt, "_is_unended", lambda _: True)
+    monkeypatch.setattr(Traces, "is_unended", True)
     return device.attempt(State.RUNNING, **changes)
 
 

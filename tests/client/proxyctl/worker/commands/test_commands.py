@@ -205,7 +205,7 @@ def test_anything_but_yes_is_no(agent: WorkerAgent) -> None:
 
 def test_check_names_missing_parts_and_their_remedy(agent: WorkerAgent) -> None:
     before = agent.command("check").stdout
-    assert "nobody at this device has agreed" in before
+    assert "no user of this device has agreed" in before
     assert "device/disk" in before
     setup(agent)
     agent.market.is_revoked = True

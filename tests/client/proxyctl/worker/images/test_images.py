@@ -241,7 +241,7 @@ def lies() -> dict[str, tuple[str, Callable[[Liar, ImageParts], None]]]:
         "too long": ("more than the", layer(lambda blob: blob + b"x")),
         "too short": ("something else for the digest", layer(lambda blob: blob[:-1])),
         "changed": ("not compressed as it says", layer(lambda blob: blob[:-1] + b"\x7f")),
-        "other content": ("unpack to what the image says", other_content),
+        "other content": ("unpack to the digest in the image", other_content),
         "elsewhere": ("lies somewhere else", elsewhere),
         "zstd": ("zstd", zstd),
         "without encryption": ("without encryption", plain_http),

@@ -348,7 +348,7 @@ async def test_a_door_in_the_owners_network_is_not_knocked_at(
         router.setblocking(False)
         place.door |= {"host": "127.0.0.2", "port": router.getsockname()[1]}
         place.serve(8888)
-        await until(lambda: "it is not where the marketplace is" in caplog.text)
+        await until(lambda: "is not at the marketplace's host" in caplog.text)
         with pytest.raises(BlockingIOError):
             router.accept()
 

@@ -292,7 +292,9 @@ def test_a_container_whose_monitor_is_killed_is_lost_and_not_waited_for(
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"
     name = f"proxyd-{task.attempt_id}"
-    until_true(lambda: containers._watches[task.attempt_id].usage.cpu_seconds is not None)
+    watch = containers._watches.find(task.attempt_id)
+    assert watch is not None
+    until_true(lambda: watch.usage.cpu_seconds is not None)
     text = call(containers.engine, "inspect", "--format", "{{.State.ConmonPid}}", name)
     os.kill(int(text), signal.SIGKILL)
     child.communicate(timeout=30)
@@ -388,7 +390,7 @@ def test_a_container_that_another_process_tries_out_is_not_swept(containers: Con
     containers.check()
     with subprocess.Popen(["sleep", "1000"]) as other:
         attempt_id = f"trial-{other.pid}-1"
-        containers._create_trial(f"proxyd-{attempt_id}", trial.BOUNDS)
+        containers._creation.create_idle(f"proxyd-{attempt_id}", trial.BOUNDS)
         try:
             assert containers.left() == set()
             other.kill()
