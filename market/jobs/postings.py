@@ -32,15 +32,15 @@ TITLE_MAX_CHARACTERS = 200
 TEXT_MAX_CHARACTERS = 20_000
 DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
-# What the rows of a job, its hold and their transfers take beside its texts, and their indexes.
+# Bytes of the rows of a job, its hold and their transfers, with indexes but without texts.
 JOB_BYTES = 1_024
 DAY_SECONDS = 86_400
 
 
 class NewJob(Struct, frozen=True):
-    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated.
+    """Job that a buyer posts: `price` in micro-credits, `duration_hrs` as the estimate.
 
-    `spec` is what it runs and needs, as it was understood; None for a job that says so in words.
+    `spec` holds the work and the needs, as understood; None for a job that describes them in words.
     """
 
     title: str
