@@ -1,8 +1,8 @@
-"""Who reads a log while it is written: woken the moment that something comes, here or elsewhere.
+"""Readers of a log while it is written: new bytes wake them immediately, on any daemon.
 
-Readers keep their own places and fetch what is there: however slow they are, nothing waits for them
-in memory. The bus wakes readers in other daemons on the database; a notice that is lost costs a
-reader there some seconds, after which it looks by itself.
+Readers keep their own places and fetch the stored bytes, so even for slow readers no bytes wait in
+memory. The bus wakes readers in other daemons on the database; a notice that is lost delays a
+reader there by some seconds, after which it checks by itself.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ STREAMS = ("out", "err")
 
 
 class Reader:
-    """One who reads the log of a job.
+    """Reader of the log of a job.
 
     Attributes:
-        streams: those in which something may have come.
+        streams: streams that may have new bytes.
         is_stale: whether the job may have changed: its attempt may be over.
-        has_ended: whether there is nothing more to wait for, because the daemon stops.
+        has_ended: whether the wait is over because the daemon stops.
     """
 
     def __init__(self) -> None:
