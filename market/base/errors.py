@@ -4,7 +4,7 @@ from enum import Enum, auto
 
 
 class Kind(Enum):
-    """What a refusal means to the caller, in whatever protocol the call was made."""
+    """Meaning of a refusal for the caller, in any protocol."""
 
     INVALID = auto()
     UNAUTHENTICATED = auto()
@@ -13,7 +13,7 @@ class Kind(Enum):
 
 
 class Code(Enum):
-    """A stable code, its kind, and what it means; the codes never change, messages may."""
+    """Stable code, its kind, and its meaning; the codes never change, messages may."""
 
     INVALID_FIELD = "invalid_field", Kind.INVALID, "A field is missing, mistyped or out of range."
     UNKNOWN_FIELD = "unknown_field", Kind.INVALID, "This path has no field of this name."

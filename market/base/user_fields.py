@@ -1,4 +1,4 @@
-"""The fields of a user: name, e-mail address and password; how they are checked and compared."""
+"""Fields of a user (name, e-mail address and password), with their checks and comparison."""
 
 import unicodedata
 

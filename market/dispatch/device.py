@@ -70,7 +70,7 @@ TRANSITIONS: Final[dict[IntEnum, tuple[IntEnum, ...]]] = {
     Presence.BROKEN_OFF: (Presence.ASKING,),
 }
 
-# Names of this module: the look-up of an enumeration's member costs six times as much (3.11).
+# Names of this module: the lookup of an enumeration's member takes six times longer (3.11).
 _UNKNOWN: Final = Knowledge.UNKNOWN
 _LOOKING: Final = Knowledge.LOOKING
 _KNOWN: Final = Knowledge.KNOWN

@@ -84,7 +84,7 @@ class ExitTerms(Struct, frozen=True):
 
     Owners get `share_percent` of the price, `hold_seconds` after it was posted. Sessions that leave
     through exits cost at least `price_floors` of their country, in micro-USD per GB; countries
-    without an entry use "any". Every such session costs at least `session_price_floor`. `limits`
+    without an entry use "any". Every session costs at least `session_price_floor`. `limits`
     are the default limits of a device, and its ports are the only ones permitted. Without
     `is_offered` a device cannot attach.
     """
