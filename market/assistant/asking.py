@@ -104,10 +104,10 @@ def model_slots(
     """Return the slots for calls of one server, which all its models share.
 
     Args:
-        concurrency: how many calls run at once.
-        per_caller: how many of one caller's do; 0 for no less than all.
-        waiting_max: how many calls wait.
-        waiting_per_caller_max: how many of one caller's wait.
+        concurrency: the number of calls that run at the same time.
+        per_caller: the number of one caller's running calls; 0 for all of them.
+        waiting_max: the number of waiting calls.
+        waiting_per_caller_max: the number of one caller's waiting calls.
     """
     bounds = SlotBounds(
         total=concurrency,

@@ -98,7 +98,7 @@ class Forecast(Struct, frozen=True):
 class Summary(Struct, frozen=True):
     """Use of today, of the last 7 and 30 days including it, and in all; as of `now`.
 
-    A forecast needs enough recent use; else it is None.
+    `forecast`: None without enough recent use.
     """
 
     today: Sum

@@ -47,7 +47,7 @@ class Copying(Struct, frozen=True):
 
 
 class Copy(Struct, frozen=True):
-    """Copy in the buyer's view; `agrees` is None before the verdict."""
+    """Copy in the buyer's view; `agrees`: None before the verdict."""
 
     job_id: str
     status: str

@@ -1,7 +1,7 @@
 """Attempts that end without a word: their devices are silent, or their time is over.
 
 Wall clocks do not decide that, because clocks jump, and the clocks of several daemons differ. The
-measure of silence is the time for which this daemon could receive reports while an attempt did not
+measure of silence is the time in which this daemon could receive reports, but an attempt did not
 change. The time of work is measured by a clock in the database, which advances while a daemon is up
 and jobs run. So after a restart no attempt is lost, and one that takes too long has no more time
 than that.
@@ -91,7 +91,7 @@ class Overdue:
         devices: know the time of each device's last report.
         renewals: know the time of each attempt's last renewal.
         leases: the longest silences of attempts.
-        observed_seconds: seconds for which this daemon could receive reports, by a monotonic clock.
+        observed_seconds: seconds in which this daemon could receive reports, by a monotonic clock.
         end_max_attempts: most attempts of each kind that one look finds.
     """
 

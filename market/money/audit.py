@@ -28,7 +28,7 @@ class Check(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The outcome of an audit: how much was read, and every check."""
+    """Outcome of an audit: the number of rows read, and every check."""
 
     accounts: int
     transfers: int

@@ -76,7 +76,7 @@ class Probe(Struct, frozen=True):
 
 
 class Likeness(Struct, frozen=True):
-    """What a photo is recognised by: `prints` to store, `probes` to compare with stored ones."""
+    """Fingerprint of a photo: `prints` to store, `probes` to compare with stored ones."""
 
     prints: tuple[Print, ...]
     probes: tuple[Probe, ...]

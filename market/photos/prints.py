@@ -1,4 +1,4 @@
-"""The prints and probes of a picture, from its pixels; `market.photos.likeness` says what they are.
+"""Prints and probes of a picture, from its pixels; `market.photos.likeness` defines them.
 
 In a module of its own because Pillow takes a while to import, and most daemons never see a photo.
 """
