@@ -56,7 +56,7 @@ class App(Struct, frozen=True):
 class Opened(Struct, frozen=True):
     """App in its buyer's view: its key and its ports.
 
-    `ports` are the ports of the protocol `http`, at least one. `key` is None when it cannot be
+    `ports` are the ports of the protocol `http`, at least one. `key`: None once it cannot be
     decrypted any more. `number` is the number of the replica, or 0 for a job without replicas.
     """
 

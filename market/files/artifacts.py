@@ -330,8 +330,8 @@ class Artifacts:
             device: the device that sends them, or None. They count against the device: otherwise a
                 buyer with slow uploads, or with large outputs on other devices, could keep it from
                 delivering its work.
-            client: the network that sends them, which may have as many uploads at the same time as
-                one user.
+            client: the network that sends them, with the same limit of simultaneous uploads as
+                a user.
 
         Raises:
             MarketError: `artifact_mismatch`, when the bytes exceed the announced size, or `offset`

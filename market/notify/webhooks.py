@@ -263,7 +263,8 @@ class Webhooks:
     ) -> EndpointRow:
         """Change the given fields of an endpoint; None leaves a field unchanged.
 
-        An API key that changes the URL of an endpoint, or enables it, counts as its maker. A change to enabled, or to another URL, clears its failures; a recovery sends the missed
+        An API key that changes the URL of an endpoint, or enables it, counts as its maker. Enabling
+        an endpoint, or giving it another URL, clears its failures; a recovery sends the missed
         events. A `maker` that has ended since the request began changes nothing.
 
         Raises:

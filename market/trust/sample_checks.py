@@ -82,7 +82,7 @@ async def judge(tx: Transaction, sample: SampleRow, result: str, *, now: int) ->
 
 
 async def unproven(tx: Transaction, sample: SampleRow) -> None:
-    """Record that a device has not done a sample: it has proved nothing, and gets the next one soon.
+    """Record that a device has not done a sample: it proved nothing, and gets another one soon.
 
     The distance is random: with a known distance, a device that fails at all samples would
     recognise them.
