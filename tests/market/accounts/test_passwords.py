@@ -94,7 +94,7 @@ async def test_nobody_costs_as_much_work_as_somebody(monkeypatch: pytest.MonkeyP
 
 
 async def test_what_is_compared_for_nobody_is_a_hash_that_is_worked_out() -> None:
-    """It says that they differ, which argon2 knows in the end, and not that it is no hash."""
+    """argon2 reports a mismatch after the whole computation, and not an invalid hash."""
     with closing(Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)) as passwords:
         with pytest.raises(VerifyMismatchError):
             PasswordHasher().verify(passwords._decoy, "correct horse")

@@ -1,4 +1,4 @@
-"""The earnings of exits: out of what buyers pay, pending for a while, paid or reversed once."""
+"""Earnings of exits: from buyers' payments, pending for a while, paid or reversed once."""
 
 import asyncio
 
@@ -116,12 +116,12 @@ async def test_a_claw_back_takes_back_what_was_advanced_and_is_pending(market: M
     back = await claw_back(market.context, made.id, "injects")
     assert back == ClawedBack(earnings=1, amount=150_000, refunded=0)
     assert await pending(market, made.owner) == 0
-    assert await available(market, made.owner) == 150_000  # what was paid before stays
+    assert await available(market, made.owner) == 150_000  # the earlier payout stays
     assert (await audit_ledger(market.store)).passed
     await session.report(GB, (made, GB))
     assert await market.exit_advances.advance() == 0
     await session.end()
-    # The buyer pays for no more than what was paid out.
+    # The buyer pays only for the amount that was paid out.
     assert await available(market, session.buyer) == 100 * MICRO - 250_000
     assert await revenue(market) == 100_000
     assert await balance(market, ledger.exit_payable()) == 0
@@ -261,7 +261,7 @@ async def test_a_claw_back_returns_the_price_to_the_buyers(market: Market) -> No
     back = await claw_back(market.context, made.id, "injects")
     assert back == ClawedBack(earnings=1, amount=300_000, refunded=500_000)
     assert await pending(market, made.owner) == 0
-    assert await available(market, made.owner) == 300_000  # what was paid before stays
+    assert await available(market, made.owner) == 300_000  # the earlier payout stays
     assert await pending(market, honest.owner) == 150_000
     assert await available(market, session.buyer) == before + 500_000
     change, *_ = await market.wallet.page(session.buyer, before="", limit=1)
@@ -350,7 +350,7 @@ async def test_what_a_barred_exit_carried_is_free_where_it_is_not_settled(market
     await session.report(GB, (made, GB))
     await session.end()
     assert await pending(market, made.owner) == 0
-    assert await revenue(market) == 0  # nobody pays for what it has falsified
+    assert await revenue(market) == 0  # no buyer pays for falsified bytes
     assert await available(market, session.buyer) == 100 * MICRO
     exits = market.exits
     assert await refusal(exits.authorize(made.token, exits.terms_hash)) is Code.EXIT_BARRED

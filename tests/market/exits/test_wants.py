@@ -1,4 +1,4 @@
-"""What a buyer wants of exits: read from parameters, refused by name, written again in one way."""
+"""Wishes of a buyer for exits: parsed from parameters, refused by name, written in one form."""
 
 from dataclasses import replace
 

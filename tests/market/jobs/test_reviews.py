@@ -113,7 +113,7 @@ async def test_a_buyer_who_says_nothing_pays_when_the_time_is_over(market: Marke
     assert (await review_of(market, second)).state == ReviewStatus.HELD
     assert await refusal(market.reviews.dispute(buyer, first, "late")) is Code.NOT_REVIEWABLE
     market.clock.now += HOUR
-    # It is too late although nobody has swept yet.
+    # It is too late although no sweep has run yet.
     assert await refusal(market.reviews.dispute(buyer, second, "late")) is Code.NOT_REVIEWABLE
     assert await market.reviews.expire() == 1
     assert await available(market, worker) == 18 * MICRO
@@ -353,7 +353,7 @@ HARM = {
 async def test_the_audit_finds_what_is_wrong_with_reviews(
     store: Store, clock: Clock, promise: str
 ) -> None:
-    market = Market(store, clock)  # the fixture's books must agree in the end
+    market = Market(store, clock)  # the fixture's own books must pass their audit at its end
     buyer, worker = await market.person(credit="10"), await market.person()
     await done(market, buyer, worker)
     assert await audited(market)
