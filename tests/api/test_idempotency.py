@@ -94,7 +94,7 @@ async def test_the_same_key_and_body_elsewhere_is_something_else(
     assert (answer.status, answer.code) == (400, "idempotency_key_reused")
 
 
-async def test_what_nobody_knows_to_be_done_is_asked_again_by_the_daemon(
+async def test_a_commit_with_an_unknown_outcome_is_repeated_by_the_daemon(
     service: Service, buyer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A switchover of the database loses the answer to a commit now and then."""
@@ -161,7 +161,7 @@ async def test_an_answer_is_remembered_for_a_day(service: Service, buyer: Person
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256])
-async def test_what_is_no_key_is_refused(service: Service, buyer: Person, key: str) -> None:
+async def test_an_invalid_key_is_refused(service: Service, buyer: Person, key: str) -> None:
     answer = await ask(service, buyer, "/api/bandwidth/create", key)
     assert (answer.status, answer.code, answer.field) == (
         400,
@@ -222,7 +222,7 @@ async def test_a_registration_that_failed_is_done_when_it_is_asked_again(
     assert caplog.text.count("/verify?token=") == 1
 
 
-async def test_of_ten_who_register_at_once_with_one_key_all_are_answered_alike(
+async def test_ten_simultaneous_registrations_with_one_key_get_the_same_reply(
     service: Service,
 ) -> None:
     answers = await asyncio.gather(*(register(service, "a") for _ in range(10)))
@@ -266,7 +266,7 @@ async def test_a_referral_code_is_applied_once(service: Service, buyer: Person) 
     assert (await ask(service, buyer, path, "b", body)).code == "referral_already_applied"
 
 
-async def test_what_one_api_key_was_answered_another_one_is_not(
+async def test_the_reply_to_one_api_key_is_not_given_to_another(
     service: Service, buyer: Person
 ) -> None:
     keys = []

@@ -260,7 +260,7 @@ async def test_pipelined_requests_are_answered_in_their_order(service: Service) 
     assert [each.status for each in found] == [200, 404, 400] * 20
 
 
-async def test_what_is_broken_after_a_good_request_ends_the_connection(service: Service) -> None:
+async def test_broken_bytes_after_a_good_request_end_the_connection(service: Service) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     good = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     writer.write(good)
@@ -305,7 +305,7 @@ async def test_an_answer_is_a_line_that_says_first_whether_it_went_well(
         ({"Authorization": "Bearer " + "x" * 5_000}, "malformed, or was not issued"),
     ],
 )
-async def test_who_shows_no_session_token_is_told_which_mistake_it_was(
+async def test_a_request_without_a_session_token_gets_the_exact_error(
     service: Service, headers: dict[str, str], words: str
 ) -> None:
     answer = await service.call("GET", "/auth/me", headers=headers)
@@ -313,7 +313,7 @@ async def test_who_shows_no_session_token_is_told_which_mistake_it_was(
     assert words in answer.body["error"]["message"]
 
 
-async def test_who_shows_an_old_session_token_is_told_so(service: Service) -> None:
+async def test_an_old_session_token_gets_its_own_error(service: Service) -> None:
     person = await service.person()
     await service.call("POST", "/auth/logout", token=person.token)
     answer = await service.call("GET", "/auth/me", token=person.token)
@@ -334,7 +334,7 @@ async def test_who_shows_an_old_session_token_is_told_so(service: Service) -> No
         ({"X-Worker-Token": "x", "Authorization": "Bearer x"}, "was not issued by this service"),
     ],
 )
-async def test_who_shows_no_worker_token_is_told_which_mistake_it_was(
+async def test_a_request_without_a_worker_token_gets_the_exact_error(
     service: Service, headers: dict[str, str], words: str
 ) -> None:
     answer = await service.call("POST", "/api/worker/offline", headers=headers)
@@ -351,7 +351,7 @@ async def test_who_shows_no_worker_token_is_told_which_mistake_it_was(
         ("GET", "/api/job", "There is nothing at this path; /docs lists the paths."),
     ],
 )
-async def test_who_takes_a_wrong_turn_is_told_the_way(
+async def test_a_wrong_path_or_method_gets_the_right_one_in_the_error(
     service: Service, method: str, path: str, words: str
 ) -> None:
     assert (await service.call(method, path)).body["error"]["message"] == words
@@ -369,7 +369,9 @@ async def test_a_request_in_single_bytes_is_a_request(service: Service) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/" + "x" * 9_000])
-async def test_what_is_too_long_is_told_from_what_is_malformed(service: Service, path: str) -> None:
+async def test_overlong_requests_are_distinguished_from_malformed_ones(
+    service: Service, path: str
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nX-A: {'x' * 20_000}\r\n\r\n".encode())
     error = (await one_response(reader)).body["error"]
@@ -808,7 +810,7 @@ async def test_an_idle_connection_keeps_no_body(service: Service) -> None:
     await writer.wait_closed()
 
 
-async def test_no_cache_keeps_what_is_private_and_no_browser_guesses_types(
+async def test_private_replies_are_not_cached_and_no_browser_guesses_types(
     service: Service,
 ) -> None:
     me = await service.person(usd="10")

@@ -177,7 +177,7 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
 
 
 @pytest.mark.long
-async def test_what_is_about_everything_scans_nothing_within_a_scan(
+async def test_requests_about_everything_have_no_nested_scans(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with filled(server, tmp_path, LARGE) as market:
@@ -212,7 +212,7 @@ async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> N
     assert "COVERING INDEX referrals_by_referrer (referrer_id=? AND paid_at>?)" in step
 
 
-async def test_what_a_user_has_open_is_counted_from_indexes(tmp_path: Path) -> None:
+async def test_open_things_of_a_user_are_counted_from_indexes(tmp_path: Path) -> None:
     """Each post counts the jobs of its buyer, perhaps thousands a day; only replicas are read."""
     store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
     opcodes: list[str] = []

@@ -209,7 +209,7 @@ async def test_a_user_name_has_no_spaces_or_control_characters(
         "a" * 2000 + "@example.com",
     ],
 )
-async def test_what_is_not_an_address_is_refused(service: Service, email: str) -> None:
+async def test_an_invalid_address_is_refused(service: Service, email: str) -> None:
     refused(await register(service, email=email), "email")
 
 

@@ -69,7 +69,7 @@ async def test_a_person_says_no(service: Service) -> None:
     assert refused["error"]["code"] == "access_denied"
 
 
-async def test_a_program_asks_for_what_there_is(service: Service) -> None:
+async def test_a_program_needs_valid_scopes_and_a_printable_name(service: Service) -> None:
     for body, field in (
         (NEW | {"scopes": []}, "scopes"),
         (NEW | {"scopes": ["everything"]}, "scopes"),

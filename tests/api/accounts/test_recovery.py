@@ -135,7 +135,7 @@ async def test_a_changed_password_ends_the_other_logins(service: Service) -> Non
         ("/auth/password/reset", {"password": "long enough"}, "token"),
     ],
 )
-async def test_what_is_missing_is_named(
+async def test_missing_fields_are_named(
     service: Service, path: str, body: dict[str, object], field: str
 ) -> None:
     answer = await service.call("POST", path, body)
@@ -165,7 +165,7 @@ async def register(service: Service, number: int, forwarded: str) -> int:
     return (await service.call("POST", "/auth/register", body, headers=headers)).status
 
 
-async def test_a_client_is_who_the_trusted_proxy_says(behind: Service) -> None:
+async def test_a_client_is_the_address_from_the_trusted_proxy(behind: Service) -> None:
     assert [await register(behind, number, "192.0.2.1") for number in range(3)] == [200, 200, 429]
     assert await register(behind, 3, "192.0.2.2") == 200
     assert await register(behind, 4, "192.0.2.9, 192.0.2.1") == 429
@@ -184,7 +184,7 @@ async def test_every_line_of_the_header_is_read(behind: Service) -> None:
         assert answer.status == 429
 
 
-async def test_nobody_is_believed_who_is_not_trusted(tmp_path: Path) -> None:
+async def test_an_untrusted_proxy_is_not_believed(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"registrations_per_hour": 2}) as service:
         statuses = [await register(service, number, f"192.0.2.{number}") for number in range(3)]
     assert statuses == [200, 200, 429]

@@ -86,7 +86,7 @@ async def test_an_application_has_the_fields_of_the_specification(service: Servi
     assert (await info(service, user))["total_referrals"] == 0
 
 
-async def test_the_operator_says_what_a_referral_earns(tmp_path: Path) -> None:
+async def test_the_operator_sets_the_bonus_of_a_referral(tmp_path: Path) -> None:
     market = {"referrer_reward_credits": 7, "referred_reward_credits": 0}
     async with running_in(tmp_path, market=market) as service:
         referrer, user = await service.person(), await service.person()
@@ -111,7 +111,7 @@ async def test_the_operator_says_what_a_referral_earns(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-async def test_the_link_leads_to_the_application_whatever_host_is_asked_for(
+async def test_the_link_leads_to_the_application_for_any_requested_host(
     tmp_path: Path, api: dict[str, Any], start: str | None
 ) -> None:
     async with running_in(tmp_path, api=api) as service:
@@ -245,7 +245,7 @@ async def test_a_bonus_that_waits_for_another_day_says_so(tmp_path: Path) -> Non
         assert [await credits_of(service, each) for each in (first, second)] == [25, 0]
 
 
-async def test_who_came_is_listed_without_names(service: Service) -> None:
+async def test_referred_users_are_listed_without_names(service: Service) -> None:
     person = await service.person()
     assert (await service.call("GET", LIST, token=person.token)).body["referrals"] == []
     await register(service, "newcomer", ref=await code_of(service, person))

@@ -80,7 +80,7 @@ async def test_it_speaks_the_caller_s_language(service: Service) -> None:
         assert word in answer.body["reply"]
 
 
-async def test_a_photo_that_nobody_looks_at_is_unverified(service: Service) -> None:
+async def test_a_photo_that_no_model_looks_at_is_unverified(service: Service) -> None:
     person = await service.person()
     for token in (person.token, None):
         answer = await service.upload(ANALYZE, PHOTO, token=token, mode="goodness", lang="en")
@@ -167,7 +167,7 @@ async def test_a_file_that_is_no_photo_is_refused(service: Service, file: bytes,
     refused(answer, code, "file")
 
 
-async def test_what_is_too_large_is_told_how_large_it_may_be(service: Service) -> None:
+async def test_an_oversized_body_is_refused_with_the_limit(service: Service) -> None:
     for file, words in (
         (PHOTO + bytes(10_004_000 - len(PHOTO)), ("10,004,000 bytes", "10,000,000 at most")),
         (pictures.bomb(), ("2,500,000,000 pixels", "25,000,000 at most")),
@@ -286,7 +286,7 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_whatever_the_model_does_somebody_answers(
+async def test_the_assistant_answers_in_any_failure_of_the_model(
     tmp_path: Path, upstream: Upstream, trouble: str
 ) -> None:
     upstream.will(TROUBLES[trouble])
@@ -393,7 +393,7 @@ async def test_a_client_that_leaves_frees_the_model(modelled: Service, upstream:
     await until(lambda: not upstream.now, "the model is left alone")
 
 
-async def test_the_key_and_what_was_said_stay_out_of_the_log(
+async def test_the_key_and_the_texts_stay_out_of_the_log(
     modelled: Service, upstream: Upstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     upstream.will(stand_in.fails(500))
@@ -446,7 +446,7 @@ async def test_a_good_deed_earns_credits_once(modelled: Service, upstream: Upstr
     assert (await credits_of(modelled, one), await credits_of(modelled, other)) == (10, 10)
 
 
-async def test_nobody_earns_nothing_by_a_photo_and_nobody_by_words(
+async def test_anonymous_photos_and_words_earn_nothing(
     modelled: Service, upstream: Upstream
 ) -> None:
     upstream.will(stand_in.judges())
@@ -468,7 +468,7 @@ async def test_a_model_that_names_an_amount_changes_nothing(
     assert answer.body["credit_reward"] == 10
 
 
-async def test_whatever_is_sent_as_a_photo_is_never_a_500(tmp_path: Path) -> None:
+async def test_no_upload_as_a_photo_causes_a_500(tmp_path: Path) -> None:
     random = Random(7)
     small = (jpeg(natural(1, (40, 30))), png(natural(1, (40, 30))), b"\xff\xd8\xff", b"")
     async with running_in(tmp_path, assistant={"requests_per_minute": 0}) as service:
@@ -481,7 +481,7 @@ async def test_whatever_is_sent_as_a_photo_is_never_a_500(tmp_path: Path) -> Non
             assert answer.status in (200, 400), bytes(file)
 
 
-async def test_rewards_are_listed_with_what_is_left_today(
+async def test_rewards_are_listed_with_the_rest_of_today(
     modelled: Service, upstream: Upstream
 ) -> None:
     person = await modelled.person()

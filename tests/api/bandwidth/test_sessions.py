@@ -103,7 +103,7 @@ async def test_a_purchase_without_addresses_is_told_of_no_other_port(service: Se
         *('["0.0.0.0"]', '["ff02::1"]', '[""]', "{}", "true", str(["192.0.2.1"] * 17)),
     ],
 )
-async def test_what_names_no_addresses_is_refused(service: Service, allow_ips: str) -> None:
+async def test_invalid_addresses_are_refused(service: Service, allow_ips: str) -> None:
     buyer = await service.person(usd="10")
     allow_ips = allow_ips.replace("'", '"')
     answer = await create(service, buyer, f'{{"gb": 1, "allow_ips": {allow_ips}}}')
@@ -120,7 +120,7 @@ async def test_what_names_no_addresses_is_refused(service: Service, allow_ips: s
         (str(["192.0.2.1"] * 17).replace("'", '"'), "a longer one"),
     ],
 )
-async def test_a_list_of_addresses_is_refused_for_what_is_wrong_with_it(
+async def test_a_list_of_addresses_is_refused_with_the_reason(
     service: Service, allow_ips: str, got: str
 ) -> None:
     buyer = await service.person(usd="10")
@@ -270,7 +270,7 @@ async def test_the_cost_is_held_and_released(service: Service) -> None:
     assert await service.balance(buyer) == 10
 
 
-async def test_what_was_used_is_captured_and_the_rest_released(service: Service) -> None:
+async def test_used_bytes_are_captured_and_the_rest_released(service: Service) -> None:
     buyer = await service.person(usd="10")
     bought = await service.buy(buyer, quota=1_000_000, price=1000.0)
     assert await service.balance(buyer) == 9
@@ -288,7 +288,7 @@ async def test_what_was_used_is_captured_and_the_rest_released(service: Service)
     assert (session["status"], session["bytes_used"]) == ("ended", 10_000)
 
 
-async def test_ending_cuts_connections_and_captures_what_the_list_shows(service: Service) -> None:
+async def test_ending_cuts_connections_and_captures_the_listed_use(service: Service) -> None:
     buyer = await service.person(usd="10")
     bought = await service.buy(buyer, quota=1_000_000, price=1000.0)
     async with targets.source(5000) as target:
@@ -486,7 +486,7 @@ async def test_the_last_cent_can_be_spent_but_not_one_more(service: Service) -> 
     assert len(await listed(service, buyer)) == 1
 
 
-async def test_somebody_without_money_cannot_spend_that_of_others(service: Service) -> None:
+async def test_a_user_without_money_cannot_spend_money_of_others(service: Service) -> None:
     rich, poor = await service.person(usd="100"), await service.person()
     assert (await create(service, poor, '{"gb": 1}')).code == "insufficient_funds"
     assert await service.balance(rich) == 100
@@ -685,7 +685,7 @@ async def test_ending_takes_any_case_of_an_identifier(service: Service) -> None:
     assert await listed(service, buyer) == []
 
 
-async def test_the_session_of_somebody_else_cannot_be_ended(service: Service) -> None:
+async def test_a_session_of_another_user_cannot_be_ended(service: Service) -> None:
     buyer, other = await service.person(usd="10"), await service.person(usd="10")
     bought = await service.buy(buyer)
     foreign = await end(service, other, bought.id)
@@ -698,7 +698,7 @@ async def test_the_session_of_somebody_else_cannot_be_ended(service: Service) ->
     assert await service.balance(other) == 10
 
 
-async def test_an_ended_session_of_somebody_else_stays_unknown(service: Service) -> None:
+async def test_an_ended_session_of_another_user_stays_unknown(service: Service) -> None:
     buyer, other = await service.person(usd="10"), await service.person()
     bought = await service.buy(buyer)
     await end(service, buyer, bought.id)
@@ -770,7 +770,7 @@ async def test_a_password_is_shown_once_and_kept_nowhere(
         assert secret not in caplog.text
 
 
-async def test_one_session_is_shown_with_what_it_costs_if_it_ends_now(service: Service) -> None:
+async def test_one_session_is_shown_with_its_cost_if_it_ends_now(service: Service) -> None:
     buyer = await service.person(usd="10")
     bought = await service.buy(buyer, quota=10**6, price=0.7)
     path = f"{SESSIONS}/{bought.id}"
@@ -797,7 +797,7 @@ async def test_one_session_is_shown_with_what_it_costs_if_it_ends_now(service: S
         assert (answer.status, answer.code) == (404, "session_not_found")
 
 
-async def test_what_is_sold_at_which_price_is_told_to_everybody(tmp_path: Path) -> None:
+async def test_everybody_can_read_the_terms_of_the_sale(tmp_path: Path) -> None:
     market = {
         "price_per_gb_default_usd": Decimal("0.5"),
         "price_per_gb_floor_usd": Decimal("0.25"),

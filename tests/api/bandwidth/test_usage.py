@@ -138,7 +138,7 @@ async def test_why_connections_were_refused_is_told_by_session(service: Service)
     }
 
 
-async def test_nobody_sees_the_usage_of_others(service: Service) -> None:
+async def test_a_user_cannot_see_the_usage_of_others(service: Service) -> None:
     _, bought = await buy(service)
     stranger = await service.person()
     assert (await refused(service, stranger, f"session_id={bought.id}")) == (
@@ -195,14 +195,14 @@ async def test_ranges_are_whole_and_say_so(service: Service) -> None:
         ("tz=..%2F..%2Fetc%2Fpasswd", "tz"),
     ],
 )
-async def test_what_cannot_be_answered_is_refused_by_name(
+async def test_impossible_queries_are_refused_by_name(
     service: Service, query: str, field: str
 ) -> None:
     person = await service.person()
     assert await refused(service, person, query) == (400, "invalid_field", field)
 
 
-async def test_too_long_a_range_is_refused_with_what_to_change(service: Service) -> None:
+async def test_too_long_a_range_is_refused_with_advice(service: Service) -> None:
     person = await service.person()
     answer = await service.call("GET", "/api/usage?step=day&from=2001-01-01", token=person.token)
     assert (answer.status, answer.code) == (400, "too_many_rows")

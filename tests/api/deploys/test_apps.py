@@ -191,7 +191,9 @@ async def test_a_buyer_opens_a_deploy(offering: Service) -> None:
     assert (await visit(offering, replica["url"]))[0] == 303
 
 
-async def test_what_is_somebody_elses_or_no_app_is_told_so(offering: Service) -> None:
+async def test_an_app_of_another_user_and_a_job_without_an_app_are_refused(
+    offering: Service,
+) -> None:
     buyer, other = await offering.person(credit="5"), await offering.person()
     job_id = await posted(offering, buyer)
     silent = await posted(offering, buyer, ports=[])

@@ -96,7 +96,7 @@ async def test_a_deploy_has_the_fields_of_the_specification(
     assert await balances(service, buyer) == (9, 0)
 
 
-async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service) -> None:
+async def test_a_deploy_shows_its_order_and_its_state(service: Service) -> None:
     buyer = await service.person(credit="10000")
     asked = {
         "job_name": "Ein Modell",
@@ -145,7 +145,7 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
     assert work.body["job"]["description"].endswith("Type: Jupyter")
 
 
-async def test_what_a_deploy_runs_is_told_to_whoever_runs_it_and_to_nobody_else(
+async def test_only_the_devices_of_a_deploy_get_its_payload(
     service: Service,
 ) -> None:
     buyer = await service.person(usd="100")
@@ -173,7 +173,7 @@ async def test_what_a_deploy_runs_is_told_to_whoever_runs_it_and_to_nobody_else(
     assert "SECRET123" in await seen(work, headers=worker)
 
 
-async def test_what_a_deploy_has_paid_is_shown_once_it_is_over(service: Service) -> None:
+async def test_the_payment_of_a_deploy_is_shown_once_it_is_over(service: Service) -> None:
     buyer = await service.person(usd="10")
     deploy_id = await created(service, buyer)
     assert "paid" not in await one(service, buyer, deploy_id)
@@ -182,7 +182,7 @@ async def test_what_a_deploy_has_paid_is_shown_once_it_is_over(service: Service)
     assert (await listing(service, buyer)).body["deploys"][0]["paid"] == 0.0
 
 
-async def test_everybody_may_ask_what_gpus_cost(tmp_path: Path) -> None:
+async def test_everybody_can_read_the_prices_of_gpus(tmp_path: Path) -> None:
     market = {
         "gpu_rates_usd": {"RTX 4090": Decimal("0.5"), "A100": Decimal("2.5")},
         "gpu_rate_default_usd": Decimal("0.75"),
@@ -204,7 +204,7 @@ async def test_everybody_may_ask_what_gpus_cost(tmp_path: Path) -> None:
     "changes",
     [{}, dict.fromkeys(("gpu_count", "duration_hrs", "replicas", "payment_type")), {"more": 1}],
 )
-async def test_what_is_left_out_or_null_is_one_and_paid_in_dollars(
+async def test_a_missing_or_null_field_means_one_replica_paid_in_dollars(
     service: Service, changes: dict[str, Any]
 ) -> None:
     buyer = await service.person(usd="10", credit="1000")
@@ -221,7 +221,7 @@ async def test_every_type_of_the_specification_is_taken(service: Service, job_ty
     assert deploy["job_type"] == job_type
 
 
-async def test_the_operator_says_what_gpus_and_credits_cost(tmp_path: Path) -> None:
+async def test_the_operator_sets_the_prices_of_gpus_and_credits(tmp_path: Path) -> None:
     market = {
         "gpu_rates_usd": {" A100 ": Decimal("2.5")},
         "gpu_rate_default_usd": Decimal("0.5"),
@@ -519,7 +519,7 @@ async def test_a_notebook_has_an_image_by_default(service: Service) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_run_is_refused(
+async def test_an_impossible_deploy_is_refused(
     service: Service, body: dict[str, Any], code: str, field: str
 ) -> None:
     buyer = await service.person(usd="10")
@@ -616,7 +616,7 @@ async def test_the_first_revision_is_the_earliest_to_go_back_to(service: Service
     assert message == "revision must be a whole number of at least 1."
 
 
-async def test_a_notebook_needs_an_image_whatever_its_script(service: Service) -> None:
+async def test_a_notebook_needs_an_image_with_any_script(service: Service) -> None:
     buyer = await service.person(usd="10")
     answer = await create(service, buyer, **{**RUNS, "job_type": "Jupyter"})
     refused(answer, "payload_invalid", "image")
@@ -626,7 +626,7 @@ async def test_a_notebook_needs_an_image_whatever_its_script(service: Service) -
     )
 
 
-async def test_who_deploys_what_no_device_runs_is_warned(service: Service) -> None:
+async def test_a_deploy_that_no_device_runs_gets_a_warning(service: Service) -> None:
     buyer = await service.person(usd="10")
     [warning] = (await create(service, buyer, image="web:1")).body["warnings"]
     assert warning.startswith("No device has asked for work")
@@ -648,7 +648,7 @@ async def test_who_deploys_what_no_device_runs_is_warned(service: Service) -> No
     assert warning.startswith("It names nothing")
 
 
-async def test_what_devices_must_have_shown_is_said_changed_and_shown(service: Service) -> None:
+async def test_the_least_reputation_can_be_set_changed_and_shown(service: Service) -> None:
     buyer = await service.person(usd="10")
     worker = await worker_of(service, await service.person())
     deploy_id = await created(service, buyer, image="web:1", trust={"min_reputation": 0.9})
@@ -699,7 +699,7 @@ async def test_a_change_with_a_key_is_made_once(service: Service) -> None:
     assert (await one(service, buyer, deploy_id))["revision"] == 4
 
 
-async def test_what_is_asked_to_be_ready_can_be_taken_away(service: Service) -> None:
+async def test_a_readiness_check_can_be_removed(service: Service) -> None:
     buyer = await service.person(usd="10")
     port, ready = {"name": "web", "port": 8080, "protocol": "http"}, {"port": 8080}
     deploy_id = await created(service, buyer, image="web:1", ports=[port], ready=ready)
@@ -712,7 +712,7 @@ async def test_what_is_asked_to_be_ready_can_be_taken_away(service: Service) -> 
     assert asked == [(False, False), (False, False), (True, True)]
 
 
-async def test_what_no_device_could_have_is_refused_before_devices_are_compared_with_it(
+async def test_impossible_needs_are_refused_before_devices_are_compared(
     service: Service,
 ) -> None:
     buyer = await service.person()

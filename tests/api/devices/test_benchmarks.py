@@ -12,7 +12,7 @@ from proxyctl.worker.base.link import Link, LinkError
 from proxyctl.worker.base.record import Lend
 
 
-async def test_an_agent_shows_what_its_device_has(service: Service) -> None:
+async def test_an_agent_proves_the_resources_of_its_device(service: Service) -> None:
     sizes = TaskSizes(rounds=100, walk_seconds=30.0)  # of a machine that does other things
     service.daemon.market.benchmarks.sizes = sizes
     owner = await service.person()

@@ -24,7 +24,7 @@ async def as_device(service: Service, device: str, method: str, path: str, body:
     return await service.call(method, path, body, headers={"X-Worker-Token": device})
 
 
-async def test_who_asks_for_reputation_gets_a_device_that_has_it(service: Service) -> None:
+async def test_a_minimum_of_reputation_selects_a_device_that_has_it(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     device = await worker_token(service, owner)
     made = await create(service, buyer, min_reputation=0.51)

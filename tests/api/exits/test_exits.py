@@ -80,7 +80,9 @@ async def through(service: Service, buyer: Person, **carried: int) -> str:
     return session_id
 
 
-async def test_anybody_can_read_the_terms_and_where_exits_attach(offered: Service) -> None:
+async def test_everybody_can_read_the_terms_and_the_address_where_exits_attach(
+    offered: Service,
+) -> None:
     answer = await offered.call("GET", "/api/exits/terms")
     assert answer.status == 200
     assert answer.body["text"] == offered.daemon.market.exits.text
@@ -162,7 +164,7 @@ async def test_a_device_takes_its_own_consent_back(offered: Service) -> None:
     assert (answer.status, answer.code, answer.field) == (400, "invalid_field", "token_id")
 
 
-async def test_a_revoked_token_is_told_to_who_watches(offered: Service) -> None:
+async def test_watchers_are_notified_of_a_revoked_token(offered: Service) -> None:
     owner = await offered.person()
     made, heard = await exit_of(offered, owner), list[str]()
     offered.daemon.market.exits.watch(heard.append)
@@ -199,7 +201,9 @@ async def test_a_wrong_consent_is_refused_by_name(
 
 
 @pytest.mark.parametrize("path", [CONSENT, LIMITS, PAUSE, RESUME, REVOKE])
-async def test_nobody_decides_about_the_device_of_another(offered: Service, path: str) -> None:
+async def test_a_user_cannot_decide_about_the_device_of_another(
+    offered: Service, path: str
+) -> None:
     owner, other = await offered.person(), await offered.person()
     made = await exit_of(offered, owner)
     terms = (await offered.call("GET", "/api/exits/terms")).body["terms_hash"]
@@ -210,7 +214,7 @@ async def test_nobody_decides_about_the_device_of_another(offered: Service, path
     assert (await offered.call("POST", path, body)).status == 401
 
 
-async def test_what_an_exit_has_earned_is_shown_wherever_its_owner_looks(offered: Service) -> None:
+async def test_earnings_of_an_exit_are_shown_in_all_views_of_its_owner(offered: Service) -> None:
     owner, buyer = await offered.person(), await offered.person(usd="5")
     made = await exit_of(offered, owner)
     session_id = await through(offered, buyer, **{made["token_id"].replace("-", "_"): GB // 2})
@@ -293,7 +297,7 @@ async def test_coverage_is_told_in_bands(offered: Service) -> None:
     assert answer.body["attribution"] == ["Places: somebody"]
 
 
-async def test_a_sale_says_what_it_wants_of_exits(offered: Service) -> None:
+async def test_a_sale_contains_its_wishes_for_exits(offered: Service) -> None:
     buyer = await offered.person(usd="20")
     wanted = {
         "country": "DE_fr",
@@ -336,7 +340,7 @@ async def test_a_sale_says_what_it_wants_of_exits(offered: Service) -> None:
         ("de", "invalid_field", "exit"),
     ],
 )
-async def test_what_cannot_be_wished_for_is_refused_by_name(
+async def test_impossible_wishes_are_refused_by_name(
     offered: Service, wanted: Any, code: str, field: str
 ) -> None:
     buyer = await offered.person(usd="5")

@@ -142,7 +142,7 @@ async def _is(number: Any, expected: int) -> bool:
     return bool(await number == expected)
 
 
-async def test_what_is_not_as_announced_is_refused_in_words(service: Service) -> None:
+async def test_a_mismatch_with_the_announcement_is_refused_in_words(service: Service) -> None:
     buyer = as_person(await service.person())
     answer = await service.call("POST", "/api/artifacts", announced(CONTENT), headers=buyer)
     url = answer.body["upload"]["url"]
@@ -169,7 +169,7 @@ async def test_what_is_not_as_announced_is_refused_in_words(service: Service) ->
         assert (answer.status, answer.code, answer.field) == (400, "invalid_field", field)
 
 
-async def test_nobody_gets_at_the_files_of_others(service: Service) -> None:
+async def test_a_user_cannot_reach_the_files_of_others(service: Service) -> None:
     buyer, other = await service.person(credit="10"), as_person(await service.person())
     mine = await upload(service, as_person(buyer), CONTENT)
     device = as_device(await worker_token(service, buyer))
@@ -190,7 +190,9 @@ async def test_nobody_gets_at_the_files_of_others(service: Service) -> None:
     assert answer.status == 401
 
 
-async def test_a_device_sends_what_its_job_has_left_and_the_buyer_gets_it(service: Service) -> None:
+async def test_a_device_sends_the_outputs_of_its_job_and_the_buyer_gets_them(
+    service: Service,
+) -> None:
     buyer = await service.person(credit="10")
     job_id, device = await running_job(service, buyer)
     where = f"/api/worker/jobs/{job_id}/artifacts"
@@ -279,7 +281,7 @@ async def test_a_file_that_is_lost_in_the_middle_never_looks_whole(
             await response.read()
 
 
-async def test_a_device_is_told_what_to_fetch_for_a_job(service: Service) -> None:
+async def test_a_device_gets_the_files_to_fetch_for_a_job(service: Service) -> None:
     buyer = await service.person(credit="10")
     mine = await upload(service, as_person(buyer), CONTENT, name="data.tar")
     digest = announced(CONTENT)["sha256"]

@@ -146,7 +146,7 @@ async def following(
         yield Reader(rig, response)
 
 
-async def test_what_a_device_sends_is_read_by_offset(rig: Rig) -> None:
+async def test_bytes_of_a_device_are_read_by_offset(rig: Rig) -> None:
     answer = await rig.send(0, b"first\n")
     assert answer.status == 200
     assert answer.body == {"ok": True, "offset": 6, "next_after_ms": 0, "is_full": False}
@@ -193,7 +193,7 @@ async def test_chunks_are_bounded_and_may_be_compressed(rig: Rig) -> None:
     assert (await rig.bytes_of("?limit=262144")) == content[:262144]
 
 
-async def test_what_came_of_a_broken_chunk_is_kept(rig: Rig) -> None:
+async def test_the_received_part_of_a_broken_chunk_is_kept(rig: Rig) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", rig.service.api_port)
     path = f"/api/worker/jobs/{rig.job_id}/log?attempt=1&offset=0"
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-Worker-Token: {rig.token}\r\n"

@@ -14,7 +14,7 @@ class Holder:
         self.was_cut = True
 
 
-def test_who_was_active_least_recently_makes_room_first() -> None:
+def test_the_least_recently_active_connection_makes_room_first() -> None:
     slots: EvictableSlots[Holder] = EvictableSlots()
     one, two, busy = Holder(), Holder(), Holder(can_leave=False)
     for holder in (busy, one, two):

@@ -85,7 +85,7 @@ async def test_a_coding_before_chunked_is_refused_and_nothing_behind_it_is_read(
         ("Content-Length: 2", "Transfer-Encoding: gzip, chunked"),
     ],
 )
-async def test_what_no_server_may_read_is_refused(parsed: Service, lines: tuple[str, ...]) -> None:
+async def test_ambiguous_framing_is_refused(parsed: Service, lines: tuple[str, ...]) -> None:
     assert_refused(await answers(parsed, *lines), 400, "bad_request")
 
 

@@ -73,7 +73,7 @@ async def test_a_field_that_is_there_twice_is_refused_and_costs_nothing(service:
     assert answer.body["cost_usd"] == 0.002
 
 
-def test_more_preferences_than_anybody_has_are_ignored() -> None:
+def test_too_many_preferences_are_ignored() -> None:
     assert handling(["handling=strict", "x" * 1024]) is Handling.UNSPECIFIED
 
 
@@ -96,7 +96,7 @@ async def test_a_misspelt_field_of_a_purchase_is_refused_and_costs_nothing(
 
 
 @pytest.mark.parametrize("headers", [{}, {"Prefer": "handling=lenient"}, {"Prefer": "wait=5"}])
-async def test_without_it_what_nobody_knows_is_ignored(
+async def test_without_it_unknown_fields_are_ignored(
     service: Service, headers: dict[str, str]
 ) -> None:
     buyer = await service.person(usd="10")
@@ -107,7 +107,7 @@ async def test_without_it_what_nobody_knows_is_ignored(
     assert answer.headers.get("Preference-Applied") == applied
 
 
-async def test_what_is_refused_for_another_reason_says_what_was_applied_too(
+async def test_other_refusals_also_name_the_applied_preference(
     service: Service,
 ) -> None:
     answer = await service.call("POST", BUY, {"gb": 1}, headers=STRICT)
@@ -146,7 +146,7 @@ async def test_the_field_is_named_with_the_one_that_is_most_like_it(
         ("/healthz?x=1", "x", ""),
     ],
 )
-async def test_a_parameter_that_nobody_knows_is_refused(
+async def test_an_unknown_parameter_is_refused(
     service: Service, path: str, field: str, like: str
 ) -> None:
     refused(await service.call("GET", path, headers=STRICT), field, like)
@@ -175,7 +175,7 @@ async def test_a_field_of_a_form_is_refused_too(service: Service) -> None:
             refused(answer, field, "description")
 
 
-async def test_a_stream_says_what_was_applied(service: Service) -> None:
+async def test_a_stream_names_the_applied_preference(service: Service) -> None:
     body = {"message": "hi", "stream": True}
     async with service.http.post(
         service.url + "/api/assistant/chat", json=body, headers=STRICT

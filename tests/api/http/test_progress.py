@@ -20,7 +20,7 @@ def test_a_body_comes_on_by_so_many_bytes_at_a_time() -> None:
     assert incoming.is_progress(10 * PROGRESS_BYTES)
 
 
-def test_what_leaves_is_what_was_written_less_what_waits() -> None:
+def test_departed_bytes_are_the_written_ones_minus_the_waiting_ones() -> None:
     outgoing = Outgoing()
     outgoing.begin(Writer(1_000))
     assert not outgoing.has_left_more(1_000)
@@ -39,7 +39,7 @@ def test_a_client_that_takes_nothing_is_overdue_after_its_patience() -> None:
     assert outgoing.is_overdue(12.1, 2.0, RATE)
 
 
-def test_what_a_client_takes_gives_it_a_second_for_each_so_many_bytes() -> None:
+def test_taken_bytes_extend_the_time_of_a_client_by_their_rate() -> None:
     outgoing = Outgoing()
     outgoing.begin(Writer(100_000))
     outgoing.watch(10.0, 100_000)
@@ -48,7 +48,7 @@ def test_what_a_client_takes_gives_it_a_second_for_each_so_many_bytes() -> None:
     assert outgoing.is_overdue(14.1, 2.0, RATE)
 
 
-def test_whoever_has_taken_all_that_was_due_begins_anew() -> None:
+def test_a_client_that_took_all_due_bytes_starts_anew() -> None:
     outgoing = Outgoing()
     outgoing.begin(Writer(100))
     outgoing.watch(0.0, 100)

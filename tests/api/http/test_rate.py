@@ -33,7 +33,7 @@ def test_twice_the_rate_at_once_and_then_the_rate() -> None:
     assert [made.allows("a") for _ in range(21)] == [True] * 20 + [False]
 
 
-def test_what_is_as_much_as_several_takes_their_tokens_and_no_more_than_there_can_be() -> None:
+def test_a_costly_request_takes_several_tokens_and_at_most_a_full_bucket() -> None:
     clock = Seconds()
     made = RateLimit(10, clock)
     assert [made.allows("a", 6) for _ in range(4)] == [True, True, True, False]
@@ -50,7 +50,7 @@ def test_no_limit_is_no_limit() -> None:
     assert all(made.allows("a") for _ in range(10_000))
 
 
-def test_who_has_many_ipv6_networks_has_a_share_of_the_rate_and_not_a_multiple() -> None:
+def test_many_ipv6_networks_of_a_site_have_a_share_of_the_rate_and_not_a_multiple() -> None:
     clock = Seconds()
     made = RateLimit(10, clock)
     site = [f"2001:db8:1:{subnet:x}::/64" for subnet in range(0, 65_536, 64)]

@@ -55,7 +55,7 @@ def test_a_small_one_still_has_room_to_be_told_which_field_is_too_long() -> None
         Nested(Large("x" * CHARACTERS, "y" * CHARACTERS)),
     ],
 )
-def test_whatever_the_fields_can_hold_fits(body: Struct) -> None:
+def test_the_longest_valid_fields_fit(body: Struct) -> None:
     most = largest(type(body))
     assert most is not None
     assert len(msgspec.json.encode(body)) <= most

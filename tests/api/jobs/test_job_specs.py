@@ -82,7 +82,7 @@ async def test_a_plain_job_is_answered_as_the_specification_says_with_a_warning(
     assert not own.keys() & {"payload", "resources", "warnings", "is_manual", "review_hours"}
 
 
-async def test_the_buyer_a_worker_and_the_device_that_holds_it_see_what_they_may(
+async def test_a_buyer_a_worker_and_the_running_device_see_their_permitted_fields(
     service: Service,
 ) -> None:
     buyer, owner = await service.person(credit="100"), await service.person()
@@ -241,7 +241,7 @@ _PAYLOADS = st.fixed_dictionaries(
 
 
 @given(_PAYLOADS | _VALUES, st.text())
-def test_whatever_is_sent_is_taken_whole_or_refused(payload: Any, text: str) -> None:
+def test_any_specification_is_accepted_whole_or_refused(payload: Any, text: str) -> None:
     body = json.dumps({**WANTED, "payload": payload, "requirements": text}).encode()
     specs, spec = Specs(JOB_SECRETS), None
     with suppress(MarketError):
@@ -269,7 +269,7 @@ async def behind(tmp_path: Path) -> AsyncIterator[Service]:
         yield made
 
 
-async def test_copies_are_put_up_together_and_shown_with_what_came_of_them(
+async def test_copies_are_posted_together_and_shown_with_their_outcomes(
     behind: Service,
 ) -> None:
     service, buyer = behind, await behind.person(credit="100")

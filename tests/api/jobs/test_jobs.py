@@ -163,7 +163,7 @@ async def test_an_identifier_in_capitals_is_the_same(service: Service) -> None:
     assert (await accept(service, device, job_id.upper())).body["job"]["id"] == job_id
 
 
-async def test_of_many_who_accept_at_once_one_wins(service: Service) -> None:
+async def test_one_of_many_simultaneous_accepts_wins(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id = await put_up(service, buyer)
     devices = [await worker_token(service, owner) for _ in range(30)]
@@ -225,7 +225,7 @@ async def test_a_buyer_sees_a_job_of_its_own_from_beginning_to_end(service: Serv
     assert (answer.status, answer.body) == (200, {"ok": True, "jobs": [item]})
 
 
-async def test_no_list_shows_what_may_be_long(service: Service) -> None:
+async def test_lists_leave_out_long_fields(service: Service) -> None:
     buyer, owner = await service.person(credit="20"), await service.person()
     long = {"description": "d" * 20_000, "requirements": "r" * 20_000}
     failing, device = await running(service, buyer, owner, **long)
@@ -266,7 +266,7 @@ async def test_an_open_job_is_shown_whole_to_its_buyer_and_to_workers(service: S
         refused(await service.call("GET", f"{MARKETPLACE}/{gone}"), "job_not_found", None, 404)
 
 
-async def test_a_worker_lists_what_it_runs(service: Service) -> None:
+async def test_a_worker_lists_its_running_jobs(service: Service) -> None:
     buyer, owner = await service.person(credit="20"), await service.person()
     await running(service, buyer, owner)
     job_id, device = await running(service, buyer, owner)
@@ -316,7 +316,7 @@ async def test_a_revoked_worker_hands_its_jobs_back_at_once(service: Service) ->
     assert job["failure_reason"] == "the token of the device was revoked"
 
 
-async def test_a_worker_sees_what_it_is_to_run(service: Service) -> None:
+async def test_a_worker_sees_its_payload(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id, device = await running(
         service, buyer, owner, description="run it", requirements="a GPU"
@@ -614,7 +614,7 @@ async def test_a_job_that_does_not_exist_is_not_found(service: Service, job_id: 
         refused(answer, "job_not_found", None, 404)
 
 
-async def test_somebody_elses_job_is_not_found(service: Service) -> None:
+async def test_a_job_of_another_user_is_not_found(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id, device = await running(service, buyer, owner)
     sibling = await worker_token(service, owner)

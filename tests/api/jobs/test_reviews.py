@@ -57,7 +57,7 @@ async def test_a_buyer_confirms_and_the_worker_is_paid(service: Service) -> None
     )
 
 
-async def test_a_buyer_disputes_and_nobody_is_paid(service: Service) -> None:
+async def test_a_disputed_job_pays_no_party(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id = await done(service, buyer, owner)
     refused(await say(service, buyer, job_id, "dispute", {}), "invalid_field", "reason")

@@ -33,7 +33,7 @@ async def put_up(service: Service, person: Person, price: float) -> str:
     return str(answer.body["job_id"])
 
 
-async def test_what_is_held_is_shown_beside_what_can_be_spent(service: Service) -> None:
+async def test_held_money_is_shown_beside_spendable_money(service: Service) -> None:
     buyer = await service.person(usd="10", credit="10")
     await service.buy(buyer, quota=2 * 10**9)
     await put_up(service, buyer, 3.5)
@@ -139,7 +139,7 @@ async def test_pages_follow_each_other_newest_first(service: Service) -> None:
     assert seen == whole
 
 
-async def test_nobody_sees_the_wallet_of_another(service: Service) -> None:
+async def test_a_user_cannot_see_the_wallet_of_another(service: Service) -> None:
     await service.person(usd="10")
     other = await service.person()
     assert await page(service, other) == {"ok": True, "transactions": []}

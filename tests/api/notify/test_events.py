@@ -170,7 +170,7 @@ async def test_only_types_that_are_wanted_are_listed(service: Service) -> None:
 
 
 @pytest.mark.parametrize("query", ["types=session.gone", "types=usage", "after=x", "order=up"])
-async def test_what_cannot_be_listed_is_refused(service: Service, query: str) -> None:
+async def test_an_impossible_list_is_refused(service: Service, query: str) -> None:
     me = await service.person()
     answer = await service.call("GET", f"/api/events?{query}", token=me.token)
     assert (answer.status, answer.code) == (400, "invalid_field")
@@ -180,7 +180,7 @@ async def test_what_cannot_be_listed_is_refused(service: Service, query: str) ->
 # --- streams ---------------------------------------------------------------------------------
 
 
-async def test_what_happens_is_heard_at_once(service: Service) -> None:
+async def test_events_are_received_immediately(service: Service) -> None:
     me, other = await service.person("10"), await service.person()
     async with following(service, me) as mine, following(service, other) as theirs:
         bought = await service.buy(me)
@@ -204,7 +204,7 @@ async def test_only_types_that_are_wanted_are_heard(service: Service) -> None:
 
 
 @pytest.mark.parametrize("named", ["header", "query"])
-async def test_what_was_missed_comes_first(service: Service, named: str) -> None:
+async def test_missed_events_come_first(service: Service, named: str) -> None:
     me = await service.person()
     ids = [await ping(service, me) for _ in range(3)]
     query = "" if named == "header" else f"?since={ids[0]}"
@@ -239,7 +239,7 @@ async def test_many_that_were_missed_come_in_parts(service: Service) -> None:
         assert [(await reader.until("test.ping")).id for _ in ids] == ids
 
 
-async def test_what_is_no_identifier_is_refused(service: Service) -> None:
+async def test_an_invalid_identifier_is_refused(service: Service) -> None:
     me = await service.person()
     for path, headers, field in (
         (f"{PATH}?since=x", {}, "since"),

@@ -139,7 +139,7 @@ async def test_deliveries_come_in_parts(service: Service, receiver: Receiver) ->
     assert "next" not in rest
 
 
-async def test_what_was_missed_is_recovered(service: Service, receiver: Receiver) -> None:
+async def test_missed_deliveries_are_recovered(service: Service, receiver: Receiver) -> None:
     me = await service.person()
     receiver.status = 410
     made = await create(service, me, receiver.url)
@@ -169,7 +169,7 @@ async def test_what_was_missed_is_recovered(service: Service, receiver: Receiver
         ({"url": "https://example.com/", "types": ["*"], "description": "x" * 201}, "description"),
     ],
 )
-async def test_what_is_wrong_is_said_of_its_field(service: Service, body: Any, field: str) -> None:
+async def test_errors_name_their_field(service: Service, body: Any, field: str) -> None:
     answer = await ask(service, await service.person(), "POST", ALL, body)
     assert (answer.status, answer.body["error"]["field"]) == (400, field)
 

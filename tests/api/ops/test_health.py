@@ -75,7 +75,7 @@ async def test_without_its_proxy_a_daemon_is_not_ready(service: Service) -> None
     assert (await service.call("GET", "/healthz")).status == 200
 
 
-async def test_the_store_is_asked_once_for_all_who_ask_within_a_second(
+async def test_one_query_serves_all_requests_of_a_second(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0

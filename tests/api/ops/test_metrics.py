@@ -47,7 +47,7 @@ async def test_which_program_it_is_and_how_it_runs_is_told(service: Service) -> 
     assert (await scrape(service))["proxyd_build_info", f"{__version__},{finder.way()}"] == 1
 
 
-async def test_what_the_proxy_does_is_counted(service: Service) -> None:
+async def test_the_work_of_the_proxy_is_counted(service: Service) -> None:
     person = await service.person(usd="10")
     bought = await service.buy(person)
     async with targets.echo() as target:
@@ -225,7 +225,7 @@ def test_only_this_machine_and_named_networks_read(
         ("", False),
     ],
 )
-def test_who_asks_this_machine_for_another_name_comes_through_a_web_server(
+def test_a_request_for_another_host_name_comes_through_a_web_server(
     host: str, permitted: bool
 ) -> None:
     exposition = Exposition(lambda: b"", ["10.0.0.0/8"])
@@ -233,7 +233,7 @@ def test_who_asks_this_machine_for_another_name_comes_through_a_web_server(
     assert exposition.permits("10.1.2.3", host, forwarded=False)
 
 
-async def test_whoever_comes_through_a_web_server_finds_nothing(tmp_path: Path) -> None:
+async def test_a_request_through_a_web_server_finds_no_metrics(tmp_path: Path) -> None:
     for trusted in ([], ["127.0.0.1/32"]):
         async with running_in(tmp_path, api={"trusted_proxies": trusted}) as service:
             headers = {"X-Forwarded-For": "198.51.100.7"}

@@ -58,7 +58,7 @@ def test_nothing_that_is_sent_raises_or_opens(value: bytes, query: str) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["key", "a", "k"]), st.text("ab&=+ %", max_size=5))))
-def test_what_else_is_in_a_query_stays_as_it_is(pairs: list[tuple[str, str]]) -> None:
+def test_the_rest_of_a_query_stays_unchanged(pairs: list[tuple[str, str]]) -> None:
     parts = [f"{name}={quote_plus(value)}" for name, value in pairs]
     key, rest = key_in_query("/p?" + "&".join(parts))
     keys = [index for index, (name, _) in enumerate(pairs) if name == "key"]

@@ -26,7 +26,7 @@ HEADERS = st.lists(
 
 
 @given(HEADERS)
-def test_what_a_client_is_told_frames_nothing_and_breaks_no_line(
+def test_headers_for_a_client_frame_nothing_and_break_no_line(
     headers: tuple[tuple[bytes, bytes], ...],
 ) -> None:
     for place in (PLACE, BELOW):

@@ -26,7 +26,7 @@ async def asking(known: KnownApps, store: Store, app_id: str) -> "asyncio.Task[A
     return task
 
 
-async def test_what_was_found_before_a_change_is_not_kept() -> None:
+async def test_an_app_found_before_a_change_is_not_cached() -> None:
     store = Store()
     known = KnownApps(store.find)
     old = await asking(known, store, "a")

@@ -100,12 +100,12 @@ async def test_a_key_in_the_address_becomes_a_cookie_of_the_app_alone(
     assert job.headers()["cookie"] == "theme=dark; _xsrf=2|a"
 
 
-async def test_an_address_with_two_slashes_leads_to_nobody_else(browser: Browser) -> None:
+async def test_an_address_with_two_slashes_does_not_leave_the_app(browser: Browser) -> None:
     _, told, _ = await browser.ask(f"//evil.example/x?key={KEY}", headers={})
     assert told["location"] == [f"http://{browser.host}//evil.example/x"]
 
 
-async def test_the_cookie_of_a_secure_door_is_nobody_elses(
+async def test_the_cookie_of_a_secure_door_is_valid_only_there(
     job: Job, http: aiohttp.ClientSession
 ) -> None:
     async with door(public_url="https://apps.test") as made:
@@ -151,7 +151,7 @@ async def test_a_jobs_own_credentials_pass(browser: Browser, job: Job) -> None:
         {"Cookie": "proxyd-app=\xff"},
     ],
 )
-async def test_nobody_comes_in_without_the_key(
+async def test_the_door_stays_closed_without_the_key(
     browser: Browser, opened: Door, job: Job, headers: dict[str, str]
 ) -> None:
     status, told, body = await browser.ask("/", headers=headers)
@@ -197,7 +197,7 @@ async def test_pages_of_other_apps_cannot_use_the_cookie(
     assert (await browser.ask("/", headers={**BEARER, **told}))[0] == 200
 
 
-async def test_a_new_key_ends_what_the_one_before_has_opened(
+async def test_a_new_key_ends_the_sessions_of_the_old_one(
     browser: Browser, opened: Door, job: Job
 ) -> None:
     async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -234,7 +234,7 @@ async def hanging(browser: Browser, job: Job) -> "asyncio.Task[bytes]":
     return asking
 
 
-async def test_a_sweep_ends_what_another_daemon_has_closed(
+async def test_a_sweep_ends_sessions_that_another_daemon_has_closed(
     browser: Browser, opened: Door, job: Job
 ) -> None:
     asking = await hanging(browser, job)
@@ -489,7 +489,7 @@ async def test_a_job_cannot_speak_for_the_door_or_for_its_neighbours(
         b"HTTP/9.9 200 OK\r\n\r\n",
     ],
 )
-async def test_what_is_no_answer_is_told_so(browser: Browser, job: Job, said: bytes) -> None:
+async def test_an_invalid_answer_is_reported(browser: Browser, job: Job, said: bytes) -> None:
     job.says(said)
     status, _, body = await browser.ask()
     assert status == 502
@@ -591,7 +591,7 @@ async def test_a_kept_connection_that_the_job_closes_fails_no_request(
     assert job.connections == 3
 
 
-async def test_what_comes_behind_an_answer_ends_a_kept_connection(
+async def test_bytes_behind_an_answer_end_a_kept_connection(
     browser: Browser, job: Job, opened: Door
 ) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -728,7 +728,7 @@ async def test_only_paths_are_passed_on(browser: Browser, job: Job, target: str)
     assert job.asked == []
 
 
-async def test_what_is_too_long_is_told_in_words(browser: Browser) -> None:
+async def test_an_overlong_head_is_reported_in_words(browser: Browser) -> None:
     answer = await say(browser.port, browser.head("GET", "/" + "x" * 9_000))
     assert answer.split(b" ", 2)[1] == b"400"
     assert b"Content-Type: text/html" in answer
@@ -779,7 +779,7 @@ async def test_another_replica_is_asked_while_nothing_was_sent(
         assert opened.asked[0] == ("device-1", "job-1", 1, 8888)
 
 
-async def test_only_what_does_nothing_is_asked_twice(
+async def test_only_requests_without_effects_are_repeated(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(2) as (first, second):
@@ -811,7 +811,7 @@ async def test_the_replica_with_the_fewest_streams_is_asked(
         await asyncio.wait([asking])
 
 
-async def test_who_works_in_a_replica_comes_to_it_again(
+async def test_a_client_of_a_replica_comes_to_it_again(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(2) as (first, second):
@@ -864,7 +864,9 @@ async def test_it_is_said_why_a_job_cannot_be_reached(
     assert ("retry-after" in answer[1]) == (status == 503)
 
 
-async def test_what_is_not_ready_says_when_to_come_again(browser: Browser, opened: Door) -> None:
+async def test_an_app_that_is_not_ready_names_the_time_to_retry(
+    browser: Browser, opened: Door
+) -> None:
     opened.offer()
     status, told, body = await browser.ask()
     assert (status, told["retry-after"]) == (503, ["5"])

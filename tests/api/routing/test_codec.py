@@ -333,7 +333,7 @@ def test_an_empty_body_is_told(data: bytes) -> None:
         b'{"nosuch": ' * 100_000,
     ],
 )
-def test_what_is_not_json_is_told(data: bytes) -> None:
+def test_invalid_json_is_refused(data: bytes) -> None:
     error = refused(data)
     assert error.field is None
     assert re.fullmatch(r"The body is not JSON: [^`(]+( at byte \d+)?\.", error.message)
@@ -349,7 +349,7 @@ def test_what_is_not_json_is_told(data: bytes) -> None:
         (b'{"nosuch": ' * 100_000, "it is nested too deeply"),
     ],
 )
-def test_what_is_not_json_is_told_where(data: bytes, words: str) -> None:
+def test_invalid_json_is_refused_with_its_position(data: bytes, words: str) -> None:
     assert refused(data).message == f"The body is not JSON: {words}."
 
 

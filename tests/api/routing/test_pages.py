@@ -71,7 +71,9 @@ async def nobody(token: str) -> Any:
     raise AssertionError(token)
 
 
-def test_the_api_is_described_when_somebody_asks_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_is_described_at_the_first_request_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[str] = []
 
     def document(routes: Any, *, version: str, base_url: str) -> dict[str, Any]:

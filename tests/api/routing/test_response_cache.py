@@ -42,7 +42,7 @@ async def test_without_a_version_nothing_is_kept() -> None:
     assert asked.times == 3
 
 
-async def test_what_changed_while_asking_is_not_kept() -> None:
+async def test_a_reply_that_changed_during_the_query_is_not_cached() -> None:
     versions = iter([b"1", b"2", b"2"])
     answers, asked = Answers(lambda: next(versions)), Asked()
     await answers.get("a", asked)
@@ -51,7 +51,7 @@ async def test_what_changed_while_asking_is_not_kept() -> None:
     assert asked.times == 2
 
 
-async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
+async def test_a_reply_read_before_a_change_is_not_cached_after_it() -> None:
     version = b"1"
     answers, asked = Answers(lambda: version), Asked()
 

@@ -107,7 +107,7 @@ def test_a_route_of_its_own_for_head_is_not_overwritten() -> None:
     ],
 )
 @cases("method", ["GET", "POST", "NOSUCH"])
-def test_another_path_is_not_found_whatever_the_method(path: str, method: str) -> None:
+def test_an_unknown_path_is_not_found_with_any_method(path: str, method: str) -> None:
     error = refused(method, path)
     assert error.reason is Transport.NO_SUCH_PATH
     assert error.headers == {}
@@ -150,7 +150,7 @@ def test_a_dot_in_a_pattern_is_a_dot() -> None:
         ("/%zz%", "/%zz%"),
     ],
 )
-def test_a_path_is_decoded_but_for_what_would_be_a_separator(raw: str, path: str) -> None:
+def test_a_path_is_decoded_except_for_separators(raw: str, path: str) -> None:
     assert routed(raw) == path
 
 

@@ -181,7 +181,7 @@ async def test_no_more_than_a_few_pieces_are_in_memory(reader: Reader) -> None:
     assert most < 12 * MIB
 
 
-async def test_a_body_over_the_limit_is_refused_whatever_it_says_of_itself(reader: Reader) -> None:
+async def test_a_body_over_the_limit_is_refused_with_any_declared_size(reader: Reader) -> None:
     assert (await send(reader, "/small", b"123456789", "PUT"))[0] == 200
     for data in (b"1234567890", in_chunks([b"12345", b"67890"])):
         status, answer = await send(reader, "/small", data, "PUT")
@@ -190,7 +190,7 @@ async def test_a_body_over_the_limit_is_refused_whatever_it_says_of_itself(reade
     assert reader.begun == 2  # a body with too large a declared size is refused before it is read
 
 
-async def test_what_is_compressed_is_unpacked_where_the_path_says_so(reader: Reader) -> None:
+async def test_a_compressed_body_is_unpacked_where_the_path_permits_it(reader: Reader) -> None:
     content = b"a line of a log\n" * 100_000
     status, taken = await send(
         reader, "/packed", gzip.compress(content), **{"Content-Encoding": "gzip"}

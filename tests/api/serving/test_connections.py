@@ -119,7 +119,9 @@ async def test_under_siege_another_address_gets_every_answer(
     gc.collect()
 
 
-async def test_who_does_not_read_is_cut_when_it_is_time(tmp_path: Path, opened: Open) -> None:
+async def test_a_client_that_does_not_read_is_cut_when_its_time_is_over(
+    tmp_path: Path, opened: Open
+) -> None:
     async with running_in(tmp_path, limits={"api_stall_seconds": 1.0}) as service:
         http = service.daemon.http
         _, writer = await opened(service, sent=BUNDLE * 6, buffer=4096)
@@ -128,7 +130,7 @@ async def test_who_does_not_read_is_cut_when_it_is_time(tmp_path: Path, opened: 
         await until(lambda: http.connections == 0, "it is cut")
 
 
-async def test_who_takes_a_byte_now_and_then_is_cut_too(tmp_path: Path, opened: Open) -> None:
+async def test_a_client_that_takes_a_byte_now_and_then_is_cut(tmp_path: Path, opened: Open) -> None:
     times = ConnectionTimes(sweep_seconds=0.05, read_bytes_per_second_min=1_000_000)
     async with running_in(tmp_path, times, limits={"api_stall_seconds": 0.5}) as service:
         http = service.daemon.http
@@ -139,7 +141,9 @@ async def test_who_takes_a_byte_now_and_then_is_cut_too(tmp_path: Path, opened: 
             await asyncio.sleep(0.02)
 
 
-async def test_who_reads_slowly_and_reads_on_gets_everything(tmp_path: Path, opened: Open) -> None:
+async def test_a_client_that_reads_slowly_and_steadily_gets_everything(
+    tmp_path: Path, opened: Open
+) -> None:
     stall_seconds, times = 1.0, ConnectionTimes(sweep_seconds=0.05)
     async with running_in(tmp_path, times, limits={"api_stall_seconds": stall_seconds}) as service:
         reader, writer = await opened(service, sent=BUNDLE, buffer=65_536)
@@ -184,7 +188,7 @@ async def test_a_network_has_its_share_of_connections_and_makes_room_for_itself(
         assert not other.at_eof()
 
 
-async def test_who_is_being_served_makes_room_for_nobody(tmp_path: Path, opened: Open) -> None:
+async def test_a_served_connection_does_not_make_room(tmp_path: Path, opened: Open) -> None:
     async with running_in(tmp_path, limits={"api_connections_per_network": 2}) as service:
         http, leave = service.daemon.http, asyncio.Event()
         [health] = [each.handler.__self__ for each in http.routes if each.path == "/readyz"]
@@ -204,7 +208,7 @@ async def test_who_is_being_served_makes_room_for_nobody(tmp_path: Path, opened:
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_who_sends_nothing_of_its_body_makes_room(tmp_path: Path, opened: Open) -> None:
+async def test_a_connection_without_its_body_makes_room(tmp_path: Path, opened: Open) -> None:
     times = ConnectionTimes(stalled_seconds=0.05, shutdown_seconds=0.1)
     async with running_in(tmp_path, times, limits={"api_connections_per_network": 2}) as service:
         http = service.daemon.http
@@ -309,7 +313,7 @@ async def test_the_bounds_are_those_of_the_last_reload(tmp_path: Path, opened: O
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_whoever_asks_on_when_refused_waits_for_each_refusal(
+async def test_a_refused_client_that_continues_waits_for_each_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []

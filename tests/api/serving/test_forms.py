@@ -87,7 +87,7 @@ async def test_a_form_is_read_however_it_is_cut(service: Service) -> None:
         f"--{BOUNDARY}\r\nX: {'y' * 10_000}\r\n\r\n\r\n".encode() + END,
     ],
 )
-async def test_what_is_no_form_is_refused(service: Service, body: bytes) -> None:
+async def test_a_body_that_is_no_form_is_refused(service: Service, body: bytes) -> None:
     assert await send(service, body) == (400, "invalid_field")
 
 
@@ -242,7 +242,7 @@ def test_a_form_takes_the_memory_that_is_documented() -> None:
     assert len(fields.values["file"]) == size // 65_536 * 65_536
 
 
-async def test_some_places_are_kept_for_those_who_are_logged_in() -> None:
+async def test_some_places_are_kept_for_logged_in_users() -> None:
     uploads = Uploads(replace(READING, total=4, reserved=2, per_caller=2), waiting_seconds=0.05)
 
     async def is_let_in(client: str, user_id: str = "") -> bool:
@@ -285,7 +285,7 @@ async def test_addresses_of_one_ipv6_network_are_one_client(tmp_path: Path) -> N
             assert answer.status == status, address
 
 
-async def test_who_waits_too_long_or_behind_too_many_is_told_to_come_back() -> None:
+async def test_a_caller_that_waits_too_long_or_behind_too_many_is_told_to_retry() -> None:
     uploads = Uploads(replace(READING, total=1, reserved=0, queue=1), waiting_seconds=0.5)
 
     async def refusal() -> Code:

@@ -23,7 +23,7 @@ async def refused(market: Market, **changes: str) -> MarketError:
     return caught.value
 
 
-async def test_whoever_registers_is_logged_in_with_empty_wallets(market: Market) -> None:
+async def test_a_registered_user_is_logged_in_with_empty_wallets(market: Market) -> None:
     profile = (await market.accounts.authenticate(await register(market))).profile
     assert (profile.username, profile.email) == ("ada", "Ada@Example.com")
     assert (profile.usd_available, profile.credit_available) == (0, 0)
@@ -52,13 +52,13 @@ async def test_logins_that_ran_out_long_ago_are_forgotten(market: Market) -> Non
     assert (await market.accounts.authenticate(newest)).profile.username == "ada"
 
 
-async def test_an_address_is_taken_whatever_its_case(market: Market) -> None:
+async def test_an_address_is_taken_in_any_case(market: Market) -> None:
     await register(market)
     error = await refused(market, username="other", email="ADA@example.COM")
     assert (error.code, error.field) == (Code.EMAIL_TAKEN, "email")
 
 
-async def test_a_name_is_taken_whatever_its_case(market: Market) -> None:
+async def test_a_name_is_taken_in_any_case(market: Market) -> None:
     await register(market)
     error = await refused(market, username="ADA", email="other@example.com")
     assert (error.code, error.field) == (Code.USERNAME_TAKEN, "username")
@@ -94,7 +94,9 @@ async def test_of_twenty_who_register_the_same_address_at_once_one_succeeds(
         ("password", "x" * 129),
     ],
 )
-async def test_what_cannot_be_is_refused_by_name(market: Market, field: str, value: str) -> None:
+async def test_impossible_fields_are_refused_by_name(
+    market: Market, field: str, value: str
+) -> None:
     error = await refused(market, **{field: value})
     assert (error.code, error.field) == (Code.INVALID_FIELD, field)
 
@@ -131,7 +133,7 @@ async def test_a_deposit_with_a_reference_is_made_once(market: Market) -> None:
     assert wallet == {Currency.USD: 5_000_000, Currency.CREDIT: 0}
 
 
-async def test_nobody_and_nothing_cannot_be_deposited_to(market: Market) -> None:
+async def test_a_deposit_needs_a_known_user_and_an_amount(market: Market) -> None:
     with pytest.raises(MarketError) as caught:
         await market.deposit("nobody@example.com", 1)
     assert caught.value.code is Code.USER_NOT_FOUND

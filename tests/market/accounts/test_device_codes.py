@@ -137,7 +137,7 @@ async def test_a_login_that_was_ended_approves_nothing(market: Market) -> None:
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("how", ["logout", "ended", "others", "password"])
-async def test_a_login_that_ends_takes_back_what_programs_were_promised(
+async def test_a_login_that_ends_withdraws_its_approvals_for_programs(
     market: Market, how: str
 ) -> None:
     codes, accounts = market.device_codes, market.accounts
@@ -187,7 +187,7 @@ async def test_a_login_that_does_not_end_takes_nothing_back(market: Market) -> N
     await codes.redeem(asked.device_code)
 
 
-async def test_who_asks_too_often_waits_longer_each_time(market: Market) -> None:
+async def test_a_program_that_polls_too_often_waits_longer_each_time(market: Market) -> None:
     codes = market.device_codes
     asked = await begun(codes)
     assert await refusal(codes, asked.device_code) is Code.AUTHORIZATION_PENDING
@@ -248,7 +248,7 @@ async def test_a_program_has_a_name_that_can_be_seen(market: Market, name: str) 
     assert (refused.value.code, refused.value.field) == (Code.INVALID_FIELD, "client_name")
 
 
-async def test_who_has_all_keys_makes_room_and_goes_on(market: Market) -> None:
+async def test_a_user_with_all_keys_makes_room_and_continues(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     user_id = person.profile.user_id
     asked = await begun(codes)
@@ -263,7 +263,7 @@ async def test_who_has_all_keys_makes_room_and_goes_on(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_nothing_that_opens_is_in_the_store_and_what_is_over_goes(market: Market) -> None:
+async def test_the_store_has_no_usable_secret_and_old_codes_are_deleted(market: Market) -> None:
     async def rows(tx: Transaction) -> list[str]:
         return await tx.all(lambda *each: " ".join(map(str, each)), "SELECT * FROM device_codes")
 
@@ -305,7 +305,7 @@ async def test_a_network_that_fills_all_places_takes_them_from_itself(
     assert await market.store.read(queries.count_waiting, market.clock.now) == 6
 
 
-async def test_what_ran_out_or_was_answered_takes_no_place(market: Market) -> None:
+async def test_expired_or_answered_codes_take_no_place(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     codes.waiting_max = 2
     approved = await begun(codes)

@@ -58,7 +58,7 @@ def test_a_key_that_was_mistyped_is_seen_without_a_look() -> None:
         assert not is_well_formed(wrong)
 
 
-async def test_a_key_that_nobody_was_given_opens_nothing(market: Market) -> None:
+async def test_a_key_that_was_never_issued_opens_nothing(market: Market) -> None:
     assert await refusal(market, new_text()) is Code.UNAUTHORIZED
 
 
@@ -132,7 +132,7 @@ async def test_a_rolled_key_goes_on_for_a_while(market: Market) -> None:
     assert raised.value.code is Code.KEY_NOT_FOUND
 
 
-async def test_nobody_has_more_keys_than_the_bound(market: Market) -> None:
+async def test_the_number_of_keys_is_bounded(market: Market) -> None:
     ada = await market.person()
     for _ in range(KEYS_MAX):
         last = await made(market, ada)
@@ -179,7 +179,7 @@ async def test_its_owner_is_told_once_before_a_key_expires(market: Market) -> No
         ("allow_ips", {"allow_ips": ("fe80::1%a b",)}),
     ],
 )
-async def test_what_no_key_can_be_is_refused(
+async def test_an_impossible_key_is_refused(
     market: Market, field: str, what: dict[str, object]
 ) -> None:
     with pytest.raises(MarketError) as raised:
@@ -194,7 +194,7 @@ async def test_a_caller_by_login_has_no_key(market: Market) -> None:
     assert caller.key is None
 
 
-async def test_what_a_key_spends_counts_for_whichever_period_is_limited_later(
+async def test_spending_of_a_key_counts_for_a_period_that_is_limited_later(
     market: Market,
 ) -> None:
     ada = await market.person()

@@ -54,7 +54,7 @@ async def taken(box: Outbox, *, again: bool = False) -> Item:
     return item
 
 
-async def test_what_is_put_stands_or_falls_with_its_transaction(store: Store, box: Outbox) -> None:
+async def test_an_item_is_stored_or_dropped_with_its_transaction(store: Store, box: Outbox) -> None:
     async def put_and_fail(tx: Transaction) -> None:
         item = box.item("lost", share="s", payload=b"text", lifetime_seconds=DAY)
         await queries.put(tx, item)
@@ -67,7 +67,7 @@ async def test_what_is_put_stands_or_falls_with_its_transaction(store: Store, bo
 
 
 @pytest.mark.both_engines
-async def test_what_waits_is_sealed(store: Store, box: Outbox) -> None:
+async def test_waiting_items_are_sealed(store: Store, box: Outbox) -> None:
     async def kept(tx: Transaction) -> list[str]:
         return await tx.all(str, "SELECT sealed_payload FROM outbox")
 
@@ -76,7 +76,7 @@ async def test_what_waits_is_sealed(store: Store, box: Outbox) -> None:
     assert (await taken(box)).payload == b"a-secret"
 
 
-async def test_what_was_sealed_with_another_key_is_given_up(
+async def test_an_item_sealed_with_another_key_is_given_up(
     store: Store, clock: Clock, box: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     await put(store, opened(store, clock, key=b"o" * 40), "a")
@@ -104,14 +104,14 @@ async def test_a_later_one_is_not_deleted_with_the_one_that_was_being_sent(
 
 
 @pytest.mark.both_engines
-async def test_of_ten_who_take_one_at_once_one_has_it(store: Store, box: Outbox) -> None:
+async def test_one_of_ten_simultaneous_senders_claims_an_item(store: Store, box: Outbox) -> None:
     await put(store, box, "a")
     [row] = await due(box)
     items = await asyncio.gather(*(box.claim(row) for _ in range(10)))
     assert sum(item is not None for item in items) == 1
 
 
-async def test_what_a_dead_daemon_had_in_hand_is_due_after_a_while(
+async def test_a_claim_of_a_dead_daemon_is_due_after_a_while(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "a")
@@ -123,7 +123,7 @@ async def test_what_a_dead_daemon_had_in_hand_is_due_after_a_while(
 
 
 @pytest.mark.both_engines
-async def test_what_a_dead_daemon_had_in_hand_is_due_at_once_where_it_was_the_only_one(
+async def test_a_claim_of_a_dead_single_daemon_is_due_immediately(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "a")
@@ -133,7 +133,7 @@ async def test_what_a_dead_daemon_had_in_hand_is_due_at_once_where_it_was_the_on
 
 
 @pytest.mark.both_engines
-async def test_what_failed_is_due_after_pauses_that_grow_until_nobody_wants_it(
+async def test_a_failed_item_is_due_after_growing_pauses_until_it_expires(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "a")
@@ -150,13 +150,13 @@ async def test_what_failed_is_due_after_pauses_that_grow_until_nobody_wants_it(
     assert await waiting(store) == []
 
 
-async def test_what_was_not_tried_after_all_counts_as_not_tried(store: Store, box: Outbox) -> None:
+async def test_an_item_not_tried_after_all_counts_as_not_tried(store: Store, box: Outbox) -> None:
     await put(store, box, "a")
     await box.put_back(await taken(box))
     assert (await taken(box)).row.attempts == 1
 
 
-async def test_who_was_faster_is_not_disturbed_by_who_was_too_slow(
+async def test_a_late_sender_does_not_disturb_a_faster_one(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "a")
@@ -169,7 +169,7 @@ async def test_who_was_faster_is_not_disturbed_by_who_was_too_slow(
 
 
 @pytest.mark.both_engines
-async def test_what_nobody_wants_any_more_is_given_up(
+async def test_an_unneeded_item_is_given_up(
     store: Store, clock: Clock, box: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     await put(store, box, "a")
@@ -182,7 +182,7 @@ async def test_what_nobody_wants_any_more_is_given_up(
 
 
 @pytest.mark.both_engines
-async def test_whoever_fills_the_queue_drops_their_own(
+async def test_a_user_that_fills_the_queue_drops_own_items(
     store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     box = opened(store, clock, most=10)
@@ -212,7 +212,7 @@ async def test_a_clock_that_was_ahead_holds_nothing_back(
     assert [row.item_key for row in await due(box)] == ["a"]
 
 
-async def test_what_was_tried_before_stands_apart_and_shares_can_be_passed_over(
+async def test_tried_items_are_separate_and_shares_can_be_passed_over(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "tried", share="a.example")
@@ -228,7 +228,7 @@ async def test_what_was_tried_before_stands_apart_and_shares_can_be_passed_over(
 
 
 @pytest.mark.both_engines
-async def test_whoever_waits_is_woken(box: Outbox) -> None:
+async def test_a_waiting_sender_is_woken(box: Outbox) -> None:
     waits = asyncio.create_task(box.wait(3_600))
     await asyncio.sleep(0)
     assert not waits.done()

@@ -45,7 +45,7 @@ async def test_any_text_is_a_password(password: str, passwords: Passwords) -> No
     assert not await passwords.verify(password + "x", encoded)
 
 
-async def test_a_hash_names_argon2id_and_what_it_cost(passwords: Passwords) -> None:
+async def test_a_hash_names_argon2id_and_its_cost(passwords: Passwords) -> None:
     encoded = await passwords.hash("correct horse")
     assert re.match(r"\$argon2id\$v=19\$m=64,t=1,p=1\$", encoded)
     assert "correct horse" not in encoded
@@ -66,17 +66,17 @@ async def test_a_hash_that_cost_more_still_verifies(passwords: Passwords) -> Non
 @pytest.mark.parametrize(
     "encoded", ["", "x", "$argon2id$", "$argon2id$v=19$m=64,t=1,p=1$c2FsdA$", "correct horse"]
 )
-async def test_nothing_belongs_to_what_is_no_hash(encoded: str, passwords: Passwords) -> None:
+async def test_no_password_matches_an_invalid_hash(encoded: str, passwords: Passwords) -> None:
     assert not await passwords.verify("correct horse", encoded)
 
 
-async def test_nothing_belongs_to_nobody(passwords: Passwords) -> None:
+async def test_no_password_matches_a_missing_hash(passwords: Passwords) -> None:
     assert not await passwords.verify("correct horse", None)
     assert not await passwords.verify("a password that nobody has", None)
     assert not await passwords.verify("", None)
 
 
-async def test_nobody_costs_as_much_work_as_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_check_without_a_user_costs_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[str] = []
     verify = PasswordHasher.verify
 
@@ -93,14 +93,14 @@ async def test_nobody_costs_as_much_work_as_somebody(monkeypatch: pytest.MonkeyP
     assert extract_parameters(computed[0]) == extract_parameters(computed[1])
 
 
-async def test_what_is_compared_for_nobody_is_a_hash_that_is_worked_out() -> None:
+async def test_the_decoy_for_unknown_users_is_a_valid_hash() -> None:
     """argon2 reports a mismatch after the whole computation, and not an invalid hash."""
     with closing(Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)) as passwords:
         with pytest.raises(VerifyMismatchError):
             PasswordHasher().verify(passwords._decoy, "correct horse")
 
 
-async def test_making_what_hashes_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_making_the_hasher_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def hashed(self: PasswordHasher, password: str) -> str:
         raise AssertionError("hashed")
 
@@ -161,7 +161,7 @@ async def test_there_is_room_again_when_the_crowd_is_gone(passwords: Passwords) 
     assert await passwords.verify("correct horse", encoded)
 
 
-async def test_whoever_gives_up_leaves_room(passwords: Passwords) -> None:
+async def test_a_caller_that_gives_up_leaves_room(passwords: Passwords) -> None:
     crowd = [asyncio.create_task(passwords.hash("x")) for _ in range(WAITING_MAX)]
     await asyncio.sleep(0)
     for task in crowd:

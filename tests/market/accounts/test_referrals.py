@@ -110,9 +110,7 @@ async def test_twenty_questions_at_once_make_one_code(market: Market) -> None:
     assert await code_of(market, user) == answers[0].code
 
 
-async def test_a_code_that_somebody_has_is_made_anew(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_taken_code_is_made_anew(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await market.person(), await market.person()
     left = generate(monkeypatch, "AAAAAAAA", *["AAAAAAAA"] * 4, "BBBBBBBB", "CCCCCCCC")
     assert await code_of(market, first) == "AAAAAAAA"
@@ -198,7 +196,7 @@ async def test_ones_own_code_is_refused(market: Market) -> None:
     assert await paid_out(market) == 0
 
 
-async def test_a_code_that_nobody_has_is_not_found(market: Market) -> None:
+async def test_an_unknown_code_is_not_found(market: Market) -> None:
     user, other = await market.person(), await market.person()
     await code_of(market, other)
     for code in ("AAAAAAAA", "00000000", "        ", "ABC'DEF\\", "ÄÖÜÄÖÜÄÖ"):
@@ -273,7 +271,7 @@ async def test_a_circle_over_five_others_is_refused_and_a_line_is_not(market: Ma
 
 
 @pytest.mark.both_engines
-async def test_of_two_who_apply_each_others_codes_at_once_one_may(market: Market) -> None:
+async def test_one_of_two_who_apply_each_others_codes_simultaneously_may(market: Market) -> None:
     people = [await market.person() for _ in range(10)]
     codes = [await code_of(market, person) for person in people]
     pairs = [(number, number ^ 1) for number in range(len(people))]
@@ -288,7 +286,7 @@ async def test_of_two_who_apply_each_others_codes_at_once_one_may(market: Market
 
 
 @pytest.mark.both_engines
-async def test_of_three_who_apply_in_a_circle_at_once_two_may(market: Market) -> None:
+async def test_two_of_three_who_apply_codes_in_a_circle_simultaneously_may(market: Market) -> None:
     people = [await market.person() for _ in range(3)]
     codes = [await code_of(market, person) for person in people]
     outcomes = await asyncio.gather(
@@ -322,7 +320,7 @@ async def test_registering_with_a_code_that_is_no_good_succeeds_without(market: 
         assert await market.referrals.apply(login.profile.user_id, code) == APPLIED
 
 
-async def test_a_registration_that_is_refused_pays_nobody(market: Market) -> None:
+async def test_a_refused_registration_pays_no_bonus(market: Market) -> None:
     referrer = await market.person()
     code = await code_of(market, referrer)
     with pytest.raises(MarketError) as caught:
@@ -374,7 +372,7 @@ async def test_the_totals_are_of_ones_own_referrals_alone(market: Market) -> Non
 # --- bonuses that wait ---------------------------------------------------------------------------
 
 
-async def test_an_invented_address_earns_nobody_anything(market: Market) -> None:
+async def test_an_invented_address_earns_no_bonus(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrer, invented, real = [await market.person() for _ in range(3)]
     code = await code_of(market, referrer)
@@ -410,7 +408,7 @@ async def test_a_registration_with_a_code_is_paid_once_its_address_is_confirmed(
 
 
 @pytest.mark.both_engines
-async def test_whoever_has_confirmed_their_address_is_paid_at_once(market: Market) -> None:
+async def test_a_user_with_a_confirmed_address_is_paid_immediately(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrer, user = await market.person(), await market.person()
     await verify(market, user)
@@ -441,7 +439,7 @@ async def test_a_referrer_is_paid_for_so_many_a_day_and_for_the_rest_on_the_next
 
 
 @pytest.mark.both_engines
-async def test_what_all_referrals_are_paid_in_a_day_is_bounded(market: Market) -> None:
+async def test_the_daily_total_of_all_bonuses_is_bounded(market: Market) -> None:
     referrals = programme(market, total_daily=3 * 75_000_000 - 1)
     users = [await market.person() for _ in range(4)]
     codes = [await code_of(market, await market.person()) for _ in users]
@@ -482,7 +480,7 @@ async def test_a_bonus_that_can_not_be_paid_holds_up_no_other(
 
 
 @pytest.mark.both_engines
-async def test_of_ten_who_pay_at_once_one_does(market: Market) -> None:
+async def test_one_of_ten_simultaneous_payments_succeeds(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrer, user = await market.person(), await market.person()
     await referrals.apply(user, await code_of(market, referrer))
@@ -541,7 +539,7 @@ async def test_a_line_is_followed_so_far_and_no_farther(market: Market) -> None:
     assert CHAIN_MAX == 100
 
 
-async def test_who_tries_code_after_code_is_told_to_wait(market: Market) -> None:
+async def test_a_user_that_tries_many_codes_has_to_wait(market: Market) -> None:
     user, other = await market.person(), await market.person()
     code = await code_of(market, other)
     for _ in range(FAILURES_MAX):
@@ -551,7 +549,7 @@ async def test_who_tries_code_after_code_is_told_to_wait(market: Market) -> None
     assert await market.referrals.apply(user, code) == APPLIED
 
 
-async def test_both_are_told_once_what_a_referral_earned(market: Market) -> None:
+async def test_both_users_are_notified_once_of_a_bonus(market: Market) -> None:
     owner, newcomer = await market.person(), await market.person()
     await market.referrals.apply(newcomer, await code_of(market, owner))
     with pytest.raises(MarketError):

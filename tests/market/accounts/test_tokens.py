@@ -57,7 +57,7 @@ def refused(token: str, *, now: int = NOW, tokens: Tokens = TOKENS) -> str:
     return caught.value.message
 
 
-def test_what_is_signed_comes_back() -> None:
+def test_signed_claims_come_back() -> None:
     assert TOKENS.verify(GOOD, now=NOW) == CLAIMS
 
 
@@ -86,7 +86,7 @@ def test_a_clock_that_was_set_back_does_not_end_a_token() -> None:
     assert TOKENS.verify(GOOD, now=NOW - 3600) == CLAIMS
 
 
-def test_the_clock_of_whoever_asks_counts_and_no_other() -> None:
+def test_only_the_clock_of_the_caller_counts() -> None:
     for moment in (1_000_000_000, 4_000_000_000):
         claims = Claims("user", "session", moment)
         assert TOKENS.verify(TOKENS.sign(claims, token_id="t"), now=moment + 1) == claims
@@ -231,7 +231,7 @@ def test_nesting_without_end_is_refused(opening: str) -> None:
         GOOD + " " + GOOD,
     ],
 )
-def test_what_is_no_token_is_refused(token: str) -> None:
+def test_an_invalid_token_is_refused(token: str) -> None:
     assert refused(token) == INVALID
 
 
@@ -275,7 +275,7 @@ def test_tokens_that_were_verified_are_remembered_in_bounded_number() -> None:
     assert max(sizes) == 3
 
 
-def test_what_is_refused_is_not_remembered() -> None:
+def test_refused_tokens_are_not_cached() -> None:
     tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
     for token in ("a.b.c", GOOD[:-4], "x" * (TOKEN_MAX_CHARACTERS + 1)):
         refused(token, tokens=tokens)

@@ -42,7 +42,7 @@ async def pieces(made: Asking) -> list[str]:
     return [piece.text async for piece in made.stream(QUESTION, "ann")]
 
 
-async def test_an_answer_comes_with_the_name_of_who_gave_it() -> None:
+async def test_an_answer_has_the_name_of_its_model() -> None:
     assert await ask(asking(ScriptedModel("yes"))) == ("yes", "scripted")
     assert await pieces(asking(ScriptedModel(["y", "es"]))) == ["y", "es"]
 
@@ -62,7 +62,7 @@ async def test_a_failure_is_asked_again_once() -> None:
     assert len(model.asked) == 2
 
 
-async def test_what_makes_no_sense_is_asked_again_too() -> None:
+async def test_a_senseless_answer_is_requested_again() -> None:
     model = ScriptedModel("seven", "7")
 
     def read(text: str) -> int:
@@ -73,7 +73,7 @@ async def test_what_makes_no_sense_is_asked_again_too() -> None:
     assert await asking(model).ask(QUESTION, read, "ann") == (7, "scripted")
 
 
-async def test_what_is_of_no_use_is_not_asked_again() -> None:
+async def test_a_permanent_error_is_not_retried() -> None:
     model = ScriptedModel(ModelError("wrong key", is_final=True))
     with pytest.raises(ModelError):
         await ask(asking(model))
@@ -193,7 +193,7 @@ async def test_one_caller_leaves_room_for_others() -> None:
     assert order.count("ann") == 4
 
 
-async def test_a_slot_is_given_back_whatever_happens() -> None:
+async def test_a_slot_is_released_after_any_outcome() -> None:
     slots = model_slots(1)
     for attempt in (DOWN, None, "yes"):
         made = asking(ScriptedModel(attempt), seconds=0.05, slots=slots)
@@ -215,7 +215,7 @@ async def test_a_model_that_keeps_failing_is_left_alone(caplog: pytest.LogCaptur
     assert sum("keeps failing" in line for line in caplog.messages) == 1
 
 
-async def test_what_a_question_may_have_caused_leaves_the_circuit_closed() -> None:
+async def test_an_error_caused_by_a_question_leaves_the_circuit_closed() -> None:
     made = asking(ScriptedModel(ModelError("too long", is_final=True, is_fault=False)))
     for _ in range(FAILURES_MAX + 1):
         with pytest.raises(ModelError, match="too long"):

@@ -94,7 +94,7 @@ async def test_a_reward_stands_in_the_wallet_by_its_word_without_an_internal_key
     assert change.reference.startswith("photo:")
 
 
-async def test_the_same_photo_earns_once_whoever_sends_it_however_changed(market: Market) -> None:
+async def test_the_same_photo_earns_once_from_any_sender_in_any_variant(market: Market) -> None:
     one, other = await market.person(), await market.person()
     made = goodness(market, saying())
     picture = natural(1)
@@ -120,7 +120,9 @@ async def test_the_same_photo_earns_once_whoever_sends_it_however_changed(market
     assert (await look(made, market, photo(2), other)).reward
 
 
-async def test_a_retry_is_told_what_was_paid_though_rewards_have_changed(market: Market) -> None:
+async def test_a_retry_returns_the_earlier_payment_after_a_change_of_rewards(
+    market: Market,
+) -> None:
     user = await market.person()
     assert (await look(goodness(market, saying()), market, photo(1), user)).reward == 10 * MICRO
     terms = replace(TERMS, amounts={"giving": 3 * MICRO}, user_daily=3 * MICRO)
@@ -142,7 +144,7 @@ async def test_a_retry_is_told_what_was_paid_though_rewards_have_changed(market:
         ({"addresses_you": True}, "unsure"),
     ],
 )
-async def test_what_deserves_nothing_gets_nothing_and_is_told_why(
+async def test_a_photo_without_a_deed_earns_nothing_and_the_reply_explains_it(
     market: Market, changes: dict[str, Any], words: str
 ) -> None:
     user = await market.person()
@@ -152,7 +154,7 @@ async def test_what_deserves_nothing_gets_nothing_and_is_told_why(
     assert (await look(goodness(market, saying()), market, photo(1), user)).reward
 
 
-async def test_nobody_is_paid_nothing(market: Market) -> None:
+async def test_an_anonymous_sender_is_not_paid(market: Market) -> None:
     found = await look(goodness(market, saying()), market, photo(1), None)
     assert (found.reward, found.message) == (0, phrase("en", "anonymous"))
     assert found.goodness_type == "giving"
@@ -207,7 +209,7 @@ async def test_a_verdict_wrapped_in_words_is_found(market: Market) -> None:
     assert found.reward == 10 * MICRO
 
 
-async def test_a_model_is_shown_the_photo_and_told_what_is_not_evidence(market: Market) -> None:
+async def test_a_model_gets_the_photo_and_a_warning_about_false_evidence(market: Market) -> None:
     model = ScriptedModel(saying())
     made = goodness(market)
     made._asking = Asking(model, model_slots(1), seconds=20, policy=AT_ONCE)

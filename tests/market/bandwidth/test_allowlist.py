@@ -75,7 +75,7 @@ def test_an_address_has_one_spelling(texts: list[str], addresses: tuple[str, ...
         *("0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1", "::ffff:224.0.0.1"),
     ],
 )
-def test_what_no_client_comes_from_is_refused(text: str) -> None:
+def test_an_address_without_possible_clients_is_refused(text: str) -> None:
     with pytest.raises(MarketError, match=r"^allow_ips\[1\] is not one IPv4 or IPv6") as caught:
         canonical(["192.0.2.1", text])
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "allow_ips")
@@ -196,7 +196,7 @@ async def test_a_purchase_that_is_repeated_is_answered_although_its_address_is_t
 # --- whose they are -----------------------------------------------------------------------------
 
 
-async def test_an_address_that_somebody_only_named_is_left_to_whoever_comes_from_it(
+async def test_a_merely_listed_address_is_left_to_its_real_client(
     market: Market,
 ) -> None:
     squatters = [await order(market, HERE) for _ in range(5)]
@@ -224,7 +224,7 @@ async def test_an_address_that_is_pending_opens_nothing_until_it_is_proved(marke
 
 
 @pytest.mark.both_engines
-async def test_whoever_proves_an_address_first_has_it(market: Market) -> None:
+async def test_the_first_client_that_proves_an_address_has_it(market: Market) -> None:
     first, second = await order(market, HERE), await order(market, HERE)
     outcomes = await asyncio.gather(
         *(market.leases.prove([(each.session_id, HERE)]) for each in (first, second) * 5)
@@ -258,7 +258,9 @@ async def test_a_request_from_where_it_was_not_bought_for_proves_nothing(market:
     assert await market.leases.prove([(bought.session_id, THERE), ("none", HERE)]) == [None] * 2
 
 
-async def test_what_is_pending_for_oneself_is_on_another_port(market: Market) -> None:
+async def test_a_second_session_with_the_same_pending_address_gets_another_port(
+    market: Market,
+) -> None:
     user = await market.person("100")
     ports = [(await order(market, HERE, user=user)).passwordless_port for _ in range(2)]
     assert ports == [FIRST, SECOND]

@@ -80,7 +80,7 @@ async def test_a_session_that_is_none_leases_nothing(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_two_who_lease_at_once_never_get_more_than_was_sold(market: Market) -> None:
+async def test_two_simultaneous_leases_never_exceed_the_sold_bytes(market: Market) -> None:
     _, bought = await buy(market)
     outcomes = await asyncio.gather(
         *(market.leases.open(bought.session_id) for _ in range(8)),
@@ -101,7 +101,7 @@ async def test_a_report_is_absolute_so_that_repeating_it_changes_nothing(market:
     assert (row.bytes_used, row.bytes_leased) == (700, GB - 700)
 
 
-async def test_a_report_may_take_back_what_was_not_delivered(market: Market) -> None:
+async def test_a_report_may_take_back_undelivered_bytes(market: Market) -> None:
     _, bought = await buy(market)
     grant = await lease(market, bought)
     await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 700)])
@@ -202,7 +202,7 @@ async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
 
 
 @pytest.mark.parametrize("failures", [1, 3])
-async def test_a_lease_whose_opening_was_not_confirmed_keeps_nobody_out(
+async def test_a_lease_with_an_unconfirmed_opening_blocks_no_client(
     market: Market, failures: int
 ) -> None:
     """The store commits, goes away before its reply, and returns after a while."""
@@ -218,7 +218,7 @@ async def test_a_lease_whose_opening_was_not_confirmed_keeps_nobody_out(
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-async def test_a_lease_that_nobody_is_sure_of_is_given_back_though_nobody_asks_again(
+async def test_an_unsure_lease_is_given_back_without_another_request(
     market: Market, failures: int
 ) -> None:
     _, bought = await buy(market)
@@ -291,7 +291,7 @@ async def test_a_session_past_its_time_grants_nothing_before_the_sweeper_comes(
     assert (grant.status, grant.lease_id) == (SessionStatus.EXPIRED, None)
 
 
-async def test_recovery_bills_what_was_reported_and_frees_the_rest(market: Market) -> None:
+async def test_recovery_bills_reported_bytes_and_frees_the_rest(market: Market) -> None:
     _, bought = await buy(market)
     grant = await lease(market, bought)
     await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 12_345)])
@@ -302,7 +302,7 @@ async def test_recovery_bills_what_was_reported_and_frees_the_rest(market: Marke
     assert (await lease(market, bought)).granted_bytes == GB - 12_345
 
 
-async def test_recovery_settles_what_was_used_up(market: Market) -> None:
+async def test_recovery_settles_used_up_sessions(market: Market) -> None:
     _, bought = await buy(market, quota=1_000)
     grant = await lease(market, bought)
     await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 1_000)])

@@ -17,5 +17,5 @@ def test_a_notice_is_read_as_it_was_written(topic: Topic, status: SessionStatus)
 @pytest.mark.parametrize(
     "text", ["", "over", "over a b c", "later session active node", "over s ended n more"]
 )
-def test_what_is_not_known_is_no_notice(text: str) -> None:
+def test_an_unknown_text_is_no_notice(text: str) -> None:
     assert Notice.read(text) is None

@@ -16,7 +16,7 @@ from storage.engines.errors import UnavailableError
 USD = Currency.USD
 
 
-async def test_a_purchase_holds_its_price_and_says_what_to_dial(market: Market) -> None:
+async def test_a_purchase_holds_its_price_and_returns_the_address_to_dial(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB // 2, price_per_gb=3_000_001)
     assert (bought.host, bought.port, bought.cost) == ("proxy.example.com", 1080, 1_500_001)
@@ -55,7 +55,7 @@ async def test_a_price_below_the_floor_is_refused(market: Market) -> None:
     assert await available(market, user) == 10_000_000
 
 
-async def test_ending_captures_what_was_used_and_releases_the_rest(market: Market) -> None:
+async def test_ending_captures_the_used_part_and_releases_the_rest(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=1_234_567)
     grant = await market.lease(bought)
@@ -80,7 +80,7 @@ async def test_ending_twice_or_twenty_times_at_once_settles_once(market: Market)
     assert await available(market, user) == 10_000_000
 
 
-async def test_somebody_elses_session_is_not_found_and_not_cut(market: Market) -> None:
+async def test_a_session_of_another_user_is_not_found_and_not_cut(market: Market) -> None:
     user, other = await market.person("10"), await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     with pytest.raises(MarketError) as caught:
@@ -157,7 +157,7 @@ async def test_a_session_expires_when_its_time_is_over_and_not_before(market: Ma
     assert await available(market, user) == 10_000_000
 
 
-async def test_the_list_adds_what_live_traffic_has_not_reported(market: Market) -> None:
+async def test_the_list_adds_unreported_live_traffic(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     grant = await market.lease(bought)

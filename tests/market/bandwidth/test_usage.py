@@ -61,7 +61,7 @@ async def series(
     return await market.usage.series(user, range_, **how)  # type: ignore[arg-type]
 
 
-async def test_each_hour_has_what_was_reported_in_it(market: Market) -> None:
+async def test_each_hour_has_the_bytes_reported_in_it(market: Market) -> None:
     user = await market.person("10")
     usage = await leased(market, await bought(market, user))
     began = market.clock.now
@@ -126,7 +126,7 @@ async def test_an_hour_is_complete_when_no_report_of_it_can_come(market: Market)
 
 
 @pytest.mark.both_engines
-async def test_sessions_are_told_apart_and_cost_what_their_price_says(market: Market) -> None:
+async def test_sessions_are_separate_and_cost_their_own_price(market: Market) -> None:
     user, other = await market.person("10"), await market.person("10")
     prices = {}
     for price in (MICRO, 2 * MICRO, 2 * MICRO):
@@ -243,7 +243,7 @@ async def test_old_hours_become_days_and_nothing_is_lost(market: Market) -> None
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_whatever_happens_the_rows_add_up_to_the_bill(market: Market) -> None:
+async def test_the_rows_add_up_to_the_bill_for_random_events(market: Market) -> None:
     """Reports of two nodes, good and impossible, ends and deaths, over months that become days."""
     for seed in range(2):
         await Life(market, random.Random(seed)).run()

@@ -123,7 +123,7 @@ def test_as_many_rows_as_an_answer_may_have_and_no_more() -> None:
     assert refused(Step.HOUR, "2026-01-01T00:00:00Z", None, NOW)[0] is Code.TOO_MANY_ROWS
 
 
-def test_what_is_kept_by_the_day_is_not_asked_for_by_the_hour() -> None:
+def test_days_kept_without_hours_are_refused_by_the_hour() -> None:
     first = datetime.fromtimestamp(hours_kept_since(at(NOW)), UTC)
     assert (first.hour, HOURS_KEPT_DAYS) == (0, 90)
     begins, ends = "2026-08-20T00:00:00Z", "2026-08-25T00:00:00Z"

@@ -8,7 +8,7 @@ SECRET = b"k" * 40
 CONTENT = b"the link with a secret"
 
 
-def test_what_is_sealed_can_be_opened_by_another_process_and_read_by_nobody() -> None:
+def test_sealed_content_opens_in_another_process_and_is_unreadable_without_the_key() -> None:
     sealed = Sealing(SECRET, b"outbox").close(CONTENT)
     assert CONTENT not in sealed.encode()
     assert Sealing(SECRET, b"outbox").open(sealed) == CONTENT
@@ -27,7 +27,7 @@ def test_another_key_or_purpose_opens_nothing(secret: bytes, purpose: bytes) -> 
     assert Sealing(secret, purpose).open(sealed) is None
 
 
-def test_what_was_changed_or_never_sealed_opens_to_nothing() -> None:
+def test_changed_or_unsealed_content_opens_to_nothing() -> None:
     sealing = Sealing(SECRET, b"outbox")
     sealed = sealing.close(CONTENT)
     middle = len(sealed) // 2

@@ -36,7 +36,7 @@ async def test_at_most_so_many_are_done_the_first_ones_first() -> None:
     assert due.due == []
 
 
-async def test_what_fails_is_logged_put_off_and_tried_again_later(
+async def test_a_failing_item_is_logged_put_off_and_retried_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sweep, due = Sweep("cannot do %s", LOGGER), Due("a", "b", "c", a=LookupError("no hold"))

@@ -82,7 +82,7 @@ async def test_the_price_is_rate_by_gpus_by_hours_by_replicas(market: Market) ->
     assert await audited(market)
 
 
-async def test_in_credits_the_price_is_what_the_dollars_are_worth(market: Market) -> None:
+async def test_the_price_in_credits_is_worth_the_price_in_dollars(market: Market) -> None:
     user = await market.person("100", "10000")
     deploy = await market.deploys.find(user, await create(market, user, currency=CREDIT))
     assert (deploy.row.price, deploy.row.currency) == (micro(2_700), "credit")
@@ -169,7 +169,7 @@ async def test_every_replica_is_a_waiting_job_priced_in_credits(
         assert "A100" in job.requirements
 
 
-async def test_whoever_runs_a_replica_is_told_what(market: Market) -> None:
+async def test_a_device_of_a_replica_gets_its_description(market: Market) -> None:
     user = await market.person("100")
     plain = await create(market, user, replicas=1)
     told = {"image": "registry.example.com/model:7", "command": "train --epochs 3"}
@@ -193,7 +193,7 @@ async def test_whoever_runs_a_replica_is_told_what(market: Market) -> None:
     ("field", "text"),
     [("image", "x" * 301), ("command", "x" * 2_001), ("image", "a\nb"), ("command", "a\x1bb")],
 )
-async def test_what_a_worker_is_told_is_bounded_and_printable(
+async def test_the_description_for_a_worker_is_bounded_and_printable(
     market: Market, field: str, text: str
 ) -> None:
     user = await market.person("100")
@@ -202,7 +202,7 @@ async def test_what_a_worker_is_told_is_bounded_and_printable(
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, field)
 
 
-async def test_what_a_deploy_has_cost_is_known_once_it_is_over(market: Market) -> None:
+async def test_the_cost_of_a_deploy_is_known_once_it_is_over(market: Market) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await create(market, user, replicas=2)
     worker = await device(market, owner)
@@ -391,7 +391,7 @@ async def test_replicas_that_are_accepted_while_they_are_cancelled_end_cancelled
     assert await available(market, user) == micro(100)
 
 
-async def test_cancelling_what_is_completed_leaves_it_paid(market: Market) -> None:
+async def test_cancelling_a_completed_deploy_leaves_it_paid(market: Market) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await create(market, user, replicas=1)
     worker = await device(market, owner)
@@ -413,7 +413,7 @@ async def test_cancelling_leaves_other_deploys_alone(market: Market) -> None:
     assert await held(market, user) == micro(27)
 
 
-async def test_a_deploy_of_somebody_else_or_of_nobody_is_not_found(market: Market) -> None:
+async def test_a_deploy_of_another_user_or_an_unknown_one_is_not_found(market: Market) -> None:
     user, other = await market.person("100"), await market.person("100")
     deploy_id = await create(market, user)
     for caller, asked in ((other, deploy_id), (user, market.identifiers.new())):
@@ -543,7 +543,7 @@ async def test_a_name_padded_with_blanks_makes_no_title_that_no_job_could_have(
     assert [job.title for job in await open_jobs(market) if len(job.title) > 200] == []
 
 
-async def test_a_replica_costs_at_most_what_a_job_may(market: Market) -> None:
+async def test_a_replica_costs_at_most_the_limit_of_a_job(market: Market) -> None:
     user = await market.person("100000")
     fields = {"gpu_model": "T4", "gpu_count": 40, "replicas": 2}
     deploy_id = await create(market, user, **fields, duration_hrs=250)
@@ -597,7 +597,7 @@ async def test_a_page_has_a_bounded_number_of_replicas(market: Market) -> None:
     assert pages == [[scaled], [five], [four], [three, two, one]]
 
 
-async def test_what_no_device_has_is_compared_with_none(market: Market) -> None:
+async def test_impossible_needs_are_refused_before_a_comparison(market: Market) -> None:
     plain = Template(image="a:1", resources=Resources(arch="x" * 1_000))
     with pytest.raises(MarketError) as caught:
         market.deploys.needs_of(NewDeploy(**{**FIELDS, "template": plain, "image": "a:1"}))

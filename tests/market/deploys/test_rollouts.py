@@ -144,7 +144,7 @@ async def until_state(market: Market, user: str, deploy_id: str, wanted: str) ->
     await until(is_so, f"the state {wanted}")
 
 
-async def test_a_replica_says_what_it_runs(market: Market, fleet: Fleet) -> None:
+async def test_a_replica_has_a_payload(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     template = Template(env={"MODE": "fast"}, ports=(Port("web", 8080),), network="egress")
     deploy_id = await create(market, user, command="serve --port '80 80'", template=template)
@@ -203,7 +203,7 @@ async def test_one_that_says_nothing_has_no_revisions(market: Market) -> None:
         ({"image": "", "command": "serve"}, "image"),
     ],
 )
-async def test_what_no_device_could_run_is_refused(
+async def test_an_impossible_template_is_refused(
     market: Market, changes: dict[str, Any], field: str
 ) -> None:
     user = await market.person("100")
@@ -225,7 +225,7 @@ async def test_a_replica_counts_as_ready_when_its_device_says_so(
     assert (found.ready_replicas, found.available_replicas, found.updated_replicas) == (2, 2, 3)
 
 
-async def test_who_serves_is_who_is_ready_the_newest_first(market: Market, fleet: Fleet) -> None:
+async def test_ready_replicas_serve_the_newest_first(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user, template=PROBE)
 
@@ -278,7 +278,7 @@ async def test_replicas_are_replaced_one_after_the_other(market: Market, fleet: 
     assert await audited(market)
 
 
-async def test_what_was_used_is_paid_and_the_rest_pays_the_next_one(
+async def test_used_time_is_paid_and_the_rest_pays_the_next_replica(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("3")
@@ -491,7 +491,7 @@ async def test_a_replica_that_is_cancelled_as_a_job_is_missing_until_a_restart(
     assert await audited(market)
 
 
-async def test_a_replica_that_nobody_takes_in_time_is_missing(market: Market, fleet: Fleet) -> None:
+async def test_a_replica_not_taken_in_time_is_missing(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user, replicas=2)
     first, _ = await fleet.jobs(user, deploy_id)
@@ -516,9 +516,7 @@ async def fail_for_good(fleet: Fleet, user: str, deploy_id: str, job_id: str) ->
         await fleet.market.jobs.fail(fleet.devices[job_id], job_id, "no memory")
 
 
-async def test_a_revision_that_does_not_work_leaves_what_works(
-    market: Market, fleet: Fleet
-) -> None:
+async def test_a_broken_revision_leaves_working_replicas(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user)
     await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
@@ -538,7 +536,7 @@ async def test_a_revision_that_does_not_work_leaves_what_works(
 
 
 @pytest.mark.both_engines
-async def test_what_was_gone_back_to_is_not_gone_back_to_again(
+async def test_a_rollback_does_not_alternate_between_stuck_revisions(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -585,7 +583,7 @@ async def payload_of(market: Market, user: str, deploy_id: str) -> Payload:
     return spec.payload
 
 
-async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, fleet: Fleet) -> None:
+async def test_only_the_devices_of_a_replica_get_its_secrets(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     template = Template(secrets={"TOKEN": "hunter2"})
     deploy_id = await running(fleet, user, replicas=1, template=template)
@@ -614,7 +612,7 @@ async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, flee
 
 
 @pytest.mark.both_engines
-async def test_templates_take_their_part_of_what_a_buyer_may_store(
+async def test_templates_count_against_the_stored_bytes_of_a_buyer(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -764,7 +762,7 @@ async def test_many_devices_work_for_nothing_no_longer_than_eight_of_them(
 
 
 @pytest.mark.parametrize("fault", [Ending(FailureKind.HOST), Ending()])
-async def test_what_a_device_could_not_do_uses_up_nothing_that_is_free(
+async def test_a_failure_of_the_device_uses_no_free_time(
     market: Market, fleet: Fleet, fault: Ending
 ) -> None:
     user, device = await market.person("100"), await device_of(market, fleet.owner)
@@ -816,7 +814,7 @@ async def test_nor_is_a_replica_free_that_was_put_up_days_ago(market: Market, fl
     assert await audited(market)
 
 
-async def test_time_beyond_what_a_replica_has_to_become_ready_counts_as_well(
+async def test_time_beyond_a_replicas_time_to_become_ready_counts_as_well(
     market: Market, fleet: Fleet
 ) -> None:
     """An attempt with a second to become ready ends two minutes later, which cost nothing."""
@@ -835,7 +833,9 @@ async def test_time_beyond_what_a_replica_has_to_become_ready_counts_as_well(
     assert await audited(market)
 
 
-async def test_who_has_served_a_replica_may_have_it_again(market: Market, fleet: Fleet) -> None:
+async def test_a_device_that_served_a_replica_may_have_it_again(
+    market: Market, fleet: Fleet
+) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=1)
     [job] = await fleet.jobs(user, deploy_id)
@@ -860,7 +860,7 @@ async def test_a_replica_that_waits_anew_has_all_the_time_to_find_a_device(
     assert await market.jobs.expire() == 1
 
 
-async def test_one_that_comes_before_the_other_goes_has_what_that_has_left(
+async def test_an_overlapping_successor_has_the_remaining_time(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -968,7 +968,7 @@ async def test_nothing_starts_after_a_cancel(market: Market, fleet: Fleet) -> No
 
 
 @pytest.mark.both_engines
-async def test_what_happens_to_a_replica_is_looked_at_at_once(market: Market, fleet: Fleet) -> None:
+async def test_events_of_a_replica_are_processed_immediately(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user)
     task = asyncio.create_task(market.rollouts.run())
@@ -1040,7 +1040,7 @@ async def test_a_store_that_breaks_a_look_in_its_own_way_ends_no_rollouts(
         task.cancel()
 
 
-async def test_somebody_elses_deploy_is_not_found(market: Market) -> None:
+async def test_a_deploy_of_another_user_is_not_found(market: Market) -> None:
     user, other = await market.person("100"), await market.person()
     deploy_id = await create(market, user)
     for act in (

@@ -24,7 +24,7 @@ from storage.engines.store import Store, Transaction
 Call = Callable[..., Awaitable[Any]]
 
 
-def test_what_people_read_of_being_online_is_what_holds() -> None:
+def test_the_documented_meaning_of_online_holds() -> None:
     for language in LANGUAGES:
         assert f"{ONLINE_SECONDS}" in phrase(language, "devices_help"), language
     assert f"for {ONLINE_SECONDS} seconds after each" in (ROOT / "docs" / "jobs.md").read_text()
@@ -197,7 +197,7 @@ async def test_a_report_is_seen_at_once_and_survives_a_restart_once_flushed(
     assert later.is_heard(expected)
 
 
-async def test_a_heartbeat_keeps_what_it_leaves_out(market: Market) -> None:
+async def test_a_heartbeat_keeps_missing_fields(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -316,7 +316,7 @@ async def test_revoking_twice_keeps_the_first_time(market: Market) -> None:
     assert (await only(restarted(market), user)).revoked_at == first
 
 
-async def test_somebody_elses_token_is_not_found_and_lives_on(market: Market) -> None:
+async def test_a_token_of_another_user_is_not_found_and_stays_valid(market: Market) -> None:
     user, other = await market.person(), await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -407,7 +407,7 @@ async def test_devices_that_were_heard_of_long_ago_leave_memory_and_come_back(
     assert len(market.devices._by_token) == len(market.devices._by_id) == 3
 
 
-async def test_what_is_remembered_of_revoked_tokens_is_bounded(market: Market) -> None:
+async def test_the_memory_of_revoked_tokens_is_bounded(market: Market) -> None:
     market.devices.pace = DevicePace(revoked_tokens=3)
     user = await market.person()
     devices = [await device_of(market, user) for _ in range(5)]
@@ -616,7 +616,7 @@ async def test_an_owner_is_told_once_that_a_token_was_revoked(market: Market) ->
 
 
 @pytest.mark.both_engines
-async def test_of_two_who_revoke_a_token_one_tells_it(market: Market) -> None:
+async def test_two_simultaneous_revocations_of_a_token_record_one_event(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     await asyncio.gather(*(market.devices.revoke(user, device.id) for _ in range(5)))

@@ -57,7 +57,7 @@ async def test_of_a_job_that_came_back_the_last_attempt_is_listed(market: Market
     assert await market.device_work.jobs(owner, device.id, before=job_id, limit=10) == []
 
 
-async def test_what_another_device_earned_at_a_job_is_its_own(market: Market) -> None:
+async def test_earnings_of_another_device_from_the_same_job_are_separate(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, owner)
     await market.jobs.fail(device, job_id, "hot", ending=Ending(FailureKind.HOST))
@@ -68,7 +68,7 @@ async def test_what_another_device_earned_at_a_job_is_its_own(market: Market) ->
     assert await market.device_work.earned(owner, device.id, 30) == []
 
 
-async def test_what_a_device_runs_is_what_it_is_at_while_it_is_heard_of(market: Market) -> None:
+async def test_a_device_with_a_running_job_works_while_it_reports(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     _, device = await running(market, buyer, owner)
     idle = await device_of(market, owner)
@@ -81,7 +81,7 @@ async def test_what_a_device_runs_is_what_it_is_at_while_it_is_heard_of(market: 
     assert (await market.device_work.find(owner, device.id)).state is WorkState.OFFLINE
 
 
-async def test_where_others_may_hear_of_it_nobody_says_that_it_does_not_ask(
+async def test_a_shared_service_never_reports_that_a_device_does_not_ask(
     market: Market,
 ) -> None:
     owner = await market.person()
@@ -92,7 +92,7 @@ async def test_where_others_may_hear_of_it_nobody_says_that_it_does_not_ask(
     assert (seen.state, seen.standing.is_reported) == (WorkState.WAITING, True)
 
 
-async def test_a_device_of_somebody_else_is_not_found(market: Market) -> None:
+async def test_a_device_of_another_user_is_not_found(market: Market) -> None:
     device = await device_of(market, await market.person())
     stranger = await market.person()
     work = market.device_work

@@ -77,7 +77,7 @@ def later(market: Market, device: DeviceRow, **changes: object) -> "asyncio.Task
     return asyncio.create_task(market.dispatch.next(device, asked))
 
 
-async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
+async def test_a_device_is_benchmarked_between_jobs_and_seldom(
     market: Market,
 ) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
@@ -161,7 +161,7 @@ async def test_a_job_that_comes_while_the_wait_is_told_is_not_lost(market: Marke
     assert attempts_of(await asking) == {(job, 1)}
 
 
-async def test_a_wait_ends_with_whoever_cannot_be_told_of_it(market: Market) -> None:
+async def test_a_wait_ends_when_its_client_cannot_be_reached(market: Market) -> None:
     device = await device_for(market)
     market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
 
@@ -173,7 +173,7 @@ async def test_a_wait_ends_with_whoever_cannot_be_told_of_it(market: Market) -> 
     assert market.dispatch.held == 0
 
 
-async def test_jobs_without_payload_and_those_not_understood_are_given_to_nobody(
+async def test_jobs_without_payload_and_unclear_ones_are_given_to_no_device(
     market: Market,
 ) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
@@ -185,7 +185,7 @@ async def test_jobs_without_payload_and_those_not_understood_are_given_to_nobody
     assert await given(market, device, ask(None, (suitable, 1))) == []
 
 
-async def test_what_a_device_cannot_do_or_does_not_want_is_not_given_to_it(market: Market) -> None:
+async def test_unsuitable_or_unwanted_jobs_are_not_given_to_a_device(market: Market) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     await posted(market, buyer, resources={"ram_gb": 9})
     await posted(market, buyer, payload={"image": "debian"})
@@ -211,7 +211,7 @@ async def test_the_best_paid_comes_first_and_slots_are_filled(market: Market) ->
     assert await given(market, device, ask(four)) == [dear, cheap]  # cores for two
 
 
-async def test_what_the_client_did_not_get_is_told_again(market: Market) -> None:
+async def test_jobs_of_a_lost_reply_are_sent_again(market: Market) -> None:
     device, job = await device_for(market), await posted(market, await buyer_of(market))
     await waiting_jobs(market, 1)
     assert await given(market, device) == [job]
@@ -260,7 +260,7 @@ async def test_of_two_agents_with_one_token_the_later_one_gets_the_jobs(market: 
     assert (attempts_of(told), told.is_replaced) == ({(job, 1)}, False)
 
 
-async def test_what_one_agent_was_given_the_other_one_is_not(market: Market) -> None:
+async def test_a_job_given_to_one_agent_is_not_given_to_another(market: Market) -> None:
     device, job = await device_for(market), await posted(market, await buyer_of(market))
     await waiting_jobs(market, 1)
     older, newer = Agent("one", since=100), Agent("other", since=200)
@@ -279,7 +279,9 @@ async def test_an_agent_takes_the_place_of_one_that_is_gone(market: Market) -> N
     assert not (await market.dispatch.next(device, ask(agent=older))).is_replaced
 
 
-async def test_who_failed_at_a_job_does_not_get_it_again_and_others_do(market: Market) -> None:
+async def test_an_owner_that_failed_at_a_job_does_not_get_it_again_and_others_do(
+    market: Market,
+) -> None:
     owner = await market.person()
     first, own = await device_of(market, owner), await device_of(market, owner)
     other = await device_for(market)
@@ -506,7 +508,7 @@ async def _another(tx: Transaction, device: DeviceRow, number: int, market: Mark
 
 
 @pytest.mark.both_engines
-async def test_every_job_is_given_once_whoever_asks_and_sums_are_right(market: Market) -> None:
+async def test_every_job_is_given_once_with_any_devices_and_sums_are_right(market: Market) -> None:
     market.change_bounds(
         Bounds(device_slots=20, new_device_slots=20, new_owner_slots=0, jobs=0, free_jobs=0)
     )
@@ -597,7 +599,7 @@ async def cancelled_as_unreadable(market: Market, buyer: str, job_id: str) -> bo
 
 
 @pytest.mark.both_engines
-async def test_a_job_that_waits_with_secrets_which_nobody_can_read_is_cancelled(
+async def test_a_waiting_job_with_unreadable_secrets_is_cancelled(
     market: Market,
 ) -> None:
     buyer = await buyer_of(market)
@@ -614,7 +616,7 @@ async def test_a_job_that_waits_with_secrets_which_nobody_can_read_is_cancelled(
 
 
 @pytest.mark.both_engines
-async def test_a_job_with_secrets_which_nobody_can_read_holds_up_no_device(market: Market) -> None:
+async def test_a_job_with_unreadable_secrets_delays_no_device(market: Market) -> None:
     buyer, device = await buyer_of(market), await device_for(market)
     job = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})
     await waiting_jobs(market, 1)

@@ -25,7 +25,7 @@ def needs(**resources: object) -> Needs:
     return Needs(Resources(**resources), "script")  # type: ignore[arg-type]
 
 
-def test_each_need_that_the_only_device_does_not_meet_is_named_with_what_it_lends() -> None:
+def test_each_need_that_the_only_device_lacks_is_named_with_its_resources() -> None:
     for resources, hindrance, words in (
         ({"cores": 64}, Hindrance.CORES, "it lends fewer than 64 cores (at most 8)."),
         ({"ram_gb": 500}, Hindrance.MEMORY, "it lends less than 500 GB of memory (at most 32)."),

@@ -114,7 +114,7 @@ async def audited(market: Market) -> bool:
     return True
 
 
-async def test_without_an_allowance_nobody_is_sampled(market: Market) -> None:
+async def test_without_an_allowance_no_device_gets_samples(market: Market) -> None:
     device = await device_of(market, await market.person())
     assert await given(market, device) == []
 
@@ -147,7 +147,7 @@ async def test_a_right_answer_is_paid_and_a_device_works_before_the_next(market:
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_what_costs_nothing_and_own_jobs_bring_no_samples(market: Market, own: bool) -> None:
+async def test_free_and_own_jobs_bring_no_samples(market: Market, own: bool) -> None:
     await sampling(market)
     worker, other = await market.person(credit="100"), await market.person(credit="100")
     device = await device_of(market, worker)
@@ -158,7 +158,7 @@ async def test_what_costs_nothing_and_own_jobs_bring_no_samples(market: Market, 
     assert await given(market, device) == []
 
 
-async def test_a_wrong_answer_is_not_paid_and_freezes_what_is_in_review(market: Market) -> None:
+async def test_a_wrong_answer_is_not_paid_and_freezes_payments_in_review(market: Market) -> None:
     payer, worker = await sampling(market), await market.person()
     buyer, device = await market.person(credit="100"), await device_of(market, worker)
     innocent = await device_of(market, worker)
@@ -197,7 +197,7 @@ async def test_the_attempt_of_a_wrong_answer_proves_no_device(market: Market) ->
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-async def test_what_fails_shows_nothing_is_not_paid_and_comes_to_nobody_else(
+async def test_a_failed_sample_proves_nothing_is_not_paid_and_is_not_given_again(
     market: Market, kind: FailureKind
 ) -> None:
     payer, worker = await sampling(market), await market.person()
@@ -258,7 +258,7 @@ async def test_one_owner_gets_a_part_of_the_day(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_the_day_and_the_account_bound_what_is_spent(market: Market) -> None:
+async def test_the_day_and_the_account_bound_the_spending(market: Market) -> None:
     payer = await sampling(market, a_day=2)
     spent, owner = 0, await market.person()
     for number in range(24):
@@ -286,7 +286,7 @@ async def test_devices_without_work_are_sampled_a_few_times_a_day(market: Market
     assert got == [1] * FIRSTS_PER_OWNER_DAY + [0] * 3
 
 
-async def test_who_pays_is_not_sampled_and_offers_are_heeded(market: Market) -> None:
+async def test_the_paying_user_gets_no_samples_and_offers_are_respected(market: Market) -> None:
     payer = await sampling(market)
     assert await given(market, await device_of(market, payer)) == []
     device = await device_of(market, await market.person())
@@ -382,7 +382,7 @@ class Spy:
 
 
 @pytest.mark.both_engines
-async def test_what_a_device_says_at_once_of_a_sample_and_of_a_job_cannot_deadlock(
+async def test_simultaneous_reports_of_a_sample_and_of_a_job_cannot_deadlock(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await sampling(market)
@@ -465,7 +465,7 @@ async def test_the_audit_finds_a_wrong_answer_that_was_paid(market: Market) -> N
     await market.store.write(restore)
 
 
-def test_who_was_right_often_is_sampled_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_with_many_right_results_gets_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     means = {
         streak: sum(sample_checks.jobs_until_next(streak) for _ in range(20_000)) / 20_000

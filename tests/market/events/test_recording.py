@@ -169,7 +169,7 @@ async def test_the_buyer_of_a_short_session_knows_when_it_ends(market: Market) -
 
 
 @pytest.mark.both_engines
-async def test_of_two_who_end_a_session_one_tells_it(market: Market) -> None:
+async def test_two_simultaneous_ends_of_a_session_record_one_event(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     other = Leases(market.context)
@@ -292,7 +292,7 @@ async def test_a_job_that_two_accept_is_told_once(market: Market) -> None:
     assert len(await rows_of(market, buyer, "job.accepted")) == 1
 
 
-async def test_a_job_that_nobody_can_pay_for_says_nothing(market: Market) -> None:
+async def test_a_job_without_enough_money_records_no_event(market: Market) -> None:
     buyer = await market.person()
     with pytest.raises(MarketError):
         await market.jobs.create(buyer, wanted(price=MICRO))

@@ -47,7 +47,7 @@ async def test_bytes_that_left_directly_are_the_houses(market: Market) -> None:
     assert await revenue(market) == MICRO - 450_000
 
 
-async def test_shares_are_rounded_down_and_never_pass_what_is_captured(market: Market) -> None:
+async def test_shares_are_rounded_down_and_never_exceed_the_capture(market: Market) -> None:
     owner = await market.person()
     made = [await exit_device(market, owner) for _ in range(7)]
     session = await through(market, price=123_457)
@@ -105,7 +105,7 @@ async def test_several_leases_of_a_session_are_one_earning(market: Market) -> No
     assert await pending(market, made.owner) == 450_000
 
 
-async def test_a_claw_back_takes_back_what_was_advanced_and_is_pending(market: Market) -> None:
+async def test_a_claw_back_reverses_advanced_and_pending_earnings(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 4, (made, GB // 4))
     await market.exit_advances.advance()
@@ -128,7 +128,7 @@ async def test_a_claw_back_takes_back_what_was_advanced_and_is_pending(market: M
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_a_claw_back_goes_on_behind_what_is_paid_meanwhile(
+async def test_a_claw_back_continues_behind_earnings_paid_meanwhile(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, pending_of = await exit_device(market), exit_queries.pending_of
@@ -290,7 +290,7 @@ async def test_all_exits_of_an_owner_are_clawed_back(market: Market) -> None:
     assert await refusal(attempt) is Code.TOKEN_NOT_FOUND
 
 
-async def test_what_was_taken_back_is_shown(market: Market) -> None:
+async def test_reversed_earnings_are_shown(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 2, (made, GB // 2))
     await market.exit_advances.advance()
@@ -313,7 +313,7 @@ async def _set_barred(tx: Transaction, device_id: str, barred_at: int | None) ->
 
 
 @pytest.mark.both_engines
-async def test_what_is_pending_of_a_barred_exit_is_not_paid_out(market: Market) -> None:
+async def test_pending_earnings_of_a_barred_exit_are_not_paid_out(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB, (made, GB))
     await session.end()
@@ -325,7 +325,7 @@ async def test_what_is_pending_of_a_barred_exit_is_not_paid_out(market: Market) 
     assert await available(market, made.owner) == 600_000
 
 
-async def test_what_was_reversed_stays_free_if_the_exit_is_not_barred_any_more(
+async def test_reversed_bytes_stay_free_after_a_pardon(
     market: Market,
 ) -> None:
     made, session = await exit_device(market), await through(market)
@@ -343,7 +343,7 @@ async def test_what_was_reversed_stays_free_if_the_exit_is_not_barred_any_more(
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_what_a_barred_exit_carried_is_free_where_it_is_not_settled(market: Market) -> None:
+async def test_unsettled_bytes_of_a_barred_exit_are_free(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 2, (made, GB // 2))
     await claw_back(market.context, made.id, "blackholes")
@@ -361,7 +361,7 @@ async def test_what_a_barred_exit_carried_is_free_where_it_is_not_settled(market
 
 
 @pytest.mark.parametrize(("used", "share_percent"), [(GB, 0), (1_001, 60), (3, 60)])
-async def test_what_a_barred_exit_carried_is_free_even_if_it_earns_nothing(
+async def test_bytes_of_a_barred_exit_are_free_even_without_earnings(
     market: Market, used: int, share_percent: int
 ) -> None:
     market.bandwidth._exit_terms = replace(market.exits.terms, share_percent=share_percent)

@@ -166,7 +166,7 @@ async def test_the_same_content_is_on_the_disk_once_and_counts_for_each(
     assert await content_of(market, again) == b"same"
 
 
-async def test_what_was_sent_must_be_what_was_announced(market: Market) -> None:
+async def test_the_sent_bytes_must_match_the_announcement(market: Market) -> None:
     buyer = await market.person()
     artifact = (await market.artifacts.announce(buyer, new(b"0123456789"))).artifact
     longer = market.artifacts.receiving(artifact, 0, 11)
@@ -307,7 +307,7 @@ async def test_only_the_attempt_that_runs_sends_files(market: Market) -> None:
     assert await refusal(page) is Code.JOB_NOT_FOUND
 
 
-async def test_a_buyer_does_not_delete_what_a_device_is_sending(market: Market) -> None:
+async def test_a_buyer_does_not_delete_an_upload_of_a_device(market: Market) -> None:
     """The work would fail by that, and the buyer have the other files for nothing."""
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
@@ -376,9 +376,7 @@ async def test_a_file_that_was_sent_again_takes_the_place_of_the_first(market: M
     assert [row.id for row in rows] == [second.id]
 
 
-async def test_uploads_that_nobody_finishes_are_deleted_after_a_day(
-    market: Market, tmp_path: Path
-) -> None:
+async def test_unfinished_uploads_are_deleted_after_a_day(market: Market, tmp_path: Path) -> None:
     buyer = await market.person()
     begun = (await market.artifacts.announce(buyer, new(b"begun"))).artifact
     await send(market, begun, b"beg")
@@ -390,7 +388,7 @@ async def test_uploads_that_nobody_finishes_are_deleted_after_a_day(
     assert await refusal(market.artifacts.finish(begun)) is Code.ARTIFACT_MISMATCH
 
 
-async def test_what_was_deleted_before_it_could_be_sent_leaves_no_bytes(
+async def test_a_file_deleted_before_its_upload_leaves_no_bytes(
     market: Market, tmp_path: Path
 ) -> None:
     """Without a row, the bytes would not be counted or deleted."""
@@ -443,7 +441,7 @@ async def test_one_network_does_not_send_in_the_place_of_all_users(
 
 
 @pytest.mark.both_engines
-async def test_who_is_slow_gives_way_when_all_slots_are_taken(market: Market) -> None:
+async def test_a_slow_sender_gives_way_when_all_slots_are_taken(market: Market) -> None:
     market.artifacts.pace = UploadPace(turn_seconds=0.0)
     receiving = market.artifacts.receiving
     people = [await market.person() for _ in range(UPLOADS_MAX // UPLOADS_PER_USER_MAX)]
@@ -486,7 +484,7 @@ class Elsewhere(LocalBlobs):
         self.keys.discard(key)
 
 
-async def test_what_is_sent_elsewhere_after_its_deletion_is_deleted_once_nothing_more_can_come(
+async def test_bytes_sent_elsewhere_after_a_deletion_are_deleted_once_no_more_can_come(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:
     blobs = Elsewhere(tmp_path)
@@ -598,7 +596,7 @@ async def test_the_newest_whole_checkpoint_is_there_for_the_next_attempt(
     assert names(tmp_path / "work") == []
 
 
-async def test_a_device_does_not_get_what_it_knows_the_hash_of(market: Market) -> None:
+async def test_a_device_does_not_get_a_file_by_its_hash(market: Market) -> None:
     """Else the hash of a file of the buyer's would be enough to read it as a checkpoint."""
     buyer, worker = await market.person(credit="100"), await market.person()
     secret = await upload(market, buyer, b"secret")

@@ -33,7 +33,7 @@ def test_a_burst_is_free_and_then_time_is_to_be_paid(clock: Clock) -> None:
     assert 0 < pace.wait_seconds() < 0.01
 
 
-async def test_who_does_not_wait_is_held(clock: Clock, held: list[float]) -> None:
+async def test_a_sender_that_does_not_wait_is_held(clock: Clock, held: list[float]) -> None:
     pace = Pace(RATE, clock.steady)
     await pace.hold()
     assert held == []
@@ -44,7 +44,7 @@ async def test_who_does_not_wait_is_held(clock: Clock, held: list[float]) -> Non
     assert held == [1, HOLD_MAX_SECONDS]
 
 
-async def test_without_a_rate_nobody_waits(clock: Clock, held: list[float]) -> None:
+async def test_without_a_rate_no_sender_waits(clock: Clock, held: list[float]) -> None:
     pace = Pace(0, clock.steady)
     pace.take(10**12)
     assert pace.wait_seconds() == 0

@@ -52,7 +52,7 @@ async def test_readers_are_bounded_each_and_all() -> None:
     assert not is_refused("one")
 
 
-async def test_the_end_is_heard_by_all_and_by_those_who_come_later() -> None:
+async def test_all_readers_see_the_end_even_later_ones() -> None:
     readers = Readers(Bus())
     with readers.reading("a", "one") as reader:
         readers.end()

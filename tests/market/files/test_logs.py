@@ -203,7 +203,7 @@ async def test_readers_look_at_a_job_again_when_an_attempt_may_have_changed(
         assert not await other.wait(0)
 
 
-async def test_a_restarted_daemon_knows_what_it_has(market: Market, make: Make) -> None:
+async def test_a_restarted_daemon_knows_its_logs(market: Market, make: Make) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
     await append(make(), device, job_id, 0, b"before")
@@ -214,7 +214,7 @@ async def test_a_restarted_daemon_knows_what_it_has(market: Market, make: Make) 
     assert await logs.stored(job_id, 1) == {"out": 12, "err": 0}
 
 
-async def test_what_is_stored_is_durable(
+async def test_stored_bytes_are_durable(
     market: Market, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
@@ -307,7 +307,7 @@ async def test_old_logs_go_and_a_users_oldest_beyond_their_bound(
     assert [each.name for each in (tmp_path / "logs").glob("*/*")] == [f"{running_job}-1"]
 
 
-async def test_a_download_is_what_is_kept_or_breaks_off(market: Market, logs: Logs) -> None:
+async def test_a_download_has_the_kept_bytes_or_breaks_off(market: Market, logs: Logs) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
     content = os.urandom(6 * MIB)

@@ -29,14 +29,16 @@ async def cancelled(market: Market, buyer: str, job_id: str, currency: Currency)
     return quote.pays
 
 
-async def test_what_waits_costs_nothing(market: Market) -> None:
+async def test_cancelling_a_waiting_job_is_quoted_as_free(market: Market) -> None:
     buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
     assert await cancelled(market, buyer, job_id, CREDIT) == 0
 
 
 @pytest.mark.parametrize("ran", [0, 1, HOUR, 2 * HOUR, 300 * HOUR])
-async def test_what_runs_costs_the_share_that_has_run(market: Market, ran: int) -> None:
+async def test_cancelling_a_running_job_is_quoted_by_its_elapsed_share(
+    market: Market, ran: int
+) -> None:
     buyer = await market.person(credit="10")
     job_id, _ = await running(market, buyer, await market.person())
     market.clock.now += ran

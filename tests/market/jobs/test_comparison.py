@@ -166,7 +166,7 @@ def test_bytes_are_compared_as_they_are() -> None:
     assert not same("1.0", "1", EXACT)
 
 
-def test_what_is_too_long_is_compared_as_it_is() -> None:
+def test_an_overlong_result_is_compared_as_plain_text() -> None:
     text = "1" + " " * READ_MAX_CHARACTERS
     for how in (AS_JSON, CLOSE):
         assert same(text, text, how)
@@ -186,7 +186,7 @@ def test_ways_to_compare_have_names(text: str) -> None:
         "numbers:1e-6\n", "numbers:1_0e-6", "numbers:\u0661e-6",
     ],
 )  # fmt: skip
-def test_other_names_are_refused_and_say_what_may_be_written(text: str) -> None:
+def test_unknown_names_are_refused_with_the_valid_ones(text: str) -> None:
     with pytest.raises(ValueError, match=r"numbers:1e-6"):
         comparison_of(text)
 

@@ -166,7 +166,7 @@ async def test_a_buyer_disputes_each_attempt_that_is_in_review(market: Market) -
     assert await audited(market)
 
 
-async def test_what_pays_nothing_is_run_again_as_before(market: Market) -> None:
+async def test_a_free_job_is_run_again_as_before(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     free = await restarting(market, buyer, price=0)
     await fails(market, free, worker, 2 * HOUR)
@@ -229,7 +229,7 @@ async def test_of_twelve_at_once_one_ends_the_attempt(market: Market) -> None:
     assert await audited(market)
 
 
-async def test_whatever_fails_and_ends_the_books_are_right(market: Market) -> None:
+async def test_the_books_are_right_after_any_failures_and_ends(market: Market) -> None:
     buyer = await market.person(credit="400")
     owners = [await market.person() for _ in range(6)]
     for seed in range(8):

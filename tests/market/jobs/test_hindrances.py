@@ -36,7 +36,7 @@ def test_with_nothing_waiting_there_is_nothing_in_the_way() -> None:
     assert compare(JobBook(), device()) == Compared(0, 0, {})
 
 
-def test_each_job_is_counted_once_by_what_keeps_it_away() -> None:
+def test_each_job_is_counted_once_by_its_first_hindrance() -> None:
     asked = {
         Hindrance.JOB_TYPE: PLAIN._replace(job_type="training"),
         Hindrance.NETWORK: PLAIN._replace(has_network=True),

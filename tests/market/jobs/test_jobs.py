@@ -193,7 +193,7 @@ async def test_one_of_a_thousand_devices_wins_a_job(market: Market) -> None:
     assert [attempt.device_id for attempt in await history(market, job_id)] == [job.device_id]
 
 
-async def test_what_is_not_waiting_cannot_be_accepted(market: Market) -> None:
+async def test_a_job_that_does_not_wait_cannot_be_accepted(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     other = await device_of(market, worker)
     assert await refusal(market.jobs.accept(other, market.identifiers.new())) is Code.JOB_NOT_FOUND
@@ -256,7 +256,7 @@ async def test_a_worker_may_run_its_own_job_and_loses_the_fee(market: Market) ->
     assert report.passed, report
 
 
-async def test_a_job_that_nobody_has_begun_pays_nothing_when_it_is_cancelled(
+async def test_a_job_without_a_begun_attempt_pays_nothing_when_it_is_cancelled(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -363,7 +363,7 @@ async def test_a_job_that_fails_waits_again_and_keeps_its_hold(market: Market) -
     assert (await market.jobs.accept(other, job_id)).attempts == 2
 
 
-async def test_whoever_has_failed_at_a_job_by_any_device_leaves_it_to_others(
+async def test_an_owner_that_failed_at_a_job_by_any_device_leaves_it_to_others(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
@@ -502,7 +502,7 @@ async def test_a_device_lists_the_jobs_that_it_runs(market: Market) -> None:
     assert [job.id for job in page] == [jobs[1]]
 
 
-async def test_what_a_job_has_cost_is_known_once_it_is_over(market: Market) -> None:
+async def test_the_cost_of_a_job_is_known_once_it_is_over(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     done, device = await running(market, buyer, worker)
     shared, _ = await running(market, buyer, worker)
@@ -588,7 +588,7 @@ async def test_another_device_has_no_such_job(market: Market) -> None:
     assert await refusal(market.jobs.work(device, job_id)) is Code.ATTEMPT_NOT_CURRENT
 
 
-async def test_cancelling_what_waits_releases_the_price(market: Market) -> None:
+async def test_cancelling_a_waiting_job_releases_its_price(market: Market) -> None:
     buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
     market.clock.now += 10 * HOUR
@@ -611,7 +611,7 @@ async def test_cancelling_what_waits_releases_the_price(market: Market) -> None:
         (10 * MICRO, 2, -60, 0),
     ],
 )
-async def test_cancelling_what_runs_pays_for_the_share_that_has_run(
+async def test_cancelling_a_running_job_pays_for_its_elapsed_share(
     market: Market, price: int, hours: int, ran: int, gross: int
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -658,7 +658,7 @@ async def test_cancelling_again_changes_nothing(market: Market) -> None:
     )
 
 
-async def test_what_is_over_cannot_be_cancelled(market: Market) -> None:
+async def test_a_job_that_is_over_cannot_be_cancelled(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
     await market.jobs.complete(device, job_id, "")
@@ -666,7 +666,7 @@ async def test_what_is_over_cannot_be_cancelled(market: Market) -> None:
     assert (await stored_job(market, job_id)).status == JobStatus.COMPLETED
 
 
-async def test_somebody_elses_job_is_not_found(market: Market) -> None:
+async def test_a_job_of_another_user_is_not_found(market: Market) -> None:
     buyer, other = await market.person(credit="10"), await market.person()
     job_id = await market.jobs.create(buyer, wanted())
     for attempt in (
@@ -783,7 +783,7 @@ async def test_a_jump_of_the_clock_is_no_silence(market: Market) -> None:
     assert (await stored_job(market, lost)).status == JobStatus.WAITING
 
 
-async def test_a_daemon_whose_clock_is_behind_hears_for_one_whose_clock_is_right(
+async def test_a_daemon_with_a_slow_clock_receives_reports_for_one_with_a_right_clock(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -833,7 +833,7 @@ async def test_many_abandoned_jobs_are_taken_back_a_part_at_a_time(market: Marke
     assert [await market.jobs.take_back() for _ in range(3)] == [2, 1, 0]
 
 
-async def test_what_could_not_be_taken_back_is_not_counted_and_comes_next_time(
+async def test_an_attempt_that_could_not_be_taken_back_is_not_counted_and_is_retried(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
@@ -1024,7 +1024,7 @@ async def test_owners_who_refuse_a_job_do_not_end_it(market: Market) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, FailureKind.HOST, FailureKind.IMAGE])
-async def test_three_accounts_that_nobody_knows_do_not_end_anothers_job(
+async def test_three_unknown_accounts_do_not_end_a_job_of_another_user(
     market: Market, kind: FailureKind | None
 ) -> None:
     buyer, honest = await market.person(credit="10"), await market.person()
@@ -1038,7 +1038,7 @@ async def test_three_accounts_that_nobody_knows_do_not_end_anothers_job(
     assert await available(market, honest) == 9 * MICRO
 
 
-async def test_a_job_that_nobody_can_do_ends_whoever_says_so(market: Market) -> None:
+async def test_a_job_that_every_owner_fails_at_ends_as_failed(market: Market) -> None:
     buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
     for attempt in range(OWNERS_MAX):

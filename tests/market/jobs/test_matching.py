@@ -49,7 +49,7 @@ def names(book: JobBook, offer: Offer = ANY, owner: str = "") -> list[str]:
     return [each.id for each in book.best(offer, owner)]
 
 
-def test_what_pays_more_an_hour_comes_first_and_age_counts_ten_percent_an_hour() -> None:
+def test_the_higher_hourly_price_comes_first_and_age_adds_ten_percent_an_hour() -> None:
     book = JobBook()
     for each in (
         job("plain", price=10),
@@ -69,7 +69,7 @@ def test_of_the_same_price_and_age_the_one_posted_first_comes_first() -> None:
     assert names(book) == ["a", "b", "c"]
 
 
-def test_what_suits_is_by_type_image_network_and_resources() -> None:
+def test_a_suitable_job_matches_type_image_network_and_resources() -> None:
     assert suits(PLAIN, ANY)
     assert not suits(PLAIN._replace(job_type="training"), ANY)
     assert not suits(PLAIN._replace(has_image=True), ANY)
@@ -175,7 +175,7 @@ operations = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(operations, st.randoms(use_true_random=False))
-def test_the_best_is_what_a_plain_list_says(
+def test_the_best_job_agrees_with_a_plain_list(
     done: list[tuple[str, int]], chance: random.Random
 ) -> None:
     book, model = JobBook(), dict[str, WaitingJob]()
@@ -207,7 +207,7 @@ def test_the_best_is_what_a_plain_list_says(
     assert book.shapes == len({each.needs for each in model.values()})
 
 
-def test_what_was_taken_out_does_not_stay_in_memory() -> None:
+def test_removed_jobs_do_not_stay_in_memory() -> None:
     book = JobBook()
     for number in range(10_000):
         name = str(number)
@@ -234,7 +234,7 @@ def test_a_job_that_was_taken_out_may_come_again() -> None:
     assert names(book) == ["other", "again"]
 
 
-def test_a_job_takes_what_the_page_says() -> None:
+def test_a_job_takes_the_documented_memory() -> None:
     one = job("0" * 36)
     entry = sys.getsizeof(one) + sys.getsizeof((0.0, "", one)) + sys.getsizeof(one.id)
     assert entry + sys.getsizeof(one.place) + sys.getsizeof(one.price) + 150 < 600

@@ -44,7 +44,7 @@ async def pass_with(
     return taken + await market.silence(seconds % 60)
 
 
-async def test_an_attempt_that_nobody_names_is_taken_back_after_its_lease(market: Market) -> None:
+async def test_an_unnamed_attempt_is_taken_back_after_its_lease(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
     device = await on(market, job_id, worker)
@@ -184,7 +184,7 @@ async def test_work_that_runs_once_and_takes_too_long_has_failed_for_good(market
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_what_is_delivered_after_the_work_may_take_longer(market: Market) -> None:
+async def test_a_delivery_after_the_work_may_take_longer(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer, timeout_seconds=60)
     device = await on(market, job_id, worker)
@@ -230,7 +230,7 @@ async def test_a_daemon_that_stood_still_counts_no_time(market: Market) -> None:
     assert await pass_with(market, 300 + 600, device, job_id) == 1
 
 
-async def test_a_list_of_what_a_device_held_may_come_after_its_report_of_a_new_job(
+async def test_a_list_of_earlier_attempts_may_arrive_after_the_report_of_a_new_job(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -244,7 +244,7 @@ async def test_a_list_of_what_a_device_held_may_come_after_its_report_of_a_new_j
 
 
 @pytest.mark.both_engines
-async def test_what_a_device_has_begun_and_forgotten_is_taken_back_at_once(market: Market) -> None:
+async def test_a_begun_and_forgotten_attempt_is_taken_back_immediately(market: Market) -> None:
     """It has never named the attempt: its agent was lost with its journal before that."""
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
@@ -262,7 +262,7 @@ async def test_what_a_device_has_begun_and_forgotten_is_taken_back_at_once(marke
 
 
 @pytest.mark.both_engines
-async def test_what_a_device_has_forgotten_is_taken_back_at_once(market: Market) -> None:
+async def test_a_forgotten_attempt_is_taken_back_immediately(market: Market) -> None:
     buyer, worker = await market.person(credit="30"), await market.person()
     jobs = [await specified(market, buyer) for _ in range(2)]
     device = await on(market, jobs[0], worker)
@@ -280,7 +280,7 @@ async def test_what_a_device_has_forgotten_is_taken_back_at_once(market: Market)
     assert (await stored_job(market, jobs[1])).status == JobStatus.WAITING
 
 
-async def test_what_a_device_was_just_given_it_need_not_name_yet(market: Market) -> None:
+async def test_a_device_need_not_name_a_new_assignment_yet(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id = await specified(market, buyer)
     device = await device_of(market, worker)

@@ -254,7 +254,7 @@ async def replica(market: Market, user: str) -> str:
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("state", [ReviewStatus.UPHELD, ReviewStatus.REVERSED])
-async def test_what_was_paid_in_dollars_goes_back_in_dollars(
+async def test_a_payment_in_dollars_is_returned_in_dollars(
     market: Market, state: ReviewStatus
 ) -> None:
     buyer, worker = await market.person(usd="5"), await market.person()
@@ -281,7 +281,7 @@ async def test_what_was_paid_in_dollars_goes_back_in_dollars(
 
 
 @pytest.mark.both_engines
-async def test_of_all_who_decide_at_once_one_wins(market: Market) -> None:
+async def test_one_of_many_simultaneous_decisions_wins(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     jobs = [await done(market, buyer, worker) for _ in range(10)]
     for job_id in jobs[::2]:
@@ -350,9 +350,7 @@ HARM = {
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("promise", HARM)
-async def test_the_audit_finds_what_is_wrong_with_reviews(
-    store: Store, clock: Clock, promise: str
-) -> None:
+async def test_the_audit_finds_errors_in_reviews(store: Store, clock: Clock, promise: str) -> None:
     market = Market(store, clock)  # the fixture's own books must pass their audit at its end
     buyer, worker = await market.person(credit="10"), await market.person()
     await done(market, buyer, worker)

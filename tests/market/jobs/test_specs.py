@@ -79,7 +79,7 @@ def test_the_time_of_the_work_is_within_the_time_that_was_estimated() -> None:
         ({"job_type": "docker"}, "payload.image"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused_by_its_field(
+def test_an_impossible_specification_is_refused_by_its_field(
     said: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(MarketError) as caught:
@@ -95,7 +95,7 @@ def test_only_work_with_a_payload_is_looked_at() -> None:
     assert caught.value.field == "trust.review_hours"
 
 
-async def test_its_buyer_and_its_device_are_told_what_it_runs(market: Market) -> None:
+async def test_its_buyer_and_its_device_see_its_payload(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     spec = spec_of("8 cores", review_hours=5)
     job_id = await put_up(market, buyer, spec)
@@ -123,7 +123,7 @@ async def test_a_plain_job_says_nothing_beyond_itself(market: Market) -> None:
     assert (await market.jobs.work(device, job_id)).spec is None
 
 
-async def test_what_is_needed_can_be_said_without_what_is_run(market: Market) -> None:
+async def test_needs_can_be_given_without_a_payload(market: Market) -> None:
     buyer = await market.person(credit="100")
     new = NewSpec(resources=Resources(gpus=1))
     spec = understand(new, job_type="script", duration_hrs=1, text="")
@@ -157,7 +157,7 @@ async def test_secrets_are_sealed_and_forgotten_when_the_job_is_over(market: Mar
     assert row.secrets is not None
 
 
-async def test_a_job_whose_secrets_cannot_be_read_is_told_to_nobody(market: Market) -> None:
+async def test_a_job_with_unreadable_secrets_is_given_to_no_device(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     job_id = await put_up(market, buyer, spec_of())
     row = await stored(market, job_id)
@@ -180,7 +180,7 @@ async def test_a_job_whose_secrets_cannot_be_read_is_told_to_nobody(market: Mark
     assert owned.paid == 0
 
 
-async def test_what_it_says_counts_as_the_text_of_its_buyer(market: Market) -> None:
+async def test_a_specification_counts_as_text_of_its_buyer(market: Market) -> None:
     buyer = await market.person(credit="100")
     script = Payload(script="#" * 10_000)
     spec = understand(NewSpec(script), job_type="script", duration_hrs=2, text="")
@@ -194,7 +194,7 @@ async def test_what_it_says_counts_as_the_text_of_its_buyer(market: Market) -> N
     assert caught.value.code is Code.TOO_MUCH_JOB_TEXT
 
 
-async def test_whoever_waits_for_jobs_hears_of_those_with_a_payload(
+async def test_subscribers_are_notified_of_jobs_with_a_payload(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer, heard = await market.person(credit="100"), []

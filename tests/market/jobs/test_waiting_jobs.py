@@ -63,7 +63,7 @@ async def test_all_are_read_at_the_start_and_each_one_that_is_heard_of(market: M
 
 
 @pytest.mark.both_engines
-async def test_what_was_missed_is_found_by_comparing(market: Market) -> None:
+async def test_a_comparison_finds_missed_jobs(market: Market) -> None:
     buyer = await market.person(credit="1000")
     gone, kept, tried = [await posted(market, buyer) for _ in range(3)]
     device = await device_of(market, await market.person())
@@ -164,7 +164,7 @@ async def test_a_job_that_waits_again_while_it_is_read_is_read_again(market: Mar
     assert list(book) == [job]
 
 
-async def test_what_is_missed_while_all_are_compared_is_found(market: Market) -> None:
+async def test_jobs_missed_during_a_comparison_are_found(market: Market) -> None:
     buyer = await market.person(credit="10")
     posts: list[str] = []
     book = JobBook()

@@ -66,7 +66,7 @@ async def test_a_business_key_is_posted_once(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_nobody_falls_below_zero_however_many_spend_at_once(market: Market) -> None:
+async def test_no_balance_falls_below_zero_with_many_simultaneous_spenders(market: Market) -> None:
     user, other = await market.person("0.000010"), await market.person()
 
     async def spend(number: int) -> bool:

@@ -113,7 +113,7 @@ async def test_an_event_is_delivered_signed(market: Market) -> None:
     assert [(each.number, each.answer) for each in shown.attempts] == [(1, "thanks")]
 
 
-async def test_what_was_changed_or_signed_by_another_secret_is_refused(market: Market) -> None:
+async def test_a_changed_or_foreign_signature_is_refused(market: Market) -> None:
     me = await market.person()
     made, other = await endpoint(market, me), await endpoint(market, me)
     await happen(market, me)
@@ -124,7 +124,7 @@ async def test_what_was_changed_or_signed_by_another_secret_is_refused(market: M
         Webhook(made.secret).verify(first.body + b" ", first.headers)
 
 
-async def test_only_what_is_wanted_is_delivered_and_only_to_its_user(market: Market) -> None:
+async def test_only_wanted_events_are_delivered_and_only_to_their_user(market: Market) -> None:
     me, other = await market.person(), await market.person()
     await endpoint(market, me, "job.created", "job.failed")
     theirs = await endpoint(market, other, "deploy.finished")
@@ -386,7 +386,7 @@ async def test_a_disabled_endpoint_is_told_nothing_until_it_recovers(market: Mar
     assert len(await begun(market)) == 1
 
 
-async def test_what_has_failed_since_a_time_is_recovered(market: Market) -> None:
+async def test_deliveries_that_failed_since_a_time_are_recovered(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     for name in ("old", "new"):
@@ -405,7 +405,7 @@ async def test_what_has_failed_since_a_time_is_recovered(market: Market) -> None
 
 
 @pytest.mark.both_engines
-async def test_one_is_sent_again_by_hand_also_what_was_delivered(market: Market) -> None:
+async def test_a_delivery_can_be_repeated_by_hand_even_after_a_success(market: Market) -> None:
     me, other = await market.person(), await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -424,7 +424,7 @@ async def test_one_is_sent_again_by_hand_also_what_was_delivered(market: Market)
 
 
 @pytest.mark.parametrize("outcome", [OK, DOWN])
-async def test_who_asks_during_the_last_attempt_gets_the_whole_schedule_again(
+async def test_a_retry_during_the_last_attempt_starts_the_whole_schedule_again(
     market: Market, outcome: Outcome
 ) -> None:
     me = await market.person()
@@ -456,7 +456,7 @@ async def test_a_test_goes_the_way_of_every_other_delivery(market: Market) -> No
     assert await types_of(market, me) == ["webhook.created"] * 2 + ["test.ping"]
 
 
-async def test_what_is_sent_by_hand_is_bounded(market: Market) -> None:
+async def test_deliveries_by_hand_are_bounded(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     for _ in range(webhooks.BY_HAND_PER_WINDOW):
@@ -515,7 +515,7 @@ async def test_an_attempt_that_was_made_twice_counts_once(market: Market) -> Non
     assert market.webhooks.ends == {"delivered": 1, "failed": 0}
 
 
-async def test_what_is_old_is_deleted(market: Market) -> None:
+async def test_old_deliveries_are_deleted(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -532,7 +532,7 @@ async def test_what_is_old_is_deleted(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_what_is_of_an_event_that_is_not_kept_is_given_up(market: Market) -> None:
+async def test_a_delivery_of_a_deleted_event_is_given_up(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -542,7 +542,7 @@ async def test_what_is_of_an_event_that_is_not_kept_is_given_up(market: Market) 
     assert (row.status, row.last_error) == ("failed", "event not kept")
 
 
-async def test_nobody_has_more_endpoints_than_that(market: Market) -> None:
+async def test_the_number_of_endpoints_is_bounded(market: Market) -> None:
     me = await market.person()
     for _ in range(ENDPOINTS_MAX):
         await endpoint(market, me)

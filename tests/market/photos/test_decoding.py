@@ -73,7 +73,7 @@ def test_progressive_interlaced_and_tiny_ones_are_read() -> None:
     assert read(png(Image.new("RGB", (1, 1)))).width == 1
 
 
-def test_what_is_transparent_is_white() -> None:
+def test_transparent_pixels_become_white() -> None:
     shown = Image.open(io.BytesIO(read(png(Image.new("RGBA", (64, 64), (0, 0, 0, 0)))).preview))
     assert shown.getpixel((32, 32)) == (255, 255, 255)
 
@@ -172,7 +172,7 @@ def test_a_jpeg_that_says_it_is_huge_is_refused_before_it_is_decoded() -> None:
     ],
 )
 @pytest.mark.parametrize("file", [JPEG, PNG], ids=["JPEG", "PNG"])
-def test_what_follows_a_picture_is_left_behind(file: bytes, rest: bytes) -> None:
+def test_bytes_behind_a_picture_are_dropped(file: bytes, rest: bytes) -> None:
     assert read(file + rest).preview == read(file).preview
     assert containers.inspect(file + rest).pixels == containers.inspect(file).pixels
 
@@ -244,7 +244,7 @@ def test_texts_are_unpacked_within_one_budget() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_whatever_comes_is_read_or_refused(data: st.DataObject) -> None:
+def test_any_file_is_read_or_refused(data: st.DataObject) -> None:
     file = bytearray(data.draw(st.sampled_from((*SMALL, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))))
     for _ in range(data.draw(st.integers(0, 4))):
         at = data.draw(st.integers(0, len(file)))

@@ -217,7 +217,7 @@ def test_so_many_values_of_a_band_are_looked_up_and_no_more() -> None:
         assert all(bands(probe.bits)[band] in values for band, values in enumerate(values_of_bands))
 
 
-def test_what_a_photo_costs_is_bounded_however_odd_it_is() -> None:
+def test_the_cost_of_any_odd_photo_is_bounded() -> None:
     plain = Image.new("L", (1000, 1000), 255)
     striped = Image.linear_gradient("L").resize((1000, 1000)).point(lambda level: level // 40 * 40)
     checked = Image.frombytes("L", (2, 2), bytes((0, 255, 255, 0))).resize((1000, 1000))
@@ -227,7 +227,7 @@ def test_what_a_photo_costs_is_bounded_however_odd_it_is() -> None:
         assert len(made.probes) <= COMPARED_MAX
 
 
-def test_what_is_looked_up_is_what_is_compared() -> None:
+def test_the_looked_up_values_are_the_compared_ones() -> None:
     made = of(1)
     for band, lookups in enumerate(made.lookups()):
         assert {value for each in made.probes for value in each.band_values()[band]} == set(lookups)

@@ -201,7 +201,7 @@ async def test_a_registration_that_fails_leaves_neither_an_account_nor_an_email(
 
 
 @pytest.mark.both_engines
-async def test_what_waits_holds_no_secret_in_the_open(
+async def test_waiting_requests_hold_no_readable_secret(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     async def kept(tx: Transaction) -> list[str]:
@@ -273,7 +273,7 @@ async def test_a_reset_replaces_the_password_and_ends_every_login(
     await fails(recovery.reset(secret, "yet another one"), Code.INVALID_MAIL_TOKEN)
 
 
-async def test_a_reset_takes_back_what_programs_were_promised(
+async def test_a_reset_withdraws_approvals_for_programs(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     asked = await market.device_codes.begin("a thief", [Scope.WALLET_READ], client="192.0.2.1")
@@ -283,7 +283,7 @@ async def test_a_reset_takes_back_what_programs_were_promised(
     await fails(market.device_codes.redeem(asked.device_code), Code.ACCESS_DENIED)
 
 
-async def test_a_reset_ends_what_events_were_sent_to(
+async def test_a_reset_disables_the_endpoints_of_events(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     me, other = (await caller(market, token)).profile.user_id, await market.person()
@@ -379,7 +379,7 @@ async def test_a_reset_ends_the_keys_of_apps(
 @pytest.mark.parametrize(
     "what", ["key", "rolled key", "approved program", "app key", "another app key"]
 )
-async def test_what_is_made_in_the_moment_of_a_reset_does_not_survive_it(
+async def test_things_made_during_a_reset_do_not_survive_it(
     market: Market,
     recovery: Recovery,
     letters: Inbox,
@@ -491,7 +491,7 @@ async def test_a_letter_to_replace_a_password_leaves_the_other_letter_good(
     await recovery.reset(to_reset, "another password")
 
 
-async def test_a_reset_forgives_what_failed_before(
+async def test_a_reset_clears_earlier_failures(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     login = market.accounts.login
@@ -520,7 +520,7 @@ async def test_a_wrong_secret_is_refused_before_anything_is_hashed(
 
 
 @pytest.mark.both_engines
-async def test_of_ten_who_use_a_secret_at_once_one_succeeds(
+async def test_one_of_ten_simultaneous_uses_of_a_secret_succeeds(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     secret = await forgotten(recovery, letters)
@@ -531,7 +531,7 @@ async def test_of_ten_who_use_a_secret_at_once_one_succeeds(
     assert outcomes.count(None) == 1
 
 
-async def test_nobody_learns_whether_an_address_is_known(
+async def test_replies_do_not_reveal_known_addresses(
     recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     await recovery.forgot("nobody@example.com")
@@ -539,7 +539,7 @@ async def test_nobody_learns_whether_an_address_is_known(
     assert {message.to for message in letters.sent} == {EMAIL}
 
 
-async def test_a_known_address_costs_the_answer_what_an_unknown_one_does(
+async def test_the_reply_for_a_known_address_costs_the_same_as_for_an_unknown_one(
     market: Market, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody_looks = opened(market)

@@ -62,5 +62,5 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         take_claim(f"sqlite:///{tmp_path}/proxyd.db")
 
 
-def test_a_server_is_claimed_by_nobody() -> None:
+def test_an_unreachable_server_has_no_claim() -> None:
     assert take_claim("postgresql://nowhere/proxyd") is None

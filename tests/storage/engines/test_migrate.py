@@ -100,7 +100,7 @@ async def test_steps_taken_one_by_one_reach_the_same_schema(
     assert any("later" in line for line in grown[-1])
 
 
-async def test_what_a_deploy_runs_leaves_the_descriptions_of_its_jobs(
+async def test_payloads_of_deploys_are_moved_out_of_the_descriptions_of_jobs(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version <= RELEASED]
@@ -165,7 +165,7 @@ async def insert_user(tx: Transaction, *names: str) -> None:
         )
 
 
-async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
+async def test_reasons_of_failures_are_separated_from_results(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = migrate.migrations(engine_of(empty_url))
@@ -252,7 +252,7 @@ async def test_earlier_transfers_are_told_apart_and_stay_unchangeable(
     await store.close()
 
 
-async def test_users_of_an_earlier_database_may_have_what_is_pending(
+async def test_users_of_an_earlier_database_may_have_pending_money(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = migrate.migrations(engine_of(empty_url))
@@ -342,7 +342,7 @@ async def test_a_database_between_the_joined_steps_is_left_alone(
     assert await opened_with(monkeypatch, empty_url, steps) == before
 
 
-async def test_what_runs_in_an_earlier_database_runs_on_and_is_paid_as_it_was_agreed(
+async def test_work_of_an_earlier_database_continues_and_is_paid_as_agreed(
     empty_url: str,
 ) -> None:
     await restore(empty_url, "release_0_1_0")
@@ -367,7 +367,7 @@ async def test_what_runs_in_an_earlier_database_runs_on_and_is_paid_as_it_was_ag
         await store.close()
 
 
-async def test_what_was_used_before_it_was_dated_is_known_from_the_first_day(
+async def test_use_before_the_dated_records_is_known_from_the_first_day(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One session that goes on, under an open lease, and one that is over; both have used some."""

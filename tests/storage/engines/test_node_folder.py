@@ -79,7 +79,9 @@ def test_a_notice_that_might_be_torn_is_refused(text: str) -> None:
         checked(text)
 
 
-def test_who_does_not_read_misses_notices_hears_so_and_holds_up_nobody(folder: NodeFolder) -> None:
+def test_a_node_that_does_not_read_misses_notices_knows_it_and_delays_no_other(
+    folder: NodeFolder,
+) -> None:
     slow, brisk = folder.open_pipe("slow"), folder.open_pipe("brisk")
     heard = 0
     while not (folder.path / "slow.missed").exists():
@@ -116,7 +118,7 @@ def test_a_reader_that_empties_its_pipe_before_the_note_is_there_is_woken(
     os.close(pipe)
 
 
-def test_notices_reach_nobody_without_descriptors_and_are_noted(
+def test_notices_without_descriptors_reach_no_node_and_are_noted(
     folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe = folder.open_pipe("here")

@@ -69,7 +69,7 @@ async def test_a_migration_waits_for_a_table_no_longer_than_others_can(
         await (await open_store(url)).close()
 
 
-async def test_what_went_wrong_is_told_without_the_row(postgres_server: str) -> None:
+async def test_an_error_is_reported_without_the_row(postgres_server: str) -> None:
     """An error goes to the log; a row can hold the hash of a password, or a user's address."""
     person = {"id": "1", "username_key": "ada", "email_key": "ada@example.com"}
 
@@ -173,7 +173,7 @@ async def connections(tx: Transaction) -> int:
 
 
 @pytest.mark.parametrize(("pool_size", "left"), [(2, 1), (10, 7)])
-async def test_what_is_set_aside_answers_while_every_other_connection_is_taken(
+async def test_set_aside_connections_answer_while_every_other_one_is_taken(
     postgres_server: str, pool_size: int, left: int
 ) -> None:
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
@@ -199,7 +199,7 @@ async def test_one_connection_is_shared_by_all(postgres_server: str) -> None:
         await store.close()
 
 
-async def test_whether_anybody_sweeps_is_asked_without_taking_the_lock(
+async def test_the_state_of_the_sweep_is_read_without_taking_the_lock(
     postgres_server: str,
 ) -> None:
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:

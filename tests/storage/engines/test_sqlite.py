@@ -37,7 +37,7 @@ async def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-async def test_what_is_committed_is_synchronised_to_the_disk(tmp_path: Path) -> None:
+async def test_a_commit_is_synchronised_to_the_disk(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
 
     async def pragmas(tx: Transaction) -> tuple[int, int, str]:
@@ -59,7 +59,7 @@ async def test_more_units_than_a_group_holds_are_all_written(tmp_path: Path) -> 
     await store.close()
 
 
-async def test_closing_finishes_what_was_begun(tmp_path: Path) -> None:
+async def test_closing_finishes_begun_work(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"
     store = await open_store(url)
     writing = [asyncio.create_task(store.write(insert, index)) for index in range(50)]
@@ -130,7 +130,7 @@ async def test_a_folder_is_no_database(tmp_path: Path) -> None:
         await open_store(f"sqlite:///{tmp_path}")
 
 
-async def test_the_version_changes_with_every_commit_of_anybody_and_only_then(
+async def test_the_version_changes_with_every_commit_and_only_then(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "proxyd.db"

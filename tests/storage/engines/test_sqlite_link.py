@@ -133,7 +133,7 @@ async def row_count(tx: Transaction) -> int:
 # --- notices -------------------------------------------------------------------------------------
 
 
-async def test_every_node_hears_what_was_committed_and_nothing_that_was_rolled_back(
+async def test_every_node_receives_committed_notices_and_none_of_a_rollback(
     pair: tuple[Member, Member],
 ) -> None:
     first, second = pair
@@ -355,7 +355,7 @@ async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(
     assert [each.name for each in Path(f"{path}.nodes").glob("*.pipe")] == ["here.pipe"]
 
 
-async def test_a_node_that_ends_may_have_committed_what_nobody_was_told(join: Join) -> None:
+async def test_an_ended_node_may_have_committed_without_a_notice(join: Join) -> None:
     member, other = await join("here"), await join("there")
     assert await member.link.renew("here")
     assert member.lost == 0

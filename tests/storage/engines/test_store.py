@@ -131,7 +131,7 @@ async def test_a_probe_answers_until_the_store_is_closed(store: Store) -> None:
         await store.write(probe)
 
 
-async def test_what_is_to_be_called_after_a_commit_is_not_after_a_rollback(store: Store) -> None:
+async def test_calls_after_a_commit_do_not_run_after_a_rollback(store: Store) -> None:
     await store.write(make_table)
     called: list[str] = []
 

@@ -38,7 +38,7 @@ def is_locked(folder: NodeFolder, name: str) -> bool:
     return False
 
 
-def test_who_has_just_written_does_not_pass_the_one_that_waits(folder: NodeFolder) -> None:
+def test_a_recent_writer_does_not_pass_a_waiting_one(folder: NodeFolder) -> None:
     busy, patient = WriteGate.of_members(folder), WriteGate.of_members(folder)
     order = []
 
@@ -81,7 +81,7 @@ def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
     os.close(hanging)
 
 
-def test_who_waits_behind_many_takes_none_of_them_for_one_that_hangs(
+def test_a_waiter_behind_many_writers_takes_none_for_a_hung_one(
     folder: NodeFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     patient, ahead = WriteGate.of_members(folder), threading.Event()

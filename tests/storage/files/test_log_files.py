@@ -74,7 +74,7 @@ def test_a_log_is_its_owners_alone_and_can_be_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, SEGMENT - 1, SEGMENT])
-def test_what_stands_behind_a_loss_does_not_count(tmp_path: Path, lost: int) -> None:
+def test_bytes_behind_a_loss_do_not_count(tmp_path: Path, lost: int) -> None:
     """After a power failure: the file systems in use lose ends of files that were not synced."""
     files = small_files(tmp_path, keep_bytes=10 * SEGMENT)
     size = 4 * SEGMENT + 5
@@ -87,7 +87,7 @@ def test_what_stands_behind_a_loss_does_not_count(tmp_path: Path, lost: int) -> 
     assert files.read(ONE, "out", 0, 10_000) == Part(0, content(size), size)
 
 
-def test_what_was_cut_out_stays_so_with_other_settings(tmp_path: Path) -> None:
+def test_a_cut_stays_with_other_settings(tmp_path: Path) -> None:
     size = 30 * SEGMENT
     small_files(tmp_path, keep_bytes=KEEP).write(ONE, "out", 0, content(size))
     for keep in (10 * SEGMENT, SEGMENT):
@@ -98,7 +98,7 @@ def test_what_was_cut_out_stays_so_with_other_settings(tmp_path: Path) -> None:
     assert len(segments(tmp_path)) == 2
 
 
-def test_a_reader_is_ahead_of_what_is_cut_out_while_it_reads(
+def test_a_reader_is_ahead_of_a_cut_during_its_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = small_files(tmp_path, keep_bytes=SEGMENT)
