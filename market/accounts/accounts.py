@@ -483,7 +483,7 @@ async def deposit(
 
 
 async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:
-    """Return what a user can spend, in micro-units by currency.
+    """Return a user's spendable money, in micro-units by currency.
 
     Raises:
         MarketError: `user_not_found`.

@@ -173,7 +173,7 @@ class ApiKeys:
         return found
 
     async def create(self, user_id: str, new: NewKey, *, login_id: str | None = None) -> IssuedKey:
-        """Make a key, unless the login that asks for it has ended since the request began.
+        """Make a key, unless the requesting login has ended since the request began.
 
         Raises:
             MarketError: `invalid_field`, `too_many_keys`, `unauthorized`.
@@ -257,7 +257,7 @@ def is_key(token: str) -> bool:
 
 
 def is_well_formed(key: str) -> bool:
-    """Say whether a text can be a key: its length and its check are right."""
+    """Return whether a text can be a key: its length and its check are right."""
     if len(key) != len(PREFIX) + SECRET_CHARACTERS + CHECK_CHARACTERS or not is_key(key):
         return False
     return key.isascii() and key[-CHECK_CHARACTERS:] == _check(key[:-CHECK_CHARACTERS])

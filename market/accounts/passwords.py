@@ -111,7 +111,7 @@ def _be_nice() -> None:
 
 
 def _decoy(time_cost: int, memory_kib: int) -> str:
-    """Return what `verify` compares with when there is no user: it costs as much as a real hash.
+    """Return the hash for `verify` without a user: it costs the same time as a real hash.
 
     No password was hashed to make it, so that a start costs nothing: verifying computes a hash from
     the parameters and the salt, and only then compares.

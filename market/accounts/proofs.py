@@ -40,7 +40,7 @@ class Proof(Struct, frozen=True):
 
 
 class Proofs:
-    """Makes secrets and their e-mails, `EMAILS_PER_WINDOW` for each user or address.
+    """Generator of secrets and their e-mails, `EMAILS_PER_WINDOW` for each user or address.
 
     Args:
         context: the store, identifiers and the time.

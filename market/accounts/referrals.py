@@ -179,7 +179,7 @@ class Referrals:
         return applied
 
     async def pay_due(self) -> int:
-        """Pay the pending bonuses that are due; return the number of referrals."""
+        """Pay the pending bonuses that are due. Return the number of referrals."""
         now = self._now()
         due = await self._store.read(_due, self.rewards, now, limit=self.pay_max)
         paid = 0
@@ -291,14 +291,14 @@ async def _apply(
 
 
 async def _outlook(tx: Transaction, user_id: str, code: str, rewards: Rewards, now: int) -> Payment:
-    """Return when the bonus of an application would be paid, if it is not refused."""
+    """Return the time of payment of an application's bonus, if it is not refused."""
     referrer = await queries.owner_of(tx, code) or ""
     referral = ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now, None)
     return await _payment(tx, referral, rewards, now)
 
 
 async def _payment(tx: Transaction, referral: ReferralRow, rewards: Rewards, now: int) -> Payment:
-    """Return when a referral may be paid, as things stand."""
+    """Return the time at which a referral may be paid, in the present state."""
     if rewards.needs_verified and not await queries.is_verified(tx, referral.user_id):
         return Payment.ONCE_VERIFIED
     today = now - now % DAY_SECONDS
@@ -311,7 +311,7 @@ async def _payment(tx: Transaction, referral: ReferralRow, rewards: Rewards, now
 
 
 async def _has_room(tx: Transaction, rewards: Rewards, bonuses: int, today: int) -> bool:
-    """Say whether what all are paid in a day has room for some more."""
+    """Return whether the daily total of all bonuses has room for some more."""
     if not rewards.total_daily or not bonuses:
         return True
     return await queries.paid_since(tx, today) + bonuses <= rewards.total_daily

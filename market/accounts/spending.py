@@ -65,14 +65,14 @@ class Spender(Struct, frozen=True):
 
 
 def limits_of(row: KeyRow) -> SpendLimits:
-    """Return how much may be spent with a key."""
+    """Return the spending limits of a key."""
     period = row.limit_period
     assert period in ("day", "month", "lifetime")  # noqa: S101 - the schema's own check
     return SpendLimits(row.limit_usd, row.limit_credit, period)  # type: ignore[arg-type]
 
 
 def beginning(period: Period, now: int) -> int:
-    """Return when the period began that `now` is in, in UTC seconds; a lifetime began at 0."""
+    """Return the beginning of the period of `now`, in UTC seconds; a lifetime began at 0."""
     if period == "lifetime":
         return 0
     moment = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0)

@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 class Wallet:
-    """Reads users' wallets.
+    """Reader of users' wallets.
 
     Args:
         context: the store, identifiers and the time.

@@ -148,7 +148,7 @@ class Asking:
     async def ask(
         self, question: Question, read: Callable[[str], _Read], caller: str
     ) -> tuple[_Read, str]:
-        """Return what `read` makes of an answer, and the name of the model that gave it.
+        """Return the result of `read` for an answer, and the name of its model.
 
         Args:
             question: the question.

@@ -258,7 +258,7 @@ async def _rewarded(tx: Transaction, user_id: str, day: int, terms: RewardTerms)
 async def refusal(
     tx: Transaction, reward: RewardRow, likeness: Likeness, terms: RewardTerms
 ) -> Decision | None:
-    """Return why a reward is not paid: a known photo, or a cap; None when it can be paid."""
+    """Return the obstacle to a reward: a known photo, or a cap; None when it can be paid."""
     before = await _reward_before(tx, reward.file_hash, likeness)
     if before is not None:
         is_own = before.user_id == reward.user_id

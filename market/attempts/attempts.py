@@ -100,7 +100,7 @@ async def require_current(
 
 
 def is_of(job: JobRow, attempt: int | None) -> bool:
-    """Say whether a job is in this attempt; None means any."""
+    """Return whether a job is in this attempt; None means any."""
     return attempt is None or job.attempts == attempt
 
 
@@ -128,7 +128,7 @@ def slots_of(completed: int, bounds: Bounds) -> int | None:
 async def actions_for(
     tx: Transaction, device_id: str, named: Sequence[tuple[str, int]]
 ) -> list[Action]:
-    """Return what a device is to do with the attempts that it says it holds: stop some of them.
+    """Return the actions of a device for the attempts that it names: stop some of them.
 
     Args:
         tx: the transaction.
@@ -163,7 +163,9 @@ def _actions(
         is_last = job is not None and (job.device_id, job.attempts) == (device_id, attempt)
         if job is not None and is_last and job.status == JobStatus.CANCELLED:
             reason = CANCELLED
-        elif job is not None and is_last:  # it has said so itself, and has not heard the answer
+        elif (
+            job is not None and is_last
+        ):  # it has reported that itself, and did not receive the reply
             reason = f"The job is over: {job.status}."
         else:
             reason = Code.ATTEMPT_NOT_CURRENT.meaning

@@ -1,6 +1,6 @@
 """Signs of life of attempts: kept in memory, and written down in batches.
 
-Like heartbeats they come again and again, and only the last one matters. After a crash an attempt
+Like heartbeats they repeat, and only the last one matters. After a crash an attempt
 has lost those of the last seconds, which is nothing against the time that it may be silent.
 """
 
@@ -48,7 +48,7 @@ class Renewals:
         )
 
     def has_named(self, job_id: str, attempt: int) -> bool:
-        """Say whether a device has named an attempt and that is not written down yet."""
+        """Return whether a device has named an attempt and that is not stored yet."""
         row = self._unwritten.get((job_id, attempt))
         return row is not None and row.is_named
 

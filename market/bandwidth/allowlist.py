@@ -44,7 +44,7 @@ def _each(texts: Iterable[str]) -> Iterator[str]:
 
 
 async def prove(tx: Transaction, session_id: str, address: str) -> AddressRow:
-    """Have a pending address open its session; one that opens it already is returned as it is.
+    """Open a session to its pending address; an address that opens it already stays unchanged.
 
     Raises:
         MarketError: `address_not_pending`; `addresses_taken`, when another session has proved it

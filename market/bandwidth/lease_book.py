@@ -110,7 +110,7 @@ LeaseReply = LeaseState | Rejection | None
 
 
 def slice_of(remainder: int, want_bytes: int) -> int:
-    """Return how many bytes of a remainder a node gets: a quarter, so that others find some too.
+    """Return a node's bytes of a remainder: a quarter, so that others find some as well.
 
     Args:
         remainder: how many bytes are neither used nor leased.
@@ -150,7 +150,7 @@ class Book:
         self._before = {(use.lease_id, use.device_id): use for use in uses}
 
     def reply(self, ask: Ask) -> LeaseReply:
-        """Take a report, and change what its lease grants."""
+        """Process a report, and change the granted bytes of its lease."""
         lease = self.leases.get(ask.usage.lease_id)
         if lease is None:
             return None
@@ -198,7 +198,7 @@ class Book:
         ]
 
     def days(self, day: int) -> list[DayRow]:
-        """Return what each exit carried and earned more than before, as of a day."""
+        """Return the new bytes and earnings of each exit, as of a day."""
         added: dict[str, DayRow] = {}
         for key, use in self.uses.items():
             before = self._before[key]

@@ -55,7 +55,7 @@ def hold_of(session_id: str) -> str:
 
 
 async def prove_all(tx: Transaction, proofs: Sequence[tuple[str, str]]) -> list[int | None]:
-    """Have pending addresses open their sessions; see `Leases.prove`."""
+    """Open sessions to pending addresses; see `Leases.prove`."""
     await queries.lock(tx, [session_id for session_id, _ in proofs])
     port_indexes: list[int | None] = []
     for session_id, address in proofs:
@@ -131,7 +131,7 @@ async def exchange(
     now: int,
     tallies: Sequence[Tally] = (),
 ) -> list[LeaseReply]:
-    """Take reports, and change what leases grant; see `Leases.exchange`."""
+    """Process reports, and change the granted bytes; see `Leases.exchange`."""
     sessions = [ask.usage.session_id for ask in asks]
     await queries.lock(tx, [*sessions, *(tally.session_id for tally in tallies)])
     rows = await queries.leases_with_counts(tx, [ask.usage.lease_id for ask in asks])
@@ -170,7 +170,7 @@ async def _write_usage(
 
 
 async def recall(tx: Transaction, notice: Notice) -> bool:
-    """Have other nodes let go of a session; False when none has a lease of it."""
+    """Request that other nodes release a session; False when no node has a lease of it."""
     if not await queries.leased_elsewhere(tx, notice.session_id, notice.node_id):
         return False
     await tx.notify(notice.text)
@@ -212,7 +212,7 @@ async def tell_expiring(tx: Transaction, context: Context) -> int:
 
 
 async def release(tx: Transaction, context: Context, usages: Sequence[Usage], *, now: int) -> None:
-    """Take last reports, and close their leases."""
+    """Process last reports, and close their leases."""
     await exchange(tx, context, [Ask(usage) for usage in usages], node_id="", now=now)
     rows = await queries.leases_with_counts(tx, [usage.lease_id for usage in usages])
     await _close(tx, [lease for lease, _ in rows], now)

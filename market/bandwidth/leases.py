@@ -119,7 +119,7 @@ class Leases:
         return await self._store.read(allowlist.find_session, port_index, address)
 
     async def prove(self, proofs: Sequence[tuple[str, str]]) -> list[int | None]:
-        """Have pending addresses open their sessions, because a client with the password came.
+        """Open sessions to pending addresses, because a client with the password came from there.
 
         Args:
             proofs: sessions, and the address that a client of each came from.
@@ -241,7 +241,7 @@ class Leases:
                 return
 
     async def statuses(self, session_ids: Sequence[str]) -> dict[str, SessionStatus]:
-        """Return where sessions are in their lives."""
+        """Return the states of sessions."""
         statuses = await self._store.read(queries.status_of, session_ids)
         return {session_id: SessionStatus(status) for session_id, status in statuses.items()}
 

@@ -334,7 +334,7 @@ class Bandwidth:
         return [self._shown(row, addresses.get(row.id, ())) for row in rows]
 
     async def count(self, user_id: str, *, is_active: bool) -> int:
-        """Return how many active sessions a user has, or how many of all, to `COUNTED_MAX`."""
+        """Return the number of active sessions of a user, or of all, up to `COUNTED_MAX`."""
         if is_active:
             return await self._store.read(queries.count_active, user_id)
         return await self._store.read(queries.count, user_id, most=COUNTED_MAX)
@@ -520,7 +520,7 @@ async def _buy(
 
 
 async def _take(tx: Transaction, sale: _Sale) -> None:
-    """Have the buyer's address open the session, and note the others as pending."""
+    """Open the session to the buyer's address, and record the others as pending."""
     if await address_queries.is_any_taken(tx, sale.session.user_id, sale.addresses):
         raise _TakenError
     pending = sale.purchase.pending_ips

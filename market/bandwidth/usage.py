@@ -190,7 +190,7 @@ class UsageHistory:
         )
 
     async def summary(self, user_id: str, zone: tzinfo) -> Summary:
-        """Return what a user's sessions have used lately, by the days of a zone, and ever.
+        """Return the use of a user's sessions, recently by the days of a zone, and in all.
 
         Raises:
             MarketError: `too_many_rows`.
@@ -241,7 +241,7 @@ class UsageHistory:
         return rolled
 
     def _unreported(self, leases: Iterable[UsedLeaseRow]) -> list[UsedRow]:
-        """Return what the leases of this process have used since their last reports, undated."""
+        """Return the use of this process's leases since their last reports, undated."""
         rows = []
         for lease in leases:
             used = self._traffic.used_bytes(lease.session_id, lease.lease_id)

@@ -156,7 +156,7 @@ class Bus:
             call(rest[1:])
 
     def catch_up(self) -> None:
-        """Have all subscribers look at the store, because notices may have been lost."""
+        """Make all subscribers look at the store, because notices may have been lost."""
         for call in self._missed:
             call()
 

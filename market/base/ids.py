@@ -14,7 +14,7 @@ _DRAWN = 256
 
 
 class Identifiers:
-    """Makes UUIDs that sort in the order they were made, within one process.
+    """Generator of UUIDs that sort in the order of their creation, within one process.
 
     Args:
         milliseconds: the wall clock, in UTC milliseconds.

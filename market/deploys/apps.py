@@ -49,7 +49,7 @@ class App(Struct, frozen=True):
     buyer_id: str = ""
 
     def opens(self, key: str) -> bool:
-        """Say whether a key opens it, in constant time."""
+        """Return whether a key opens it, in constant time."""
         return matches(key.encode("utf-8", "surrogateescape"), self.key_hash)
 
 
@@ -151,7 +151,7 @@ class Apps:
         return opened
 
     async def new_deploy_key(self, user_id: str, deploy_id: str, maker: Maker = LOCAL) -> Opened:
-        """Have another key open a deploy, and not its replicas alone; as `new_job_key`.
+        """Replace the key of a deploy, not only of its replicas; as `new_job_key`.
 
         Raises:
             MarketError: as `of_deploy`.
@@ -257,7 +257,7 @@ async def _find(tx: Transaction, app_id: str) -> App | None:
 
 
 async def _of_running_job(tx: Transaction, job_id: str) -> Serving | None:
-    """Return where a job can be reached; None until it runs, and is ready if it says when."""
+    """Return the target of a job; None until it runs, and is ready if it has a check."""
     row = await queries.reached(tx, job_id)
     if row is None:
         return None

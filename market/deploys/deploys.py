@@ -67,7 +67,7 @@ class Rates(Struct, frozen=True):
         return max(same) if key and same else self.default
 
     def credits_for(self, usd: int) -> int:
-        """Return how many micro-credits some micro-USD are worth, rounded down."""
+        """Return the value of micro-USD in micro-credits, rounded down."""
         return usd * 1_000_000 // self.credit
 
 
@@ -321,7 +321,7 @@ class Deploys:
         return self.rates.of(new.gpu_model.strip()) * new.gpu_count * MILLION
 
     def needs_of(self, new: NewDeploy) -> Needs | None:
-        """Return what each replica of a deploy needs; None if it does not say so.
+        """Return the needs of each replica of a deploy; None without a template.
 
         Raises:
             MarketError: `invalid_field`, `payload_invalid`.
@@ -405,7 +405,7 @@ class Deploys:
 
 
 def _checked(new: NewDeploy) -> NewDeploy:
-    """Return what a buyer wants to run, with names without spaces around them.
+    """Return the order of a buyer, with names without spaces around them.
 
     Raises:
         MarketError: `invalid_field`.

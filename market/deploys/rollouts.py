@@ -152,7 +152,7 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
 
 
 def _why_it_ended(row: PresentRow) -> str:
-    """Say what became of a replica that has failed, or was cancelled by itself."""
+    """Describe the end of a replica that failed, or was cancelled as a job."""
     how = "has failed" if row.status == JobStatus.FAILED else "was cancelled"
     if row.failure_reason is None:
         return f"Replica {row.number} {how}."
@@ -160,7 +160,7 @@ def _why_it_ended(row: PresentRow) -> str:
 
 
 def _why_it_waits(rows: Sequence[PresentRow]) -> str | None:
-    """Say what became of the first replica that waits for another device; None if none does."""
+    """Describe the last failure of the first replica that waits for another device, or None."""
     for row in rows:
         if row.status == JobStatus.WAITING and row.failure_reason is not None:
             text = f"Replica {row.number} has ended, and waits for a device"
@@ -290,7 +290,7 @@ class Rollouts:
         revision: int | None,
         receipt: Receipt[int] | None = None,
     ) -> int:
-        """Have run what ran in an earlier revision, by default the last one that was available.
+        """Return to an earlier revision, by default the last available one.
 
         That is a new revision as well, whose number is returned.
 
@@ -331,7 +331,7 @@ class Rollouts:
         self._hear_deploy(deploy_id)
 
     async def revisions(self, user_id: str, deploy_id: str) -> list[RevisionRow]:
-        """Return what a deploy was to run, the newest first.
+        """Return the revisions of a deploy, the newest first.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_has_no_revisions`.
@@ -485,7 +485,7 @@ class Rollouts:
         )
         await lock_user(tx, deploy.user_id)
         await queries.insert(tx, rollout)
-        # Each of them is looked at again and again, also one that has no replicas.
+        # Each of them is processed repeatedly, even without replicas.
         count = await queries.count_open(tx, deploy.user_id)
         require(count, self._jobs.bounds().jobs, Code.TOO_MANY_JOBS)
         await self._insert_revision(tx, deploy, 1, template, "created", deploy.created_at)
@@ -594,7 +594,7 @@ class Rollouts:
         return done
 
     async def _record(self, tx: Transaction, before: RolloutRow, after: RolloutRow) -> None:
-        """Tell a deploy's buyer that it has come to something."""
+        """Record an event for a deploy's buyer about its new state."""
         if after.state == before.state:
             return
         deploy_id = after.deploy_id
@@ -720,7 +720,7 @@ class Rollouts:
         return [job.id for job, _, _ in replicas]
 
     def _template(self, row: RevisionRow) -> Template:
-        """Return what a revision runs, with its secrets.
+        """Return the template of a revision, with its secrets.
 
         Raises:
             MarketError: `payload_invalid`, when they cannot be read any more.
@@ -743,7 +743,7 @@ class Rollouts:
         *,
         same: RevisionRow | None = None,
     ) -> int:
-        """Have a template run from now on; return the number of its revision.
+        """Make a template the current revision. Return its number.
 
         Replicas of the revision that is the `same` stay, as those of the new one.
 
@@ -838,12 +838,12 @@ async def serving(tx: Transaction, deploy_id: str) -> list[Serving]:
 
 
 def description(deploy: DeployRow, number: int, replicas: int) -> str:
-    """Return what a worker may know of a replica before it runs it."""
+    """Return the fields of a replica that a worker may see before it runs it."""
     return f"Replica {number} of {replicas} of the deploy {deploy.id}\nType: {deploy.job_type}"
 
 
 def needs(deploy: DeployRow) -> str:
-    """Return in words what each replica needs."""
+    """Return the needs of each replica in words."""
     return f"GPU: {deploy.gpu_count} x {deploy.gpu_model}"
 
 

@@ -50,7 +50,7 @@ class Replica(Struct, frozen=True):
     ready_at: int | None = None
 
     def is_available(self, strategy: Strategy, now: int) -> bool:
-        """Say whether it has been ready for long enough."""
+        """Return whether it has been ready for the required time."""
         return self.ready_at is not None and now - self.ready_at >= strategy.min_ready_s
 
 
@@ -111,7 +111,7 @@ def plan(goal: Goal, replicas: Sequence[Replica], strategy: Strategy, now: int) 
 
 
 def _kept(goal: Goal, replicas: Sequence[Replica], available: set[str]) -> dict[int, str]:
-    """Return which replica stays for each number; of two, the one that is available."""
+    """Return the replica that stays for each number; of two, the available one."""
     kept: dict[int, str] = {}
     for each in sorted(replicas, key=lambda each: (each.job_id not in available, each.job_id)):
         if each.revision == goal.revision and each.number in goal.numbers:

@@ -398,7 +398,7 @@ class Devices:
         return cached
 
     def _keep(self, device: DeviceRow) -> None:
-        """Have a device answered for from memory as it is now, and written down soon."""
+        """Keep the present state of a device in memory for replies, and store it soon."""
         token_hash = device.token_hash
         if token_hash in self._revoked and device.revoked_at is None:
             return

@@ -59,7 +59,7 @@ class DispatchPace(Struct, frozen=True):
         benchmark_one_in: jobs that end, on average, between two benchmarks of a device, so that
             the moment cannot be foreseen. The device gets no job for some seconds then.
         kept_from_devices: number of devices with kept results of comparisons. To compare
-            a job with 200 devices takes a millisecond, and a client that lists jobs again and again
+            a job with 200 devices takes a millisecond, and a client that lists jobs repeatedly
             would delay all others.
         kept_seconds: age of a result until which it is used.
         kept_max: results that are kept at most.

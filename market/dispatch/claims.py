@@ -150,7 +150,7 @@ class Claims:
 async def claim(
     tx: Transaction, context: Context, pairs: Sequence[PairRow], bounds: Bounds
 ) -> dict[str, Outcome]:
-    """Give jobs to devices; return the outcome of each job.
+    """Assign jobs to devices. Return the outcome of each job.
 
     Devices are locked like those that accept a job, and revoking one is not missed. Jobs are locked
     in one order, or two daemons that give the same ones away would wait for each other.

@@ -75,7 +75,7 @@ class DeviceWork:
         self._is_shared = is_shared
 
     async def states(self, rows: Sequence[DeviceRow]) -> Mapping[str, WorkState]:
-        """Return what each of these devices is at."""
+        """Return the state of each of these devices."""
         running = await self._store.read(
             device_queries.running_on, [row.id for row in rows if row.revoked_at is None]
         )
@@ -102,7 +102,7 @@ class DeviceWork:
         return await self._store.read(_jobs, user_id, device_id, before, limit)
 
     async def earned(self, user_id: str, device_id: str, days: int) -> list[EarnedDay]:
-        """Return what a device of a user earned in the last days, the latest first.
+        """Return the earnings of a user's device in the last days, the latest first.
 
         Today is one of them; a day on which it earned nothing is left out.
 

@@ -82,7 +82,7 @@ class Dispatch:
         context.bus.on_missed(lambda: self._devices_wake(tuple(self.devices)))
 
     async def run(self) -> None:
-        """Keep the jobs that wait in memory, until cancelled."""
+        """Keep waiting jobs in memory, until cancelled."""
         await self.pairing.reader.run()
 
     async def offers(self, row: DeviceRow, limit: int, network: str = "") -> Offers:

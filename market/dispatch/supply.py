@@ -160,7 +160,7 @@ class _Tally:
 
 
 class Supply:
-    """Knows the supply.
+    """Supply of the market.
 
     Args:
         devices: returns the devices that ask for work now, which are counted in parts.

@@ -68,7 +68,7 @@ class ExitCanaries:
 
     @staticmethod
     def words(kind: str) -> str:
-        """Return why a device is barred, for its owner."""
+        """Return the reason of a device's bar, for its owner."""
         return BARRED_WORDS[kind]
 
 

@@ -163,7 +163,7 @@ class Attached(Protocol):
         """Return why an attached device carries nothing, "" if it carries, None if it is away."""
 
     def coverage(self) -> Sequence[Coverage]:
-        """Return how many exits take connections, by country."""
+        """Return the number of exits that accept connections, by country."""
 
     def attribution(self) -> Sequence[str]:
         """Return the sources to credit wherever the location of exits is shown."""
@@ -264,14 +264,14 @@ class Exits:
         self._attached = attached
 
     def watch(self, changed: Callable[[str], None]) -> None:
-        """Have `changed` called with each device that may do less, or other things, than before.
+        """Register `changed` for each device whose permission is reduced or changed.
 
         It is called when that is written down. `current` says what the device may do then.
         """
         self._watchers.append(changed)
 
     def tell(self, device_id: str) -> None:
-        """Tell those who watch that a device has changed; harmless if it has not."""
+        """Notify watchers that a device has changed; harmless if it has not."""
         self._told += 1
         for changed in self._watchers:
             changed(device_id)
@@ -330,7 +330,7 @@ class Exits:
         return granted
 
     async def limits(self, user_id: str, device_id: str) -> Limits:
-        """Return how much a device carries at most; of one that is no exit of a user's, the usual.
+        """Return the limits of a device; the usual ones if it is no exit of the user.
 
         Ports that are not offered any more are left out.
         """
@@ -349,7 +349,7 @@ class Exits:
         await self._change(user_id, device_id, queries.change_limits, _row(limits))
 
     async def pause(self, user_id: str, device_id: str) -> None:
-        """Have a device carry nothing until `resume`; doing it again changes nothing.
+        """Stop a device from carrying until `resume`; a second call changes nothing.
 
         Raises:
             MarketError: `token_not_found`, `consent_needed`.
@@ -357,7 +357,7 @@ class Exits:
         await self._change(user_id, device_id, queries.pause, self._now())
 
     async def resume(self, user_id: str, device_id: str) -> None:
-        """Have a device carry again; doing it again changes nothing.
+        """Let a device carry again; a second call changes nothing.
 
         Raises:
             MarketError: `token_not_found`, `consent_needed`.
@@ -365,7 +365,7 @@ class Exits:
         await self._change(user_id, device_id, queries.pause, None)
 
     async def revoke(self, user_id: str, device_id: str) -> None:
-        """Take a consent back: the device is no exit any more. Doing it again changes nothing.
+        """Take a consent back: the device is no exit any more. A second call changes nothing.
 
         Raises:
             MarketError: `token_not_found`.
@@ -392,7 +392,7 @@ class Exits:
         return grant
 
     async def current(self, device_id: str) -> ExitGrant:
-        """Return what a device may do that was authorized before; it may be paused.
+        """Return the permission of a device that was authorized before; it may be paused.
 
         Raises:
             MarketError: `worker_unauthorized`, `consent_needed`, `terms_changed`, `exit_barred`.
@@ -444,12 +444,12 @@ class Exits:
         ]
 
     async def states(self, device_ids: Sequence[str]) -> dict[str, str]:
-        """Return in a word what those of some devices do as exits that are or were exits."""
+        """Return the state, in a word, of those of the devices that are or were exits."""
         rows = await self._store.read(queries.of_devices, device_ids)
         return {row.device_id: self._state(row) for row in rows}
 
     def is_online(self, device: DeviceRow, exit_state: str | None) -> bool:
-        """Say whether a device sends heartbeats, or is attached as an exit.
+        """Return whether a device sends heartbeats, or is attached as an exit.
 
         Args:
             device: as the store has it.
@@ -458,12 +458,12 @@ class Exits:
         return self._devices.is_heard(device) or exit_state in _ATTACHED_STATES
 
     async def today(self, device_ids: Sequence[str]) -> dict[str, DayRow]:
-        """Return what those of some devices that were exits today carried since 00:00 UTC."""
+        """Return the bytes since 00:00 UTC of those of the devices that were exits today."""
         rows = await self._store.read(queries.days, device_ids, since=self._today())
         return {row.device_id: row for row in rows}
 
     async def earnings(self, user_id: str) -> list[EarnedDayRow]:
-        """Return what a user's exits carried and earned by day, the latest day first.
+        """Return the bytes and earnings of a user's exits by day, the latest day first.
 
         A day's bytes have earned their share when they are reported; it is posted within the hour.
         """
@@ -471,7 +471,7 @@ class Exits:
         return await self._store.read(queries.days_of_user, user_id, since=since)
 
     async def pending(self, user_id: str) -> int:
-        """Return what a user's exits have earned and is not paid out yet, in micro-USD."""
+        """Return a user's earnings from exits that are not paid out yet, in micro-USD."""
         return await self._store.read(ledger_queries.balance, ledger.pending(user_id)) or 0
 
     async def payable_at(self, user_id: str) -> int | None:
@@ -526,7 +526,7 @@ class Exits:
         return self._now() // DAY_SECONDS
 
     def _state(self, row: ExitRow) -> str:
-        """Return in a word what a device does as an exit."""
+        """Return the state of an exit in a word."""
         if row.barred_at is not None:
             return "barred"
         if row.revoked_at is not None or row.token_revoked_at is not None:
@@ -548,7 +548,7 @@ class Exits:
 
 
 def limits_of(row: ExitRow) -> Limits:
-    """Return how much a device carries at most."""
+    """Return the limits of a device."""
     return Limits(
         row.connections,
         row.bytes_per_second,
@@ -559,7 +559,7 @@ def limits_of(row: ExitRow) -> Limits:
 
 
 def barred_because(row: ExitRow) -> str:
-    """Return in a sentence or two why a device is barred, for its owner; "" when it is not."""
+    """Return the reason of a bar for the device's owner, in a sentence or two; else ""."""
     if row.barred_at is None:
         return ""
     words = BARRED_WORDS.get(row.barred_for, "")
@@ -567,7 +567,7 @@ def barred_because(row: ExitRow) -> str:
 
 
 def text_of(terms: ExitTerms) -> str:
-    """Return what owners agree to: a page, with the figures that the operator has set."""
+    """Return the terms for owners: a page, with the figures that the operator has set."""
     page = Path(__file__).with_name("exit_terms.txt").read_text(encoding="utf-8")
     days = terms.hold_seconds / DAY_SECONDS
     return page.format(

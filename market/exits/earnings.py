@@ -135,7 +135,7 @@ def unposted(row: EarnedRow) -> EarningRow:
 
 
 def movements(earnings: Sequence[EarningRow]) -> list[Movement]:
-    """Return what earnings move: to each owner what the exits got that are not barred."""
+    """Return the movements of earnings: to each owner the earnings of exits that are not barred."""
     shares: Counter[str] = Counter()
     for each in earnings:
         if not each.is_barred:

@@ -230,7 +230,7 @@ def parse(parameters: str) -> Wants:
 
 
 def from_pairs(pairs: Iterable[tuple[str, str]]) -> Wants:
-    """Read parameters that are taken apart already; the value of one that has none is empty.
+    """Parse parameters that are split already; a flag has an empty value.
 
     Raises:
         WantsError: as for `parse`.

@@ -304,7 +304,7 @@ class Artifacts:
     async def page_of_job(
         self, user_id: str, job_id: str, *, before: str, limit: int
     ) -> list[ArtifactRow]:
-        """Return what the attempts at a buyer's job have sent, newest first.
+        """Return the files from the attempts at a buyer's job, newest first.
 
         Raises:
             MarketError: `job_not_found`.
@@ -613,7 +613,7 @@ async def require_inputs(
 
 
 async def inputs_of(tx: Transaction, job_id: str, inputs: Sequence[Input]) -> list[WorkInput]:
-    """Return what a device gets for a job, in the order of its payload's inputs."""
+    """Return the files of a device for a job, in the order of its payload's inputs."""
     rows = {}
     if any(each.artifact_id for each in inputs):
         rows = {row.id: row for row in await queries.inputs_of(tx, job_id)}
@@ -639,12 +639,12 @@ async def checkpoint_of(tx: Transaction, job_id: str) -> WorkCheckpoint | None:
 
 
 def wants_files(payload: bytes) -> bool:
-    """Say whether a payload, as JSON, may need something to be fetched; nearly none does."""
+    """Return whether a payload, as JSON, may have files to fetch; nearly none has."""
     return b'"inputs"' in payload or b'"checkpoint"' in payload
 
 
 async def files_of(tx: Transaction, job_id: str, payload: bytes) -> WorkFiles:
-    """Return what a device is to fetch for a job with this payload, as it is stored."""
+    """Return the files that a device fetches for a job with this stored payload."""
     wanted = msgspec.json.decode(payload, type=_Wanted)
     inputs = await inputs_of(tx, job_id, wanted.inputs)
     checkpoint = None if wanted.checkpoint is None else await checkpoint_of(tx, job_id)
@@ -659,7 +659,7 @@ def _check_name(name: str, check: Callable[[str, str], None]) -> None:
 
 
 def _has_room(kind: str, new: NewArtifact | ArtifactRow) -> bool:
-    """Say whether a file is taken beyond all bounds: the list of outputs that are missing."""
+    """Return whether a file is accepted beyond all limits: the list of missing outputs."""
     return kind == OUTPUT and new.name == LEFT_OUT and new.size_bytes <= LEFT_OUT_MAX_BYTES
 
 
@@ -800,7 +800,7 @@ async def _require_unfinished(tx: Transaction, artifact_id: str) -> None:
 
 
 async def _drop_content(tx: Transaction, artifact: ArtifactRow, key: str, now: int) -> None:
-    """Have the bytes deleted that were kept for an artifact, unless they are known of."""
+    """Schedule the deletion of an artifact's bytes, unless another row refers to them."""
     await queries.insert_content(
         tx,
         content_id=key,
@@ -874,7 +874,7 @@ async def _delete_owned(tx: Transaction, user_id: str, artifact_id: str, now: in
 
 
 async def _is_being_sent(tx: Transaction, row: ArtifactRow) -> bool:
-    """Say whether the attempt that runs now sends an artifact, and has not finished it.
+    """Return whether the running attempt sends an artifact, and has not finished it.
 
     Without it the device could not hand in its work, and the buyer would have the other files for
     nothing.

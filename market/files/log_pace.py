@@ -33,7 +33,7 @@ class Pace:
             self._debt_bytes += size
 
     def wait_seconds(self) -> float:
-        """Return how long the sender should wait before it sends more."""
+        """Return the seconds that the sender should wait before it sends more."""
         if not self._rate:
             return 0.0
         self._pay()

@@ -43,7 +43,7 @@ class Reader:
         return True
 
     def wake(self, streams: Sequence[str] = (), *, is_stale: bool = False) -> None:
-        """Have the reader look."""
+        """Wake the reader to look."""
         self.streams.update(streams)
         self.is_stale = self.is_stale or is_stale
         self._woken.set()
@@ -132,7 +132,7 @@ class Readers:
                 reader.wake()
 
     def catch_up(self) -> None:
-        """Have all readers look: notices may have been lost."""
+        """Wake all readers to look, because notices may have been lost."""
         for readers in self.by_job.values():
             for reader in readers:
                 reader.wake(STREAMS, is_stale=True)

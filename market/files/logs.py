@@ -77,7 +77,7 @@ class ReadPace(Struct, frozen=True):
         total_bytes: of the events of all readers together, about; for each byte there are four in
             memory, and a client that stands still keeps its event. With more readers the events of
             each are smaller.
-        look_seconds: a reader who hears nothing looks whether the attempt is over; and the
+        look_seconds: a reader without notices checks whether the attempt is over; and the
             connection has something to carry, long before proxies on the way (60 s is usual) take
             it for dead.
     """
@@ -129,7 +129,7 @@ class Position(Struct, frozen=True):
     err: int = 0
 
     def at(self, stream: str) -> int:
-        """Return how far it is in a stream."""
+        """Return the offset in a stream."""
         return self.out if stream == "out" else self.err
 
     def moved(self, stream: str, offset: int) -> "Position":
@@ -309,7 +309,7 @@ class Logs:
             return Appended(writer.size, wait_seconds, log.is_full)
 
     async def stored(self, job_id: str, number: int) -> dict[str, int]:
-        """Return how much of each stream of an attempt is here, for good when this returns.
+        """Return the stored bytes of each stream of an attempt, synced when this returns.
 
         A log without room has `FULL` of each.
         """
@@ -377,7 +377,7 @@ class Logs:
                 del self._open[job_id]
 
     async def _size(self, log: _OpenLog, stream: str) -> int:
-        """Return how much of a stream is here; another daemon may have taken some of it."""
+        """Return the stored bytes of a stream; another daemon may have stored some of them."""
         size = None if self._is_shared and not log.is_full else log.sizes.get(stream)
         if size is None:
             try:
@@ -404,7 +404,7 @@ class Logs:
             self.readers.written(log.attempt.job_id, stream)
 
     def _give_up(self, log: _OpenLog, error: OSError) -> None:
-        """Take no more of a log: the job goes on without."""
+        """Store no more of a log; the job continues without it."""
         log.is_full = True
         _logger.error("job %s: no more of its log is kept: %s", log.attempt.job_id, error)
 
@@ -472,7 +472,7 @@ class Logs:
                     reader.is_stale = False
                     state = await self._state(user_id, job_id)
                 is_over = _is_over(state, place.attempt)
-                if is_over:  # another daemon may have told of the end before the last bytes
+                if is_over:  # another daemon may report the end before the last bytes
                     reader.wake(STREAMS)
                 async for event in self._unread(reader, job_id, place, is_over=is_over):
                     place = event.position
@@ -718,7 +718,7 @@ def _attempt_of(state: StateRow, number: int | None) -> int:
 
 
 def _is_over(state: StateRow, number: int) -> bool:
-    """Say whether nothing will come of an attempt any more."""
+    """Return whether no more bytes of an attempt will come."""
     if number == 0:  # there was none yet
         return state.attempts > 0 or state.status not in _OPEN
     return state.status != JobStatus.RUNNING or state.attempts != number

@@ -71,7 +71,7 @@ class _Begun(Struct, frozen=True):
 
 
 class AttemptReports:
-    """Takes what devices say of the attempts that they hold.
+    """Reports of devices about the attempts that they hold.
 
     Args:
         context: the store and the time.
@@ -106,7 +106,7 @@ class AttemptReports:
     ) -> None:
         """Note that work has begun: from here on a job that is cancelled pays for it.
 
-        Doing it again changes nothing.
+        A second call changes nothing.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.

@@ -84,7 +84,7 @@ def comparison_of(text: str) -> Comparison:
 
 
 def read(result: Result, how: Comparison) -> Reading:
-    """Read a result once, for any number of comparisons."""
+    """Parse a result once, for any number of comparisons."""
     if len(result.text) > READ_MAX_CHARACTERS or how.kind == BYTES:
         return Reading(result)
     if how.kind == JSON:
@@ -96,7 +96,7 @@ def read(result: Result, how: Comparison) -> Reading:
 
 
 def agree(one: Reading, other: Reading, how: Comparison) -> bool:
-    """Say whether two results are the same; both must have been read for this comparison.
+    """Return whether two results are the same; both must be parsed for this comparison.
 
     Their outputs must be the same in any case. Numbers agree if they differ by no more than the
     tolerance times the larger of them, or, near zero, than the square of the tolerance.
@@ -133,7 +133,7 @@ def canonical(readings: Sequence[Reading], how: Comparison, copies: int) -> int 
 
 
 def _are_close(one: Reading, other: Reading, how: Comparison) -> bool:
-    """Say whether numbers differ by no more than the tolerance; those too large for that do."""
+    """Return whether numbers differ at most by the tolerance; overlarge ones always differ."""
     tolerance, least = how.tolerance, how.tolerance * how.tolerance
     for at, (first, second) in enumerate(zip(one.values, other.values, strict=True)):
         if math.isinf(first) or math.isinf(second):

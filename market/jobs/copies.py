@@ -88,7 +88,7 @@ class Compared(Struct, frozen=True):
 
 
 def copying_of(copies: int | None, compare: str | None, payload: Payload | None) -> Copying | None:
-    """Return how a job is copied, as its buyer says it; None for a job that is done once.
+    """Return the copying of a job as its buyer orders it; None for a job that is done once.
 
     Raises:
         MarketError: `payload_invalid`, naming the field.
@@ -118,7 +118,7 @@ def _refusal(field: str, message: str) -> MarketError:
 async def begin(
     tx: Transaction, copying: Copying, job_ids: Sequence[str], review_seconds: int
 ) -> None:
-    """Make copies of one group of new jobs, which this transaction has put up."""
+    """Make one group of copies from new jobs, which this transaction has posted."""
     assert len(job_ids) == copying.copies  # noqa: S101 - whoever puts them up makes so many
     group = GroupRow(
         id=job_ids[0],
@@ -250,7 +250,7 @@ async def note_networks(tx: Transaction, pairs: Sequence[PairRow], started: Iter
 async def exclusions(
     tx: Transaction, members: Sequence[MemberRow]
 ) -> Mapping[str, tuple[set[str], set[str]]]:
-    """Return for each copy the owners and the networks whose devices may not have it."""
+    """Return each copy's excluded owners and networks."""
     if not members:
         return {}
     rows = await queries.taken(tx, _groups(members))
@@ -366,7 +366,7 @@ async def _decided(
 async def _verdicts(
     tx: Transaction, group: GroupRow, canonical_id: str, done: Sequence[CopyRow]
 ) -> dict[str, bool]:
-    """Return which of the finished copies that were not judged yet agree with the canonical one."""
+    """Return the verdict on each unjudged finished copy: whether it agrees with the canonical."""
     compared, read = comparison_of(group.compare), await _readings(tx, group)
     return {
         copy.job_id: comparison.agree(read[canonical_id], read[copy.job_id], compared)

@@ -118,7 +118,7 @@ async def draw(
 
 
 async def due_now(tx: Transaction, job: JobRow, replica: ReplicaRow, how: Drawing) -> int:
-    """Return what the attempt at a replica would be paid if its buyer ended it now.
+    """Return the pay of the attempt at a replica if its buyer ended it now.
 
     In micro-units of its hold. Nothing is changed.
     """
@@ -135,7 +135,7 @@ async def _measure(
     is_lost: bool = False,
     is_devices_fault: bool = False,
 ) -> tuple[Drawn, int]:
-    """Return what an attempt is to be paid, and for how many seconds of that it could be used."""
+    """Return the pay of an attempt, and its seconds of possible use."""
     before = await queries.drawn(tx, job.id, job.attempts)
     left = replica.seconds - before.seconds
     if job.status != JobStatus.RUNNING or job.device_id is None or before.has_last:
@@ -204,7 +204,7 @@ async def draw_failed(
 
 
 def seconds_max(spec: SpecRow, whole: int) -> int:
-    """Return how many seconds of an attempt are paid at most: its time, and then its grace.
+    """Return the most paid seconds of an attempt: its time, and then its grace.
 
     The work may go on for all its grace. Without pay for that a job of one second with a grace of
     ten minutes would cost the price of a second.

@@ -71,10 +71,10 @@ _logger = logging.getLogger("jobs")
 
 
 class AttemptLogs(Protocol):
-    """Keeps the logs of attempts."""
+    """Store of the logs of attempts."""
 
     async def stored(self, job_id: str, attempt: int) -> Mapping[str, int]:
-        """Return how many bytes of each stream have arrived; a stream without any may be left out.
+        """Return the received bytes of each stream; a stream without any may be left out.
 
         Raises:
             StoreError: the database is unavailable.
@@ -365,7 +365,7 @@ class Jobs:
             self.stopped(job)
 
     async def cancelling_costs(self, user_id: str, job_id: str) -> Quote:
-        """Return what cancelling one of a buyer's jobs would cost now; see `cancel`.
+        """Return the present cost of cancelling one of a buyer's jobs; see `cancel`.
 
         Raises:
             MarketError: `job_not_found`, `job_over`.
@@ -516,7 +516,7 @@ class Jobs:
         attempt: int | None = None,
         ending: Ending = NOTHING_SAID,
     ) -> None:
-        """Take a job back that a device could not do; its owner's others do not get it either.
+        """Take a failed job back from a device; its owner's other devices do not get it either.
 
         If the device reports a fault of its own, its owner has another chance. If the buyer wants
         only one attempt, a failure of the work ends the job.
@@ -554,7 +554,7 @@ class Jobs:
         return taken
 
     async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
-        """Take a job back from the device that has it in this attempt; False when none has."""
+        """Take a job back from the device of this attempt; False when the attempt is over."""
         return await self._end(Ended(job_id, attempt, reason))
 
     async def _end(self, ended: Ended) -> bool:
@@ -622,7 +622,7 @@ class Jobs:
                 await self.take_back_attempt(job.id, job.attempts, REVOKED)
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
-        """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
+        """Return the earnings of each device of a user since 00:00 UTC, in micro-credits."""
         now = self._now()
         rows = await self._store.read(
             queries.earned_since, user_id=user_id, since=now - now % DAY_SECONDS
@@ -671,7 +671,7 @@ class Jobs:
 def _keeping(
     receipt: Receipt[Reply] | None, reply: Reply
 ) -> Callable[[Transaction], Awaitable[None]] | None:
-    """Return what keeps the reply to a request that came with a key."""
+    """Return the receipt that stores the reply to a request with a key."""
     return None if receipt is None else lambda tx: receipt.keep(tx, reply)
 
 

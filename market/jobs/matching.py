@@ -130,7 +130,7 @@ class Offer(Struct, frozen=True, cache_hash=True):
 
 
 def suits(needs: Needs, offer: Offer) -> bool:
-    """Say whether a device that offers this can do what needs that.
+    """Return whether a device with this offer meets these needs.
 
     Prices are another matter, and so is reputation.
     """
@@ -175,7 +175,7 @@ class WaitingJob(Struct, eq=False):
     is_taken: bool = False
 
     def __post_init__(self) -> None:
-        """Find the place among the others."""
+        """Compute the place among the others."""
         self.place = -rank(self.price // MILLION, self.created_at)
 
     def __lt__(self, other: "WaitingJob") -> bool:
@@ -187,15 +187,15 @@ class WaitingJob(Struct, eq=False):
         return replace(self, is_taken=False)
 
     def is_for(self, offer: Offer, owner: str, network: str = "") -> bool:
-        """Say whether a device whose offer suits may have it: by price, and by whose it is."""
+        """Return whether a device with a suitable offer may have it, by price and by owner."""
         return self.price >= offer.least_price and self.permits(owner, network)
 
     def permits(self, owner: str, network: str) -> bool:
-        """Say whether devices of an owner, in a network, may have it."""
+        """Return whether devices of an owner, in a network, may have it."""
         return owner not in self.excluded and network not in self.networks
 
     def exclude(self, owner: str, network: str) -> None:
-        """Have devices of an owner, and those in a network, not get it any more."""
+        """Exclude the devices of an owner and of a network."""
         self.excluded |= {owner}
         if network:
             self.networks |= {network}
@@ -304,7 +304,7 @@ class JobBook:
         return iter(tuple(self._jobs))
 
     def attempts(self, job_id: str) -> int | None:
-        """Return how many attempts a job had when it was read; None if it is not here."""
+        """Return the number of a job's attempts when it was read; None for an unknown job."""
         job = self._jobs.get(job_id)
         return None if job is None else job.attempts
 
@@ -322,7 +322,7 @@ class JobBook:
             yield needs, shape.live, shape.jobs()
 
     def has_room(self, job: WaitingJob) -> bool:
-        """Say whether the buyer of a job has so few shapes that it may be added."""
+        """Return whether the buyer of a job has room for its shape."""
         theirs = self._of_buyer.get(job.buyer, ())
         return len(theirs) < self.shapes_per_buyer or self._shapes.get(job.needs) in theirs
 
@@ -342,7 +342,7 @@ class JobBook:
         shape.add(job)
 
     def remove(self, job_id: str) -> WaitingJob | None:
-        """Take a job out, and return it."""
+        """Remove a job, and return it."""
         job = self._jobs.pop(job_id, None)
         if job is None:
             return None
@@ -460,7 +460,7 @@ class DeviceBook(Generic[_Waiter]):
         self._length += 1
 
     def remove(self, waiter: _Waiter) -> None:
-        """Take a device out, if it is here."""
+        """Remove a device, if present."""
         group = self._groups.get(waiter.offer)
         if group is None or waiter not in group:
             return

@@ -62,7 +62,7 @@ def hold_of(job_id: str) -> str:
 def share(
     job: JobRow, began: int | None, now: int, spec: SpecRow | None, *, paid_seconds: int = 0
 ) -> int:
-    """Return what the part of a job's estimated time is worth that has passed since work began.
+    """Return the price of the elapsed part of a job's estimated time, since work began.
 
     No more than the job may take, with its grace: its device may tell later that this was over, or
     be late with all that it tells because the service was away. Nor more than attempts have left
@@ -88,7 +88,7 @@ def spent(job: JobRow, paid_seconds: int) -> int:
 
 
 async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) -> None:
-    """Pay what a job that has ended is worth, or let its buyer look at the result first.
+    """Pay for an ended job, or begin its buyer's review first.
 
     A worker is always paid in credits. Where the buyer holds another currency, the house takes that
     and pays the credits.

@@ -120,7 +120,7 @@ class Reviews:
         return await self._expiring.run(find, pay, most=EXPIRE_MAX_REVIEWS, now=now)
 
     async def earned_in_review(self, user_id: str) -> int:
-        """Return what a worker has earned that is in review, in micro-credits."""
+        """Return a worker's earnings in review, in micro-credits."""
         return await self._store.read(queries.earned_in_review, user_id)
 
     def _decision(self, state: ReviewStatus) -> Decision:
@@ -231,7 +231,7 @@ async def schedule(tx: Transaction, job_id: str, until: int) -> None:
 async def give_back(
     tx: Transaction, chosen: Decision, job_id: str, *, is_draw: bool = False
 ) -> None:
-    """Give a buyer the price of a finished job back, unless it was paid for; the job is locked.
+    """Return the price of a finished job to its buyer, unless it was paid; the job is locked.
 
     With `is_draw` it is the pay of its earlier attempts for their time.
     """

@@ -135,7 +135,7 @@ class Specs:
         )
 
     async def find(self, tx: Transaction, job_id: str) -> Spec | None:
-        """Return what anybody may know who may see the job; None when it says nothing."""
+        """Return the fields for every reader who may see the job; None without a specification."""
         row = await queries.find(tx, job_id)
         return None if row is None else _spec(row)
 

@@ -148,7 +148,7 @@ class WaitingJobs:
         self._is_failing = False
 
     def read_soon(self, job_id: str) -> None:
-        """Have a job read that may wait."""
+        """Queue a job that may wait, to be read."""
         if len(self._unread) < self.bounds.jobs:
             self._unread[job_id] = None
         else:
@@ -156,7 +156,7 @@ class WaitingJobs:
         self._wake.set()
 
     def compare_soon(self) -> None:
-        """Have everything compared with the store."""
+        """Request a comparison of everything with the store."""
         self._must_compare = True
         self._wake.set()
 
@@ -243,7 +243,7 @@ class WaitingJobs:
             _logger.exception("job %s, which cannot be read, cannot be ended", job_id)
 
     async def _take(self, found: _Found) -> list[str]:
-        """Keep jobs, or find devices for them; return those whose secrets cannot be read.
+        """Keep jobs, or find devices for them. Return jobs with unreadable secrets.
 
         Other tasks run in between. They may change a job that is not taken yet; the same happens
         during the query.

@@ -151,7 +151,7 @@ class _Reader:
         self._sent: dict[str, None] = {}
 
     def offer(self, row: EventRow) -> None:
-        """Have an event wait, if it is wanted."""
+        """Queue an event, if it is wanted."""
         if self.wanted.types and row.type not in self.wanted.types:
             return
         if self.behind is None and len(self._rows) >= self._queued_max:
@@ -164,7 +164,7 @@ class _Reader:
         self.woken.set()
 
     def show(self, frame: UsageFrame) -> None:
-        """Have a frame wait, in the place of an older one of its session."""
+        """Queue a frame, in the place of an older one of its session."""
         if frame.session_id in self._frames or len(self._frames) < QUEUED_MAX_FRAMES:
             self._frames[frame.session_id] = frame
             self.woken.set()
@@ -176,17 +176,17 @@ class _Reader:
             self.woken.set()
 
     def finish(self, why: Bye) -> None:
-        """Have the stream end."""
+        """End the stream."""
         self.end = why
         self.woken.set()
 
     def look(self) -> None:
-        """Have the reader read the store: something may have been missed."""
+        """Make the reader read the store, because it may have missed events."""
         self.must_look = True
         self.woken.set()
 
     def take(self) -> Iterator[EventRow | UsageFrame]:
-        """Return what waits and may be taken, the events first, each once."""
+        """Remove and return the permitted queued items, the events first."""
         while self._rows:
             row = self._rows.popleft()
             if self.is_new(row):
@@ -196,7 +196,7 @@ class _Reader:
             yield self._frames.pop(next(iter(self._frames)))
 
     def is_new(self, row: EventRow) -> bool:
-        """Say whether an event was not sent just now, and note that it is."""
+        """Return whether an event was not sent just now, and record it as sent."""
         if row.id in self._sent:
             return False
         self._sent[row.id] = None
@@ -474,7 +474,7 @@ class EventFeed:
             self._wake.set()
 
     def _look(self) -> None:
-        """Have all readers read the store."""
+        """Make all readers read the store."""
         for readers in self._by_user.values():
             for reader in readers:
                 reader.look()
@@ -530,7 +530,7 @@ class EventFeed:
 
 
 def beginning_of(seconds: int) -> str:
-    """Return what sorts before every identifier that was made at a time, in UTC seconds, or later.
+    """Return a text that sorts before all identifiers from a time on, in UTC seconds.
 
     And after every one that was made before.
     """

@@ -123,7 +123,7 @@ class LiveUsage:
         return frames
 
     async def _counted(self, user_ids: Collection[str]) -> list[tuple[CountedRow, int | None]]:
-        """Return what the sessions of users have used as of now, and their connections."""
+        """Return the present use of the users' sessions, and their connections."""
         if self._leases.node_id is not None or self._uses is None:
             rows = await self._store.read(queries.counted_of_users, list(user_ids))
             return [(row, None) for row in rows]

@@ -345,7 +345,7 @@ class Webhooks:
     # --- deliveries --------------------------------------------------------------------------
 
     async def test(self, user_id: str, endpoint_id: str) -> str:
-        """Have an endpoint told that nothing has happened; return the delivery's identifier.
+        """Schedule a test event for an endpoint. Return the delivery's identifier.
 
         Raises:
             MarketError: `webhook_not_found`, `webhook_disabled`, `too_many_attempts`.

@@ -116,7 +116,7 @@ async def compared(
 
 
 async def of_devices(tx: Transaction, device_ids: Sequence[str]) -> dict[str, Reputation]:
-    """Return what counts for each of these devices; unknown devices are left out."""
+    """Return the effective reputation of each known one of these devices."""
     owners = await queries.owners(tx, device_ids)
     rows = await queries.find(tx, [*owners, *owners.values()])
     return {

@@ -47,7 +47,7 @@ class Replica(Scripted):
         return cls(frame, job, await spec_of(frame, job), replica)
 
     async def completed(self, report: Report) -> Settled:
-        """Take a result; a service has none, and has ended too early."""
+        """Process a result; a service has none, so it ended too early."""
         self._require_success(report.ending)
         if not self._serves():
             await self._lock_for_result()
@@ -91,7 +91,7 @@ class Replica(Scripted):
         await self.leave(Outcome(JobStatus.CANCELLED, failure_reason=reason))
 
     async def quote(self) -> Costs:
-        """Return what `cancelled` would pay now; earlier attempts were paid by themselves."""
+        """Return the payment of `cancelled` at this time; earlier attempts were paid separately."""
         pays = await draws.due_now(self.tx, self.job, self.replica, self._how())
         return Costs(pays, await ledger_queries.left_in_hold(self.tx, hold_of(self.job.id)))
 
