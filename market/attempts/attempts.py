@@ -18,7 +18,7 @@ from storage.engines.store import Transaction
 from storage.jobs import jobs as queries
 from storage.jobs.jobs import JobRow
 
-CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
+CANCELLED = "The buyer has cancelled the job; the work done so far is paid."
 # Number of jobs that proves that a device finishes its work; a slow device needs a day for them.
 PROVEN_JOBS = 10
 NAMED_MAX = 256  # attempts that a device may name at once: many times its slots

@@ -53,7 +53,9 @@ REFUSED_SECONDS = 30
 # An attempt is not paid before it is ready, so a buyer can have a device for this time for nothing.
 # The time is enough to fetch and load a large model; images and files arrive before work begins.
 READY_MAX_SECONDS = 1_800
-UNREADABLE = "The secrets of this deploy cannot be read any more; say them again in a new revision."
+UNREADABLE = (
+    "The secrets of this deploy cannot be read any more; send them again in a new revision."
+)
 NO_CHANGE = "This revision changes nothing: name what is to change, or restart the deploy."
 # Between why a job has failed and the end of its own log, in the reason that the agent reports.
 LAST_WORDS = "; its last words:"

@@ -158,7 +158,7 @@ def spec_of(template: Template, deploy_type: str, seconds: int) -> Spec:
     try:
         command = tuple(shlex.split(template.command))
     except ValueError:  # a quote without its end
-        message = "command: A quotation mark, or what a \\ is for, is missing."
+        message = "command: A quotation mark, or the character after a \\, is missing."
         raise MarketError(Code.PAYLOAD_INVALID, message, field="command") from None
     payload = Payload(
         image=template.image,

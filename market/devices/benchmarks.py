@@ -36,7 +36,7 @@ RUN_SECONDS: Final = 600.0  # of all tasks together
 RUNS_PER_HOUR: Final = 4
 CHECKS_QUEUED_MAX: Final = 100
 WRONG: Final = "The answer is not right, or the task is not the device's; begin again."
-LATE: Final = "The memory was walked through too slowly for it to be there; offer less."
+LATE: Final = "The walk through the memory was too slow, so the memory is smaller; offer less."
 
 # A figure below this part of the best one is written to the log: other programs take less.
 FALLEN_BELOW: Final = 0.7

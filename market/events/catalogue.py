@@ -313,7 +313,7 @@ def _plain(value: object) -> int:
     """Return a number of the API's own, an amount or a size in its smallest unit, as a number."""
     if isinstance(value, int):
         return int(value)
-    raise NotImplementedError(f"an event cannot say {type(value)}")
+    raise NotImplementedError(f"an event cannot contain {type(value)}")
 
 
 # Makes the JSON of an event.

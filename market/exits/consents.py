@@ -506,7 +506,7 @@ class Exits:
                 message = f"{name} is between {least} and {most}."
                 raise MarketError(Code.INVALID_FIELD, message, field=f"limits.{name}")
         if not 0 <= limits.min_price_per_gb <= PRICE_MAX_PER_GB:
-            message = "This is more than anybody pays."
+            message = "This is more than the highest price."
             raise MarketError(Code.INVALID_FIELD, message, field="limits.min_price_per_gb")
         offered = self.terms.limits.ports
         if not limits.ports or not set(limits.ports) <= set(offered):

@@ -262,7 +262,7 @@ def _key_of(word: str) -> str:
         return key
     shown = _shown(word)
     if not shown:
-        raise WantsError("", "There is a '-' too many among the parameters.")
+        raise WantsError("", "The parameters have an extra '-'.")
     close = " or ".join(f"'{each}'" for each in get_close_matches(shown.lower(), _WORDS, n=2))
     hint = f"; did you mean {close}?" if close else "."
     raise WantsError(shown, f"The parameter '{shown}' is not known{hint}")

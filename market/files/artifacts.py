@@ -341,7 +341,7 @@ class Artifacts:
             BlobError: the bytes cannot be kept.
         """
         if artifact.content_id is not None or self._blobs.is_elsewhere:
-            raise MarketError(Code.ARTIFACT_MISMATCH, "There is nothing left to be sent of it.")
+            raise MarketError(Code.ARTIFACT_MISMATCH, "All its bytes were sent already.")
         if offset + size_bytes > artifact.size_bytes:
             raise _longer(artifact)
         deadline = asyncio.get_running_loop().time() + self.pace.waiting_seconds

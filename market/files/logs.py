@@ -272,7 +272,7 @@ class Logs:
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="logs")
         self._open: OrderedDict[str, _OpenLog] = OrderedDict()
-        self._ending = Sweep("what the log %s takes cannot be counted", _logger)
+        self._ending = Sweep("the size of the log %s is unknown", _logger)
         self._removing = Sweep("the log %s cannot be removed", _logger)
         for topic in (ATTEMPTS, WAITING, GONE):  # jobs were given up, claimed, or are over
             context.bus.subscribe(topic, self._changed)

@@ -95,7 +95,9 @@ def copying_of(copies: int | None, compare: str | None, payload: Payload | None)
     """
     if copies is None or copies == 1:
         if compare is not None:
-            raise _refusal("compare", "There is nothing to compare; say how many copies, from 2.")
+            raise _refusal(
+                "compare", "There is nothing to compare; set the number of copies, from 2."
+            )
         return None
     if not 1 <= copies <= COPIES_MAX:
         raise _refusal("copies", f"It must be from 1 to {COPIES_MAX}.")

@@ -63,7 +63,7 @@ REFUSALS_SECONDS = 60
 FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB_TEXT))
 NOTHING_SAID = Ending()
 REVOKED = "the token of the device was revoked"
-OWNER_FULL = "All devices of this owner together have as many jobs as they may; finish one."
+OWNER_FULL = "All devices of this owner together have reached the limit of jobs; finish one."
 
 Reply = TypeVar("Reply")
 
@@ -502,7 +502,7 @@ class Jobs:
         if not announced:
             return True
         if attempt is None:
-            message = "attempt must say which log it is."
+            message = "attempt must be the number of the log's attempt."
             raise MarketError(Code.INVALID_FIELD, message, field="attempt")
         stored = await self._logs.stored(job_id, attempt)
         return all(stored.get(stream, 0) >= size for stream, size in announced.items())

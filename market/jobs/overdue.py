@@ -42,7 +42,7 @@ PREPARING = "preparing"
 # or a tenth of a short time to prepare.
 PREPARE_MARGIN_SECONDS = 120
 PREPARE_MARGIN_PARTS = 10
-VANISHED = "the device was not heard of any more"
+VANISHED = "the device stopped reporting"
 NOT_STARTED = "the device did not begin the work in time"
 TOO_LONG = "the work took longer than it may"
 NOT_READY = "it did not become ready in time"

@@ -285,7 +285,7 @@ async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> list[Review
     disputed = [row for row in rows if row.state == ReviewStatus.DISPUTED]
     decided = [row for row in rows if row.state == chosen.state]
     if not disputed and not decided:
-        raise MarketError(Code.NOT_REVIEWABLE, "Nobody disputes the payment of this job.")
+        raise MarketError(Code.NOT_REVIEWABLE, "The payment of this job is not disputed.")
     if chosen.state == ReviewStatus.REVERSED:
         attempts = [row.attempt for row in disputed]
         for device_id in await attempt_queries.devices_of(tx, job_id, attempts):

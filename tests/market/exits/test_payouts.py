@@ -399,7 +399,7 @@ async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
         ),
         (
             "UPDATE exit_usage SET earned = earned + 1",
-            "every settled session paid its exits what they have earned of it",
+            "every settled session paid its exits their earnings",
         ),
         (
             "UPDATE exit_usage SET earned = earned - 1",
@@ -407,15 +407,15 @@ async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
         ),
         (
             "UPDATE accounts SET balance = balance - 1 WHERE kind = 'exit_payable'",
-            "what the house owes exits is what it has advanced of sessions that go on",
+            "the house's debt to exits equals its advances for active sessions",
         ),
         (
             "UPDATE exit_usage SET earned = 1",
-            "what the house owes exits is what it has advanced of sessions that go on",
+            "the house's debt to exits equals its advances for active sessions",
         ),
         (
             "UPDATE holds SET amount = 1 WHERE resolved_at IS NULL",
-            "what the house owes exits is what it has advanced of sessions that go on",
+            "the house's debt to exits equals its advances for active sessions",
         ),
         (
             "UPDATE exit_earnings SET paid_at = 7",
