@@ -203,7 +203,7 @@ async def test_registering_again_with_the_same_key_is_answered_as_the_first_time
     assert caplog.text.count("/verify?token=") == 1
 
 
-async def test_a_registration_that_failed_is_done_when_it_is_asked_again(
+async def test_a_failed_registration_is_done_at_its_repetition(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def rename(tx: Transaction, old: str, new: str) -> None:
@@ -240,7 +240,7 @@ async def test_a_registration_with_another_key_or_body_is_another(service: Servi
     assert (await register(service, "")).field == "Idempotency-Key"
 
 
-async def test_nothing_that_is_stored_lets_a_password_be_tried(service: Service) -> None:
+async def test_the_stored_reply_gives_no_way_to_try_passwords(service: Service) -> None:
     token = (await register(service, "a")).body["token"]
 
     async def kept(tx: Transaction) -> list[tuple[str, str]]:

@@ -273,16 +273,14 @@ async def test_broken_bytes_after_a_good_request_end_the_connection(service: Ser
     writer.close()
 
 
-async def test_http_1_0_is_spoken_too(service: Service) -> None:
+async def test_http_1_0_is_spoken_as_well(service: Service) -> None:
     answered = await exchange(service, b"GET /healthz HTTP/1.0\r\n\r\n")
     assert answered.startswith(b"HTTP/1.0 200 ")
     assert answered.endswith(b'{"ok":true,"service":"proxyd"}\n')
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/auth/me", "/openapi.json"])
-async def test_an_answer_is_a_line_that_says_first_whether_it_went_well(
-    service: Service, path: str
-) -> None:
+async def test_an_answer_is_one_line_with_its_success_first(service: Service, path: str) -> None:
     async with service.http.get(service.url + path) as answer:
         body = await answer.read()
     assert body.endswith(b"}\n")
@@ -408,7 +406,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_tracebac
     assert SECRET not in str(lines)
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_head_is_nothing_to_log(
+async def test_a_client_that_leaves_within_its_head_is_not_logged(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -442,7 +440,7 @@ async def test_an_unknown_path_is_404_by_every_method(service: Service, method: 
         ("/api/bandwidth/end", {"POST"}),
     ],
 )
-async def test_another_method_is_405_and_says_which_are_allowed(
+async def test_another_method_is_405_with_the_allowed_ones(
     service: Service, path: str, allowed: set[str]
 ) -> None:
     for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - allowed:
@@ -462,7 +460,7 @@ async def test_head_answers_as_get_without_the_body(service: Service) -> None:
         assert head.headers["Content-Type"] == "application/json"
 
 
-async def test_head_puts_nothing_in_the_way_of_the_next_answer(service: Service) -> None:
+async def test_head_sends_no_body_in_front_of_the_next_answer(service: Service) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     writer.write(
         b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -606,7 +604,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for_forever(tmp_path: Pat
             assert await exchange(service, beginning) == b""
 
 
-async def test_of_too_many_connections_the_one_that_waits_longest_makes_room(
+async def test_the_longest_waiting_of_too_many_connections_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxyd.slices.api_connections_total", lambda *_: 3)
@@ -679,7 +677,7 @@ async def test_a_body_that_is_no_json_object_is_400(
     assert lines_of(caplog) == []
 
 
-async def test_u0000_is_refused_in_a_new_account_too(service: Service) -> None:
+async def test_u0000_is_refused_in_a_new_account_as_well(service: Service) -> None:
     for field in (b"username", b"email", b"password"):
         body = b'{"username": "ada", "email": "ada@example.com", "password": "long enough"'
         body += b', "%s": "ada\\u0000@example.com"}' % field
@@ -723,7 +721,7 @@ async def test_a_query_that_is_not_utf_8_is_400(service: Service, query: str) ->
         ),
     ],
 )
-async def test_without_its_store_every_route_says_so(
+async def test_without_its_store_every_route_reports_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str, path: str, body: Any
 ) -> None:
     async with running_in(tmp_path) as service:
@@ -758,7 +756,7 @@ async def test_a_mistake_in_the_program_is_500_without_detail(
     assert (await service.call("GET", "/healthz")).status == 200
 
 
-async def test_a_mistake_while_a_token_is_read_is_500_too(
+async def test_an_unexpected_error_while_a_token_is_read_is_500(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(_: str) -> None:

@@ -122,7 +122,7 @@ async def _opened(url: str, size: int) -> AsyncIterator[Market]:
         await store.close()
 
 
-async def test_a_page_of_my_own_costs_a_statement_or_two_however_long_it_is(
+async def test_a_page_costs_a_statement_or_two_for_any_length(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer = await market.person(usd="100", credit="100")
@@ -543,7 +543,7 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 }
 
 
-async def test_requests_and_sweepers_look_at_as_much_however_large_the_market_is(
+async def test_requests_and_sweepers_read_the_same_number_of_rows_in_any_market(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: dict[int, dict[str, int]] = {}

@@ -54,7 +54,7 @@ async def test_a_deploy_is_as_many_jobs_as_it_has_replicas(tmp_path: Path) -> No
         await service.assert_audit()
 
 
-async def test_a_user_s_jobs_have_so_many_bytes(tmp_path: Path) -> None:
+async def test_the_bytes_of_a_users_jobs_are_bounded(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"job_bytes_per_user": 100_000}) as service:
         person = await service.person(credit="10")
         body = {**JOB, "description": "\N{GRINNING FACE}" * 20_000}
@@ -63,7 +63,7 @@ async def test_a_user_s_jobs_have_so_many_bytes(tmp_path: Path) -> None:
         assert answers[1].code == "too_much_job_text"
 
 
-async def test_an_operator_sells_nothing_that_is_worth_less_than_he_says(tmp_path: Path) -> None:
+async def test_an_operator_sells_no_session_below_the_set_minimum(tmp_path: Path) -> None:
     market = {"session_cost_floor_usd": "0.01"}
     async with running_in(tmp_path, market=market) as service:
         person = await service.person(usd="10")

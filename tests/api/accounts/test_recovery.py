@@ -69,7 +69,7 @@ async def test_the_email_is_sent_again_on_request(
     assert int(answer.headers["Retry-After"]) > 1
 
 
-async def test_a_logout_ends_this_login_alone(service: Service) -> None:
+async def test_a_logout_ends_only_this_login(service: Service) -> None:
     person = await service.person()
     other = (await log_in(service)).body["token"]
     answer = await service.call("POST", "/auth/logout", token=person.token)
@@ -142,7 +142,7 @@ async def test_missing_fields_are_named(
     assert (answer.status, answer.code, answer.field) == (400, "invalid_field", field)
 
 
-async def test_failed_logins_are_throttled_in_the_end(service: Service) -> None:
+async def test_failed_logins_are_throttled_after_a_limit(service: Service) -> None:
     await service.person()
     answers = [await log_in(service, "wrong") for _ in range(10)]
     assert {answer.status for answer in answers} == {401}

@@ -54,7 +54,7 @@ def with_model(upstream: Upstream, **more: Any) -> dict[str, Any]:
 # --- without a model ---------------------------------------------------------------------------
 
 
-async def test_the_built_in_responder_says_that_it_is_one(service: Service) -> None:
+async def test_the_built_in_responder_names_itself(service: Service) -> None:
     answer = await service.call("POST", CHAT, HELLO)
     assert answer.status == 200
     assert answer.body.keys() == {"ok", "reply", "model", "credit_reward"}
@@ -320,14 +320,14 @@ async def test_a_server_that_is_not_there_is_stood_in_for(tmp_path: Path) -> Non
         assert (await service.upload(ANALYZE, PHOTO)).body["goodness_type"] == "unverified"
 
 
-async def test_one_failure_is_asked_again(modelled: Service, upstream: Upstream) -> None:
+async def test_a_single_failure_is_retried(modelled: Service, upstream: Upstream) -> None:
     upstream.will(stand_in.fails(429, Retry_After="0"), stand_in.says("Second try."))
     assert (await modelled.call("POST", CHAT, HELLO)).body["reply"] == "Second try."
     upstream.will(stand_in.says("I see a dog."), stand_in.judges())
     assert (await modelled.upload(ANALYZE, PHOTO)).body["goodness_type"] == "giving"
 
 
-async def test_a_server_without_schemas_is_asked_without(
+async def test_a_server_without_schemas_gets_no_schema(
     modelled: Service, upstream: Upstream
 ) -> None:
     upstream.will(stand_in.fails(400), stand_in.judges())

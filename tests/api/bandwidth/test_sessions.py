@@ -87,7 +87,7 @@ async def test_a_purchase_may_name_addresses_that_need_no_password(service: Serv
     assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"ended_at", "paid"}
 
 
-async def test_a_purchase_without_addresses_is_told_of_no_other_port(service: Service) -> None:
+async def test_a_purchase_without_addresses_shows_no_other_port(service: Service) -> None:
     buyer = await service.person(usd="10")
     for body in ('{"gb": 1}', '{"gb": 1, "allow_ips": null}'):
         answer = await create(service, buyer, body)
@@ -184,7 +184,7 @@ async def test_a_request_from_an_address_proves_it(tmp_path: Path) -> None:
         await service.assert_audit()
 
 
-async def test_addresses_may_be_named_only_where_there_is_a_port_for_them(tmp_path: Path) -> None:
+async def test_addresses_need_a_port_without_passwords(tmp_path: Path) -> None:
     async with running_in(tmp_path, proxy={"passwordless_ports": []}) as service:
         buyer = await service.person(usd="10")
         answer = await create(service, buyer, '{"gb": 1, "allow_ips": ["192.0.2.1"]}')
@@ -193,7 +193,7 @@ async def test_addresses_may_be_named_only_where_there_is_a_port_for_them(tmp_pa
         assert (await create(service, buyer, '{"gb": 1}')).status == 200
 
 
-async def test_a_buyer_is_told_the_public_port_without_passwords(tmp_path: Path) -> None:
+async def test_a_purchase_shows_the_public_port_without_passwords(tmp_path: Path) -> None:
     proxy = {"passwordless_ports": [0, 0], "public_passwordless_ports": [4001, 0]}
     async with running_in(tmp_path, proxy=proxy) as service:
         buyer = await service.person(usd="10")
@@ -210,7 +210,7 @@ async def test_two_purchases_share_nothing(service: Service) -> None:
     assert first.password != second.password
 
 
-async def test_a_buyer_is_told_the_public_address(tmp_path: Path) -> None:
+async def test_a_purchase_shows_the_public_address(tmp_path: Path) -> None:
     proxy = {"public_host": "proxy.example.com", "public_port": 4000}
     async with running_in(tmp_path, proxy=proxy) as service:
         buyer = await service.person(usd="10")
@@ -510,7 +510,7 @@ async def test_sessions_are_listed_newest_first(service: Service) -> None:
     assert [each["id"] for each in await listed(service, buyer)] == bought[::-1]
 
 
-async def test_a_list_holds_the_sessions_of_its_caller_alone(service: Service) -> None:
+async def test_a_list_holds_only_the_sessions_of_its_caller(service: Service) -> None:
     first, second = await service.person(usd="10"), await service.person(usd="10")
     mine = await service.buy(first)
     theirs = await service.buy(second)
@@ -554,7 +554,7 @@ async def test_a_last_page_that_is_full_has_no_next(service: Service) -> None:
     assert "next_cursor" in answer.body
 
 
-async def test_a_page_holds_100_sessions_unless_told_otherwise(service: Service) -> None:
+async def test_a_page_holds_100_sessions_by_default(service: Service) -> None:
     buyer = await service.person(usd="1000")
     for _ in range(101):
         await service.buy(buyer, quota=1)
@@ -595,7 +595,7 @@ async def test_a_cursor_that_no_list_returned_is_refused_by_name(
     refused(answer, "invalid_field", "cursor")
 
 
-async def test_a_list_shows_the_active_ones_or_those_of_a_status_or_all(service: Service) -> None:
+async def test_a_list_shows_active_sessions_or_those_of_a_status_or_all(service: Service) -> None:
     buyer = await service.person(usd="10")
     active = await service.buy(buyer)
     ended = await service.buy(buyer)
@@ -658,7 +658,7 @@ async def test_an_unknown_status_is_refused_by_name(service: Service, status: st
     refused(answer, "invalid_field", "status")
 
 
-async def test_an_ended_session_says_when(service: Service) -> None:
+async def test_an_ended_session_has_its_time(service: Service) -> None:
     buyer = await service.person(usd="10")
     bought = await service.buy(buyer)
     await end(service, buyer, bought.id)

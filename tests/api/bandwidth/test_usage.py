@@ -104,7 +104,7 @@ async def test_the_rows_of_a_session_are_its_bill_to_the_byte(service: Service) 
     assert "e" not in "".join(row["gb"] + row["cost_usd"] for row in rows).lower()
 
 
-async def test_why_connections_were_refused_is_told_by_session(service: Service) -> None:
+async def test_reasons_of_refused_connections_are_shown_by_session(service: Service) -> None:
     """By policy, by a target, for a wish, and because the session is over."""
     person, bought = await buy(service)
     over = await service.buy(person)
@@ -151,7 +151,7 @@ async def test_a_user_cannot_see_the_usage_of_others(service: Service) -> None:
         assert (await service.call("GET", f"/api/usage{path}")).status == 401
 
 
-async def test_ranges_are_whole_and_say_so(service: Service) -> None:
+async def test_ranges_are_whole_and_the_reply_has_them(service: Service) -> None:
     person = await service.person()
     shown = await asked(service, person)
     assert shown["step"] == "hour"

@@ -477,7 +477,9 @@ async def test_a_deploy_is_changed_scaled_rolled_back_and_paused(service: Servic
     )
 
 
-async def test_a_field_of_the_strategy_beside_it_is_told_where_it_belongs(service: Service) -> None:
+async def test_a_misplaced_field_of_the_strategy_gets_its_place_in_the_error(
+    service: Service,
+) -> None:
     buyer = await service.person(usd="10")
     body = {**RUNS, "auto_revert": True}
     strict = {"Prefer": "handling=strict"}
@@ -572,7 +574,7 @@ async def test_a_revision_that_cannot_be_is_refused_in_words_of_deploys(
     assert answer.body == {"ok": True, "revision": 2}
 
 
-async def test_a_revision_that_says_nothing_that_can_be_changed_is_told_why(
+async def test_a_revision_without_a_change_is_refused_with_the_reason(
     service: Service,
 ) -> None:
     buyer = await service.person(usd="10")

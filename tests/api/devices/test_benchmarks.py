@@ -60,7 +60,7 @@ def test_an_agent_does_no_more_than_it_has_offered(
     assert asked == ["/api/worker/benchmark"]
 
 
-async def test_an_answer_to_nothing_is_refused(service: Service) -> None:
+async def test_an_answer_without_a_task_is_refused(service: Service) -> None:
     token = await worker_token(service, await service.person())
     headers = {"X-Worker-Token": token}
     body = {"task_id": "none", "values": ["00"]}

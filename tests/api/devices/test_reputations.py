@@ -58,7 +58,7 @@ async def test_a_reputation_is_a_share(service: Service, least: object) -> None:
     refused(answer, "invalid_field", "trust.min_reputation")
 
 
-async def test_new_devices_show_that_nothing_is_known(service: Service) -> None:
+async def test_new_devices_show_an_unknown_reputation(service: Service) -> None:
     owner = await service.person()
     await worker_token(service, owner)
     devices = await service.call("GET", "/api/worker/devices", token=owner.token)

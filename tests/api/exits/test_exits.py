@@ -92,7 +92,7 @@ async def test_everybody_can_read_the_terms_and_the_address_where_exits_attach(
     assert place == ("exits.example.com", 1090, "ab" * 32)
 
 
-async def test_a_worker_is_told_where_to_attach_for_its_jobs(
+async def test_a_worker_gets_the_address_for_the_ports_of_its_jobs(
     offered: Service, service: Service
 ) -> None:
     made = await device(offered, await offered.person())
@@ -106,7 +106,7 @@ async def test_a_worker_is_told_where_to_attach_for_its_jobs(
     assert (answer.status, answer.code) == (400, "tunnels_not_offered")
 
 
-async def test_a_service_without_exits_says_so(service: Service) -> None:
+async def test_a_service_without_exits_reports_it(service: Service) -> None:
     terms = await service.call("GET", "/api/exits/terms")
     assert "host" not in terms.body
     owner = await service.person(usd="5")
@@ -281,7 +281,7 @@ async def test_a_buyer_sees_where_a_session_left(offered: Service) -> None:
         assert (answer.status, answer.code) == (404, "session_not_found")
 
 
-async def test_coverage_is_told_in_bands(offered: Service) -> None:
+async def test_coverage_is_shown_in_bands(offered: Service) -> None:
     attached = offered.daemon.market.exits.attached
     assert isinstance(attached, SomeAttached)
     counts = {"xx": 1, "fr": 9, "de": 10, "us": 999, "ca": 5_000, "jp": 0, "": 4}

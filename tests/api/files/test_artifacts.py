@@ -68,7 +68,7 @@ async def test_a_file_is_sent_listed_fetched_and_deleted(service: Service) -> No
         assert (await fetch(service, path, who))[0] == 404
 
 
-async def test_ranges_are_answered_as_http_says(service: Service) -> None:
+async def test_ranges_are_answered_by_the_rules_of_http(service: Service) -> None:
     buyer = as_person(await service.person())
     path = f"/api/artifacts/{await upload(service, buyer, CONTENT)}"
     size = len(CONTENT)
@@ -238,7 +238,7 @@ async def test_a_buyer_does_not_send_in_the_place_of_a_device(service: Service) 
     assert done.status == 200, done.body
 
 
-async def test_a_full_disk_is_said_so_and_keeps_nothing(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_keeps_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", megabytes=400) as disk:
         async with running_in(tmp_path, work={"folder": str(disk / "work")}) as service:
             buyer = as_person(await service.person())

@@ -239,7 +239,7 @@ async def test_only_the_current_attempt_of_the_device_is_taken(rig: Rig) -> None
         refused(answer, "invalid_field", answer.field)
 
 
-async def test_a_log_is_its_buyers_alone(rig: Rig) -> None:
+async def test_only_its_buyer_can_read_a_log(rig: Rig) -> None:
     await rig.sent(0, b"mine")
     other = await rig.service.person()
     refused(await rig.read(person=other), "job_not_found", None, 404)
@@ -428,7 +428,7 @@ async def test_a_log_is_a_sign_of_life(rig: Rig) -> None:
     assert (rig.job_id, 1) in renewals._unwritten
 
 
-async def test_nothing_is_said_for_a_while_and_the_connection_is_used_all_the_same(
+async def test_a_silent_stream_sends_signs_of_life_and_its_connection_is_reused(
     rig: Rig,
 ) -> None:
     rig.service.daemon.market.logs.pace = ReadPace(look_seconds=0.01)

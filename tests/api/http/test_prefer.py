@@ -51,7 +51,7 @@ def refused(answer: Answer, field: str, like: str = "") -> None:
         ([",;= " * 2_000], Handling.UNSPECIFIED),
     ],
 )
-def test_a_preference_is_read_however_it_is_written(lines: list[str], found: Handling) -> None:
+def test_a_preference_is_read_in_any_notation(lines: list[str], found: Handling) -> None:
     assert handling(lines) is found
 
 
@@ -131,7 +131,7 @@ async def test_other_refusals_also_name_the_applied_preference(
         ({"message": "hi", "x" * 500: 1}, "x" * 40 + "…", ""),
     ],
 )
-async def test_the_field_is_named_with_the_one_that_is_most_like_it(
+async def test_the_error_names_the_most_similar_field(
     service: Service, body: dict[str, Any], field: str, like: str
 ) -> None:
     answer = await service.call("POST", "/api/assistant/chat", body, headers=STRICT)
@@ -160,7 +160,7 @@ async def test_a_parameter_that_is_no_unicode_is_refused(service: Service) -> No
         assert answer.status == 400
 
 
-async def test_a_field_of_a_form_is_refused_too(service: Service) -> None:
+async def test_a_field_of_a_form_is_refused_as_well(service: Service) -> None:
     for field, status in (("descripton", 400), ("description", 200)):
         body = (
             f'--x\r\nContent-Disposition: form-data; name="{field}"\r\n\r\nnice\r\n--x\r\n'

@@ -12,7 +12,7 @@ class Writer:
         self.output_size = size
 
 
-def test_a_body_comes_on_by_so_many_bytes_at_a_time() -> None:
+def test_a_body_advances_by_a_bounded_number_of_bytes() -> None:
     incoming = Incoming()
     assert not incoming.is_progress(PROGRESS_BYTES - 1)
     assert incoming.is_progress(1)
@@ -31,7 +31,7 @@ def test_departed_bytes_are_the_written_ones_minus_the_waiting_ones() -> None:
     assert outgoing.has_left_more(0)
 
 
-def test_a_client_that_takes_nothing_is_overdue_after_its_patience() -> None:
+def test_a_client_that_takes_no_bytes_is_overdue_after_its_patience() -> None:
     outgoing = Outgoing()
     outgoing.begin(Writer(100_000))
     outgoing.watch(10.0, 100_000)

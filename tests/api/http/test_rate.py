@@ -69,7 +69,7 @@ def test_the_number_of_callers_is_bounded() -> None:
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) -> None:
+async def test_callers_are_distinguished_and_health_always_answers(tmp_path: Path) -> None:
     async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
         one, two = await service.person(), await service.person()
         answers = [await service.call("GET", "/auth/me", token=one.token) for _ in range(60)]
@@ -84,7 +84,7 @@ async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
+async def test_workers_are_distinguished_by_device(tmp_path: Path) -> None:
     async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
         owner = await service.person()
         tokens = []
@@ -121,7 +121,7 @@ async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path:
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_pages_and_wrong_turns_are_counted_too(tmp_path: Path) -> None:
+async def test_pages_and_unknown_paths_are_counted_as_well(tmp_path: Path) -> None:
     for path in ("/docs", "/openapi.json", "/nowhere", "/metrics"):
         folder = tmp_path / path.strip("/")
         folder.mkdir()
@@ -145,7 +145,7 @@ async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -
         assert (await service.call("GET", "/nowhere")).status == 404
 
 
-def test_a_caller_without_an_address_has_a_rate_too() -> None:
+def test_a_caller_without_an_address_has_a_rate_as_well() -> None:
     """A connection that was reset before it was accepted has no address any more."""
     rates = Rates(Limits(requests_per_second=1), lambda: 0.0)
     assert [rates.exceeds("") for _ in range(3)] == [None, None, ""]

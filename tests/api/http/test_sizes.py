@@ -43,7 +43,7 @@ class Anything(Struct):
     about: dict[str, Any]
 
 
-def test_a_small_one_still_has_room_to_be_told_which_field_is_too_long() -> None:
+def test_a_small_limit_leaves_room_for_the_error_about_a_long_field() -> None:
     assert largest(Small) == LEAST_BYTES
 
 

@@ -47,7 +47,7 @@ async def shown(service: Service, path: str, **as_whom: Any) -> dict[str, Any]:
     return dict(answer.body["job"])
 
 
-async def test_a_reply_says_how_the_requirements_were_understood(service: Service) -> None:
+async def test_a_reply_shows_the_requirements_as_understood(service: Service) -> None:
     buyer = await service.person(credit="100")
     answer = await create(
         service, buyer, payload=PAYLOAD, requirements="2x A100 80GB, good weather"
@@ -72,7 +72,7 @@ async def test_resources_win_over_the_text(service: Service) -> None:
     assert not any("8 cores" in each for each in answer.body["warnings"])
 
 
-async def test_a_plain_job_is_answered_as_the_specification_says_with_a_warning(
+async def test_a_plain_job_gets_the_specified_reply_with_a_warning(
     service: Service,
 ) -> None:
     buyer = await service.person(credit="100")
@@ -164,7 +164,7 @@ async def test_a_buyer_a_worker_and_the_running_device_see_their_permitted_field
         ({"resources": {"cores": "4"}}, "invalid_field", "resources.cores"),
     ],
 )
-async def test_a_wrong_field_is_named_and_nothing_is_held(
+async def test_a_wrong_field_is_named_and_no_money_is_held(
     service: Service, fields: dict[str, Any], code: str, field: str
 ) -> None:
     buyer = await service.person(credit="100")

@@ -294,7 +294,7 @@ async def test_a_report_may_name_its_attempt(service: Service) -> None:
     assert (done.status, done.body) == (200, {"ok": True})
 
 
-async def test_the_worker_of_a_cancelled_job_is_told_so(service: Service) -> None:
+async def test_the_worker_of_a_cancelled_job_is_notified(service: Service) -> None:
     buyer, owner = await service.person(credit="20"), await service.person()
     job_id, device = await running(service, buyer, owner)
     await cancel(service, buyer, job_id)
@@ -711,7 +711,7 @@ async def test_a_list_that_cannot_be_is_refused_by_name(
 
 
 @pytest.mark.parametrize("title", ["a\x1b[31m", "\u202egnp.exe", "\u2066x", "two\nlines"])
-async def test_a_title_does_nothing_to_a_terminal_or_a_page(service: Service, title: str) -> None:
+async def test_a_title_has_no_effect_on_a_terminal_or_a_page(service: Service, title: str) -> None:
     buyer = await service.person(credit="5")
     job = {"title": title, "job_type": "script", "price_credit": 1, "duration_hrs": 1}
     answer = await service.call("POST", "/api/jobs", job, token=buyer.token)

@@ -214,7 +214,7 @@ async def test_a_job_that_is_posted_reaches_a_device_that_waits_whole(service: S
     assert accepted.body["job"]["attempt"] == 1
 
 
-async def test_a_device_with_no_slot_hears_actions_only(service: Service) -> None:
+async def test_a_device_without_a_free_slot_gets_only_actions(service: Service) -> None:
     token, buyer = await device_of(service), await service.person(credit="100")
     job_id = await post(service, buyer)
     answer = await next_of(service, token, capacity={**CAPACITY, "slots": 0})

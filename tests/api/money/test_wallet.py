@@ -50,7 +50,7 @@ async def test_held_money_is_shown_beside_spendable_money(service: Service) -> N
     assert (await service.call("GET", WALLET)).status == 401
 
 
-async def test_a_wallet_tells_a_life_and_sums_to_the_balance(service: Service) -> None:
+async def test_a_wallet_lists_all_changes_and_sums_to_the_balance(service: Service) -> None:
     worker, buyer = await service.person(), await service.person(usd="10", credit="100")
     info = await service.call("GET", "/api/referral/info", token=worker.token)
     body = {"referral_code": info.body["referral_code"]}
@@ -88,7 +88,7 @@ async def test_a_wallet_tells_a_life_and_sums_to_the_balance(service: Service) -
             assert total == me[f"{currency}_balance"]
 
 
-async def test_work_that_dollars_pay_is_an_earning_too(service: Service) -> None:
+async def test_work_paid_in_dollars_is_an_earning_as_well(service: Service) -> None:
     worker, buyer = await service.person(), await service.person(usd="10")
     deploy = {"job_name": "x", "job_type": "Script", "gpu_model": "T4"}
     made = await service.call("POST", "/api/deploy/job", deploy, token=buyer.token)
@@ -104,7 +104,7 @@ async def test_work_that_dollars_pay_is_an_earning_too(service: Service) -> None
     assert await moved(service, worker) == [("earning", "credit", 90.0, f"job:{job_id}")]
 
 
-async def test_a_deposit_is_told_by_its_reference(service: Service) -> None:
+async def test_a_deposit_is_listed_by_its_reference(service: Service) -> None:
     person = await service.person()
     for reference in ("invoice-1", "a:b"):
         await service.daemon.store.write(

@@ -194,7 +194,7 @@ async def test_events_are_received_immediately(service: Service) -> None:
         assert first.name == "test.ping"
 
 
-async def test_only_types_that_are_wanted_are_heard(service: Service) -> None:
+async def test_only_wanted_types_are_received(service: Service) -> None:
     me = await service.person("10")
     async with following(service, me, "?types=session.ended") as reader:
         await service.end(me, await service.buy(me))
@@ -282,7 +282,7 @@ async def test_a_login_that_is_over_ends_its_streams(service: Service, how: str)
         assert await reader.next() is None
 
 
-async def test_a_daemon_that_drains_says_goodbye(service: Service) -> None:
+async def test_a_draining_daemon_ends_streams_with_a_goodbye(service: Service) -> None:
     me = await service.person()
     async with following(service, me) as reader:
         assert service.daemon.services is not None
@@ -363,7 +363,7 @@ async def test_a_notice_that_was_lost_is_made_up_for(
 # --- jobs, end to end ------------------------------------------------------------------------
 
 
-async def test_the_life_of_a_job_is_heard(service: Service) -> None:
+async def test_events_of_a_jobs_whole_life_are_received(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     token = await worker_token(service, owner)
     job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}

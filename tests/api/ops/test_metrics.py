@@ -43,7 +43,7 @@ async def scrape(service: Service) -> Samples:
     }
 
 
-async def test_which_program_it_is_and_how_it_runs_is_told(service: Service) -> None:
+async def test_the_program_and_its_state_are_in_the_metrics(service: Service) -> None:
     assert (await scrape(service))["proxyd_build_info", f"{__version__},{finder.way()}"] == 1
 
 

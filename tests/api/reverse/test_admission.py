@@ -45,7 +45,7 @@ def test_any_of_several_cookies_of_the_name_may_be_the_one() -> None:
 
 
 @given(st.binary(max_size=100), st.text(max_size=50))
-def test_nothing_that_is_sent_raises_or_opens(value: bytes, query: str) -> None:
+def test_no_input_raises_or_opens(value: bytes, query: str) -> None:
     headers = [
         (b"Cookie", value),
         (b"Authorization", value),

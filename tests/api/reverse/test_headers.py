@@ -65,7 +65,7 @@ def test_a_length_is_one_number_or_none() -> None:
         assert length_of(tuple((b"Content-Length", value) for value in values)) is None
 
 
-def test_a_job_is_asked_without_any_key_that_opens_its_app() -> None:
+def test_a_request_to_a_job_has_no_key_that_opens_its_app() -> None:
     def asked(target: str) -> str:
         return target_of(PLACE._replace(target=target), lambda key: key == "k/1")
 

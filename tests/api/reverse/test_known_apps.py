@@ -40,7 +40,7 @@ async def test_an_app_found_before_a_change_is_not_cached() -> None:
     assert len(store.asked) == 2
 
 
-async def test_a_change_of_one_app_is_none_of_another() -> None:
+async def test_a_change_of_one_app_does_not_affect_another() -> None:
     store = Store()
     known = KnownApps(store.find)
     task = await asking(known, store, "a")

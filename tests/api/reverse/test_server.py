@@ -83,7 +83,7 @@ async def browser(opened: Door, job: Job, http: aiohttp.ClientSession) -> Browse
 # --- admission --------------------------------------------------------------------------------
 
 
-async def test_a_key_in_the_address_becomes_a_cookie_of_the_app_alone(
+async def test_a_key_in_the_address_becomes_a_cookie_of_that_app_only(
     browser: Browser, job: Job
 ) -> None:
     status, told, _ = await browser.ask(f"/lab?a=1&key={KEY}&b=2", headers={})
@@ -244,9 +244,7 @@ async def test_a_sweep_ends_sessions_that_another_daemon_has_closed(
     assert await asking == b""
 
 
-async def test_a_stream_in_which_nothing_moves_is_ended(
-    job: Job, http: aiohttp.ClientSession
-) -> None:
+async def test_a_stream_without_progress_is_ended(job: Job, http: aiohttp.ClientSession) -> None:
     async with door(idle_seconds=0.01) as made:
         asking = await hanging(Browser(made, made.offer(job), http), job)
         await until(made.server.sweep)
@@ -347,7 +345,7 @@ async def test_a_client_that_does_not_read_makes_the_job_wait(browser: Browser, 
     writer.transport.abort()
 
 
-async def test_continue_is_said_before_the_body_is_asked_for(browser: Browser, job: Job) -> None:
+async def test_continue_is_sent_before_the_body_is_requested(browser: Browser, job: Job) -> None:
     async def takes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await job.head(reader)
         assert b"xpect" not in head
@@ -363,7 +361,7 @@ async def test_continue_is_said_before_the_body_is_asked_for(browser: Browser, j
     writer.close()
 
 
-async def test_answers_without_a_body_have_none(browser: Browser, job: Job) -> None:
+async def test_answers_without_a_body_are_relayed_without_one(browser: Browser, job: Job) -> None:
     job.says(OK + b"Content-Length: 12\r\nETag: x\r\n\r\n")
     status, told, body = await browser.ask("/", "HEAD")
     assert (status, told["content-length"], body) == (200, ["12"], b"")
@@ -534,7 +532,7 @@ async def test_an_answer_that_turns_to_nonsense_does_not_look_whole(
     writer.close()
 
 
-async def test_nothing_behind_an_answer_is_taken_for_another_one(
+async def test_bytes_behind_an_answer_are_not_taken_for_another_one(
     browser: Browser, job: Job
 ) -> None:
     job.says(OK + b"Content-Length: 2\r\n\r\nok" + OK + b"Content-Length: 4\r\n\r\nevil")
@@ -562,7 +560,7 @@ async def test_a_connection_to_a_job_serves_one_request_after_the_other(
     assert job.connections == 3
 
 
-async def test_a_kept_connection_is_for_the_same_app_and_key_alone(
+async def test_a_kept_connection_is_only_for_the_same_app_and_key(
     browser: Browser, job: Job, opened: Door, http: aiohttp.ClientSession
 ) -> None:
     job.answer = job.keep
@@ -767,7 +765,7 @@ async def test_methods_of_proxies_are_not_passed_on(browser: Browser, job: Job) 
 # --- which replica -------------------------------------------------------------------------------
 
 
-async def test_another_replica_is_asked_while_nothing_was_sent(
+async def test_another_replica_is_tried_while_no_byte_was_sent(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(3) as made:
@@ -791,7 +789,7 @@ async def test_only_requests_without_effects_are_repeated(
         assert len(second.asked) == 1
 
 
-async def test_the_replica_with_the_fewest_streams_is_asked(
+async def test_the_replica_with_the_fewest_streams_is_chosen(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(2) as (first, second):
@@ -827,7 +825,7 @@ async def test_a_client_of_a_replica_comes_to_it_again(
         assert len(first.asked) == 2
 
 
-async def test_replicas_that_have_come_meanwhile_are_asked(
+async def test_replicas_that_arrived_meanwhile_are_tried(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(4) as made:
@@ -855,7 +853,7 @@ async def test_a_machine_that_hangs_gets_less_time_where_there_is_another(
     ("reason", "status"),
     [("away", 502), ("refused", 503), ("gone", 503), ("timeout", 504), ("busy", 503)],
 )
-async def test_it_is_said_why_a_job_cannot_be_reached(
+async def test_the_page_explains_why_a_job_cannot_be_reached(
     browser: Browser, opened: Door, reason: str, status: int
 ) -> None:
     opened.unreached = {APP: reason}
@@ -877,7 +875,9 @@ def _said(answer: tuple[int, dict[str, list[str]], bytes]) -> tuple[int, bytes]:
     return answer[0], answer[2]
 
 
-async def test_an_app_that_is_over_is_not_said_to_start(browser: Browser, opened: Door) -> None:
+async def test_an_app_that_is_over_is_not_reported_as_starting(
+    browser: Browser, opened: Door
+) -> None:
     wrong = await browser.ask("/", headers={})
     assert (await browser.ask())[0] == 200  # so it is known for a moment
     del opened.apps[APP]
@@ -927,9 +927,7 @@ async def test_another_port_has_an_address_of_its_own(
     assert {each[3] for each in opened.asked} == {8888}
 
 
-async def test_an_app_has_so_many_streams_and_no_more(
-    job: Job, http: aiohttp.ClientSession
-) -> None:
+async def test_the_streams_of_an_app_are_bounded(job: Job, http: aiohttp.ClientSession) -> None:
     async with door(streams_per_app=2) as made:
         browser = Browser(made, made.offer(job), http)
 
@@ -948,7 +946,7 @@ async def test_an_app_has_so_many_streams_and_no_more(
         await until(lambda: len(made.server.streams) == 0)
 
 
-async def test_a_network_has_so_many_connections_and_no_more(
+async def test_the_connections_of_a_network_are_bounded(
     job: Job, http: aiohttp.ClientSession
 ) -> None:
     async with door(limits=Limits(connections=100, connections_per_network=2)) as made:

@@ -286,14 +286,14 @@ def test_a_missing_field_is_named(data: bytes, field: str) -> None:
     ("data", "kind"),
     [(b"[]", "a list"), (b"null", "null"), (b'"x"', "a string"), (b"1", "a number")],
 )
-def test_a_body_that_is_no_object_is_told(data: bytes, kind: str) -> None:
+def test_a_body_that_is_no_object_is_refused(data: bytes, kind: str) -> None:
     error = refused(data)
     assert error.field is None
     assert error.message == f"The body must be a JSON object, got {kind}."
 
 
 @pytest.mark.parametrize("data", [b"", b" ", b"\r\n\t "])
-def test_an_empty_body_is_told(data: bytes) -> None:
+def test_an_empty_body_is_refused(data: bytes) -> None:
     error = refused(data)
     assert (error.field, error.message) == (
         None,
@@ -394,7 +394,7 @@ def test_a_long_text_with_such_a_backslash_is_looked_through_at_once() -> None:
         ('"a`b"', "a`b"),
     ],
 )
-def test_any_other_text_is_read_as_it_is(written: str, text: str) -> None:
+def test_any_other_text_is_read_unchanged(written: str, text: str) -> None:
     assert EVERYTHING.decode(body(text=written)).text == text
 
 

@@ -32,7 +32,7 @@ async def test_everything_that_the_page_needs_is_served_here(service: Service) -
         assert body
 
 
-async def test_the_page_takes_nothing_from_elsewhere(service: Service) -> None:
+async def test_the_page_loads_nothing_from_elsewhere(service: Service) -> None:
     async with service.http.get(service.url + "/docs") as response:
         assert response.headers["Content-Security-Policy"].startswith("default-src 'self'")
         assert response.headers["Server"] == "proxyd"

@@ -23,7 +23,7 @@ class Asked:
         return Reply()
 
 
-async def test_a_question_is_asked_once_for_each_version() -> None:
+async def test_each_version_is_queried_once() -> None:
     version = b"1"
     answers, asked = Answers(lambda: version), Asked()
     for _ in range(3):
@@ -35,7 +35,7 @@ async def test_a_question_is_asked_once_for_each_version() -> None:
     assert asked.times == 3
 
 
-async def test_without_a_version_nothing_is_kept() -> None:
+async def test_without_a_version_no_reply_is_cached() -> None:
     answers, asked = Answers(lambda: None), Asked()
     for _ in range(3):
         await answers.get("a", asked)

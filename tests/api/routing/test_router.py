@@ -128,7 +128,9 @@ def test_an_unknown_path_is_not_found_with_any_method(path: str, method: str) ->
         ("TRACE", "/api/jobs/7", "DELETE, GET, HEAD"),
     ],
 )
-def test_another_method_is_told_which_are_taken(method: str, path: str, allow: str) -> None:
+def test_another_method_is_refused_with_the_allowed_ones(
+    method: str, path: str, allow: str
+) -> None:
     error = refused(method, path)
     assert error.reason is Transport.METHOD_NOT_ALLOWED
     assert error.headers == {"Allow": allow}

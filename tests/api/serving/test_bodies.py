@@ -234,7 +234,7 @@ async def test_a_sender_is_held_to_a_rate_and_a_handler_is_not(reader: Reader) -
     assert (status, taken["size"]) == (200, MIB)
 
 
-async def test_a_client_that_waits_to_send_is_told_to(reader: Reader) -> None:
+async def test_a_client_that_waits_to_send_gets_a_continue(reader: Reader) -> None:
     source, writer = await asyncio.open_connection("127.0.0.1", reader.port)
     head = b"POST /bytes HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
     writer.write(head)
@@ -244,6 +244,6 @@ async def test_a_client_that_waits_to_send_is_told_to(reader: Reader) -> None:
     writer.close()
 
 
-async def test_a_body_that_is_not_read_ends_nothing_but_its_connection(reader: Reader) -> None:
+async def test_an_unread_body_ends_only_its_connection(reader: Reader) -> None:
     assert (await send(reader, "/unread", b"x" * 100))[0] == 200
     assert (await send(reader, "/bytes", b"x" * 100))[0] == 200

@@ -158,7 +158,7 @@ async def test_a_client_that_reads_slowly_and_steadily_gets_everything(
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_page_is_in_memory_once_however_many_do_not_read_it(
+async def test_a_page_is_in_memory_once_for_any_number_of_slow_readers(
     tmp_path: Path, opened: Open
 ) -> None:
     async with running_in(tmp_path, QUICK_SHUTDOWN) as service:
@@ -285,7 +285,7 @@ async def test_a_head_without_end_is_refused(service: Service, opened: Open) -> 
     assert (await answer).startswith(b"HTTP/1.0 400")
 
 
-async def test_requests_behind_one_that_is_not_read_are_not_read_either(
+async def test_requests_behind_an_unread_one_are_not_read_either(
     tmp_path: Path, opened: Open
 ) -> None:
     async with running_in(tmp_path, QUICK_SHUTDOWN) as service:

@@ -55,7 +55,7 @@ async def send(service: Service, body: object, kind: str = KIND) -> tuple[int, s
         return response.status, answer.get("error", {}).get("code", "")
 
 
-async def test_a_form_is_read_however_it_is_cut(service: Service) -> None:
+async def test_a_form_is_read_in_any_pieces(service: Service) -> None:
     body = part("mode", b"goodness") + FILE + part("lang", b"ko") + END
 
     async def pieces():
@@ -193,7 +193,7 @@ async def test_a_body_that_keeps_coming_is_waited_for(service: Service) -> None:
     assert await send(service, slow()) == (200, "")
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> None:
+async def test_a_client_that_expects_a_continue_gets_one(service: Service) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     body = FILE + END
     head = (
@@ -208,7 +208,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> No
     await writer.wait_closed()
 
 
-async def test_so_many_forms_are_in_memory_and_no_more() -> None:
+async def test_the_forms_in_memory_are_bounded() -> None:
     uploads = Uploads(replace(READING, total=3, reserved=0, per_caller=2))
     leave = asyncio.Event()
     held: list[str] = []

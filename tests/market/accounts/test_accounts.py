@@ -163,7 +163,7 @@ async def test_more_than_an_account_can_hold_is_refused(market: Market) -> None:
     assert caught.value.code is Code.AMOUNT_TOO_LARGE
 
 
-async def test_callers_are_remembered_only_where_the_store_tells_that_nothing_has_changed(
+async def test_callers_are_cached_only_if_the_store_reports_changes(
     market: Market,
 ) -> None:
     login, _ = await market.accounts.register(
@@ -174,7 +174,7 @@ async def test_callers_are_remembered_only_where_the_store_tells_that_nothing_ha
     assert len(market.accounts._known) == remembered
 
 
-async def test_a_remembered_caller_is_none_any_more_once_the_login_session_has_ended(
+async def test_a_cached_caller_is_invalid_once_the_login_session_has_ended(
     market: Market,
 ) -> None:
     accounts, token = market.accounts, await register(market)
@@ -191,7 +191,7 @@ async def test_a_remembered_caller_is_none_any_more_once_the_login_session_has_e
 
 
 @pytest.mark.both_engines
-async def test_a_deposit_is_told_once(market: Market) -> None:
+async def test_a_deposit_is_notified_once(market: Market) -> None:
     user = await market.person()
     for _ in range(2):
         await market.deposit("person1@example.com", 1_500_000, "invoice-1")
@@ -200,7 +200,7 @@ async def test_a_deposit_is_told_once(market: Market) -> None:
     ]
 
 
-async def test_a_login_from_a_new_network_is_told_once(market: Market) -> None:
+async def test_a_login_from_a_new_network_is_notified_once(market: Market) -> None:
     login, _ = await market.accounts.register(
         username="ada", email="ada@example.com", password="long enough", client="8.8.8.8"
     )
@@ -232,7 +232,7 @@ async def test_networks_that_are_known_are_bounded(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_logins_are_told_apart_and_ended(market: Market) -> None:
+async def test_logins_are_distinguished_and_ended(market: Market) -> None:
     await register(market)
     who = {"email": "ada@example.com", "password": "long enough"}
     token = (

@@ -158,7 +158,7 @@ async def test_the_replicas_of_a_deploy_are_open_jobs(market: Market) -> None:
     await deploy(2)
 
 
-async def test_jobs_that_pay_next_to_nothing_are_bounded_more_tightly(market: Market) -> None:
+async def test_jobs_with_a_price_near_zero_are_bounded_more_tightly(market: Market) -> None:
     market.change_bounds(Bounds(free_jobs=2, free_below=10_000))
     user = await market.person(credit="100")
     await put_up(market, user, 0)

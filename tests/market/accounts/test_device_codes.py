@@ -99,7 +99,7 @@ async def test_one_answer_counts(market: Market) -> None:
     assert refused == [Code.USER_CODE_NOT_FOUND] * 3
 
 
-async def test_a_no_is_told(market: Market) -> None:
+async def test_a_refusal_is_reported_to_the_program(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     asked = await begun(codes)
     await codes.answer(person, asked.user_code, is_approved=False)
@@ -175,7 +175,7 @@ async def test_a_key_that_is_taken_while_logins_end_comes_before_that_or_never(
         assert await refusal(codes, asked.device_code) in (Code.ACCESS_DENIED, Code.EXPIRED_TOKEN)
 
 
-async def test_a_login_that_does_not_end_takes_nothing_back(market: Market) -> None:
+async def test_a_login_that_does_not_end_withdraws_no_approval(market: Market) -> None:
     codes = market.device_codes
     owner, other = await ada(market), await market.person()
     asked = await begun(codes)

@@ -83,7 +83,7 @@ async def test_a_key_ends_when_it_is_revoked_and_when_it_expires(market: Market)
     assert [each.status for each in await market.keys.all_of(ada)] == ["active"]
 
 
-async def test_a_key_is_used_from_its_addresses_alone(market: Market) -> None:
+async def test_a_key_is_valid_only_from_its_addresses(market: Market) -> None:
     ada = await market.person()
     issued = await made(market, ada, allow_ips=("192.0.2.0/28", "2001:db8::1"))
     for address in (HERE, "2001:db8::1", "::ffff:192.0.2.8"):
@@ -155,7 +155,7 @@ async def test_ended_keys_hide_none_that_is_valid(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_its_owner_is_told_once_before_a_key_expires(market: Market) -> None:
+async def test_its_owner_is_notified_once_before_a_key_expires(market: Market) -> None:
     ada = await market.person()
     await made(market, ada)
     await made(market, ada, expires_in_days=None)

@@ -92,7 +92,7 @@ async def test_a_later_one_takes_the_place_of_an_earlier(store: Store, box: Outb
     assert (await taken(box)).payload == b"second"
 
 
-async def test_a_later_one_is_not_deleted_with_the_one_that_was_being_sent(
+async def test_a_later_item_is_not_deleted_with_the_one_being_sent(
     store: Store, box: Outbox
 ) -> None:
     await put(store, box, "a", text="first")
@@ -201,7 +201,7 @@ async def test_a_user_that_fills_the_queue_drops_own_items(
 
 
 @pytest.mark.both_engines
-async def test_a_clock_that_was_ahead_holds_nothing_back(
+async def test_a_clock_that_was_ahead_delays_no_item(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     clock.now += 30 * DAY

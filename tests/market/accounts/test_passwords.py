@@ -170,7 +170,7 @@ async def test_a_caller_that_gives_up_leaves_room(passwords: Passwords) -> None:
     assert await passwords.hash("correct horse")
 
 
-async def test_after_closing_nothing_is_hashed() -> None:
+async def test_after_closing_no_password_is_hashed() -> None:
     passwords = Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)
     passwords.close()
     with pytest.raises(RuntimeError):

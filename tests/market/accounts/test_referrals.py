@@ -118,7 +118,7 @@ async def test_a_taken_code_is_made_anew(market: Market, monkeypatch: pytest.Mon
     assert list(left) == ["CCCCCCCC"]
 
 
-async def test_making_codes_ends_when_all_are_taken_and_nothing_is_changed(
+async def test_making_codes_ends_when_all_are_taken_without_a_change(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await market.person(), await market.person()
@@ -213,14 +213,14 @@ async def test_a_code_of_another_length_is_refused(market: Market) -> None:
     assert await paid_out(market) == 0
 
 
-async def test_a_letter_that_grows_in_upper_case_counts_as_the_one_it_is(market: Market) -> None:
+async def test_a_letter_that_grows_in_upper_case_counts_as_itself(market: Market) -> None:
     user = await market.person()
     assert await refusal(market, user, "ßßßß") == (Code.INVALID_FIELD, "referral_code")
     refused = await refusal(market, user, "ßAAAAAAA")
     assert refused == (Code.REFERRAL_CODE_NOT_FOUND, "referral_code")
 
 
-async def test_a_second_code_is_refused_whosever_it_is(market: Market) -> None:
+async def test_a_second_code_is_refused_for_any_owner_of_the_code(market: Market) -> None:
     first, second, user = [await market.person() for _ in range(3)]
     await market.referrals.apply(user, await code_of(market, first))
     for referrer in (first, second):
@@ -356,7 +356,7 @@ async def test_a_bonus_that_can_not_be_paid_stops_no_registration(market: Market
     assert await market.store.read(ledger_queries.count_transfers) == before
 
 
-async def test_the_totals_are_of_ones_own_referrals_alone(market: Market) -> None:
+async def test_the_totals_count_only_ones_own_referrals(market: Market) -> None:
     first, second = await market.person(), await market.person()
     assert await totals(market, first) == (0, 0)
     for referrer, number in ((first, 3), (second, 1)):
@@ -417,7 +417,7 @@ async def test_a_user_with_a_confirmed_address_is_paid_immediately(market: Marke
 
 
 @pytest.mark.both_engines
-async def test_a_referrer_is_paid_for_so_many_a_day_and_for_the_rest_on_the_next(
+async def test_a_referrer_is_paid_a_limited_number_a_day_and_the_rest_on_the_next(
     market: Market,
 ) -> None:
     referrals = programme(market, per_referrer_daily=2)

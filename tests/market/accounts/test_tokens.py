@@ -65,7 +65,7 @@ def test_a_token_made_by_hand_with_the_key_is_the_same() -> None:
     assert TOKENS.verify(made({"alg": "HS256"}, PAYLOAD), now=NOW) == CLAIMS
 
 
-def test_a_token_says_who_which_session_when_and_until_when() -> None:
+def test_a_token_has_its_user_its_session_and_its_times() -> None:
     header, payload, _ = GOOD.split(".")
     assert decoded(header) == {"alg": "HS256", "typ": "JWT"}
     assert decoded(payload) == PAYLOAD
@@ -245,7 +245,7 @@ def test_no_text_in_a_rightly_signed_token_breaks_anything(header: str, payload:
     refused(made(header, payload, raw=True))
 
 
-def test_a_token_has_at_most_so_many_characters() -> None:
+def test_the_length_of_a_token_is_bounded() -> None:
     padding = 0
     while len(token := made({"alg": "HS256"}, PAYLOAD | {"x": "y" * padding})) <= (
         TOKEN_MAX_CHARACTERS
@@ -282,7 +282,7 @@ def test_refused_tokens_are_not_cached() -> None:
     assert tokens.remembered == 0
 
 
-def test_a_token_that_is_remembered_ends_all_the_same() -> None:
+def test_a_cached_token_expires_as_well() -> None:
     tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
     assert tokens.verify(GOOD, now=NOW) == CLAIMS
     refused(GOOD, now=NOW + LIFETIME, tokens=tokens)

@@ -47,7 +47,7 @@ async def test_an_answer_has_the_name_of_its_model() -> None:
     assert await pieces(asking(ScriptedModel(["y", "es"]))) == ["y", "es"]
 
 
-async def test_a_failure_is_asked_again_once() -> None:
+async def test_a_failure_is_retried_once() -> None:
     model = ScriptedModel(DOWN, "yes")
     assert (await ask(asking(model)))[0] == "yes"
     model = ScriptedModel(DOWN)
@@ -80,20 +80,20 @@ async def test_a_permanent_error_is_not_retried() -> None:
     assert len(model.asked) == 1
 
 
-async def test_a_server_that_wants_longer_than_there_is_time_is_not_asked_again() -> None:
+async def test_a_server_that_demands_too_long_a_pause_is_not_retried() -> None:
     model = ScriptedModel(ModelError("later", retry_after_seconds=3600))
     with pytest.raises(ModelError):
         await ask(asking(model))
     assert len(model.asked) == 1
 
 
-async def test_a_server_that_may_refuse_schemas_is_asked_without() -> None:
+async def test_a_server_that_may_refuse_schemas_is_retried_without_one() -> None:
     model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
     await ask(asking(model))
     assert [question.schema is None for question in model.asked] == [False, True]
 
 
-async def test_a_server_that_refuses_schemas_is_not_asked_in_vain_each_time() -> None:
+async def test_a_server_that_refuses_schemas_gets_none_after_that() -> None:
     model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
     made = asking(model)
     for _ in range(3):
@@ -114,7 +114,7 @@ async def test_a_server_that_takes_schemas_gets_one_each_time() -> None:
     assert all(question.schema is not None for question in model.asked)
 
 
-async def test_a_server_that_refuses_more_than_schemas_is_asked_with_one_again() -> None:
+async def test_a_server_that_refuses_more_than_schemas_gets_one_again() -> None:
     refusal = ModelError("status 400", without_schema=True)
     model = ScriptedModel(refusal, ModelError("status 400", is_final=True), "yes")
     made = asking(model)
@@ -144,7 +144,7 @@ async def test_an_answer_that_does_not_end_is_cut() -> None:
     assert await pieces(made) == ["word ", "word ", "", " …"]
 
 
-async def test_so_many_calls_run_at_once_and_no_more() -> None:
+async def test_the_simultaneous_calls_are_bounded() -> None:
     model = ScriptedModel("yes")
     slots = model_slots(3)
     first, second = asking(model, slots=slots), asking(model, slots=slots)
@@ -154,7 +154,7 @@ async def test_so_many_calls_run_at_once_and_no_more() -> None:
     assert len(model.asked) == 40
 
 
-async def test_of_those_that_wait_too_many_are_turned_away_and_the_operator_is_told(
+async def test_too_many_waiting_calls_are_refused_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = asking(ScriptedModel(None), seconds=0.1, slots=model_slots(1, waiting_max=2))
@@ -204,7 +204,9 @@ async def test_a_slot_is_released_after_any_outcome() -> None:
     assert (await ask(asking(ScriptedModel("yes"), slots=slots)))[0] == "yes"
 
 
-async def test_a_model_that_keeps_failing_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_model_that_keeps_failing_gets_no_calls_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model = ScriptedModel(DOWN)
     made = asking(model)
     with caplog.at_level(logging.WARNING):

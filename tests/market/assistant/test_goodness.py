@@ -160,7 +160,7 @@ async def test_an_anonymous_sender_is_not_paid(market: Market) -> None:
     assert found.goodness_type == "giving"
 
 
-async def test_a_picture_that_says_it_was_generated_is_not_real(market: Market) -> None:
+async def test_a_picture_declared_as_generated_is_not_real(market: Market) -> None:
     user = await market.person()
     generated = read(with_chunk(png(natural(1)), b"tEXt", b"parameters\0a cat"))
     found = await look(goodness(market, saying()), market, generated, user)
@@ -169,7 +169,7 @@ async def test_a_picture_that_says_it_was_generated_is_not_real(market: Market) 
 
 
 @pytest.mark.parametrize("answers", [(), (ModelError("down"),), ("no JSON",), (saying()[:-20],)])
-async def test_without_a_verdict_nothing_is_claimed(market: Market, answers: Any) -> None:
+async def test_without_a_verdict_no_deed_is_claimed(market: Market, answers: Any) -> None:
     user = await market.person()
     found = await look(goodness(market, *answers), market, photo(1), user)
     assert (found.is_real, found.goodness_type, found.reward) == (False, "unverified", 0)
@@ -195,7 +195,7 @@ async def test_without_a_verdict_nothing_is_claimed(market: Market, answers: Any
         "{" * 100_000,
     ],
 )
-async def test_a_verdict_of_another_kind_is_none(market: Market, answer: str) -> None:
+async def test_a_malformed_verdict_is_refused(market: Market, answer: str) -> None:
     user = await market.person()
     found = await look(goodness(market, answer), market, photo(1), user)
     assert (found.goodness_type, found.model) == ("unverified", "builtin")
@@ -282,7 +282,7 @@ async def test_a_reward_that_would_pass_a_cap_is_not_paid_in_part(market: Market
 
 
 @pytest.mark.both_engines
-async def test_the_audit_finds_a_reward_that_was_not_paid_and_a_payment_for_none(
+async def test_the_audit_finds_an_unpaid_reward_and_a_payment_without_one(
     store: Store, clock: Clock
 ) -> None:
     market = Market(store, clock)
@@ -321,7 +321,7 @@ async def test_a_band_is_looked_up_by_its_index(market: Market, store: Store) ->
         assert any("goodness_prints_by_band_b" in row for row in await store.read(plan))
 
 
-async def test_a_reward_is_told_once(market: Market) -> None:
+async def test_a_reward_is_notified_once(market: Market) -> None:
     user = await market.person()
     made = goodness(market, saying())
     for _ in range(2):

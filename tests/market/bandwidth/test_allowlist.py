@@ -101,7 +101,7 @@ async def test_the_first_port_on_which_none_of_the_addresses_is_taken_is_given(
 
 
 @pytest.mark.both_engines
-async def test_live_traffic_hears_of_the_address_that_is_let_in_at_once(market: Market) -> None:
+async def test_live_traffic_is_notified_immediately_of_a_new_address(market: Market) -> None:
     await order(market, HERE, THERE, client=THERE)
     await order(market, ELSEWHERE, client=HERE)
     assert market.traffic.entries == [(0, (THERE,))]
@@ -207,7 +207,7 @@ async def test_a_merely_listed_address_is_left_to_its_real_client(
 
 
 @pytest.mark.both_engines
-async def test_an_address_that_is_pending_opens_nothing_until_it_is_proved(market: Market) -> None:
+async def test_a_pending_address_opens_nothing_until_it_is_proved(market: Market) -> None:
     user = await market.person("100")
     bought = await order(market, HERE, THERE, user=user, client=THERE)
     assert await market.leases.find_by_address(0, THERE) == bought.session_id
@@ -295,7 +295,7 @@ async def test_the_addresses_of_a_user_are_bounded(market: Market) -> None:
 # --- what opens what -----------------------------------------------------------------------------
 
 
-async def test_an_address_finds_its_session_on_its_port_alone(market: Market) -> None:
+async def test_an_address_finds_its_session_only_on_its_port(market: Market) -> None:
     first, second = await buy(market, HERE, ELSEWHERE), await buy(market, HERE)
     find = market.leases.find_by_address
     assert await find(0, HERE) == await find(0, ELSEWHERE) == first.session_id
@@ -366,7 +366,7 @@ async def test_the_list_shows_addresses_and_port_while_a_session_is_active(marke
     assert shown[named.session_id].passwordless_port is None
 
 
-async def test_a_port_that_was_changed_is_told_and_one_that_is_gone_is_not(market: Market) -> None:
+async def test_a_changed_port_is_shown_and_a_removed_one_is_not(market: Market) -> None:
     user = await market.person("100")
     for _ in TERMS.passwordless_ports:
         await buy(market, HERE, user=user)

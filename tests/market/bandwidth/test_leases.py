@@ -75,7 +75,7 @@ async def test_wrong_credentials_find_nothing(market: Market) -> None:
     assert await market.leases.find(*shown) == bought.session_id
 
 
-async def test_a_session_that_is_none_leases_nothing(market: Market) -> None:
+async def test_an_unknown_session_leases_nothing(market: Market) -> None:
     assert await market.leases.open("nobody") is None
 
 
@@ -110,7 +110,7 @@ async def test_a_report_may_take_back_undelivered_bytes(market: Market) -> None:
 
 
 @pytest.mark.parametrize("used", [GB + 1, -1])
-async def test_counts_that_cannot_be_are_refused_alone(market: Market, used: int) -> None:
+async def test_only_the_report_with_impossible_counts_is_refused(market: Market, used: int) -> None:
     held = []
     for _ in range(3):
         _, bought = await buy(market)
@@ -145,7 +145,7 @@ async def set_leased(market: Market, bought: Purchase, size: int) -> None:
     await market.store.write(change)
 
 
-async def test_a_session_that_another_program_changed_is_refused_alone(market: Market) -> None:
+async def test_only_the_session_that_another_program_changed_is_refused(market: Market) -> None:
     _, changed = await buy(market)
     _, other = await buy(market)
     asks = [
@@ -246,7 +246,7 @@ async def test_a_released_lease_gives_the_rest_back(market: Market) -> None:
     assert (await lease(market, bought)).granted_bytes == GB - 300
 
 
-async def test_a_report_on_a_closed_lease_is_told_and_changes_nothing(market: Market) -> None:
+async def test_a_report_on_a_closed_lease_is_answered_and_changes_nothing(market: Market) -> None:
     _, bought = await buy(market)
     grant = await lease(market, bought)
     usage = Usage(bought.session_id, grant.lease_id or "", 300)

@@ -159,7 +159,7 @@ async def test_more_rows_than_an_answer_has_are_refused(market: Market) -> None:
     assert code is Code.TOO_MANY_ROWS
 
 
-async def test_days_are_of_the_zone_that_is_asked_for(market: Market) -> None:
+async def test_days_follow_the_requested_zone(market: Market) -> None:
     user = await market.person("10")
     usage = await leased(market, await bought(market, user))
     midnight = market.clock.now - market.clock.now % DAY + DAY
@@ -219,7 +219,7 @@ async def test_connections_and_refusals_stand_beside_the_bytes(market: Market) -
     assert (await market.usage.summary(user, UTC)).today.connections == 4
 
 
-async def test_old_hours_become_days_and_nothing_is_lost(market: Market) -> None:
+async def test_old_hours_become_days_without_a_loss(market: Market) -> None:
     market.usage.rolled_max_rows = 2
     user = await market.person("10")
     purchase = await bought(market, user)

@@ -35,7 +35,7 @@ def test_changed_or_unsealed_content_opens_to_nothing() -> None:
     assert [sealing.open(each) for each in (changed, sealed[:-8], "", "not sealed")] == [None] * 4
 
 
-def test_keys_of_different_purposes_have_nothing_in_common() -> None:
+def test_keys_of_different_purposes_differ() -> None:
     first, second = derived(SECRET, b"one"), derived(SECRET, b"two")
     assert len(first) == len(second) == 32
     assert first == derived(SECRET, b"one") != second

@@ -141,7 +141,7 @@ async def test_a_site_has_its_share_or_no_more_than_one_network(
 
 
 @pytest.mark.parametrize(("has_running", "served"), [(False, 3), (True, 2)])
-async def test_so_many_wait_and_no_more(has_running: bool, served: int) -> None:
+async def test_the_waiting_callers_are_bounded(has_running: bool, served: int) -> None:
     slots = Slots(SlotBounds(total=1, queue=2, queue_has_running=has_running))
     work = Work(slots)
     for name in "abcd":
@@ -170,7 +170,7 @@ async def test_one_caller_does_not_fill_the_queue() -> None:
     assert sorted(work.order) == list("abcd")
 
 
-async def test_the_reason_of_a_refusal_is_for_the_owner_to_say() -> None:
+async def test_the_owner_sets_the_error_of_a_refusal() -> None:
     reasons: list[Busy] = []
 
     def refusal(reason: Busy) -> Exception:

@@ -87,7 +87,7 @@ async def test_an_app_with_a_readiness_check_is_not_ready_before_it(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_the_database_alone_opens_nothing(market: Market) -> None:
+async def test_a_copy_of_the_database_opens_nothing(market: Market) -> None:
     buyer = await market.person(credit=10)
     job_id = await posted(market, buyer, payload=WEB)
     key = (await market.apps.of_job(buyer, job_id)).key

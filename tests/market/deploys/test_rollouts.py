@@ -161,7 +161,7 @@ async def test_a_replica_has_a_payload(market: Market, fleet: Fleet) -> None:
 
 
 @pytest.mark.both_engines
-async def test_replicas_are_for_devices_with_the_reputation_that_is_asked_for(
+async def test_replicas_go_to_devices_with_the_required_reputation(
     market: Market,
 ) -> None:
     user = await market.person("100")
@@ -180,7 +180,7 @@ async def test_replicas_are_for_devices_with_the_reputation_that_is_asked_for(
     assert len(await given(market, known)) == 1
 
 
-async def test_one_that_says_nothing_has_no_revisions(market: Market) -> None:
+async def test_a_deploy_without_a_template_has_no_revisions(market: Market) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user, image="")
     assert (await market.deploys.find(user, deploy_id)).rollout is None
@@ -213,7 +213,7 @@ async def test_an_impossible_template_is_refused(
     assert await held(market, user) == 0
 
 
-async def test_a_replica_counts_as_ready_when_its_device_says_so(
+async def test_a_replica_counts_as_ready_when_its_device_reports_it(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -357,7 +357,9 @@ async def test_without_progress_a_rollout_is_stuck_and_goes_on_when_there_is(
     assert await state(market, user, deploy_id) == "available"
 
 
-async def test_one_that_is_stuck_goes_back_if_it_is_to(market: Market, fleet: Fleet) -> None:
+async def test_a_stuck_deploy_returns_to_the_last_revision_if_it_should(
+    market: Market, fleet: Fleet
+) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, strategy=Strategy(auto_revert=True))
     await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
@@ -398,7 +400,7 @@ async def test_a_rollback_is_a_new_revision_with_the_old_template(
     assert [row.revision for row in rows] == list(range(13, 3, -1))
 
 
-async def test_while_it_is_paused_nothing_starts_or_stops(market: Market, fleet: Fleet) -> None:
+async def test_a_paused_deploy_starts_and_stops_nothing(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user)
     await market.rollouts.pause(user, deploy_id, is_paused=True)
@@ -413,7 +415,7 @@ async def test_while_it_is_paused_nothing_starts_or_stops(market: Market, fleet:
     assert await fleet.images(user, deploy_id) == ["web:2"] * 5
 
 
-async def test_to_nothing_and_back(market: Market, fleet: Fleet) -> None:
+async def test_a_deploy_scales_to_zero_and_back(market: Market, fleet: Fleet) -> None:
     user = await market.person("9")
     deploy_id = await running(fleet, user)
     market.clock.now += HOUR // 2
@@ -436,7 +438,7 @@ async def test_to_nothing_and_back(market: Market, fleet: Fleet) -> None:
     assert await audited(market)
 
 
-async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
+async def test_a_lost_replica_waits_and_a_failed_one_needs_its_buyer(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -686,7 +688,7 @@ async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     assert await audited(market)
 
 
-async def test_however_patient_a_buyer_is_no_device_waits_for_long_to_be_paid(
+async def test_no_device_waits_long_for_its_pay_for_any_patience_of_a_buyer(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -699,7 +701,7 @@ async def test_however_patient_a_buyer_is_no_device_waits_for_long_to_be_paid(
     assert await state(market, user, deploy_id) == "progressing"
 
 
-async def test_a_device_works_for_nothing_for_half_an_hour_a_day_however_often_it_begins_anew(
+async def test_a_device_works_free_for_half_an_hour_a_day_for_any_number_of_starts(
     market: Market, fleet: Fleet
 ) -> None:
     user, device = await market.person("100"), await device_of(market, fleet.owner)
@@ -744,7 +746,7 @@ async def test_a_device_works_for_nothing_for_half_an_hour_a_day_however_often_i
 
 
 @pytest.mark.both_engines
-async def test_many_devices_work_for_nothing_no_longer_than_eight_of_them(
+async def test_many_devices_work_free_no_longer_than_eight_of_them(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -846,7 +848,7 @@ async def test_a_device_that_served_a_replica_may_have_it_again(
     assert await audited(market)
 
 
-async def test_a_replica_that_waits_anew_has_all_the_time_to_find_a_device(
+async def test_a_replica_that_waits_again_has_all_the_time_to_find_a_device(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("3000")
@@ -1060,7 +1062,9 @@ async def told(market: Market, user: str) -> list[str]:
     return [each for each in await types_of(market, user) if each.startswith("deploy.")]
 
 
-async def test_a_buyer_is_told_that_each_revision_is_ready(market: Market, fleet: Fleet) -> None:
+async def test_a_buyer_is_notified_that_each_revision_is_ready(
+    market: Market, fleet: Fleet
+) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user)
     assert await told(market, user) == ["deploy.ready"]
@@ -1074,7 +1078,7 @@ async def test_a_buyer_is_told_that_each_revision_is_ready(market: Market, fleet
     assert await told(market, user) == [*["deploy.ready"] * 2, "deploy.cancelled"]
 
 
-async def test_a_buyer_is_told_once_that_a_deploy_with_revisions_is_over(
+async def test_a_buyer_is_notified_once_that_a_deploy_with_revisions_is_over(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")

@@ -228,7 +228,7 @@ async def test_a_device_is_online_for_ninety_seconds_and_not_longer(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_a_device_that_leaves_is_offline_until_it_is_heard_of_again(market: Market) -> None:
+async def test_a_device_that_leaves_is_offline_until_it_reports_again(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -266,7 +266,7 @@ async def test_a_revoked_token_is_refused_at_once_and_after_a_restart(market: Ma
     assert not market.devices.is_heard(revoked)
 
 
-async def test_a_token_that_was_never_shown_is_revoked_too(market: Market) -> None:
+async def test_a_token_that_was_never_shown_is_revoked_as_well(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await only(market.devices, user)
@@ -275,7 +275,7 @@ async def test_a_token_that_was_never_shown_is_revoked_too(market: Market) -> No
 
 
 @pytest.mark.both_engines
-async def test_a_token_revoked_while_it_is_looked_up_is_refused(
+async def test_a_token_revoked_during_its_lookup_is_refused(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = await market.person()
@@ -292,7 +292,7 @@ async def test_a_token_revoked_while_it_is_looked_up_is_refused(
     monkeypatch.undo()
 
 
-async def test_a_report_that_comes_with_the_revocation_brings_nothing_back(market: Market) -> None:
+async def test_a_report_that_comes_with_the_revocation_does_not_undo_it(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -352,7 +352,7 @@ async def test_reports_are_written_in_batches(
     assert [device.cpu_cores for device in stored] == [4] * 5
 
 
-async def test_reports_cost_one_statement_however_many_devices_there_are(
+async def test_reports_of_any_number_of_devices_cost_one_statement(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = await market.person()
@@ -370,7 +370,7 @@ async def test_reports_cost_one_statement_however_many_devices_there_are(
     assert statements == [5, 3]
 
 
-async def test_a_report_is_written_as_it_was_said(market: Market) -> None:
+async def test_a_report_is_stored_as_sent(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     report: Report = {
@@ -390,7 +390,7 @@ async def test_a_report_is_written_as_it_was_said(market: Market) -> None:
     assert [type(value) for value in stored] == [type(value) for value in said]
 
 
-async def test_devices_that_were_heard_of_long_ago_leave_memory_and_come_back(
+async def test_devices_with_old_reports_leave_memory_and_come_back(
     market: Market,
 ) -> None:
     market.devices.pace = DevicePace(kept_devices=3)
@@ -463,7 +463,7 @@ async def test_reports_that_could_not_be_written_are_kept_for_later(
 
 
 @pytest.mark.both_engines
-async def test_the_writer_outlives_the_stores_failures_and_says_so_once(
+async def test_the_writer_outlives_the_stores_failures_and_logs_them_once(
     market: Market, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     user = await market.person()
@@ -565,7 +565,7 @@ async def told(market: Market, user: str) -> list[str]:
     return [each for each in types if each != "device.created"]
 
 
-async def test_an_owner_is_told_once_that_a_device_comes_and_leaves(market: Market) -> None:
+async def test_an_owner_is_notified_once_that_a_device_comes_and_leaves(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     for _ in range(3):
@@ -585,7 +585,7 @@ async def test_an_owner_is_told_once_that_a_device_comes_and_leaves(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_an_owner_is_told_once_that_a_device_is_silent(market: Market) -> None:
+async def test_an_owner_is_notified_once_that_a_device_is_silent(market: Market) -> None:
     user = await market.person()
     device, other = await device_of(market, user), await device_of(market, user)
     for each in (device, other):
@@ -603,7 +603,7 @@ async def test_an_owner_is_told_once_that_a_device_is_silent(market: Market) -> 
     assert row.subject_id == device.id
 
 
-async def test_an_owner_is_told_once_that_a_token_was_revoked(market: Market) -> None:
+async def test_an_owner_is_notified_once_that_a_token_was_revoked(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     market.devices.heartbeat(device, {})

@@ -163,7 +163,7 @@ def test_an_answer_is_repeated_until_the_device_has_seen_it() -> None:
     assert answers.agents == {}
 
 
-def test_an_attempt_is_given_again_to_its_own_agent_alone() -> None:
+def test_an_attempt_is_given_again_only_to_its_own_agent() -> None:
     answers, mine = Answers(), Agent("mine", 1)
     answers.add(ask(agent=mine), [ONE], [])
     assert answers.is_unseen(row_of(ONE), ask(agent=mine))

@@ -137,14 +137,14 @@ async def test_a_device_that_waits_gets_the_next_job_at_once(market: Market) -> 
     assert market.dispatch.held == 0
 
 
-async def test_a_device_that_waits_for_nothing_is_told_nothing_in_time(market: Market) -> None:
+async def test_a_device_without_work_gets_an_empty_reply_in_time(market: Market) -> None:
     device = await device_for(market)
     told = await market.dispatch.next(device, ask(wait_seconds=0.05))
     assert (list(told.jobs), list(told.actions)) == ([], [])
 
 
 @pytest.mark.both_engines
-async def test_a_job_that_comes_while_the_wait_is_told_is_not_lost(market: Market) -> None:
+async def test_a_job_that_arrives_while_the_wait_is_reported_is_not_lost(market: Market) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
     said, is_posted = asyncio.Event(), asyncio.Event()
@@ -270,7 +270,7 @@ async def test_a_job_given_to_one_agent_is_not_given_to_another(market: Market) 
     assert await given(market, device, ask(agent=Agent("one", since=300))) == [job]
 
 
-async def test_an_agent_takes_the_place_of_one_that_is_gone(market: Market) -> None:
+async def test_an_agent_takes_the_place_of_a_departed_one(market: Market) -> None:
     device = await device_for(market)
     older, newer = Agent("one", since=100), Agent("other", since=200)
     await given(market, device, ask(agent=newer))
@@ -327,7 +327,7 @@ async def test_a_revoked_device_gets_nothing(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_an_attempt_that_is_over_is_to_be_stopped_and_told_until_it_was_heard(
+async def test_a_stop_action_is_repeated_until_it_was_received(
     market: Market,
 ) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
@@ -384,7 +384,7 @@ async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
     assert attempts_of(told) == {({first, second}.difference({job}).pop(), 1)}
 
 
-async def test_two_that_are_to_be_stopped_are_told_once_each(market: Market) -> None:
+async def test_two_stop_actions_are_sent_once_each(market: Market) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     both = offer(replace(SMALL, slots=2))
     jobs = [await posted(market, buyer) for _ in range(2)]
@@ -462,7 +462,7 @@ async def test_a_device_that_asks_again_needs_no_more_room(market: Market) -> No
 
 
 @pytest.mark.both_engines
-async def test_a_device_that_waits_hears_at_once_that_its_token_was_revoked(
+async def test_a_waiting_device_is_notified_immediately_of_its_revoked_token(
     market: Market,
 ) -> None:
     owner = await market.person()
@@ -477,7 +477,7 @@ async def test_a_device_that_waits_hears_at_once_that_its_token_was_revoked(
 
 
 @pytest.mark.both_engines
-async def test_so_many_requests_wait_and_no_more(market: Market) -> None:
+async def test_the_held_requests_are_bounded(market: Market) -> None:
     market.dispatch.terms = DispatchTerms(held_max=1)
     first = later(market, await device_for(market))
     await held(market)

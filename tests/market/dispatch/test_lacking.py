@@ -55,7 +55,7 @@ def test_a_price_below_the_least_of_every_device_is_named() -> None:
     assert compare(needs(), None, [dearer]) is None
 
 
-def test_every_need_is_named_and_the_devices_that_lack_one_thing_alone_are_counted() -> None:
+def test_every_need_is_named_and_devices_that_lack_only_one_thing_are_counted() -> None:
     weak = structs.replace(RIG, whole=Capacity(slots=1, cores=2, ram_gb=2))
     wanted = needs(cores=16, ram_gb=8)
     found = compare(wanted, None, [RIG, weak])
@@ -73,7 +73,7 @@ def test_every_need_is_named_and_the_devices_that_lack_one_thing_alone_are_count
     )
 
 
-def test_one_device_that_lacks_nothing_is_enough() -> None:
+def test_one_suitable_device_is_enough() -> None:
     weak = structs.replace(RIG, whole=Capacity(slots=1))
     assert compare(needs(cores=8), None, [weak, RIG]) is None
 

@@ -217,7 +217,7 @@ async def test_a_failed_sample_proves_nothing_is_not_paid_and_is_not_given_again
     await take(market, device)
 
 
-async def test_one_that_is_lost_is_given_back(market: Market) -> None:
+async def test_a_lost_sample_is_given_back(market: Market) -> None:
     payer = await sampling(market)
     device = await device_of(market, await market.person())
     sample = await take(market, device)
@@ -413,7 +413,7 @@ async def test_simultaneous_reports_of_a_sample_and_of_a_job_cannot_deadlock(
 
 
 @pytest.mark.both_engines
-async def test_a_device_is_given_one_without_waiting_until_it_is_made(market: Market) -> None:
+async def test_a_device_gets_a_sample_without_waiting_for_its_making(market: Market) -> None:
     await sampling(market)
     samples = market.samples
     assert samples is not None
@@ -430,7 +430,7 @@ async def test_a_device_is_given_one_without_waiting_until_it_is_made(market: Ma
         running.cancel()
 
 
-async def test_its_identifier_says_that_it_has_waited_as_jobs_do(market: Market) -> None:
+async def test_its_identifier_pretends_a_wait_like_other_jobs(market: Market) -> None:
     await sampling(market)
     buyer = await market.person(credit="100")
     await posted(market, buyer)

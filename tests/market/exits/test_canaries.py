@@ -48,7 +48,7 @@ async def test_a_finding_bars_the_device_and_notifies_watchers(market: Market) -
     assert (row.device_id, row.user_id, row.barred_for) == (made.id, made.owner, "content")
 
 
-async def test_evidence_has_a_bound_and_a_second_finding_is_kept_too(market: Market) -> None:
+async def test_evidence_has_a_bound_and_a_second_finding_is_kept_as_well(market: Market) -> None:
     made = await exit_device(market)
     await market.exit_canaries.bar(made.id, "junk", "x" * 10_000)
     await market.exit_canaries.bar(made.id, "silence", "y")

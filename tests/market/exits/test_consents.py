@@ -54,7 +54,7 @@ async def test_a_grant_has_the_owner_and_the_limits_of_a_device(market: Market) 
     assert grant.limits == market.exits.terms.limits
 
 
-async def test_terms_that_change_are_agreed_to_anew(market: Market) -> None:
+async def test_changed_terms_need_a_new_consent(market: Market) -> None:
     made = await exit_device(market)
     other = Exits(market.context, market.devices, ExitTerms(is_offered=True, share_percent=50))
     assert other.terms_hash != market.exits.terms_hash
@@ -381,7 +381,7 @@ async def test_a_report_about_many_exits_costs_a_few_statements(
     assert statements[0] == statements[1] <= 8
 
 
-async def test_ones_own_exit_earns_nothing_of_ones_own_sessions(market: Market) -> None:
+async def test_ones_own_exit_earns_nothing_from_ones_own_sessions(market: Market) -> None:
     buyer = await market.person("10")
     made = await exit_device(market, buyer)
     session = await through(market, buyer=buyer)
@@ -416,7 +416,7 @@ async def test_an_owner_sees_the_state_of_each_device(market: Market) -> None:
     assert await market.exits.page(await market.person(), before="", limit=10) == []
 
 
-async def test_earnings_are_told_by_day(market: Market) -> None:
+async def test_earnings_are_shown_by_day(market: Market) -> None:
     owner = await market.person()
     made = [await exit_device(market, owner) for _ in range(2)]
     session, today = await through(market), market.clock.now // 86_400

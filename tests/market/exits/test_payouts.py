@@ -59,7 +59,7 @@ async def test_shares_are_rounded_down_and_never_exceed_the_capture(market: Mark
 
 
 @pytest.mark.parametrize("share_percent", [0, 1, 99, 100])
-async def test_owners_may_get_nothing_or_all(market: Market, share_percent: int) -> None:
+async def test_the_share_of_owners_may_be_zero_or_all(market: Market, share_percent: int) -> None:
     market.bandwidth._exit_terms = replace(market.exits.terms, share_percent=share_percent)
     made, session = await exit_device(market), await through(market, price=MICRO)
     await session.report(999_999_999, (made, 999_999_999))
@@ -154,7 +154,9 @@ async def test_a_claw_back_continues_behind_earnings_paid_meanwhile(
     assert await pending(market, made.owner) == 0
 
 
-async def test_a_claw_back_of_a_settled_session_refunds_its_advances_too(market: Market) -> None:
+async def test_a_claw_back_of_a_settled_session_refunds_its_advances_as_well(
+    market: Market,
+) -> None:
     made, session = await exit_device(market), await through(market)
     for used in (GB // 4, GB // 2):
         await session.report(used, (made, used))

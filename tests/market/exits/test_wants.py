@@ -186,7 +186,7 @@ any_wishes = (
 
 
 @given(any_wishes)
-def test_the_text_says_the_same_again_and_is_never_empty(wanted: Wants) -> None:
+def test_the_text_is_stable_and_never_empty(wanted: Wants) -> None:
     assert wanted.text
     again = parse(wanted.text)
     assert again.text == wanted.text

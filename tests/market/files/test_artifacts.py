@@ -346,9 +346,7 @@ async def test_a_buyer_s_slow_uploads_do_not_keep_a_device_from_sending(
         await market.artifacts.finish(sent.artifact, device=device)
 
 
-async def test_results_are_kept_for_the_days_that_the_operator_says(
-    market: Market, tmp_path: Path
-) -> None:
+async def test_results_are_kept_for_the_operators_days(market: Market, tmp_path: Path) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
     result = await deliver(market, device, job_id, b"result")
@@ -607,7 +605,7 @@ async def test_a_device_does_not_get_a_file_by_its_hash(market: Market) -> None:
     assert claimed.artifact.content_id is None
 
 
-async def test_lost_bytes_are_said_to_be_lost(market: Market, tmp_path: Path) -> None:
+async def test_lost_bytes_are_reported_as_lost(market: Market, tmp_path: Path) -> None:
     buyer = await market.person()
     artifact = await upload(market, buyer, b"gone")
     for path in (tmp_path / "work").rglob("*"):

@@ -14,7 +14,7 @@ def rested(reader: Reader) -> Reader:
     return reader
 
 
-async def test_a_reader_hears_of_its_own_job_alone() -> None:
+async def test_a_reader_is_woken_only_by_its_own_job() -> None:
     readers = Readers(Bus())
     with readers.reading("a", "one") as mine, readers.reading("b", "two") as other:
         rested(mine)

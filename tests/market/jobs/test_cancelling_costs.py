@@ -92,7 +92,7 @@ async def test_a_replica_that_is_served_now_costs_so_far(market: Market) -> None
     assert await cancelled(market, buyer, job_id, Currency.USD) == 3 * MICRO // 2
 
 
-async def test_only_its_buyer_is_told(market: Market) -> None:
+async def test_only_its_buyer_gets_the_quote(market: Market) -> None:
     job_id = await market.jobs.create(await market.person(credit="10"), wanted())
     stranger = await market.person()
     assert await refusal(market.jobs.cancelling_costs(stranger, job_id)) is Code.JOB_NOT_FOUND

@@ -62,7 +62,7 @@ def test_every_result_agrees_with_itself_and_both_ways_alike(
         max_leaves=12,
     )
 )
-def test_json_agrees_however_it_is_written(value: Any) -> None:
+def test_json_agrees_in_any_notation(value: Any) -> None:
     assert same(json.dumps(value, sort_keys=True), json.dumps(value, indent=3), AS_JSON)
     assert not same(json.dumps(value), json.dumps([value]), AS_JSON)
 
@@ -149,7 +149,7 @@ def test_numbers_are_compared_by_their_size(one: str, other: str, expected: bool
     assert same(one, other, CLOSE) is expected
 
 
-def test_outputs_must_be_the_same_however_texts_are_compared() -> None:
+def test_outputs_must_be_equal_for_any_comparison_of_texts() -> None:
     for how in (EXACT, AS_JSON, CLOSE):
         readings = [
             read(Result("1", {"out": "a"}), how),

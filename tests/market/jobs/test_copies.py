@@ -132,7 +132,7 @@ def test_work_that_is_done_once_is_no_copy() -> None:
     assert copying_of(2, "numbers:1e-6", SCRIPT) == Copying(2, "numbers:1e-6")
 
 
-async def test_each_copy_is_a_job_with_its_own_hold_or_there_is_none(market: Market) -> None:
+async def test_each_copy_is_a_job_with_its_own_hold_or_no_copy_is_posted(market: Market) -> None:
     buyer = await market.person(credit="35")
     assert await refusal(copied(market, buyer, 4)) is Code.INSUFFICIENT_FUNDS
     assert await held(market, buyer) == 0
@@ -549,7 +549,7 @@ async def test_an_output_that_is_being_replaced_does_not_count(market: Market) -
 
 
 @pytest.mark.both_engines
-async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Market) -> None:
+async def test_outputs_stay_until_all_copies_are_compared(market: Market) -> None:
     buyer = await market.person(credit="30")
     jobs = await copied(market, buyer)
     devices = [await worker(market) for _ in jobs]
@@ -687,7 +687,7 @@ async def test_a_result_does_not_wait_forever_for_an_untaken_copy(market: Market
     assert await available(market, buyer) == 10 * MICRO
 
 
-async def test_a_worker_is_paid_in_the_end_even_if_nothing_is_ever_compared(market: Market) -> None:
+async def test_a_worker_is_paid_even_without_any_comparison(market: Market) -> None:
     buyer = await market.person(credit="20")
     one, two = await copied(market, buyer, 2)
     await begun(market, two, await worker(market))

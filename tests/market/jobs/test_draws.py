@@ -71,7 +71,7 @@ async def drawn(market: Market) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("currency", [USD, CREDIT])
-async def test_time_is_paid_from_when_it_is_ready_to_the_second(
+async def test_time_is_paid_from_readiness_on_to_the_second(
     market: Market, currency: Currency
 ) -> None:
     user, owner = await market.person("3", "300"), await market.person()
@@ -289,7 +289,7 @@ async def test_each_attempt_is_paid_and_the_next_has_the_remaining_time(market: 
 
 
 @pytest.mark.both_engines
-async def test_a_silent_device_is_paid_until_it_was_last_heard_of(market: Market) -> None:
+async def test_a_silent_device_is_paid_until_its_last_report(market: Market) -> None:
     user, owner = await market.person("3"), await market.person()
     deploy_id = await create(market, user)
     job = await replica(market, user, deploy_id)

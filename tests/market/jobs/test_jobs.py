@@ -800,7 +800,7 @@ async def test_a_daemon_with_a_slow_clock_receives_reports_for_one_with_a_right_
     assert await market.silence(UNHEARD + SWEEP_SECONDS) == 1
 
 
-async def test_the_job_of_a_revoked_device_is_taken_back_in_the_end(market: Market) -> None:
+async def test_the_job_of_a_revoked_device_is_taken_back(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
     assert await market.silence(SILENCE) == 0
@@ -881,7 +881,7 @@ async def test_earnings_of_today_begin_at_midnight_utc(market: Market) -> None:
     assert await market.jobs.earned_today(worker) == {devices[1].id: 9 * MICRO + 9}
 
 
-async def test_a_share_of_a_cancelled_job_is_earned_today_too(market: Market) -> None:
+async def test_a_share_of_a_cancelled_job_is_earned_today_as_well(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
     market.clock.now += HOUR
@@ -889,7 +889,7 @@ async def test_a_share_of_a_cancelled_job_is_earned_today_too(market: Market) ->
     assert await market.jobs.earned_today(worker) == {device.id: 4_500_000}
 
 
-async def test_the_attempts_tell_a_jobs_history(market: Market) -> None:
+async def test_the_attempts_show_a_jobs_history(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     start = market.clock.now
     job_id, failing = await running(market, buyer, worker)
@@ -953,7 +953,7 @@ async def test_every_change_locks_accounts_in_the_one_order_that_cannot_deadlock
 
 
 @pytest.mark.both_engines
-async def test_the_marketplace_lists_open_jobs_of_everybody_newest_first(market: Market) -> None:
+async def test_the_marketplace_lists_open_jobs_of_all_users_newest_first(market: Market) -> None:
     buyer, other, worker = [await market.person(credit="100") for _ in range(3)]
     waiting = await market.jobs.create(buyer, wanted(job_type="docker"))
     run, _ = await running(market, other, worker, job_type="docker")

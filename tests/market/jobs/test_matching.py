@@ -146,7 +146,7 @@ class Waiting(NamedTuple):
     reputation: int = 0
 
 
-def test_a_job_finds_the_device_that_has_waited_longest_of_those_that_suit() -> None:
+def test_a_job_finds_the_suitable_device_that_has_waited_longest() -> None:
     book: DeviceBook[Waiting] = DeviceBook()
     small = Waiting("small", structs.replace(ANY, capacity=Capacity(slots=1, cores=1)))
     dear = Waiting("dear", structs.replace(ANY, least_price=2 * MILLION * MILLION))

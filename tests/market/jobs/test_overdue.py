@@ -93,7 +93,7 @@ async def test_a_restart_loses_no_running_attempt(market: Market) -> None:
 
 
 @pytest.mark.parametrize("jump", [-1, 1])
-async def test_a_clock_that_jumps_takes_nothing_back(market: Market, jump: int) -> None:
+async def test_a_jumping_clock_takes_no_job_back(market: Market, jump: int) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id = await specified(market, buyer, duration_hrs=1)
     device = await on(market, job_id, worker)
@@ -125,7 +125,7 @@ async def test_work_that_is_not_begun_in_time_is_taken_back_unpaid(market: Marke
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_fetching_an_image_may_take_longer_and_not_for_ever(market: Market) -> None:
+async def test_fetching_an_image_may_take_longer_but_not_forever(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
     device = await device_of(market, worker)
@@ -297,7 +297,7 @@ async def test_a_device_need_not_name_a_new_assignment_yet(market: Market) -> No
     assert (await stored_job(market, by_hand)).status == JobStatus.RUNNING
 
 
-async def test_a_heartbeat_that_names_nothing_at_all_takes_nothing_back(market: Market) -> None:
+async def test_a_heartbeat_without_a_list_takes_no_job_back(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
     device = await on(market, job_id, worker)

@@ -99,7 +99,7 @@ async def test_a_buyer_who_confirms_has_the_worker_paid_once(market: Market) -> 
     assert await audited(market)
 
 
-async def test_a_buyer_who_says_nothing_pays_when_the_time_is_over(market: Market) -> None:
+async def test_a_buyer_who_does_not_answer_pays_when_the_time_is_over(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     first = await done(market, buyer, worker)
     market.clock.now += HOUR
@@ -318,7 +318,7 @@ async def test_reporting_a_job_in_review_again_moves_nothing(market: Market) -> 
     assert await audited(market)
 
 
-async def test_a_wallet_tells_of_a_review_in_one_line_each(market: Market) -> None:
+async def test_a_wallet_has_one_line_for_each_step_of_a_review(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     paid, back = [await done(market, buyer, worker) for _ in range(2)]
     assert await market.wallet.page(worker, before="", limit=10) == []

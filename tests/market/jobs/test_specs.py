@@ -48,7 +48,7 @@ async def stored(market: Market, job_id: str) -> SpecRow | None:
     return await market.store.read(queries.find, job_id)
 
 
-def test_requirements_are_read_unless_the_resources_are_said() -> None:
+def test_requirements_are_read_unless_the_resources_are_given() -> None:
     spec = spec_of("RTX 4090, 16 GB RAM, nice weather")
     assert spec.resources == Resources(1, "RTX 4090", ram_gb=16.0)
     assert len(spec.warnings) == 1
@@ -113,7 +113,7 @@ async def test_its_buyer_and_its_device_see_its_payload(market: Market) -> None:
     assert (await market.jobs.work(device, job_id)).spec == spec
 
 
-async def test_a_plain_job_says_nothing_beyond_itself(market: Market) -> None:
+async def test_a_plain_job_has_no_specification(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     job_id = await put_up(market, buyer, None, requirements="RTX 4090")
     assert await stored(market, job_id) is None

@@ -141,7 +141,7 @@ async def test_a_capture_above_the_hold_is_refused_by_the_database(market: Marke
     assert await balance(store, ledger.available(user, USD)) == 1_000_000
 
 
-async def test_a_hold_of_nothing_is_a_hold_too(market: Market) -> None:
+async def test_a_hold_of_zero_is_a_hold_as_well(market: Market) -> None:
     user = await market.person()
     await market.store.write(ledger.hold, hold_request(user, 0), transfer_id="t1", now=1)
     resolved = await market.store.write(
@@ -176,7 +176,7 @@ async def test_the_database_refuses_to_change_the_past(market: Market, statement
 
 
 @pytest.mark.parametrize("amount", [0, -5])
-async def test_the_database_refuses_an_entry_that_moves_nothing_or_backwards(
+async def test_the_database_refuses_an_entry_of_zero_or_backwards(
     market: Market, amount: int
 ) -> None:
     user = await market.person("1")

@@ -162,7 +162,7 @@ async def test_both_secrets_sign_for_a_day_after_a_roll(market: Market) -> None:
         verified(old, attempt)
 
 
-async def test_a_secret_is_as_the_specification_says(market: Market) -> None:
+async def test_a_secret_follows_the_specification(market: Market) -> None:
     made = await endpoint(market, await market.person())
     kind, _, text = made.secret.partition("_")
     assert kind == "whsec"
@@ -209,7 +209,7 @@ async def test_attempts_are_on_the_schedule_and_then_given_up(market: Market) ->
     assert sum(SCHEDULE) * 1.2 < FAILING_MAX_SECONDS
 
 
-async def test_a_server_that_asks_to_be_left_alone_is(market: Market) -> None:
+async def test_a_server_that_demands_a_pause_gets_one(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -334,7 +334,7 @@ async def test_another_description_leaves_the_failures(market: Market) -> None:
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("outcome", [OK, DOWN, Outcome(410, "status 410", 1)])
-async def test_an_attempt_at_the_url_before_says_nothing_of_the_next_one(
+async def test_an_attempt_at_the_old_url_does_not_count_for_the_new_one(
     market: Market, outcome: Outcome
 ) -> None:
     me = await market.person()
@@ -350,7 +350,7 @@ async def test_an_attempt_at_the_url_before_says_nothing_of_the_next_one(
 
 
 @pytest.mark.both_engines
-async def test_a_deleted_endpoint_is_told_nothing(market: Market) -> None:
+async def test_a_deleted_endpoint_gets_no_event(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -367,7 +367,7 @@ async def test_a_deleted_endpoint_is_told_nothing(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_a_disabled_endpoint_is_told_nothing_until_it_recovers(market: Market) -> None:
+async def test_a_disabled_endpoint_gets_no_event_until_it_recovers(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me, "waits")
@@ -589,7 +589,7 @@ TERMS = WebhookTerms(blocked_ports=frozenset((6_667,)))
         "https://example.com/" + "a" * 2_000,
     ],
 )
-def test_urls_that_nothing_may_be_sent_to(url: str) -> None:
+def test_forbidden_urls_are_refused(url: str) -> None:
     with pytest.raises(MarketError) as refused:
         checked_url(url, TERMS)
     assert (refused.value.code, refused.value.field) == (Code.INVALID_FIELD, "url")
@@ -609,7 +609,7 @@ def test_urls_that_something_may_be_sent_to(url: str) -> None:
     assert checked_url(url, TERMS) == url
 
 
-def test_a_demonstration_may_tell_this_machine_without_tls() -> None:
+def test_a_demonstration_may_deliver_to_this_machine_without_tls() -> None:
     demo = WebhookTerms(allows_loopback=True)
     for url in ("http://127.0.0.1:8000/", "http://localhost:8000/", "http://[::1]:8000/"):
         assert checked_url(url, demo) == url
@@ -629,7 +629,7 @@ def json_of(data: Ping) -> str:
 
 
 @pytest.mark.both_engines
-async def test_a_server_that_never_agreed_is_left_alone(market: Market) -> None:
+async def test_a_server_that_never_succeeded_gets_a_pause_after_a_failure(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me, is_new=True)
     attempts = 0
@@ -647,7 +647,7 @@ async def test_a_server_that_never_agreed_is_left_alone(market: Market) -> None:
     assert await deliver(market) > 40, "it has answered, and gets what waited"
 
 
-async def test_a_server_that_has_answered_before_is_not_left_alone(market: Market) -> None:
+async def test_a_server_that_succeeded_before_gets_no_pause(market: Market) -> None:
     me = await market.person()
     await endpoint(market, me)
     for _ in range(5):

@@ -78,7 +78,7 @@ def test_transparent_pixels_become_white() -> None:
     assert shown.getpixel((32, 32)) == (255, 255, 255)
 
 
-def test_nothing_but_pixels_leaves_the_machine() -> None:
+def test_only_pixels_leave_the_machine() -> None:
     exif = Image.Exif()
     exif[0x010F] = "Secret Camera"
     exif[0x0112] = 6
@@ -140,7 +140,7 @@ def test_each_way_to_be_no_good_has_its_code(data: bytes, code: Code) -> None:
     assert refusal(data) is code
 
 
-def test_a_jpeg_that_says_it_is_huge_is_refused_before_it_is_decoded() -> None:
+def test_a_jpeg_with_a_huge_declared_size_is_refused_before_it_is_decoded() -> None:
     at = JPEG.index(b"\xff\xc0")
     huge = JPEG[: at + 5] + struct.pack(">HH", 60_000, 60_000) + JPEG[at + 9 :]
     assert refusal(huge) is Code.PHOTO_TOO_MANY_PIXELS
@@ -198,7 +198,7 @@ async def test_a_file_that_is_too_large_is_not_looked_at() -> None:
     photos.close()
 
 
-async def test_so_many_photos_wait_and_no_more() -> None:
+async def test_the_waiting_photos_are_bounded() -> None:
     photos = Photos(PhotoLimits(), waiting_max=3)
     outcomes = await asyncio.gather(*(photos.read(JPEG) for _ in range(8)), return_exceptions=True)
     refused = [outcome.code for outcome in outcomes if isinstance(outcome, MarketError)]

@@ -83,7 +83,7 @@ def pairs_alike(several: Sequence[Likeness]) -> set[tuple[int, int]]:
     }
 
 
-def test_different_photos_are_told_apart() -> None:
+def test_different_photos_are_distinguished() -> None:
     alike = pairs_alike([of(seed) for seed in range(PHOTOS)])
     assert alike == {(seed, seed) for seed in range(PHOTOS)}
 
@@ -115,7 +115,7 @@ def test_a_copy_is_known(copy: str) -> None:
     assert missed == []
 
 
-def test_any_slight_crop_is_known_resized_and_compressed_too() -> None:
+def test_any_slight_crop_is_known_resized_and_compressed_as_well() -> None:
     random = Random(1)
     missed = []
     for seed in range(COPIED * 5 // 2):
@@ -140,9 +140,7 @@ SIDES = ("left", "top", "right", "bottom")
 @pytest.mark.parametrize("make", [natural, scene])
 @pytest.mark.parametrize("side", range(4), ids=SIDES)
 @pytest.mark.parametrize("share", brief([0.12, 0.06, 0.08, 0.1]))
-def test_a_crop_on_one_side_is_known_whichever_came_first(
-    make: Make, side: int, share: float
-) -> None:
+def test_a_crop_on_one_side_is_known_in_either_order(make: Make, side: int, share: float) -> None:
     known = 0
     for seed in range(BOTH_WAYS):
         part = cropped(photo(seed, make), *(share if each == side else 0 for each in range(4)))
@@ -164,7 +162,7 @@ FRAMES = {
 
 @pytest.mark.parametrize("make", [natural, scene])
 @pytest.mark.parametrize("frame", brief(FRAMES, 3))
-def test_a_frame_of_one_colour_changes_nothing_whichever_came_first(make: Make, frame: str) -> None:
+def test_a_frame_of_one_colour_changes_nothing_in_either_order(make: Make, frame: str) -> None:
     known = 0
     for seed in range(BOTH_WAYS):
         copy = resized(FRAMES[frame](photo(seed, make)), 0.8, 0.8)
@@ -174,7 +172,7 @@ def test_a_frame_of_one_colour_changes_nothing_whichever_came_first(make: Make, 
 
 
 @pytest.mark.long
-def test_different_photos_in_like_frames_are_told_apart() -> None:
+def test_different_photos_in_similar_frames_are_distinguished() -> None:
     several = [
         seen(framed(photo(seed, make), 0.2, "white"))
         for make in (natural, scene)
@@ -196,7 +194,7 @@ def test_a_plain_sky_is_no_frame_to_rely_on() -> None:
     assert are_alike(seen(picture), seen(faded))
 
 
-def test_pictures_of_nothing_are_all_alike_and_like_no_photo() -> None:
+def test_empty_pictures_are_alike_and_like_no_photo() -> None:
     plain = [seen(Image.new("RGB", (320, 240), colour)) for colour in ("red", "white", "#123456")]
     assert all(are_alike(one, other) for one in plain for other in plain)
     assert not any(are_alike(plain[0], of(seed)) for seed in range(COPIED))
@@ -209,7 +207,7 @@ def test_a_print_fits_a_column_and_its_bands_are_all_of_it() -> None:
         assert sum(value << 16 * band for band, value in enumerate(bands(bits))) == bits
 
 
-def test_so_many_values_of_a_band_are_looked_up_and_no_more() -> None:
+def test_the_looked_up_values_of_a_band_are_bounded() -> None:
     for probe in of(1).probes:
         values_of_bands = probe.band_values()
         assert len(values_of_bands) == BANDS

@@ -591,7 +591,7 @@ async def test_an_address_is_not_flooded_with_letters(recovery: Recovery, token:
 
 
 @pytest.mark.both_engines
-async def test_a_logout_bites_at_once_and_here_alone(market: Market, token: str) -> None:
+async def test_a_logout_takes_effect_immediately_and_only_here(market: Market, token: str) -> None:
     other = (await market.accounts.login(email=EMAIL, password="long enough")).token
     await market.accounts.logout(await caller(market, token))
     assert await refused(market, token)
@@ -652,7 +652,7 @@ async def test_of_thirty_guesses_at_once_ten_are_looked_at(market: Market, token
     assert codes.count(Code.TOO_MANY_ATTEMPTS) == 20
 
 
-async def test_a_login_that_succeeds_starts_the_count_anew(market: Market, token: str) -> None:
+async def test_a_successful_login_resets_the_count(market: Market, token: str) -> None:
     login = market.accounts.login
     for _ in range(3):
         for _ in range(9):

@@ -311,7 +311,7 @@ async def test_a_comparison_with_many_devices_is_kept_for_a_moment(market: Marke
     assert market.dispatch.devices.lacks(needs) is not found
 
 
-async def test_it_is_known_whether_any_device_has_the_reputation(market: Market) -> None:
+async def test_it_is_known_whether_a_device_has_the_required_reputation(market: Market) -> None:
     needs = Needs(Resources(), "script", min_reputation=950_000)
     found = market.dispatch.devices.lacks(needs)
     assert found is not None

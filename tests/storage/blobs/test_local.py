@@ -328,7 +328,7 @@ async def test_a_file_that_a_thread_still_writes_is_closed_behind_it(
     await blobs.finish(upload, [])
 
 
-async def test_without_room_nothing_is_taken(tmp_path: Path) -> None:
+async def test_without_room_no_bytes_are_stored(tmp_path: Path) -> None:
     blobs = LocalBlobs(tmp_path / "work", reserve_bytes=2**60)
     with pytest.raises(FullError):
         await send(blobs, upload_of(CONTENT), CONTENT)

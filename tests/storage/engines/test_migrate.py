@@ -203,7 +203,7 @@ async def test_reasons_of_failures_are_separated_from_results(
     await store.close()
 
 
-async def test_earlier_transfers_are_told_apart_and_stay_unchangeable(
+async def test_earlier_transfers_are_distinguished_and_stay_unchangeable(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = migrate.migrations(engine_of(empty_url))
@@ -330,7 +330,7 @@ async def test_the_database_of_an_earlier_program_gets_the_schema_of_a_fresh_one
 
 
 @pytest.mark.parametrize("version", [12, 39])
-async def test_a_database_between_the_joined_steps_is_left_alone(
+async def test_a_database_between_the_joined_steps_is_not_changed(
     empty_url: str, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version <= RELEASED]
@@ -471,7 +471,7 @@ async def test_ten_that_start_at_once_migrate_once(empty_url: str) -> None:
         await store.close()
 
 
-async def test_a_database_from_a_newer_program_is_left_alone(empty_url: str) -> None:
+async def test_a_database_from_a_newer_program_is_not_changed(empty_url: str) -> None:
     store = await open_store(empty_url)
 
     async def grow(tx: Transaction) -> None:

@@ -29,7 +29,7 @@ async def count(tx: Transaction) -> int:
     return found or 0
 
 
-async def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "proxyd.db"
     store = await open_store(f"sqlite:///{path}")
     await store.close()

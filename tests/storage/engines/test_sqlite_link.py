@@ -250,7 +250,7 @@ async def test_two_signs_of_life_within_a_second_are_two(pair: tuple[Member, Mem
     assert len(set(known)) == 21
 
 
-async def test_a_node_that_was_declared_dead_is_told_and_registers_anew(
+async def test_a_node_that_was_declared_dead_is_notified_and_registers_again(
     pair: tuple[Member, Member],
 ) -> None:
     first, second = pair
@@ -263,7 +263,7 @@ async def test_a_node_that_was_declared_dead_is_told_and_registers_anew(
     await until(lambda: first.heard == second.heard == ["to all"])
 
 
-async def test_a_node_whose_folder_was_removed_makes_it_anew_and_is_not_taken_for_dead(
+async def test_a_node_whose_folder_was_removed_makes_it_again_and_is_not_taken_for_dead(
     pair: tuple[Member, Member], path: Path
 ) -> None:
     first, second = pair
@@ -475,7 +475,7 @@ async def test_a_file_that_another_process_is_opening_is_waited_for(
     await (await second).close()
 
 
-async def test_a_file_that_another_process_opens_for_ever_is_not_opened(path: Path) -> None:
+async def test_a_file_that_another_process_keeps_opening_is_not_opened(path: Path) -> None:
     folder = NodeFolder(path)
     folder.make()
     first = folder.open_lock("open")
@@ -507,7 +507,7 @@ async def test_no_unit_fails_beside_processes_that_write_all_the_time(
     await copy.close()
 
 
-async def test_a_folder_that_cannot_be_made_is_told(path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_is_reported(path: Path) -> None:
     Path(f"{path}.nodes").touch()
     with pytest.raises(CannotOpenError, match="nodes"):
         await open_store(f"sqlite:///{path}", is_shared=True)

@@ -45,7 +45,7 @@ async def test_an_exception_rolls_the_unit_back_and_reaches_the_caller(store: St
     assert await store.read(names) == []
 
 
-async def test_units_of_one_group_stand_or_fall_alone(store: Store) -> None:
+async def test_units_of_one_group_commit_or_fail_separately(store: Store) -> None:
     await store.write(make_table)
     outcomes = await asyncio.gather(
         *(

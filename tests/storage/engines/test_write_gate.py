@@ -107,7 +107,7 @@ def test_a_waiter_behind_many_writers_takes_none_for_a_hung_one(
     assert caplog.messages == []
 
 
-def test_one_that_was_passed_takes_turns_with_the_others_again(folder: NodeFolder) -> None:
+def test_a_passed_waiter_takes_turns_with_the_others_again(folder: NodeFolder) -> None:
     slow, other = WriteGate.of_members(folder), WriteGate.of_members(folder)
     other.patience_seconds = 0.01
     with slow.entered():
@@ -183,7 +183,7 @@ def test_a_program_beside_the_processes_takes_turns_and_makes_no_files(
     guest.close()
 
 
-def test_a_gate_of_which_half_cannot_be_opened_leaves_nothing_open(folder: NodeFolder) -> None:
+def test_a_half_opened_gate_is_closed(folder: NodeFolder) -> None:
     (folder.path / "next").touch()
     (folder.path / "turn").mkdir()
     with pytest.raises(IsADirectoryError):

@@ -60,7 +60,7 @@ def test_the_beginning_and_the_end_are_kept(tmp_path: Path) -> None:
     assert files.read(ONE, "err", 0, 10) == Part(0, b"", 0)
 
 
-def test_a_log_is_its_owners_alone_and_can_be_removed(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_a_log_and_remove_it(tmp_path: Path) -> None:
     files = small_files(tmp_path / "logs", keep_bytes=KEEP)
     files.write(ONE, "out", 0, b"first")
     files.write(TWO, "out", 0, b"second")
