@@ -1,4 +1,4 @@
-"""How much one user or device may have open at once: what costs nothing must not grow for ever."""
+"""Limits on the open things of one user or device: free things must not grow without a bound."""
 
 from msgspec import Struct
 

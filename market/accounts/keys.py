@@ -212,7 +212,7 @@ class ApiKeys:
         return await self.one(user_id, key_id)
 
     async def revoke(self, user_id: str, key_id: str) -> None:
-        """End a key at once; one that has ended stays as it is.
+        """End a key immediately; a key that has ended stays unchanged.
 
         Raises:
             MarketError: `key_not_found`.
@@ -472,7 +472,7 @@ async def _warn(tx: Transaction, context: Context) -> int:
     now = context.now()
     told = 0
     for row in await queries.expiring(tx, now=now, before=now + WARNED_SECONDS, limit=TOLD_MAX):
-        assert row.expires_at is not None  # noqa: S101 - what the query asks for
+        assert row.expires_at is not None  # noqa: S101 - the query selects these
         if not await queries.note_expiry_told(tx, row.id):
             continue
         data = KeyExpiring(row.id, row.name, timestamp(row.expires_at))

@@ -103,8 +103,8 @@ class ReferralState(StrEnum):
 class Referred(Struct, frozen=True):
     """User that registered by a user's code: the time (UTC seconds), and the bonus for it.
 
-    The identity of the newcomer is not shown. `bonus` is in micro-credits, and is paid where the
-    state says so.
+    The identity of the newcomer is not shown. `bonus` is in micro-credits, and is paid if the
+    state is `PAID`.
     """
 
     created_at: int
@@ -160,7 +160,7 @@ class Referrals:
     ) -> Applied:
         """Apply another user's code, and return the caller's bonus.
 
-        When it is paid is a forecast: of many applications at once, the last may be paid later.
+        The time of payment is a forecast: many simultaneous applications can delay the last one.
 
         Raises:
             MarketError: `invalid_field`, `referral_code_not_found`, `own_referral_code`,
@@ -359,7 +359,7 @@ async def _pay(
         Movement(house, referred, referral.referred_bonus),
     )
     key = f"referral:{referral.user_id}"
-    # The reference does not tell one of the two who the other is.
+    # The reference does not reveal one of the two to the other.
     reference = str(TransferKind.REFERRAL)
     transfer = Transfer(
         transfer_id, key, TransferKind.REFERRAL, reference, Currency.CREDIT, movements, now

@@ -58,7 +58,7 @@ class LimitsChange(Struct, frozen=True):
 
 
 class Spender(Struct, frozen=True):
-    """A key that pays; how much it may is read when it does, as the owner says by then."""
+    """Key that pays; its limits are read at the payment, so later changes by the owner count."""
 
     key_id: str
     user_id: str

@@ -119,7 +119,7 @@ def model_slots(
 
 
 def _busy(reason: Busy) -> ModelError:
-    """Return, and log, that too many calls are made at once; that is no fault of the server."""
+    """Return and log the error of too many simultaneous calls, which is no fault of the server."""
     text = BUSY[reason]
     _logger.warning("the model was not asked: %s", text)
     return ModelError(text, is_final=True)

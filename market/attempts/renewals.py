@@ -42,7 +42,7 @@ class Renewals:
         self._unwritten[job_id, attempt] = before._replace(renewed_at=self._now())
 
     def name(self, job_id: str, attempt: int, phase: str | None, progress: float | None) -> None:
-        """Note that a device says that it holds an attempt, and how far it is."""
+        """Buffer a device's report that it holds an attempt, with its progress."""
         self._unwritten[job_id, attempt] = RenewalRow(
             job_id, attempt, self._now(), is_named=True, phase=phase, progress=progress
         )

@@ -61,8 +61,8 @@ class Grant(Struct, frozen=True):
     without a password while it is active, each behind the index of its port; `pending` are those
     that will once a client comes from them with the password.
 
-    It was bought by `user_id` for `price_per_gb` micro-USD. `exit` is what the buyer wants of an
-    exit unless a client says otherwise, as `exit_wishes.canonical` writes it; "" to leave directly.
+    It was bought by `user_id` for `price_per_gb` micro-USD. `exit` has the buyer's wishes
+    unless a client sends others, as `exit_wishes.canonical` writes them; "" to leave directly.
     """
 
     session_id: str

@@ -114,7 +114,7 @@ class UsageHistory:
 
     Args:
         context: the store and the time.
-        leases: says which node this is.
+        leases: knows the identifier of this node.
         traffic: the live counters.
         rolled_max_rows: how many hours one transaction adds up.
     """

@@ -1,7 +1,7 @@
-"""Questions to the store that come from many at once: those that wait go together, in one read.
+"""Simultaneous requests to the store: the waiting ones go together, in one read.
 
-A thousand devices that come back in the same second ask the same thing, each of itself. One by one,
-each would take its turn at the store, and the last would wait for longer than anybody does.
+A thousand devices that return in the same second cause the same query, each for itself. One by one,
+each would take its turn at the store, and the last request would time out.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
-# Reads under way at once: while one waits for the store another one's answers are worked on.
+# Simultaneous reads: while one waits for the store, the rows of another one are processed.
 READS_MAX = 2
-GATHERED_KEYS = 16  # that wait before another read is worth it
+GATHERED_KEYS = 16  # waiting keys that justify another read
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

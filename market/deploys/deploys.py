@@ -360,7 +360,7 @@ class Deploys:
         receipt: Receipt[DeployRow] | None,
         spender: Spender | None,
     ) -> None:
-        """Add a deploy that says what its replicas run."""
+        """Add a deploy with a template."""
         deploy = deploy._replace(image=template.image or None)
         whole = deploy.duration_hrs * HOUR_SECONDS
         spec_of(template, deploy.job_type, whole)

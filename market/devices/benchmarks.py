@@ -120,13 +120,13 @@ class Benchmarks:
     def begin(
         self, device_id: str, *, cores: int, memory_bytes: int, is_short: bool = False
     ) -> Step:
-        """Return the first task for a device; one that it had before is forgotten.
+        """Return the first task for a device; an earlier task is dropped.
 
         Args:
-            device_id: which.
-            cores: how many it says that it has.
-            memory_bytes: how much it says that it can fill.
-            is_short: whether only its cores are tried, between jobs.
+            device_id: the device.
+            cores: the number of cores that it reports.
+            memory_bytes: the bytes that it reports to be able to fill.
+            is_short: whether only its cores are tested, between jobs.
 
         Raises:
             MarketError: `too_many_attempts`.

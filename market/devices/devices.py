@@ -150,7 +150,7 @@ class Devices:
 
         Args:
             user_id: whose device.
-            name: its label, and its host name until it says another.
+            name: its label, and its host name until it reports another.
             device_type: desktop, mini_pc, server or phone.
             min_price_usd: micro-USD per hour below which it is not offered work.
             maker: the login or API key that makes it; one that has ended makes none.
@@ -444,7 +444,7 @@ async def _create(
 async def revoke_device(
     tx: Transaction, context: Context, device_id: str, user_id: str, now: int
 ) -> str | None:
-    """Revoke a token, tell its owner unless it was, and return its hash; None when not theirs."""
+    """Revoke a token, notify its owner once, and return its hash; None for another user's."""
     await queries.lock(tx, device_id)
     is_first = not await queries.is_revoked(tx, device_id)
     revoked = await queries.revoke(tx, device_id=device_id, user_id=user_id, now=now)
@@ -459,7 +459,7 @@ async def revoke_device(
 async def _write(
     tx: Transaction, context: Context, devices: Sequence[DeviceRow], only_newer: bool
 ) -> None:
-    """Write reports down, and tell owners which of the devices have come, or left."""
+    """Store reports, and notify owners of the devices that have come or left."""
     await queries.write_reports(tx, devices, only_newer=only_newer)
     device_ids, since = [device.id for device in devices], context.now() - ONLINE_SECONDS
     news = [

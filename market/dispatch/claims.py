@@ -27,7 +27,7 @@ from storage.engines.store import Transaction
 
 # More would not make a pair cheaper, and the first of them waits for the last.
 BATCH_MAX_PAIRS = 100
-# Transactions under way at once: while one waits for the disk the other is worked on.
+# Simultaneous transactions: while one waits for the disk, the other is processed.
 WRITERS_MAX = 2
 GATHERED_PAIRS = 16  # that wait before another one is worth it
 

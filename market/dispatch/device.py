@@ -83,7 +83,7 @@ _State = TypeVar("_State", Knowledge, Presence)
 
 def moved(before: _State, after: _State) -> _State:
     """Return the next state. An arrow must lead to it."""
-    assert after in TRANSITIONS[before]  # noqa: S101 - half a device helps nobody
+    assert after in TRANSITIONS[before]  # noqa: S101 - a wrong transition is a defect
     return after
 
 
@@ -266,9 +266,9 @@ class AskingDevice:
 
     `offer`, `owner` and `network` are those of the request that came last. `whole` is everything
     that it lends: the capacity of its last request in which it held nothing.
-    `reputation` is as it was last looked up, in millionths; `is_proven` says that it has done
-    enough jobs well. `benchmark_at` is the time of its last benchmark here, or of
-    the last look that found a recent benchmark.
+    `reputation` is the last value that was looked up, in millionths; `is_proven`: it has completed
+    enough jobs. `benchmark_at` is the time of its last benchmark here, or of the last look that
+    found a recent benchmark.
     """
 
     __slots__ = (

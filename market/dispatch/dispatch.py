@@ -116,7 +116,7 @@ class Dispatch:
         return self.devices.held.total
 
     def drain(self) -> None:
-        """Answer every held request at once, and hold no more."""
+        """Answer every held request immediately, and hold no more."""
         self._is_draining = True
         self.lookups.drain()
         self._wake(self.devices)

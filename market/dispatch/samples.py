@@ -283,7 +283,7 @@ class Samples:
         )
         await queries.insert(tx, sample)
         started = await claim_queries.start(tx, [PairRow(row.id, device_id, 0)], now=row.created_at)
-        assert started == [row.id]  # noqa: S101 - nobody else knows of it
+        assert started == [row.id]  # noqa: S101 - no other transaction knows it
         (given,) = await claim_queries.given(tx, started)
         await record_all(tx, self._context, [accepted(given)])
         return given

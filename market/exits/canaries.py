@@ -38,7 +38,7 @@ class ExitCanaries:
 
     Args:
         context: the store, identifiers and the time.
-        exits: tell those who watch.
+        exits: notify watchers.
     """
 
     def __init__(self, context: Context, exits: Exits) -> None:

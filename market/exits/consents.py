@@ -266,7 +266,7 @@ class Exits:
     def watch(self, changed: Callable[[str], None]) -> None:
         """Register `changed` for each device whose permission is reduced or changed.
 
-        It is called when that is written down. `current` says what the device may do then.
+        The call comes after the commit. Then `current` returns the device's permission.
         """
         self._watchers.append(changed)
 

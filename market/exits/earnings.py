@@ -96,7 +96,7 @@ class ExitAdvances:
             after = sessions[-1]
 
     async def _advance_some(self, session_ids: Sequence[str]) -> int:
-        """Post for some sessions at once, and one by one if that fails."""
+        """Post for some sessions together, and one by one if that fails."""
         try:
             return await self._advance(session_ids)
         except UnavailableError:

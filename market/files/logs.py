@@ -178,7 +178,7 @@ Event = Began | Wrote | Cut | Idle | Over
 
 
 class LogPart(Struct, frozen=True):
-    """Bytes of a stream of an attempt, of `size` so far; `is_over` says that no more will come."""
+    """Bytes of a stream of an attempt, of `size` so far; `is_over`: no more bytes follow."""
 
     attempt: int
     offset: int

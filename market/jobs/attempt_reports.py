@@ -75,10 +75,10 @@ class AttemptReports:
 
     Args:
         context: the store and the time.
-        devices: hear that a device is alive.
+        devices: are notified that a device is alive.
         jobs: take back what a device has forgotten.
         renewals: remember signs of life.
-        logs: hear that one begins.
+        logs: are notified of the beginning of a log.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
             clock that cannot be set.
     """

@@ -69,7 +69,7 @@ def comparison_of(text: str) -> Comparison:
     """Return the comparison that `bytes`, `json` or `numbers:1e-6` names.
 
     Raises:
-        ValueError: it names none; the message says what may be written.
+        ValueError: the text names none; the message has the valid forms.
     """
     if text in (BYTES, JSON):
         return Comparison(text)

@@ -121,7 +121,7 @@ async def begin(
     tx: Transaction, copying: Copying, job_ids: Sequence[str], review_seconds: int
 ) -> None:
     """Make one group of copies from new jobs, which this transaction has posted."""
-    assert len(job_ids) == copying.copies  # noqa: S101 - whoever puts them up makes so many
+    assert len(job_ids) == copying.copies  # noqa: S101 - the caller makes this number
     group = GroupRow(
         id=job_ids[0],
         copies=copying.copies,
@@ -297,7 +297,7 @@ async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int)
         now: UTC seconds.
     """
     group = await queries.find(tx, group_id)
-    assert group is not None  # noqa: S101 - whoever calls has locked it
+    assert group is not None  # noqa: S101 - the caller has locked it
     copies = await queries.copies(tx, group_id)
     done = [copy for copy in copies if copy.status == JobStatus.COMPLETED]
     failed = [copy.job_id for copy in copies if copy.status == JobStatus.FAILED]

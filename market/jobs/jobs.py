@@ -101,7 +101,7 @@ class Owned(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """A job for the device that runs it; of a replica, what its deploy says is to run.
+    """Job for the device that runs it; for a replica with the image and command of its deploy.
 
     `spec` has the job's secrets.
     """
@@ -386,7 +386,7 @@ class Jobs:
             self._replica_changed(job)
 
     async def end_unreadable(self, job_id: str) -> None:
-        """Cancel a job whose secrets cannot be read any more, and tell its buyer why.
+        """Cancel a job whose secrets cannot be read any more, and give its buyer the reason.
 
         The service has another key now, and no device could do what the buyer wants. Where there
         may be other daemons nothing is ended: it may be this one alone that has another key.

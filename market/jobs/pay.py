@@ -64,9 +64,9 @@ def share(
 ) -> int:
     """Return the price of the elapsed part of a job's estimated time, since work began.
 
-    No more than the job may take, with its grace: its device may tell later that this was over, or
-    be late with all that it tells because the service was away. Nor more than attempts have left
-    that were paid for `paid_seconds` before.
+    At most the job's time limit, with its grace: its device can report late that the time was over,
+    or report everything late because the service was away. And at most the rest after earlier
+    attempts, which were paid for `paid_seconds`.
     """
     if began is None:
         return 0

@@ -1,6 +1,6 @@
-"""Postings: jobs as their buyers put them up, with the holds of their prices.
+"""Postings: new jobs of buyers, with the holds of their prices.
 
-Nothing here waits for anybody: a posting is checked, and is there in one transaction, or is not.
+A posting never waits: it is checked, and then stored in one transaction, or not at all.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -97,7 +97,7 @@ class Order(Struct, frozen=True):
 
 
 def check(new: NewJob) -> None:
-    """Check what a buyer says of a new job.
+    """Check the fields of a buyer's new job.
 
     Raises:
         MarketError: `invalid_field`.

@@ -107,7 +107,7 @@ def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> 
 
 
 class Specs:
-    """Stores what jobs run, and tells it.
+    """Store of the payloads and needs of jobs.
 
     Args:
         sealing: encrypts secrets.

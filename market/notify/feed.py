@@ -30,8 +30,7 @@ from storage.events.events import EventRow
 
 # Of one login: tabs of a browser share one stream, and so do programs with any sense.
 STREAMS_PER_LOGIN_MAX = 4
-# For how much longer than its identifier says an event may take to be committed. Units of work have
-# time limits of seconds.
+# Longest time from an event's identifier to its commit. Units of work have time limits of seconds.
 OVERLAP_SECONDS = 30
 RETENTION_SECONDS = 30 * 86_400
 # Sessions with a frame that waits for a reader.
@@ -50,7 +49,7 @@ _logger = logging.getLogger("events")
 
 
 class EventFeedTerms(Struct, frozen=True):
-    """How many may follow at once, of all logins together; may be replaced."""
+    """Limit of simultaneous followers of all logins; may be replaced."""
 
     streams: int = 500
 

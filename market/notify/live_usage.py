@@ -47,7 +47,7 @@ class UsageFrame(Struct, frozen=True):
 
 
 class Shown(NamedTuple):
-    """A frame, whose session it is of, and whether it says anything new."""
+    """Frame, the user of its session, and whether it has news."""
 
     user_id: str
     frame: UsageFrame

@@ -590,9 +590,9 @@ def shown_secret(secret: bytes) -> str:
 
 
 def checked_url(url: str, terms: WebhookTerms) -> str:
-    """Return a URL that something may be sent to, as far as its text says.
+    """Return a URL whose text is a permitted target.
 
-    Where its name leads is judged whenever it is dialled.
+    The address of its name is checked at each connection.
 
     Raises:
         MarketError: `invalid_field`.

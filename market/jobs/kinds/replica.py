@@ -137,8 +137,8 @@ class Replica(Scripted):
     async def _may_run_again(self, drawn: Drawn, ending: Ending) -> bool:
         """Return whether the same owner's devices may have the replica again, after a while.
 
-        They may if it is a service that had been ready there, or that ended well, if too early:
-        nothing says that they cannot run it.
+        They may if the service had been ready there, or ended well but too early: this is no sign
+        that they cannot run it.
         """
         if not self._serves() or ending.kind is FailureKind.REFUSED:
             return False
