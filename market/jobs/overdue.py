@@ -23,7 +23,7 @@ from storage.engines.store import Transaction
 SILENCE_SECONDS = 600
 QUIET_SECONDS = ONLINE_SECONDS  # a device that is not online may have abandoned its job
 LOOK_MAX_ATTEMPTS = 10_000
-# of each kind in one look, because each needs a transaction; another look follows
+# Of each kind in one look: each attempt needs a transaction, and another look follows.
 END_MAX_ATTEMPTS = 100
 # Most seconds that count between two looks. A longer gap means that the daemon did not look: it
 # hung, or another daemon looked.

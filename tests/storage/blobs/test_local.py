@@ -180,7 +180,7 @@ async def test_a_short_or_different_file_is_not_stored(blobs: LocalBlobs, tmp_pa
     await send(blobs, upload, CONTENT[:-1])
     with pytest.raises(MismatchError, match=f"{len(CONTENT) - 1} of {len(CONTENT)} bytes"):
         await blobs.finish(upload, [])
-    # the stored bytes stay, so that the upload can continue
+    # The stored bytes stay, so that the upload can continue
     await send(blobs, upload, b"x", len(CONTENT) - 1)
     with pytest.raises(MismatchError, match="SHA-256"):
         await blobs.finish(upload, [])
