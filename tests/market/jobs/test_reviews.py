@@ -340,8 +340,8 @@ async def test_a_wallet_has_one_line_for_each_step_of_a_review(market: Market) -
 
 
 HARM = {
-    "what the house keeps": "UPDATE accounts SET balance = balance + 1 WHERE kind = 'review' "
-    "AND currency = 'credit'",
+    "the house's money in review": "UPDATE accounts SET balance = balance + 1 "
+    "WHERE kind = 'review' AND currency = 'credit'",
     "was paid for": "UPDATE holds SET amount = amount + 1 WHERE id LIKE 'review:%'",
     "that was decided": "UPDATE job_reviews SET state = 'upheld', resolved_at = 1",
     "open work": "UPDATE job_reviews SET state = 'expired', resolved_at = 1",
