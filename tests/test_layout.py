@@ -385,7 +385,7 @@ def test_each_test_file_has_its_module_or_an_entry() -> None:
     assert failures == []
 
 
-def test_no_entry_is_about_what_is_gone() -> None:
+def test_no_entry_is_about_a_removed_file() -> None:
     assert sorted(set(TESTED_IN) - set(MODULES)) == []
     assert sorted(set(ABOUT_SEVERAL) - set(TESTS)) == []
 

@@ -94,7 +94,7 @@ async def test_the_same_key_and_body_elsewhere_is_something_else(
     assert (answer.status, answer.code) == (400, "idempotency_key_reused")
 
 
-async def test_a_commit_with_an_unknown_outcome_is_repeated_by_the_daemon(
+async def test_work_of_unknown_outcome_is_asked_again_by_the_daemon(
     service: Service, buyer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A switchover of the database loses the answer to a commit now and then."""
@@ -161,7 +161,7 @@ async def test_an_answer_is_remembered_for_a_day(service: Service, buyer: Person
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256])
-async def test_an_invalid_key_is_refused(service: Service, buyer: Person, key: str) -> None:
+async def test_a_text_that_is_no_key_is_refused(service: Service, buyer: Person, key: str) -> None:
     answer = await ask(service, buyer, "/api/bandwidth/create", key)
     assert (answer.status, answer.code, answer.field) == (
         400,
@@ -203,7 +203,7 @@ async def test_registering_again_with_the_same_key_is_answered_as_the_first_time
     assert caplog.text.count("/verify?token=") == 1
 
 
-async def test_a_failed_registration_is_done_at_its_repetition(
+async def test_a_registration_that_failed_is_done_when_it_is_asked_again(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def rename(tx: Transaction, old: str, new: str) -> None:
@@ -222,7 +222,7 @@ async def test_a_failed_registration_is_done_at_its_repetition(
     assert caplog.text.count("/verify?token=") == 1
 
 
-async def test_ten_simultaneous_registrations_with_one_key_get_the_same_reply(
+async def test_ten_concurrent_registrations_with_one_key_get_the_same_answer(
     service: Service,
 ) -> None:
     answers = await asyncio.gather(*(register(service, "a") for _ in range(10)))
@@ -240,7 +240,7 @@ async def test_a_registration_with_another_key_or_body_is_another(service: Servi
     assert (await register(service, "")).field == "Idempotency-Key"
 
 
-async def test_the_stored_reply_gives_no_way_to_try_passwords(service: Service) -> None:
+async def test_nothing_that_is_stored_lets_a_password_be_tried(service: Service) -> None:
     token = (await register(service, "a")).body["token"]
 
     async def kept(tx: Transaction) -> list[tuple[str, str]]:
@@ -266,7 +266,7 @@ async def test_a_referral_code_is_applied_once(service: Service, buyer: Person) 
     assert (await ask(service, buyer, path, "b", body)).code == "referral_already_applied"
 
 
-async def test_the_reply_to_one_api_key_is_not_given_to_another(
+async def test_an_answer_to_one_api_key_is_not_for_another_one(
     service: Service, buyer: Person
 ) -> None:
     keys = []

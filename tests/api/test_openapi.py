@@ -82,7 +82,7 @@ async def test_every_refusal_has_an_example_of_its_schema(
                     assert example["value"]["error"]["code"] == word
 
 
-async def test_every_example_of_a_request_works(document: dict[str, Any]) -> None:
+async def test_every_example_of_a_request_is_one_that_works(document: dict[str, Any]) -> None:
     examples = [
         operation["requestBody"]["content"]["application/json"]["example"]
         for operations in document["paths"].values()
@@ -100,7 +100,7 @@ async def test_an_example_that_no_route_reads_would_be_found(service: Service) -
         Decoder(route.body).decode(msgspec.json.encode(route.example))
 
 
-async def test_credentials_are_declared_for_the_routes_that_need_them(
+async def test_credentials_are_declared_where_they_are_asked_for(
     document: dict[str, Any],
 ) -> None:
     assert document["paths"]["/auth/me"]["get"]["security"] == [
@@ -223,7 +223,7 @@ async def test_every_event_is_declared_as_a_webhook_of_its_own_shape(
             jsonschema.validate({**event, "data": {}}, whole)
 
 
-async def test_the_names_of_schemas_are_unchanged(
+async def test_the_names_of_schemas_are_those_of_before_the_folders(
     document: dict[str, Any],
 ) -> None:
     """Two types of one name have a module in their names; programs generated from them know it."""

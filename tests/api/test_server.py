@@ -273,14 +273,16 @@ async def test_broken_bytes_after_a_good_request_end_the_connection(service: Ser
     writer.close()
 
 
-async def test_http_1_0_is_spoken_as_well(service: Service) -> None:
+async def test_http_1_0_is_spoken(service: Service) -> None:
     answered = await exchange(service, b"GET /healthz HTTP/1.0\r\n\r\n")
     assert answered.startswith(b"HTTP/1.0 200 ")
     assert answered.endswith(b'{"ok":true,"service":"proxyd"}\n')
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/auth/me", "/openapi.json"])
-async def test_an_answer_is_one_line_with_its_success_first(service: Service, path: str) -> None:
+async def test_an_answer_is_a_line_that_says_first_whether_it_went_well(
+    service: Service, path: str
+) -> None:
     async with service.http.get(service.url + path) as answer:
         body = await answer.read()
     assert body.endswith(b"}\n")
@@ -303,7 +305,7 @@ async def test_an_answer_is_one_line_with_its_success_first(service: Service, pa
         ({"Authorization": "Bearer " + "x" * 5_000}, "malformed, or was not issued"),
     ],
 )
-async def test_a_request_without_a_session_token_gets_the_exact_error(
+async def test_a_request_without_a_session_token_names_the_mistake(
     service: Service, headers: dict[str, str], words: str
 ) -> None:
     answer = await service.call("GET", "/auth/me", headers=headers)
@@ -311,7 +313,7 @@ async def test_a_request_without_a_session_token_gets_the_exact_error(
     assert words in answer.body["error"]["message"]
 
 
-async def test_an_old_session_token_gets_its_own_error(service: Service) -> None:
+async def test_a_request_with_an_old_session_token_is_told_apart(service: Service) -> None:
     person = await service.person()
     await service.call("POST", "/auth/logout", token=person.token)
     answer = await service.call("GET", "/auth/me", token=person.token)
@@ -332,7 +334,7 @@ async def test_an_old_session_token_gets_its_own_error(service: Service) -> None
         ({"X-Worker-Token": "x", "Authorization": "Bearer x"}, "was not issued by this service"),
     ],
 )
-async def test_a_request_without_a_worker_token_gets_the_exact_error(
+async def test_a_request_without_a_worker_token_names_the_mistake(
     service: Service, headers: dict[str, str], words: str
 ) -> None:
     answer = await service.call("POST", "/api/worker/offline", headers=headers)
@@ -349,7 +351,7 @@ async def test_a_request_without_a_worker_token_gets_the_exact_error(
         ("GET", "/api/job", "There is nothing at this path; /docs lists the paths."),
     ],
 )
-async def test_a_wrong_path_or_method_gets_the_right_one_in_the_error(
+async def test_a_request_to_a_wrong_path_names_the_right_one(
     service: Service, method: str, path: str, words: str
 ) -> None:
     assert (await service.call(method, path)).body["error"]["message"] == words
@@ -367,7 +369,7 @@ async def test_a_request_in_single_bytes_is_a_request(service: Service) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/" + "x" * 9_000])
-async def test_overlong_requests_are_distinguished_from_malformed_ones(
+async def test_a_long_request_is_told_apart_from_a_malformed_one(
     service: Service, path: str
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
@@ -406,7 +408,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_tracebac
     assert SECRET not in str(lines)
 
 
-async def test_a_client_that_leaves_within_its_head_is_not_logged(
+async def test_a_client_that_leaves_in_the_middle_of_its_head_is_nothing_to_log(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -440,7 +442,7 @@ async def test_an_unknown_path_is_404_by_every_method(service: Service, method: 
         ("/api/bandwidth/end", {"POST"}),
     ],
 )
-async def test_another_method_is_405_with_the_allowed_ones(
+async def test_another_method_is_405_and_says_which_are_allowed(
     service: Service, path: str, allowed: set[str]
 ) -> None:
     for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - allowed:
@@ -460,7 +462,7 @@ async def test_head_answers_as_get_without_the_body(service: Service) -> None:
         assert head.headers["Content-Type"] == "application/json"
 
 
-async def test_head_sends_no_body_in_front_of_the_next_answer(service: Service) -> None:
+async def test_head_puts_nothing_in_the_way_of_the_next_answer(service: Service) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     writer.write(
         b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -604,7 +606,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for_forever(tmp_path: Pat
             assert await exchange(service, beginning) == b""
 
 
-async def test_the_longest_waiting_of_too_many_connections_makes_room(
+async def test_of_too_many_connections_the_one_that_waits_longest_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxyd.slices.api_connections_total", lambda *_: 3)
@@ -677,7 +679,7 @@ async def test_a_body_that_is_no_json_object_is_400(
     assert lines_of(caplog) == []
 
 
-async def test_u0000_is_refused_in_a_new_account_as_well(service: Service) -> None:
+async def test_u0000_is_refused_in_a_new_account(service: Service) -> None:
     for field in (b"username", b"email", b"password"):
         body = b'{"username": "ada", "email": "ada@example.com", "password": "long enough"'
         body += b', "%s": "ada\\u0000@example.com"}' % field
@@ -721,7 +723,7 @@ async def test_a_query_that_is_not_utf_8_is_400(service: Service, query: str) ->
         ),
     ],
 )
-async def test_without_its_store_every_route_reports_it(
+async def test_without_its_store_every_route_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str, path: str, body: Any
 ) -> None:
     async with running_in(tmp_path) as service:
@@ -756,7 +758,7 @@ async def test_a_mistake_in_the_program_is_500_without_detail(
     assert (await service.call("GET", "/healthz")).status == 200
 
 
-async def test_an_unexpected_error_while_a_token_is_read_is_500(
+async def test_a_mistake_while_a_token_is_read_is_500(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(_: str) -> None:
@@ -808,7 +810,7 @@ async def test_an_idle_connection_keeps_no_body(service: Service) -> None:
     await writer.wait_closed()
 
 
-async def test_private_replies_are_not_cached_and_no_browser_guesses_types(
+async def test_no_cache_keeps_private_answers_and_no_browser_guesses_types(
     service: Service,
 ) -> None:
     me = await service.person(usd="10")

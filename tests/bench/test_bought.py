@@ -53,7 +53,7 @@ def test_each_way_that_it_can_run_in_takes_part(
     assert list(bought.ways()) == expected
 
 
-def test_proxyd_here_can_be_asked() -> None:
+def test_proxyd_here_has_its_ways() -> None:
     assert PROXYD in bought.ways()
     assert not bought.is_compiled(bought.SWITCH_OFF)
 

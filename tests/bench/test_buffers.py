@@ -44,7 +44,7 @@ def test_they_are_put_back_after_a_failure(system: Path) -> None:
     assert buffers.present(system) == before
 
 
-def test_one_that_cannot_be_set_is_told_and_the_others_are_put_back(
+def test_a_limit_that_cannot_be_set_is_named_and_the_others_are_put_back(
     system: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = buffers.present(system)
@@ -114,7 +114,7 @@ def test_they_are_put_back_when_it_is_ended_by_a_signal(
     assert buffers.present(system) == before
 
 
-def test_a_signal_does_what_it_did_before_once_they_are_put_back(system: Path) -> None:
+def test_a_signal_has_its_earlier_handler_after_the_limits_are_put_back(system: Path) -> None:
     handlers = [signal.getsignal(number) for number in buffers.ENDING]
     with buffers.default(system):
         assert all(signal.getsignal(number) not in handlers for number in buffers.ENDING)

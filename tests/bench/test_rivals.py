@@ -20,6 +20,6 @@ def test_no_entry_is_no_server(text):
 
 
 @pytest.mark.parametrize("text", ["name", "name=", "=command", "a=/bin/a {config:/no/such/file}"])
-def test_what_cannot_be_read_is_told(text):
+def test_an_unreadable_entry_is_an_error(text):
     with pytest.raises(RivalError):
         named(text)

@@ -29,7 +29,7 @@ def test_each_runs_an_agent_and_opens_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_systemd_does_not_start_again_what_is_in_vain(path: Path) -> None:
+def test_systemd_does_not_start_a_hopeless_program_again(path: Path) -> None:
     assert IN_VAIN == WORKER_IN_VAIN
     assert f"RestartPreventExitStatus={IN_VAIN}\n" in path.read_text()
 

@@ -124,7 +124,7 @@ def test_the_same_sources_give_the_same_bytes(archive: Path, name: str, tmp_path
 @pytest.mark.parametrize(
     ("made", "file"), [("client", "proxyctl.pyz"), ("clusters", "proxyctl-clusters.pyz")]
 )
-def test_make_says_what_it_has_built(made: str, file: str, tmp_path: Path) -> None:
+def test_make_prints_the_files_that_it_has_built(made: str, file: str, tmp_path: Path) -> None:
     for folder in (CLIENT, CLUSTERS):
         shutil.copytree(folder, tmp_path / folder.name)
     shutil.copy(ROOT / "Makefile", tmp_path)
@@ -157,7 +157,7 @@ def test_it_runs_on_every_python_from_the_oldest_on(
 
 
 @pytest.mark.parametrize("version", [(2, 7), (3, 6), (3, 8)], ids=str)
-def test_a_python_that_is_too_old_is_told_so(archive: Path, version: tuple[int, int]) -> None:
+def test_a_python_that_is_too_old_is_refused(archive: Path, version: tuple[int, int]) -> None:
     found = pythons(version)
     if not found:
         pytest.skip(f"no Python {version[0]}.{version[1]} here")
@@ -214,7 +214,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 @cases("source", SOURCES)
-def test_a_module_is_read_by_the_oldest_python_and_imports_its_library_alone(source: Path) -> None:
+def test_a_module_is_read_by_the_oldest_python_and_imports_only_its_library(source: Path) -> None:
     # What the collector runs in the middle of it can make Python 3.11 lose count of its own depth.
     gc.disable()
     try:

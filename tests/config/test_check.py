@@ -38,7 +38,7 @@ def test_a_network_may_be_given(section: str, key: str, network: str) -> None:
 
 @cases(("section", "key"), NETWORKS)
 @cases("network", ["", "10.0.0.1/8", "10.0.0.0/33", "localhost", "10.0.0.0/8 "])
-def test_what_is_no_network_is_named(section: str, key: str, network: str) -> None:
+def test_a_text_that_is_no_network_is_named(section: str, key: str, network: str) -> None:
     (problem,) = problems(**{section: {key: [network]}})
     assert problem.startswith(f"{section}.{key}: ")
     assert repr(network) in problem or f"{network} has host bits set" in problem
@@ -78,7 +78,7 @@ def test_a_name_server_is_an_address_and_perhaps_a_port(server: str) -> None:
         "[2001:db8::53]:",
     ],
 )
-def test_what_is_no_name_server_is_named(server: str) -> None:
+def test_a_text_that_is_no_name_server_is_named(server: str) -> None:
     (problem,) = problems(egress={"nameservers": ["192.0.2.1", server]})
     assert problem.startswith("egress.nameservers: ")
     assert repr(server) in problem
@@ -106,7 +106,7 @@ def test_a_proxy_on_every_address_needs_a_host_to_dial(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["http://a", "a/b", "a b", "localhost:1080", "[::1]", "ä.example"])
-def test_what_buyers_dial_is_a_name_or_an_address(host: str) -> None:
+def test_the_address_that_buyers_dial_is_a_name_or_an_address(host: str) -> None:
     assert blamed(proxy={"public_host": host}) == ["proxy.public_host"]
 
 
@@ -143,7 +143,7 @@ def test_a_port_without_passwords_is_a_port_of_its_own() -> None:
     assert problems(proxy=elsewhere) == []
 
 
-def test_any_free_port_without_passwords_clashes_with_none() -> None:
+def test_any_free_port_without_passwords_clashes_with_no_other() -> None:
     assert problems(api={"port": 0}, proxy={"port": 0, "passwordless_ports": [0, 0]}) == []
 
 
@@ -188,7 +188,7 @@ def test_a_url_of_the_web_may_be_given(key: str, url: str) -> None:
 @cases(
     "url", ["api.example.com", "ftp://example.com", "https://", "https:/example.com", "//x", "http"]
 )
-def test_what_is_no_url_of_the_web_is_named(key: str, url: str) -> None:
+def test_a_text_that_is_no_url_of_the_web_is_named(key: str, url: str) -> None:
     (problem,) = problems(api={key: url})
     assert problem.startswith(f"api.{key}: expected a URL that starts with http:// or https://")
     assert repr(url) in problem
@@ -213,7 +213,7 @@ def test_a_database_of_postgresql_may_hold_everything() -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql://db/proxyd", "var/proxyd.db", "", "postgres://db/x"])
-def test_another_kind_of_database_is_told(url: str) -> None:
+def test_another_kind_of_database_is_refused(url: str) -> None:
     (problem,) = problems(storage={"url": url})
     assert problem.startswith("storage.url: expected sqlite:///path/to/file.db or postgresql://")
 
@@ -248,7 +248,7 @@ def test_a_signing_key_has_thirty_two_bytes() -> None:
     assert problem == "auth.signing_key: must have at least 32 bytes"
 
 
-def test_what_the_settings_accept_the_tokens_accept() -> None:
+def test_the_tokens_accept_each_value_that_the_settings_accept() -> None:
     assert SIGNING_KEY_MIN_BYTES == tokens.SIGNING_KEY_MIN_BYTES
 
 
@@ -268,14 +268,14 @@ def test_a_price_may_be_given(price: str) -> None:
     assert problems(market={DEFAULT: price, FLOOR: price}) == []
 
 
-def test_nothing_may_be_asked_for() -> None:
+def test_a_price_and_a_floor_of_zero_are_allowed() -> None:
     assert problems(market={DEFAULT: "0", FLOOR: "0"}) == []
 
 
 @pytest.mark.parametrize(
     "price", ["NaN", "sNaN", "Infinity", "-Infinity", "-0.1", "1000000.000001"]
 )
-def test_what_is_no_price_is_named(price: str) -> None:
+def test_a_number_that_is_no_price_is_named(price: str) -> None:
     (problem, *_) = problems(market={FLOOR: price})
     assert problem == f"market.{FLOOR}: expected an amount from 0 to 1000000, got {price}"
     assert f"market.{DEFAULT}: expected" in problems(market={DEFAULT: price})[0]
@@ -303,7 +303,7 @@ def test_the_default_price_is_not_below_the_floor() -> None:
 # --- all of them -------------------------------------------------------------------------------
 
 
-def test_every_contradiction_is_told_at_once() -> None:
+def test_every_contradiction_is_reported_at_once() -> None:
     assert blamed(
         api={"host": "localhost", "base_url": "x", "tls_cert": "c", "trusted_proxies": ["x"]},
         proxy={"host": "0.0.0.0"},
@@ -459,7 +459,7 @@ def test_a_known_network_is_in_a_country(known: dict[str, str], are_blamed: bool
 # --- samples -----------------------------------------------------------------------------------
 
 
-def test_samples_that_nobody_pays_for_or_that_pay_nothing_are_a_mistake() -> None:
+def test_samples_without_a_payer_or_a_price_are_a_mistake() -> None:
     on: dict[str, object] = {"sample_credits_per_day": 5}
     assert blamed(jobs=on) == ["jobs.sample_account"]
     assert blamed(jobs={**on, "sample_account": "a@example.com"}) == []

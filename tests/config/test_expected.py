@@ -11,7 +11,7 @@ from config.settings import PROCESSES_MAX, Settings
 
 
 @cases("section", msgspec.structs.fields(Settings))
-def test_every_setting_says_what_it_may_be(section: msgspec.structs.FieldInfo) -> None:
+def test_every_setting_names_its_allowed_values(section: msgspec.structs.FieldInfo) -> None:
     for field in msgspec.structs.fields(section.type):
         name = f"{section.name}.{field.name}"
         words = mistake(name, field.type, "?", is_text=False)
@@ -19,7 +19,7 @@ def test_every_setting_says_what_it_may_be(section: msgspec.structs.FieldInfo) -
         assert ("got" in words) == (name not in SECRETS)
 
 
-def test_a_number_that_is_out_of_bounds_is_told_both_of_them() -> None:
+def test_a_number_out_of_bounds_is_refused_with_both_bounds() -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {"PROXYD_PROXY__PROCESSES": "65"})
     assert caught.value.problems == [

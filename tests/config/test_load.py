@@ -79,7 +79,7 @@ def test_the_environment_wins_over_the_file(write: Write) -> None:
     assert settings.api.host == "127.0.0.2"
 
 
-def test_the_environment_alone_is_enough() -> None:
+def test_the_environment_is_enough_by_itself() -> None:
     settings = load(None, {"PROXYD_STORAGE__POOL_SIZE": "3"})
     assert settings.storage.pool_size == 3
 
@@ -434,14 +434,14 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     assert problems(tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]
 
 
-def test_what_is_not_text_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "proxyd.toml"
     path.write_bytes(b"[api]\nhost = '\xff'\n")
     assert problems(path) == [f"{path}: is not UTF-8 text"]
 
 
 @pytest.mark.parametrize("text", ["[api", "port 1", "[api]\nport = 1\nport = 2\n", "[api]\n[api]"])
-def test_what_is_not_toml_is_named_with_its_place(text: str, write: Write) -> None:
+def test_a_file_that_is_not_toml_is_named_with_its_place(text: str, write: Write) -> None:
     path = write(text)
     (problem,) = problems(path)
     assert problem.startswith(f"{path}: is not TOML: ")

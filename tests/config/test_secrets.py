@@ -31,7 +31,7 @@ def test_two_marks_are_one_that_means_itself() -> None:
     assert load(None, {"PROXYD_MAIL__PASSWORD": "@@home"}).mail.password == "@home"
 
 
-def test_what_is_no_secret_is_never_a_file() -> None:
+def test_a_setting_that_is_no_secret_is_never_a_file() -> None:
     assert load(None, {"PROXYD_MAIL__SENDER": "@/etc/hostname"}).mail.sender == "@/etc/hostname"
 
 
@@ -44,7 +44,7 @@ def test_what_is_no_secret_is_never_a_file() -> None:
         (b"\xff\xfe", "is not UTF-8 text"),
     ],
 )
-def test_a_file_that_is_no_secret_is_told(
+def test_a_file_that_is_no_secret_is_refused(
     tmp_path: Path, content: bytes | None, problem: str
 ) -> None:
     if content is not None:
@@ -55,7 +55,7 @@ def test_a_file_that_is_no_secret_is_told(
 
 
 @pytest.mark.parametrize("name", ["@mail", "@../mail"])
-def test_a_credential_that_nobody_passes_is_told(name: str) -> None:
+def test_a_credential_that_is_not_passed_is_an_error(name: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {"PROXYD_MAIL__PASSWORD": name})
     assert caught.value.problems[0].startswith("PROXYD_MAIL__PASSWORD: expected @/absolute/path")

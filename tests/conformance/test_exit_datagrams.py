@@ -118,7 +118,7 @@ async def test_an_exit_that_does_not_offer_it_is_not_chosen(tmp_path: Path) -> N
         await device.kill()
 
 
-async def test_a_daemon_without_exits_carries_none_for_who_wants_one(tmp_path: Path) -> None:
+async def test_a_daemon_without_exits_carries_no_datagrams_for_an_exit(tmp_path: Path) -> None:
     async with running_in(tmp_path) as service:
         service.wishes = "-country-xx"
         _, bought = await buy(service)
@@ -231,7 +231,7 @@ async def test_datagrams_in_any_pieces_arrive_whole(setting: Setting) -> None:
             assert (await client.receive()).payload == b"down"
 
 
-async def test_what_strangers_send_is_neither_passed_on_nor_paid(setting: Setting) -> None:
+async def test_datagrams_of_strangers_are_neither_passed_on_nor_paid(setting: Setting) -> None:
     setting.device.obey_datagrams = setting.work.obey
     person, bought = await buy(setting.service)
     async with associated(setting.service, bought) as client:
@@ -303,7 +303,7 @@ async def exchange_with(work: Work, client: Associated) -> None:
     assert (await client.receive()).payload == b"back"
 
 
-async def test_what_had_not_left_when_an_exit_died_is_given_back(setting: Setting) -> None:
+async def test_bytes_that_had_not_left_when_an_exit_died_are_given_back(setting: Setting) -> None:
     setting.device.obey_datagrams = setting.work.obey
     person, bought = await buy(setting.service)
     async with associated(setting.service, bought) as client:

@@ -57,7 +57,7 @@ async def answer_to(service: Service, username: str, password: str, port: int) -
 
 
 @pytest.mark.parametrize("first_is_client", [True, False])
-async def test_each_end_is_passed_on_alone(service: Service, first_is_client: bool) -> None:
+async def test_each_end_is_passed_on_by_itself(service: Service, first_is_client: bool) -> None:
     loop = asyncio.get_running_loop()
     _, bought = await buy(service)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -225,7 +225,7 @@ async def test_the_exit_is_named_to_the_client_and_in_the_record(tmp_path: Path)
 
 
 @bounded(exit_bounds(asking=AskingTimes(tell_seconds=0.01)))
-async def test_the_exit_counts_what_the_other_process_relays(service: Service) -> None:
+async def test_the_exit_counts_the_bytes_that_the_other_process_relays(service: Service) -> None:
     _, bought = await buy(service)
     exit_ = exit_of(service)
     async with targets.echo() as target:
@@ -244,7 +244,7 @@ async def test_the_exit_counts_what_the_other_process_relays(service: Service) -
     await until(lambda: daemon_of(service).desk.relays == 0, "nothing is left of it")
 
 
-async def test_what_is_over_leaves_nothing(service: Service) -> None:
+async def test_an_ended_connection_leaves_nothing(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink(b"answer") as target:
         for count in range(21):
@@ -267,7 +267,7 @@ async def test_what_is_over_leaves_nothing(service: Service) -> None:
 @pytest.mark.parametrize(
     ("outcome", "code"), [(Outcome.REFUSED, 5), (Outcome.HOST_UNREACHABLE, 4), (Outcome.FAILED, 3)]
 )
-async def test_a_client_is_told_what_the_exit_met(
+async def test_a_client_gets_the_failure_that_the_exit_met(
     tmp_path: Path, outcome: Outcome, code: int
 ) -> None:
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
@@ -279,7 +279,7 @@ async def test_a_client_is_told_what_the_exit_met(
         await device.kill()
 
 
-async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
+async def test_no_buyer_leaves_through_an_own_device(tmp_path: Path) -> None:
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
         service.wishes = "-country-xx"
         person, bought = await buy(service)
@@ -306,7 +306,7 @@ async def test_a_client_that_leaves_takes_its_dial_with_it(tmp_path: Path) -> No
         await device.kill()
 
 
-async def test_no_more_is_asked_at_once_than_there_is_room_for(tmp_path: Path) -> None:
+async def test_no_more_requests_are_open_than_there_is_room_for(tmp_path: Path) -> None:
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
         device = await (await consented(service)).attach(service)
         device.obey = ignore
@@ -326,7 +326,7 @@ async def test_no_more_is_asked_at_once_than_there_is_room_for(tmp_path: Path) -
 # --- what ends -----------------------------------------------------------------------------------
 
 
-async def test_an_exit_that_is_paused_in_the_account_is_cut_there_too(tmp_path: Path) -> None:
+async def test_an_exit_that_is_paused_in_the_account_is_cut_there(tmp_path: Path) -> None:
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
         made = await consented(service)
         device = await made.attach(service)

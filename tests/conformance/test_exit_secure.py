@@ -41,7 +41,9 @@ def comes_from_exits_port(service: Service) -> bool:
 
 
 @pytest.mark.parametrize("wishes", ["-country-xx", "-country-xx-secure", "-secure"])
-async def test_who_wants_it_has_connections_under_tls(service: Service, wishes: str) -> None:
+async def test_a_buyer_that_wants_tls_has_connections_under_tls(
+    service: Service, wishes: str
+) -> None:
     _, bought = await buy(service)
     async with targets.echo() as target:
         client = await reached(service, wishing(bought, wishes), target)

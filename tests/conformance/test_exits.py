@@ -77,14 +77,14 @@ async def http_answer(service: Service, bought: Bought, port: int) -> str:
 # --- what a client is told -----------------------------------------------------------------------
 
 
-async def test_socks_tells_the_address_of_the_exit(service: Service) -> None:
+async def test_socks_returns_the_address_of_the_exit(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink() as target:
         assert await answer_to(service, bought, target.port) == (0, "127.0.0.1", 0)
         await until(lambda: target.ended + target.resets >= 1)
 
 
-async def test_http_tells_which_exit_it_is(service: Service) -> None:
+async def test_http_returns_the_exit(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink() as target:
         answer = await http_answer(service, bought, target.port)
@@ -103,7 +103,7 @@ async def test_http_tells_which_exit_it_is(service: Service) -> None:
         (Outcome.FAILED, 3, 503),
     ],
 )
-async def test_a_client_is_told_what_the_exit_met(
+async def test_a_client_gets_the_failure_that_the_exit_met(
     service: Service, outcome: Outcome, code: int, status: int
 ) -> None:
     device = await replaced(service)
@@ -174,7 +174,7 @@ async def test_without_an_exit_of_the_kind_there_is_no_connection_from_here(
         assert target.accepted == 0
 
 
-async def test_a_daemon_without_exits_does_not_connect_who_wants_one(tmp_path: Path) -> None:
+async def test_a_daemon_without_exits_connects_no_client_that_wants_one(tmp_path: Path) -> None:
     async with running_in(tmp_path) as service, targets.sink() as target:
         service.wishes = "-country-xx"
         _, bought = await buy(service)
@@ -182,7 +182,7 @@ async def test_a_daemon_without_exits_does_not_connect_who_wants_one(tmp_path: P
         assert target.accepted == 0
 
 
-async def test_who_wants_to_leave_directly_does(tmp_path: Path) -> None:
+async def test_a_client_that_wants_to_leave_directly_does(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         await leave_directly(service)
 
@@ -198,7 +198,7 @@ async def leave_directly(service: Service) -> None:
     assert not listener_of(service).counters.dials
 
 
-async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
+async def test_no_buyer_leaves_through_an_own_device(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         person, bought = await buy(service)
         made = await consented(service, person)
@@ -212,7 +212,7 @@ async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
 # --- what is counted -----------------------------------------------------------------------------
 
 
-async def test_what_an_exit_has_carried_is_what_the_session_has_used(service: Service) -> None:
+async def test_the_bytes_of_an_exit_are_the_bytes_of_the_session(service: Service) -> None:
     person, bought = await buy(service)
     payload = targets.pattern(300_000)
     async with targets.echo() as target:
@@ -232,7 +232,7 @@ async def test_what_an_exit_has_carried_is_what_the_session_has_used(service: Se
     assert sum(each["bytes"] for each in answer.body["countries"]) == 6 * len(payload)
 
 
-async def test_what_is_over_leaves_nothing(service: Service) -> None:
+async def test_an_ended_connection_leaves_nothing(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink(b"answer") as target:
         for _ in range(20):
@@ -373,7 +373,7 @@ async def test_an_exit_that_is_paused_in_the_account_is_cut_within_a_second(tmp_
         await device.kill()
 
 
-async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) -> None:
+async def test_exits_are_notified_of_the_end_and_serve_until_then(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service, targets.sink(b"answer") as target:
         listener, another = listener_of(service), await consented(service)
         device = await (await consented(service)).attach(service)
@@ -394,7 +394,7 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
         assert len(listener) == 0
 
 
-async def test_devices_are_told_the_next_certificate(tmp_path: Path) -> None:
+async def test_devices_get_the_next_certificate(tmp_path: Path) -> None:
     bounds = exit_bounds(port=PortBounds(nodes_seconds=0.0))
     for name in ("first", "next", "other"):
         (tmp_path / name).mkdir()
@@ -506,7 +506,7 @@ async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(service: Se
         await until(lambda: not bindings, "they are forgotten")
 
 
-async def test_a_device_is_told_that_it_is_paused_in_the_account(tmp_path: Path) -> None:
+async def test_a_device_is_notified_of_a_pause_in_the_account(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         made = await consented(service)
         device = await made.attach(service)

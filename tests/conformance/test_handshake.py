@@ -114,7 +114,7 @@ async def test_a_byte_per_segment_is_understood(service: Service) -> None:
         await client.close()
 
 
-async def test_bytes_alone_are_understood_in_a_request_for_a_name(service: Service) -> None:
+async def test_only_bytes_are_understood_in_a_request_for_a_name(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.echo() as target:
         client = await logged_in(service, bought)
@@ -188,7 +188,7 @@ async def test_a_list_without_username_and_password_is_refused(
     assert await answer_to(service, bytes((5, len(methods))), methods) == b"\x05\xff"
 
 
-async def test_nobody_gets_in_without_credentials(service: Service) -> None:
+async def test_no_client_gets_in_without_credentials(service: Service) -> None:
     async with targets.echo() as target:
         asked = request(target.host, target.port)
         assert await answer_to(service, b"\x05\x01\x00", asked) == b"\x05\xff"
@@ -395,13 +395,13 @@ async def test_a_request_of_another_version_fails(service: Service, version: int
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-async def test_a_refused_port_is_told_as_refused(service: Service, host: str) -> None:
+async def test_a_refused_port_is_reported_as_refused(service: Service, host: str) -> None:
     _, bought = await buy(service)
     with closed_port() as port:
         assert await outcome_of(service, bought, request(host, port)) == failure(5)
 
 
-async def test_an_unreachable_network_is_told_as_that(service: Service) -> None:
+async def test_an_unreachable_network_is_reported_as_unreachable(service: Service) -> None:
     _, bought = await buy(service)
     for host in ("127.255.255.255", "::ffff:127.255.255.255"):  # nobody connects to a broadcast
         assert await outcome_of(service, bought, request(host, 80)) == failure(3)
@@ -479,7 +479,7 @@ async def test_a_blocked_port_is_not_allowed(service: Service, port: int) -> Non
         assert await outcome_of(service, bought, request(host, port)) == failure(2)
 
 
-async def test_a_target_that_never_answers_is_told_as_timed_out(tmp_path: Path) -> None:
+async def test_a_target_that_never_answers_is_reported_as_timed_out(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"dial_seconds": 0.2}) as service:
         _, bought = await buy(service)
         with silent_port() as port:
@@ -571,7 +571,7 @@ async def test_a_name_may_be_an_address_in_text(service: Service, text: bytes) -
         await client.close()
 
 
-async def test_success_is_told_after_the_dial_and_never_before(tmp_path: Path) -> None:
+async def test_success_is_reported_after_the_dial_and_never_before(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"dial_seconds": 2.0}) as service:
         _, bought = await buy(service)
         with silent_port() as port:
@@ -638,7 +638,7 @@ async def test_a_refused_dial_is_complete_and_the_stream_ends_in_order(
         (GREETING + b"\x05", WRONG),
     ],
 )
-async def test_a_refusal_ends_the_stream_in_order_whatever_is_behind_it(
+async def test_a_refusal_ends_the_stream_in_order_before_any_further_bytes(
     service: Service, sent: bytes, answer: bytes
 ) -> None:
     assert await answer_to(service, sent, bytes(100_000)) == answer

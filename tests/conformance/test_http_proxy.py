@@ -204,7 +204,7 @@ async def test_a_body_goes_up(service: Service) -> None:
     assert received == body
 
 
-async def test_what_follows_a_request_never_reaches_its_target(service: Service) -> None:
+async def test_bytes_behind_a_request_never_reach_its_target(service: Service) -> None:
     _, bought = await buy(service)
     received = bytearray()
 
@@ -230,7 +230,7 @@ async def test_what_follows_a_request_never_reaches_its_target(service: Service)
     assert received.endswith(b"hello")
 
 
-async def test_what_follows_a_request_in_its_segment_does_not_reach_its_target(
+async def test_bytes_behind_a_request_in_its_segment_do_not_reach_its_target(
     service: Service,
 ) -> None:
     _, bought = await buy(service)
@@ -308,7 +308,7 @@ async def test_no_answer_to_an_upgrade_lets_the_next_request_reach_the_target(
 
 
 @pytest.mark.parametrize("line", ["CONNECT 127.0.0.1:{}", "GET http://127.0.0.1:{}/"])
-async def test_who_shows_nothing_is_asked_on_the_same_connection(
+async def test_a_client_without_credentials_is_asked_on_the_same_connection(
     service: Service, line: str
 ) -> None:
     _, bought = await buy(service)
@@ -327,13 +327,13 @@ async def test_who_shows_nothing_is_asked_on_the_same_connection(
         await client.close()
 
 
-async def test_who_shows_nothing_again_and_again_is_closed(service: Service) -> None:
+async def test_a_client_that_never_shows_credentials_is_closed(service: Service) -> None:
     answer = await answer_to(service, asked("CONNECT 127.0.0.1:80", None) * 50)
     assert answer.count(b"HTTP/1.1 407 ") == 3
     assert answer.count(b"Connection: close") == 1
 
 
-async def test_whoever_does_not_come_with_credentials_in_time_is_cut(tmp_path: Path) -> None:
+async def test_a_client_that_shows_no_credentials_in_time_is_cut(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"handshake_seconds": 2.0}) as service:
         client = await Client.open(service.proxy_port)
         await client.send(asked("CONNECT 127.0.0.1:80", None))
@@ -344,7 +344,7 @@ async def test_whoever_does_not_come_with_credentials_in_time_is_cut(tmp_path: P
 
 
 @pytest.mark.parametrize("behind", [0, 100_000], ids=lambda size: f"{size} bytes behind")
-async def test_a_wrong_password_is_told_and_closed(service: Service, behind: int) -> None:
+async def test_a_wrong_password_is_refused_and_closed(service: Service, behind: int) -> None:
     _, bought = await buy(service)
     wrong = Bought(bought.id, bought.username, "wrong", 0)
     answer = await answer_to(service, asked("CONNECT 127.0.0.1:80", wrong) + bytes(behind))
@@ -369,7 +369,7 @@ async def test_an_exhausted_or_ended_session_is_forbidden(service: Service) -> N
         assert words in answer
 
 
-async def test_too_many_connections_are_told_to_wait(tmp_path: Path) -> None:
+async def test_clients_with_too_many_connections_are_asked_to_wait(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"connections_per_session": 1}) as service:
         _, bought = await buy(service)
         async with targets.echo() as target:
@@ -442,7 +442,7 @@ async def test_a_target_that_never_answers_is_a_gateway_timeout(tmp_path: Path) 
     ],
 )
 @cases("behind", [0, 100_000])
-async def test_what_is_not_served_is_told_in_words(
+async def test_a_request_that_is_not_served_is_refused_in_words(
     service: Service, sent: bytes, status: int, words: bytes, behind: int
 ) -> None:
     answer = await answer_to(service, sent + bytes(behind))
@@ -450,7 +450,7 @@ async def test_what_is_not_served_is_told_in_words(
     assert words in answer.partition(b"\r\n\r\n")[2]
 
 
-async def test_no_answer_tells_a_version_or_what_was_asked(service: Service) -> None:
+async def test_no_answer_contains_a_version_or_the_request(service: Service) -> None:
     for sent in (
         asked("CONNECT secret.example:25x", None),
         asked("CONNECT secret.example:25", None),

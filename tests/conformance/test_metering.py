@@ -202,7 +202,7 @@ async def test_connections_of_one_session_are_counted_together(service: Service)
 
 
 @pytest.mark.parametrize("size", [0, 1, 50_000, 3 * MEGABYTE])
-async def test_a_client_that_resets_pays_for_what_it_got_and_no_more(
+async def test_a_client_that_resets_pays_only_for_its_received_bytes(
     service: Service, size: int
 ) -> None:
     buyer, bought = await buy(service)
@@ -220,7 +220,7 @@ async def test_a_client_that_resets_pays_for_what_it_got_and_no_more(
         assert read <= await used(service, buyer, bought) <= acknowledged
 
 
-async def test_a_client_that_resets_after_the_targets_end_pays_for_what_it_got(
+async def test_a_client_that_resets_after_the_targets_end_pays_for_its_received_bytes(
     service: Service,
 ) -> None:
     buyer, bought = await buy(service)
@@ -239,7 +239,7 @@ async def test_a_client_that_resets_after_the_targets_end_pays_for_what_it_got(
 
 @pytest.mark.parametrize("rounds", [0, 40])
 @pytest.mark.parametrize("size", [1, 1000, 50_000])
-async def test_a_client_that_resets_right_after_reading_pays_for_what_it_read(
+async def test_a_client_that_resets_right_after_reading_pays_for_its_read_bytes(
     service: Service, size: int, rounds: int
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -281,7 +281,7 @@ async def test_clients_that_reset_again_and_again_get_no_more_than_the_quota(
             assert received <= await used(service, buyer, bought) <= quota
 
 
-async def test_a_client_that_leaves_frees_what_it_did_not_get(service: Service) -> None:
+async def test_a_client_that_leaves_frees_the_bytes_that_it_did_not_get(service: Service) -> None:
     quota = 40 * MEGABYTE
     buyer, bought = await buy(service, quota=quota)
     async with targets.source(None) as target, targets.sink() as sink:
@@ -507,7 +507,7 @@ async def test_ending_cuts_a_running_transfer_and_settles_to_the_micro_dollar(
     assert await login_status(service, bought) == 3
 
 
-async def test_ending_cuts_every_connection_of_that_session_alone(service: Service) -> None:
+async def test_ending_cuts_every_connection_of_only_that_session(service: Service) -> None:
     buyer, bought = await buy(service)
     other = await service.buy(buyer)
     async with targets.echo() as target:
@@ -522,7 +522,7 @@ async def test_ending_cuts_every_connection_of_that_session_alone(service: Servi
         await spared.close()
 
 
-async def test_a_stalled_transfer_that_is_ended_bills_what_was_acknowledged(
+async def test_a_stalled_transfer_that_is_ended_bills_the_acknowledged_bytes(
     service: Service,
 ) -> None:
     buyer, bought = await buy(service)
@@ -580,7 +580,9 @@ async def test_ending_before_there_is_a_target_costs_nothing(service: Service, a
     assert await micro_balance(service, buyer) == 10 * 10**6
 
 
-async def test_running_out_while_another_connection_dials_is_told_to_it(service: Service) -> None:
+async def test_running_out_while_another_connection_dials_is_reported_to_it(
+    service: Service,
+) -> None:
     buyer, bought = await buy(service, quota=10)
     gateway = service.daemon.gateway
     with silent_port() as port:
@@ -614,7 +616,7 @@ async def test_a_hundred_purchases_with_money_for_ten_sell_ten(service: Service)
     assert len(await service.sessions(buyer)) == 10
 
 
-async def test_who_reads_and_resets_pays_all_the_same(service: Service) -> None:
+async def test_a_client_that_reads_and_resets_still_pays(service: Service) -> None:
     """A client that withholds its acknowledgements gets neither the bytes nor the quota back."""
     answer = targets.pattern(1_000)
 
@@ -731,7 +733,7 @@ async def test_bytes_that_a_used_up_session_never_delivered_are_not_billed(
     assert await login_status(service, bought) in (2, 3)
 
 
-async def test_a_session_whose_counts_the_store_refuses_is_cut_alone(store_url: str) -> None:
+async def test_only_a_session_whose_counts_the_store_refuses_is_cut(store_url: str) -> None:
     async def shrink(tx: Transaction, session_id: str) -> None:
         await tx.run(
             """

@@ -53,7 +53,7 @@ async def named(tmp_path: Path) -> AsyncIterator[Named]:
         yield made
 
 
-async def test_a_name_carries_bytes_whatever_its_case(named: Named) -> None:
+async def test_a_name_is_reached_in_any_case_of_letters(named: Named) -> None:
     named.names.has("target.example", "127.0.0.1", ttl=60)
     async with targets.echo() as target:
         for name in ("target.example", "TARGET.example", "target.example."):
@@ -67,7 +67,7 @@ async def test_a_name_carries_bytes_whatever_its_case(named: Named) -> None:
     assert named.names.times("target.example") == 1
 
 
-async def test_the_family_that_nobody_listens_on_is_passed_over(named: Named) -> None:
+async def test_the_family_without_a_listener_is_passed_over(named: Named) -> None:
     named.names.has("target.example", "127.0.0.1", "::1", ttl=60)
     async with targets.echo() as target:
         assert await named.outcome("target.example", target.port) == SUCCEEDED

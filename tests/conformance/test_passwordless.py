@@ -183,7 +183,7 @@ async def test_datagrams_are_relayed(service: Service) -> None:
     assert await used(service, buyer, bought) == 10
 
 
-async def test_credentials_that_are_shown_all_the_same_are_not_looked_at(service: Service) -> None:
+async def test_needless_credentials_are_not_looked_at(service: Service) -> None:
     buyer, bought = await buy(service, HERE)
     async with targets.echo() as target:
         client = await tunnel(bought.passwordless_port, "any", "thing", HERE, target.port)
@@ -224,7 +224,7 @@ async def test_another_address_is_refused(service: Service) -> None:
     assert await greeted(port) == ACCEPTED
 
 
-async def test_the_other_ports_let_nobody_in(service: Service) -> None:
+async def test_the_other_ports_admit_no_client(service: Service) -> None:
     _, bought = await buy(service, HERE)
     ports = [bound_port(sock) for sock in service.daemon.listeners.passwordless]
     assert bought.passwordless_port == ports[0]
@@ -232,7 +232,7 @@ async def test_the_other_ports_let_nobody_in(service: Service) -> None:
     assert await greeted(service.proxy_port) == REFUSED
 
 
-async def test_nobody_is_let_in_before_an_address_is_named(service: Service) -> None:
+async def test_no_client_is_let_in_before_an_address_is_named(service: Service) -> None:
     _, bought = await buy(service)
     assert bought.passwordless_port == 0
     port = bound_port(service.daemon.listeners.passwordless[0])
@@ -266,7 +266,7 @@ async def test_two_sessions_of_one_address_have_a_port_each(service: Service) ->
     assert [await used(service, *each) for each in both] == [2, 4]
 
 
-async def test_an_ended_session_lets_nobody_in_and_its_address_opens_the_next(
+async def test_an_ended_session_admits_no_client_and_its_address_opens_the_next(
     service: Service,
 ) -> None:
     buyer, over = await buy(service, HERE)
@@ -285,7 +285,7 @@ async def test_an_ended_session_lets_nobody_in_and_its_address_opens_the_next(
     assert await used(service, buyer, after) == 10
 
 
-async def test_an_ending_cuts_who_came_without_a_password(service: Service) -> None:
+async def test_an_ending_cuts_clients_without_a_password(service: Service) -> None:
     buyer, bought = await buy(service, HERE)
     async with targets.echo() as target:
         client = await Client.open(bought.passwordless_port)
@@ -368,7 +368,7 @@ async def test_a_squatter_neither_keeps_an_address_nor_sees_its_traffic(service:
     assert await pending(service, squatter, theirs) == [THERE]
 
 
-async def test_what_somebody_else_has_proved_is_not_asked_for_with_every_connection(
+async def test_an_address_that_another_user_has_proved_is_not_asked_for_each_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await order(service, THERE), await order(service, THERE)
@@ -438,7 +438,7 @@ async def test_a_session_that_is_known_by_its_password_is_known_by_its_addresses
 
 
 @bounded(unknown_bounds(seconds=1000.0))
-async def test_a_stranger_who_knocks_and_knocks_is_looked_up_once(
+async def test_a_stranger_that_connects_again_and_again_is_looked_up_once(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = counting(service, monkeypatch)
@@ -591,7 +591,7 @@ async def test_connections_of_one_address_are_counted_over_all_ports(tmp_path: P
             await client.close()
 
 
-async def test_a_daemon_that_drains_accepts_nobody_on_any_port(service: Service) -> None:
+async def test_a_draining_daemon_accepts_no_client_on_any_port(service: Service) -> None:
     _, bought = await buy(service, HERE)
     assert await greeted(bought.passwordless_port) == ACCEPTED
     gateway = service.daemon.gateway

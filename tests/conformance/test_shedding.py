@@ -127,7 +127,7 @@ async def refused(service: Service, source: str = "127.0.0.1") -> Client:
     return client
 
 
-async def test_who_was_refused_and_stays_makes_room(tmp_path: Path) -> None:
+async def test_a_refused_client_that_stays_makes_room(tmp_path: Path) -> None:
     limits = {"connections_total": 3}
     bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG, closing=WAITING_LONG)
     async with (
@@ -146,7 +146,7 @@ async def test_who_was_refused_and_stays_makes_room(tmp_path: Path) -> None:
         await service.assert_audit()
 
 
-async def test_who_was_refused_counts_until_it_has_left(tmp_path: Path) -> None:
+async def test_a_refused_client_counts_until_it_has_left(tmp_path: Path) -> None:
     limits = {"connections_per_address": 2}
     bounds = client_bounds(closing=WAITING_LONG)
     async with running_in(tmp_path, bounds=bounds, limits=limits) as service:
@@ -163,7 +163,7 @@ async def test_who_was_refused_counts_until_it_has_left(tmp_path: Path) -> None:
         await until(lambda: not gateway.closer.per_network, "nobody is counted who is gone")
 
 
-async def test_who_may_not_come_in_anyway_pushes_nobody_out(tmp_path: Path) -> None:
+async def test_a_client_that_may_not_come_in_pushes_no_other_out(tmp_path: Path) -> None:
     limits = {"connections_total": 2, "connections_per_address": 2}
     bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG)
     async with (
@@ -180,7 +180,7 @@ async def test_who_may_not_come_in_anyway_pushes_nobody_out(tmp_path: Path) -> N
         await service.assert_audit()
 
 
-async def test_whoever_has_asked_and_waits_for_a_target_makes_no_room(tmp_path: Path) -> None:
+async def test_a_client_that_has_asked_and_waits_for_a_target_makes_no_room(tmp_path: Path) -> None:
     limits = {"connections_total": 1, "dial_seconds": 3600.0}
     bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG)
     async with running_in(tmp_path, bounds=bounds, limits=limits) as service:
@@ -282,7 +282,7 @@ def at_rest(buyer: Buyer) -> int:
     return descriptors(buyer)
 
 
-def test_five_thousand_unfinished_handshakes_keep_nobody_out(tmp_path: Path) -> None:
+def test_five_thousand_unfinished_handshakes_keep_no_client_out(tmp_path: Path) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < DESCRIPTORS_WANTED:
         pytest.skip(f"ulimit -Hn is {hard}, below {DESCRIPTORS_WANTED}")

@@ -160,7 +160,7 @@ async def test_a_target_that_ended_still_gets_a_megabyte(service: Service) -> No
 
 
 @pytest.mark.parametrize("first_is_client", [True, False])
-async def test_each_end_is_passed_on_alone(service: Service, first_is_client: bool) -> None:
+async def test_each_end_is_passed_on_by_itself(service: Service, first_is_client: bool) -> None:
     loop = asyncio.get_running_loop()
     async with plain_pair(service) as pair:
         first, second = pair if first_is_client else reversed(pair)
@@ -187,7 +187,7 @@ async def test_ends_that_cross_are_both_passed_on(service: Service) -> None:
         await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
 
 
-async def test_an_end_waits_for_what_the_other_side_has_not_read(service: Service) -> None:
+async def test_an_end_waits_for_the_unread_bytes_of_the_other_side(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.source(8 * MEGABYTE) as target:
         sock = await plain_tunnel(service, bought, target.port, receive_buffer=16_384)
@@ -196,7 +196,7 @@ async def test_an_end_waits_for_what_the_other_side_has_not_read(service: Servic
             assert await outcome(sock) == (targets.pattern(8 * MEGABYTE), "end")
 
 
-async def test_what_is_over_leaves_nothing(service: Service) -> None:
+async def test_an_ended_stream_leaves_nothing(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink(b"answer") as target:
         client = await reached(service, bought, target)
@@ -250,7 +250,9 @@ async def test_a_reset_is_passed_on_as_a_reset(service: Service, breaks: str) ->
 
 
 @pytest.mark.parametrize("breaks", ["client", "target"])
-async def test_a_reset_comes_after_what_was_read_before_it(service: Service, breaks: str) -> None:
+async def test_a_reset_comes_after_the_bytes_that_were_read_before_it(
+    service: Service, breaks: str
+) -> None:
     loop = asyncio.get_running_loop()
     async with plain_pair(service) as (client, target):
         broken, other = (client, target) if breaks == "client" else (target, client)
@@ -559,7 +561,7 @@ async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(tmp_pa
         await service.assert_audit()
 
 
-async def test_nobody_waits_for_a_client_that_is_gone(tmp_path: Path) -> None:
+async def test_no_transfer_waits_for_a_client_that_is_gone(tmp_path: Path) -> None:
     bounds = closing_bounds(patience_seconds=3600.0)
     async with running_in(tmp_path, bounds=bounds, limits={"dial_seconds": 2.0}) as service:
         _, bought = await buy(service)

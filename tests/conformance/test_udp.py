@@ -177,7 +177,7 @@ async def test_the_reply_names_where_datagrams_are_taken(
         ("10.0.0.5", "8.8.8.8", None, "10.0.0.5"),
     ],
 )
-def test_the_public_address_is_told_to_who_cannot_know_our_own(
+def test_a_client_that_cannot_know_our_own_address_gets_the_public_one(
     here: str, client: str, public: str | None, told: str
 ) -> None:
     outside = ip_address(public) if public is not None else None
@@ -312,7 +312,7 @@ async def test_many_datagrams_at_once_arrive_in_order(service: Service) -> None:
         assert await used(service, person, bought) == 3 * count
 
 
-async def test_a_target_that_refuses_harms_nobody_else(service: Service) -> None:
+async def test_a_target_that_refuses_harms_no_other(service: Service) -> None:
     async with bought_association(service) as (client, _, _):
         with peer() as target, closed_port() as nobody:
             for _ in range(3):  # each is answered with port unreachable
@@ -338,7 +338,7 @@ MALFORMED = {
 
 
 @cases("data", MALFORMED.values())
-async def test_what_is_malformed_is_dropped(service: Service, data: bytes) -> None:
+async def test_a_malformed_datagram_is_dropped(service: Service, data: bytes) -> None:
     async with bought_association(service) as (client, person, bought):
         with peer() as target:
             client.own.send(data, client.relay)
@@ -376,7 +376,7 @@ async def test_another_port_is_not_the_client_once_its_own_is_known(service: Ser
         assert await used(service, person, bought) == 8
 
 
-async def test_what_is_malformed_does_not_tell_the_clients_port(service: Service) -> None:
+async def test_a_malformed_datagram_does_not_set_the_clients_port(service: Service) -> None:
     async with bought_association(service) as (client, _, _):
         with peer() as target, peer() as stranger:
             for data in MALFORMED.values():
@@ -433,7 +433,7 @@ async def test_only_the_latest_targets_may_answer(
             await client.exchange(second, b"again", b"and it may")
 
 
-async def test_what_the_policy_forbids_is_dropped(tmp_path: Path) -> None:
+async def test_a_datagram_that_the_policy_forbids_is_dropped(tmp_path: Path) -> None:
     egress = {"allow": ["127.0.0.1/32"]}
     async with running_in(tmp_path, egress=egress) as service:
         async with bought_association(service) as (client, person, bought):
@@ -477,7 +477,9 @@ async def test_this_machine_is_forbidden_unless_it_is_configured(
         await all_gone(service, before)
 
 
-async def test_what_the_kernel_does_not_send_is_dropped_and_not_counted(tmp_path: Path) -> None:
+async def test_a_datagram_that_the_kernel_does_not_send_is_dropped_and_not_counted(
+    tmp_path: Path,
+) -> None:
     egress = {"allow": ["0.0.0.0/0", "127.0.0.0/8", "::1/128"]}
     async with running_in(tmp_path, egress=egress) as service:
         async with bought_association(service) as (client, person, bought):
@@ -588,7 +590,7 @@ async def test_look_ups_end_with_the_daemon(tmp_path: Path) -> None:
             assert not lookups_left()
 
 
-async def test_what_waits_behind_the_last_byte_opens_nothing(service: Service) -> None:
+async def test_a_datagram_behind_the_last_byte_opens_nothing(service: Service) -> None:
     names = Names(service)
     names.known["target.example"] = [LOOPBACK, IPv6Address("::1")]
     person, bought = await buy(service, quota=10)
@@ -640,7 +642,7 @@ async def test_a_name_whose_addresses_change_places_keeps_its_target(service: Se
             assert (await other.receive())[0] == b"4"
 
 
-async def test_the_first_address_that_there_is_a_way_to_is_taken(tmp_path: Path) -> None:
+async def test_the_first_reachable_address_is_taken(tmp_path: Path) -> None:
     egress = {"allow": ["0.0.0.0/0", "127.0.0.0/8", "::1/128"]}
     async with running_in(tmp_path, egress=egress) as service:
         names = Names(service)
@@ -714,7 +716,7 @@ async def test_the_last_byte_ends_the_association(service: Service, up: bool) ->
         assert (session["bytes_used"], session["status"]) == (100, "exhausted")
 
 
-async def test_what_is_said_on_the_tcp_connection_means_nothing(service: Service) -> None:
+async def test_bytes_on_the_tcp_connection_mean_nothing(service: Service) -> None:
     async with bought_association(service) as (client, person, bought):
         with peer() as target:
             await client.control.send(request(*target.address) + pattern(3_000_000))
@@ -844,7 +846,7 @@ async def test_a_datagram_without_payload_goes_nowhere_from_a_node_that_is_cut_o
                 await client.exchange(target, b"the next to arrive", b"either way")
 
 
-async def test_a_session_has_so_many_datagrams_a_second_whatever_they_hold(
+async def test_the_datagrams_of_a_session_in_a_second_are_bounded_at_any_size(
     tmp_path: Path, clock: Clock
 ) -> None:
     limits = {"session_datagrams_per_second": 5}
@@ -890,7 +892,7 @@ async def test_the_number_of_datagrams_a_second_may_change_while_they_are_relaye
             await client.exchange(target, b"the next to arrive", b"either way")
 
 
-async def test_a_datagram_goes_that_is_larger_than_what_a_slow_session_may_take_at_once(
+async def test_a_datagram_larger_than_the_burst_of_a_slow_session_goes(
     tmp_path: Path,
 ) -> None:
     async with running_in(tmp_path, limits={"session_bytes_per_second": 1_000}) as service:
@@ -919,7 +921,7 @@ async def test_associations_and_tunnels_of_a_session_share_its_budget(service: S
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_200])
-async def test_nobody_gets_more_than_the_quota_however_many_are_sent(
+async def test_no_client_gets_more_than_the_quota_by_many_datagrams(
     service: Service, size: int
 ) -> None:
     quota = 20_000
@@ -1054,7 +1056,7 @@ def has_read_all(service: Service) -> bool:
     return fcntl.ioctl(inner.fileno(), termios.FIONREAD, bytes(4)) == bytes(4)
 
 
-async def test_descriptors_are_back_to_what_they_were(service: Service) -> None:
+async def test_the_number_of_descriptors_returns_to_its_start(service: Service) -> None:
     _, bought = await buy(service)
     before = await at_rest(service)
     for _ in range(20):

@@ -63,7 +63,7 @@ async def kept_nowhere(tab: Tab, secret: str) -> bool:
     ("module", "name", "stem", "all_there_is"),
     [("access", "TYPES", "type", CATALOGUE), ("keys", "SCOPES", "scope", Scope)],
 )
-def test_the_pages_offer_all_that_there_is(
+def test_the_pages_offer_all_functions(
     module: str, name: str, stem: str, all_there_is: Iterable[str]
 ) -> None:
     text = (FOLDER / "pages" / "account" / f"{module}.js").read_text()
@@ -130,7 +130,7 @@ async def test_a_key_is_made_used_changed_replaced_and_revoked(
 
 
 @pytest.mark.long
-async def test_what_a_revoked_key_has_made_is_seen_and_ended(
+async def test_the_objects_of_a_revoked_key_are_seen_and_ended(
     service: Service, visit: Visit
 ) -> None:
     person = await service.person()
@@ -166,7 +166,7 @@ async def test_what_a_revoked_key_has_made_is_seen_and_ended(
 
 
 @pytest.mark.long
-async def test_a_webhook_is_made_tried_broken_and_told_again(
+async def test_a_webhook_is_made_tried_broken_and_sent_again(
     service: Service, visit: Visit, receiver: Receiver
 ) -> None:
     person = await service.person()
@@ -311,7 +311,7 @@ async def test_events_come_by_themselves_and_are_filtered(service: Service, visi
 
 @pytest.mark.long
 @needs_axe
-async def test_what_is_unfolded_is_clean_by_axe(
+async def test_an_unfolded_part_is_clean_by_axe(
     service: Service, visit: Visit, receiver: Receiver
 ) -> None:
     person = await service.person()

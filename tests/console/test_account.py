@@ -86,7 +86,7 @@ async def test_a_photo_is_looked_at_and_its_reward_listed(
 
 
 @pytest.mark.long
-async def test_the_link_brings_somebody_whose_reward_is_seen_without_a_name(
+async def test_the_link_brings_a_user_and_a_reward_without_a_name(
     service: Service, visit: Visit
 ) -> None:
     person = await service.person()

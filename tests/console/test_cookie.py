@@ -74,7 +74,7 @@ async def test_the_cookie_is_as_strict_as_its_address_allows(
     assert not made["domain"]
 
 
-async def test_it_counts_beside_the_console_s_header_alone(service: Service) -> None:
+async def test_it_counts_only_beside_the_console_s_header(service: Service) -> None:
     cookie = await cookie_of(service, await service.person())
     assert await me(service, Cookie=cookie, **OURS) == 200
     assert await me(service, Cookie=cookie, **OURS, Sec_Fetch_Site="same-origin") == 200
@@ -90,14 +90,14 @@ async def test_a_header_goes_before_it(service: Service) -> None:
     assert await me(service, Cookie=cookie, **OURS, Authorization="Bearer made-up") == 401
 
 
-async def test_where_a_login_is_optional_it_counts_too(service: Service) -> None:
+async def test_where_a_login_is_optional_it_counts(service: Service) -> None:
     cookie = await cookie_of(service, await service.person())
     headers = {**OURS, "Cookie": f"{cookie}x"}
     answer = await service.call("POST", "/api/assistant/chat", {"message": "hi"}, headers=headers)
     assert (answer.status, answer.code) == (401, "unauthorized")
 
 
-async def test_who_is_no_page_of_ours_gets_none(service: Service) -> None:
+async def test_a_request_of_no_page_of_ours_gets_no_cookie(service: Service) -> None:
     person = await service.person()
     for headers in ({}, {**OURS, "Sec-Fetch-Site": "same-site"}):
         answer = await service.call("POST", "/auth/login", credentials(person), headers=headers)
@@ -136,7 +136,7 @@ async def test_it_is_renewed_where_it_is_kept(service: Service) -> None:
         ("xproxyd=a; proxydx=b", None),
     ],
 )
-def test_what_others_set_spoils_nothing(sent: str, token: str | None) -> None:
+def test_cookies_of_others_spoil_nothing(sent: str, token: str | None) -> None:
     cookies = Cookies(is_secure=False, lifetime_seconds=1)
     assert cookies.token({"Cookie": sent, **OURS}) == token
     assert cookies.token({"Cookie": sent}) is None
@@ -193,7 +193,7 @@ async def test_a_page_of_another_origin_can_do_nothing_with_it(
     assert await me(service, Cookie=cookie, **OURS) == 200  # the login was not ended
 
 
-async def test_a_page_of_another_origin_logs_nobody_in(service: Service, visit: Visit) -> None:
+async def test_a_page_of_another_origin_logs_no_user_in(service: Service, visit: Visit) -> None:
     visit.expect("CORS policy|ERR_FAILED|400")
     attacker = await service.person()
     body = f'{{"email": "{attacker.email}", "password": "{PASSWORD}", "keep": "cookie"}}'

@@ -65,7 +65,7 @@ async def test_a_code_is_typed_looked_at_and_allowed(service: Service, visit: Vi
     ]
 
 
-async def test_nobody_is_let_in_by_opening_a_link(service: Service, visit: Visit) -> None:
+async def test_no_device_is_let_in_by_opening_a_link(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit, "/device?user_code=BCDF-GHJK")
     await tab.until_text("No such code.")
     await answer(tab, "/auth/device/BCDF-GHJK", 200, ASKS)
@@ -78,7 +78,9 @@ async def test_nobody_is_let_in_by_opening_a_link(service: Service, visit: Visit
     assert all("approve" not in each for each in await tab.run("asked"))
 
 
-async def test_an_old_login_is_asked_to_be_renewed(service: Service, visit: Visit) -> None:
+async def test_a_user_with_an_old_login_is_asked_to_renew_it(
+    service: Service, visit: Visit
+) -> None:
     tab = await opened(service, visit, "/device")
     await answer(tab, "/auth/device/BCDF-GHJK", 200, ASKS)
     await answer(tab, "/auth/device/BCDF-GHJK/approve", 400, STALE)

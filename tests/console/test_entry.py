@@ -38,7 +38,7 @@ async def at(tab: Tab, path: str) -> None:
     await tab.until(f"location.pathname + location.search === {path!r}")
 
 
-async def test_who_is_not_logged_in_comes_back_to_where_they_wanted(
+async def test_a_visitor_without_a_login_comes_back_to_the_wanted_page(
     service: Service, visit: Visit
 ) -> None:
     person = await service.person("5")
@@ -67,7 +67,7 @@ async def test_who_is_not_logged_in_comes_back_to_where_they_wanted(
         "/docs",
     ],
 )
-async def test_after_logging_in_nobody_is_led_elsewhere(
+async def test_after_logging_in_no_user_is_led_elsewhere(
     service: Service, visit: Visit, wanted: str
 ) -> None:
     person = await service.person()
@@ -93,7 +93,7 @@ async def test_no_script_can_read_the_login(service: Service, visit: Visit) -> N
 
 
 @pytest.mark.long
-async def test_a_wrong_password_is_said_and_then_when_to_try_again(
+async def test_a_wrong_password_is_reported_and_then_the_time_to_try_again(
     service: Service, visit: Visit
 ) -> None:
     person = await service.person()
@@ -150,7 +150,7 @@ async def test_a_person_comes_by_a_referral_and_confirms(
 
 
 @pytest.mark.long
-async def test_a_code_that_nobody_has_is_said(service: Service, visit: Visit) -> None:
+async def test_an_unknown_code_is_reported(service: Service, visit: Visit) -> None:
     tab = await visit.open(f"{service.url}/register?ref=NOBODYS1")
     await tab.fill("User name", "ada")
     await tab.fill("E-mail address", "ada@example.com")
@@ -161,7 +161,7 @@ async def test_a_code_that_nobody_has_is_said(service: Service, visit: Visit) ->
 
 
 @pytest.mark.long
-async def test_a_link_that_was_used_says_what_to_do(service: Service, visit: Visit) -> None:
+async def test_a_used_link_names_the_remedy(service: Service, visit: Visit) -> None:
     tab = await visit.open(f"{service.url}/verify?token=made-up")
     await tab.click("Confirm my address")
     await tab.until_text("The link is not valid, was used before, or is too old.")

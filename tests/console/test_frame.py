@@ -16,7 +16,7 @@ async def entered(service: Service, visit: Visit, path: str = "/console", **emul
     return tab
 
 
-async def test_the_menu_says_where_one_is_and_what_one_has(service: Service, visit: Visit) -> None:
+async def test_the_menu_shows_the_place_and_the_balance(service: Service, visit: Visit) -> None:
     tab = await entered(service, visit)
     await tab.until_text("Overview", "h1")
     assert await tab.text(".menu [aria-current=page]") == "Overview"
@@ -112,7 +112,7 @@ async def test_another_language_is_that_of_everything(service: Service, visit: V
 
 
 @pytest.mark.long
-async def test_who_logs_out_in_one_tab_is_logged_out_in_all(service: Service, visit: Visit) -> None:
+async def test_a_logout_in_one_tab_is_a_logout_in_all(service: Service, visit: Visit) -> None:
     tab = await entered(service, visit, "/console/wallet")
     other = await visit.open(f"{service.url}/console/account")
     await other.settled()

@@ -42,7 +42,7 @@ async def test_the_bytes_of_a_session_move_on_the_page(service: Service, visit: 
     assert sum(sent.path == "/api/bandwidth/sessions" for sent in visit.requests) <= 4, "no polling"
 
 
-async def test_what_happens_is_told_at_once(service: Service, visit: Visit) -> None:
+async def test_an_event_is_shown_at_once(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     tab = await opened(visit, service, person, "/console")
     await tab.until(LIVE)
@@ -73,7 +73,7 @@ window.fetch = async (path, ...rest) => {
 
 
 @pytest.mark.long
-async def test_what_happens_while_a_page_is_made_is_on_it(service: Service, visit: Visit) -> None:
+async def test_an_event_while_a_page_is_made_is_on_it(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     tab = await opened(visit, service, person, "/console/wallet")
     await tab.until(LIVE)
@@ -91,9 +91,7 @@ async def test_what_happens_while_a_page_is_made_is_on_it(service: Service, visi
 
 
 @pytest.mark.long
-async def test_what_was_shown_stays_while_the_server_is_away(
-    service: Service, visit: Visit
-) -> None:
+async def test_shown_parts_stay_while_the_server_is_away(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     first = await service.buy(person)
     tab = await opened(visit, service, person, "/console")

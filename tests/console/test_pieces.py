@@ -69,7 +69,7 @@ update(place, part(4, "End"));
 """
 
 
-async def test_what_figures_change_in_place_is_not_closed_or_drawn_anew(
+async def test_a_part_with_changing_figures_is_not_closed_or_drawn_anew(
     service: Service, visit: Visit
 ) -> None:
     tab = await opened(service, visit)
@@ -111,7 +111,7 @@ async def test_of_this_year_no_date_says_the_year_and_a_balance_is_cents(
     assert said[3:] == ["$88.47", "$0.000004", "76.12 credits"]
 
 
-async def test_a_list_that_changes_keeps_what_stays(service: Service, visit: Visit) -> None:
+async def test_a_list_that_changes_keeps_its_staying_rows(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit)
     await tab.run(
         "window.list = (keys) => keyed(document.getElementById('place'), keys, (key) => key,"
@@ -128,7 +128,7 @@ async def test_a_list_that_changes_keeps_what_stays(service: Service, visit: Vis
     assert await tab.run(seen) == []
 
 
-async def test_what_stays_where_it_is_keeps_the_focus(service: Service, visit: Visit) -> None:
+async def test_an_element_that_stays_keeps_the_focus(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit)
     draw = (
         "keyed(document.getElementById('place'), KEYS, (key) => key,"
@@ -176,7 +176,7 @@ async def test_figures_are_written_as_their_readers_write_them(
     assert set(forms) == FORMS[language]
 
 
-async def test_a_micro_dollar_is_money_too(service: Service, visit: Visit) -> None:
+async def test_a_micro_dollar_is_money(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit)
     assert await tab.run("[money(0.000001), money(0.1), money(3)]") == [
         "$0.000001",
@@ -238,7 +238,7 @@ async def test_a_dialog_asks_and_escape_is_no(service: Service, visit: Visit) ->
     await tab.until("said === false && document.querySelector('dialog') === null")
 
 
-async def test_a_secret_goes_only_when_it_is_said_to_be_stored(
+async def test_a_secret_goes_only_after_its_storage_was_confirmed(
     service: Service, visit: Visit
 ) -> None:
     tab = await opened(service, visit)
@@ -266,7 +266,7 @@ async def test_a_table_is_cards_on_a_telephone(service: Service, visit: Visit) -
     assert await tab.run(f"getComputedStyle({cell}).display") == "table-cell"
 
 
-async def test_an_empty_table_says_what_to_do(service: Service, visit: Visit) -> None:
+async def test_an_empty_table_names_the_next_step(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit)
     await tab.run(
         "document.getElementById('place').append(table({caption: 'x', columns: [], rows: [],"
@@ -292,7 +292,7 @@ async def test_tabs_are_gone_through_by_arrows(service: Service, visit: Visit) -
 
 
 @pytest.mark.long
-async def test_what_is_done_once_keeps_its_key_until_it_was_answered(
+async def test_a_single_action_keeps_its_key_until_it_was_answered(
     service: Service, visit: Visit
 ) -> None:
     tab = await opened(service, visit)

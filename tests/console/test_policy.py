@@ -82,7 +82,7 @@ async def test_a_page_asks_for_no_more_than_it_needs(service: Service, visit: Vi
         ("document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.1:9/'}))", "img"),
     ],
 )
-async def test_the_browser_refuses_what_a_page_must_not_do(
+async def test_the_browser_refuses_the_forbidden_actions_of_a_page(
     service: Service, visit: Visit, attack: str, complaint: str
 ) -> None:
     visit.expect("")

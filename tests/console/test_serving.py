@@ -22,7 +22,7 @@ async def body_of(service: Service, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/sessions/x", "/console/a/b/c", *ENTRIES])
-async def test_an_address_is_the_shell_whatever_stands_in_it(service: Service, path: str) -> None:
+async def test_any_address_is_the_shell(service: Service, path: str) -> None:
     async with service.http.get(f"{service.url}{path}?token=%3Cscript%3E") as answer:
         assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
         assert answer.headers["Cache-Control"] == "no-cache"
@@ -46,7 +46,7 @@ async def test_every_file_is_below_the_digest_for_ever(service: Service) -> None
             assert await answer.read() == path.read_bytes()
 
 
-async def test_a_file_of_another_version_is_none(service: Service) -> None:
+async def test_a_file_of_another_version_is_missing(service: Service) -> None:
     for path in (f"/console/{'0' * 16}/app.js", f"/console/{'0' * 16}", "/consoles", "/login/x"):
         assert (await service.call("GET", path)).code == "no_such_path"
     base = base_of(await body_of(service, "/console"))
@@ -66,7 +66,9 @@ async def test_a_file_of_another_version_is_none(service: Service) -> None:
         ("", None),
     ],
 )
-async def test_who_takes_gzip_gets_it(service: Service, accepted: str, coding: str | None) -> None:
+async def test_a_client_that_takes_gzip_gets_it(
+    service: Service, accepted: str, coding: str | None
+) -> None:
     headers = {"Accept-Encoding": accepted}
     url = service.url + base_of(await body_of(service, "/console")) + "app.css"
     async with service.http.get(url, headers=headers, auto_decompress=False) as answer:

@@ -129,7 +129,9 @@ async def test_two_tabs_share_one_connection(visit: Visit, server: Server) -> No
 
 
 @pytest.mark.long
-async def test_who_stops_following_leaves_the_stream(visit: Visit, server: Server) -> None:
+async def test_a_reader_that_stops_following_leaves_the_stream(
+    visit: Visit, server: Server
+) -> None:
     tab = await followed(visit, server)
     await tab.run("window.page.abort()")
     await until(lambda: server.open == 0, "it has left")
@@ -165,7 +167,7 @@ async def test_without_locks_each_tab_reads_itself(visit: Visit, server: Server)
     assert server.open == 2
 
 
-async def test_what_a_page_does_wrong_does_not_end_the_stream(visit: Visit, server: Server) -> None:
+async def test_a_mistake_of_a_page_does_not_end_the_stream(visit: Visit, server: Server) -> None:
     visit.expect("a page's own mistake")
     tab = await followed(visit, server)
     server.happen("a", title="bad")
@@ -184,7 +186,9 @@ async def test_a_login_that_is_over_is_not_asked_for_again(visit: Visit, server:
     await tab.until("navigator.locks.query().then(({ held }) => held.length === 0)")
 
 
-async def test_who_logs_in_again_at_once_is_heard(visit: Visit, server: Server) -> None:
+async def test_a_user_that_logs_in_again_at_once_gets_the_stream(
+    visit: Visit, server: Server
+) -> None:
     tab = await followed(visit, server)
     server.refusal = 401
     server.cut()

@@ -86,7 +86,7 @@ async def test_a_line_of_the_page_works_and_its_bytes_are_seen(
         compile(await tab.run(LINE % name), name, "exec")
 
 
-async def test_a_session_is_ended_after_its_price_was_said(service: Service, visit: Visit) -> None:
+async def test_a_session_is_ended_after_its_price_was_shown(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     bought = await service.buy(person, quota=10**6, price=1_000)
     async with echo() as target:
@@ -131,7 +131,7 @@ async def test_one_short_connection_is_counted_on_the_open_page(
 
 
 @pytest.mark.long
-async def test_what_moves_while_the_page_is_on_its_way_is_counted_on_it(
+async def test_bytes_that_move_while_the_page_is_on_its_way_are_counted_on_it(
     service: Service, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     person = await service.person(usd="10")
@@ -161,7 +161,7 @@ async def test_what_moves_while_the_page_is_on_its_way_is_counted_on_it(
     await tab.until_text("Connections\n1\n", "main")
 
 
-async def test_what_there_is_not_leads_onward(service: Service, visit: Visit) -> None:
+async def test_a_missing_session_leads_onward(service: Service, visit: Visit) -> None:
     tab = await opened(visit, service, await service.person(), f"/console/sessions/{NOBODYS}")
     await tab.until_text("To the overview", ".failed")
     assert "Try again" not in await tab.text(".failed")
@@ -187,7 +187,7 @@ async def test_the_list_of_sessions_follows(service: Service, visit: Visit) -> N
 
 
 @pytest.mark.long
-async def test_what_moves_while_the_list_of_sessions_is_on_its_way_is_shown(
+async def test_bytes_that_move_while_the_list_is_on_its_way_are_shown(
     service: Service, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     person = await service.person(usd="10")
@@ -220,7 +220,7 @@ async def test_what_moves_while_the_list_of_sessions_is_on_its_way_is_shown(
 
 
 @pytest.mark.long
-async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visit: Visit) -> None:
+async def test_the_shown_use_is_the_use_in_the_api(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     sessions = [await service.buy(person) for _ in range(2)]
     tab = await opened(visit, service, person, "/console/usage?range=live")

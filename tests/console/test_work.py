@@ -67,7 +67,7 @@ async def test_a_machine_is_registered_a_job_posted_and_its_earnings_seen(
 
 
 @pytest.mark.long
-async def test_a_job_is_cancelled_after_its_cost_was_said(service: Service, visit: Visit) -> None:
+async def test_a_job_is_cancelled_after_its_cost_was_shown(service: Service, visit: Visit) -> None:
     person = await service.person(credit="10")
     tab = await opened(visit, service, person, "/console/jobs")
     await tab.until_text("You have posted no job yet")
@@ -84,7 +84,7 @@ async def test_a_job_is_cancelled_after_its_cost_was_said(service: Service, visi
 
 
 @pytest.mark.long
-async def test_a_job_that_is_refused_says_what_to_change(service: Service, visit: Visit) -> None:
+async def test_a_refused_job_names_the_needed_change(service: Service, visit: Visit) -> None:
     person = await service.person()
     visit.expect("409")
     visit.expect("402")
@@ -100,7 +100,9 @@ async def test_a_job_that_is_refused_says_what_to_change(service: Service, visit
 
 
 @pytest.mark.long
-async def test_a_device_says_what_keeps_each_job_from_it(service: Service, visit: Visit) -> None:
+async def test_a_device_shows_the_reason_that_keeps_each_job_from_it(
+    service: Service, visit: Visit
+) -> None:
     person, buyer = await service.person(), await service.person(credit="100")
     made = await service.call(
         "POST", "/api/worker/token/create", {"name": "rig"}, token=person.token
@@ -395,7 +397,7 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
 
 
 @pytest.mark.long
-async def test_a_failure_is_said_in_the_reader_s_language_and_a_traceback_is_folded(
+async def test_a_failure_is_shown_in_the_reader_s_language_and_a_traceback_is_folded(
     service: Service, visit: Visit
 ) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()

@@ -113,7 +113,7 @@ async def test_a_session_that_a_jump_expires_is_paid_once(
         await refused.close()
 
 
-async def test_a_clock_that_was_ahead_locks_nobody_out(wall: WallClock, service: Service) -> None:
+async def test_a_clock_that_was_ahead_locks_no_user_out(wall: WallClock, service: Service) -> None:
     """Attempts that were counted in what is the future now would be counted for ever."""
     person = await service.person()
     wall.ahead = DAY

@@ -88,7 +88,7 @@ def site(shared_site: CrashSite) -> Iterator[CrashSite]:
 
 
 @pytest.mark.timeout(120 + 120 * SEEDS)
-def test_a_job_in_a_container_has_one_result_whatever_is_killed(
+def test_a_job_in_a_container_has_one_result_after_any_kill(
     site: CrashSite, engine: DockerDaemon | None
 ) -> None:
     site.agents[0].start()

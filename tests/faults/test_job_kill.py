@@ -57,7 +57,7 @@ def site(shared_site: CrashSite) -> Iterator[CrashSite]:
 
 
 @pytest.mark.timeout(60 + 60 * SEEDS)
-def test_every_job_has_one_result_whatever_is_killed(site: CrashSite) -> None:
+def test_every_job_has_one_result_after_any_kill(site: CrashSite) -> None:
     site.agents[0].start()
     for seed in range(SEED, SEED + SEEDS):
         run_seed(site, random.Random(seed))
@@ -107,7 +107,7 @@ def stopped(site: CrashSite, who: str) -> list[int]:
 @pytest.mark.skipif(not STOP_SECONDS, reason="make crash-jobs")
 @pytest.mark.timeout(300 + 2 * STOP_SECONDS)
 @pytest.mark.parametrize("who", ["agent", "daemon", "database"])
-def test_who_stands_still_for_minutes_goes_on(site: CrashSite, who: str) -> None:
+def test_a_process_that_stands_still_for_minutes_goes_on(site: CrashSite, who: str) -> None:
     """As a machine that sleeps: no connection is closed, and nobody answers."""
     if who == "database" and site.database is None:
         pytest.skip("SQLite is in the daemon")

@@ -204,7 +204,7 @@ def test_a_killed_daemon_loses_nothing_that_it_answered(machine: Machine, tmp_pa
 
 
 @pytest.mark.long
-def test_what_a_power_failure_takes_is_sent_again(machine: Machine, tmp_path: Path) -> None:
+def test_bytes_that_a_power_failure_takes_are_sent_again(machine: Machine, tmp_path: Path) -> None:
     chance = random.Random(0)
     content = chance.randbytes(SIZE)
     attempt = tmp_path / "attempt"

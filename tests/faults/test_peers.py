@@ -35,7 +35,7 @@ def fetch(buyer: Buyer, target: WebTarget, size: int = 100_000) -> None:
     assert answer.endswith(targets.pattern(size))
 
 
-def test_clients_that_never_read_cost_no_memory_and_hold_nobody_up(tmp_path: Path) -> None:
+def test_clients_that_never_read_cost_no_memory_and_hold_no_other_up(tmp_path: Path) -> None:
     with selling(tmp_path) as sell, threads.web() as web, threads.endless() as endless:
         deaf, buyer = sell(), sell()
         fetch(buyer, web)
@@ -137,7 +137,7 @@ async def dying(server: NameServer) -> AsyncIterator[asyncio.Event]:
     await task
 
 
-async def test_a_name_server_that_dies_costs_names_alone(tmp_path: Path) -> None:
+async def test_a_name_server_that_dies_costs_only_names(tmp_path: Path) -> None:
     server = NameServer()
     server.has("known.test", "127.0.0.1", ttl=3600)
     server.has("new.test", "127.0.0.1", ttl=3600)

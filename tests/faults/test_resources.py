@@ -18,7 +18,7 @@ BODY_BYTES = 48_000_000
 ROOM_BYTES = 40_000_000
 
 
-async def test_without_descriptors_what_is_open_goes_on_and_is_written_down(
+async def test_without_descriptors_open_connections_go_on_and_are_written_down(
     service: Service,
 ) -> None:
     async with targets.echo() as target:
@@ -51,7 +51,7 @@ async def test_without_descriptors_what_is_open_goes_on_and_is_written_down(
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs the limits of Linux")
-def test_a_request_too_large_for_the_memory_fails_alone(tmp_path: Path) -> None:
+def test_only_a_request_too_large_for_the_memory_fails(tmp_path: Path) -> None:
     # A path whose type has no end takes what the operator permits.
     path, most = "/api/assistant/chat", str(64 * 1024 * 1024)
     settings = {

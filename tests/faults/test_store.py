@@ -277,7 +277,7 @@ async def test_a_server_that_hangs_stops_sales_and_nothing_else(
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_whoever_repeats_a_purchase_by_its_key_buys_once(store_url: str) -> None:
+async def test_a_buyer_that_repeats_a_purchase_by_its_key_buys_once(store_url: str) -> None:
     """A server that hangs in the middle of a commit leaves both sides in doubt."""
     server = await postmaster(store_url)
     async with on_postgres(store_url) as service, trading(service) as trade:
@@ -326,7 +326,7 @@ async def terminate_all(url: str) -> None:
 # --- a daemon that ends without its store ---------------------------------------------------------
 
 
-async def test_a_store_that_is_away_is_told_once(
+async def test_a_store_that_is_away_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = 0
@@ -369,7 +369,7 @@ async def test_a_daemon_that_ends_without_its_store_ends(
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_an_api_that_takes_every_connection_it_may_keeps_nobody_from_the_proxy(
+async def test_an_api_with_all_its_connections_keeps_no_client_from_the_proxy(
     store_url: str,
 ) -> None:
     go = asyncio.Event()

@@ -25,7 +25,7 @@ SCRIPT = "import time\nprint('begun', flush=True)\ntime.sleep(0.3)\nprint('done'
 
 
 @pytest.mark.parametrize("seed", brief(range(SEED, SEED + SEEDS)))
-def test_every_job_has_one_result_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+def test_every_job_has_one_result_after_any_kill(tmp_path: Path, seed: int) -> None:
     require_sandbox(tmp_path)
     chance = random.Random(seed)
     with worker_market() as market, worker_agent(tmp_path / "agent", market) as agent:

@@ -71,7 +71,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         yield running
 
 
-async def test_a_buyer_opens_what_a_job_serves_in_its_sandbox(
+async def test_a_buyer_opens_the_server_of_a_job_in_its_sandbox(
     service: Service, tmp_path: Path
 ) -> None:
     async with devices_of(service, tmp_path) as agent:

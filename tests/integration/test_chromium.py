@@ -52,7 +52,7 @@ async def test_a_browser_loads_a_page(
     assert buyer.used > len(PAGE) + DATA_BYTES
 
 
-async def test_a_browser_with_a_wrong_password_shows_what_is_wrong(
+async def test_a_browser_with_a_wrong_password_shows_the_error(
     buyer: Buyer, target: WebTarget, tmp_path: Path
 ) -> None:
     async with browsing(tmp_path, buyer.address, (buyer.username, "wrong")) as browser:

@@ -121,7 +121,7 @@ def test_node_fetches_by_tls(
 @pytest.mark.parametrize(
     ("scheme", "told"), [("socks5", b"authentication failed"), ("http", b"status 407")]
 )
-def test_node_is_told_that_its_password_is_wrong(
+def test_node_gets_the_error_of_a_wrong_password(
     buyer: Buyer, target: WebTarget, scheme: str, told: bytes
 ) -> None:
     done = node(f"{scheme}://{buyer.wrong_proxy}", f"http://127.0.0.1:{target.port}/bytes/1")

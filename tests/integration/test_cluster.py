@@ -270,7 +270,7 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(server
 
 
 @pytest.mark.long
-async def test_a_node_alone_waits_for_the_store_and_goes_on(server_url: str) -> None:
+async def test_a_lone_node_waits_for_the_store_and_goes_on(server_url: str) -> None:
     url = server_url
     email, password = process.funded(url)
     with ExitStack() as stack:
@@ -323,7 +323,7 @@ def listening(url: str) -> int:
 
 
 @pytest.mark.both_engines
-async def test_a_session_nobody_uses_goes_back_to_the_others(url: str) -> None:
+async def test_an_unused_session_goes_back_to_the_others(url: str) -> None:
     email, password = process.funded(url)
     quota = 100_000
     with threads.web() as target, cluster(url, 2) as (first, second):
@@ -416,7 +416,7 @@ def arriving(connection: socket.socket, enough: int = GB, seconds: float = 1.0) 
 
 
 @pytest.mark.long
-async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(server_url: str) -> None:
+async def test_a_database_whose_clock_jumps_ahead_declares_no_node_dead(server_url: str) -> None:
     url = server_url
     email, password = process.funded(url)
     set_ahead(url, 0)
@@ -472,7 +472,7 @@ def seen(url: str, node: Process) -> int:
 
 
 @pytest.mark.long
-async def test_what_killed_processes_had_is_usable_without_waiting_for_their_timeout(
+async def test_bytes_of_killed_processes_are_usable_without_waiting_for_their_timeout(
     path: Path,
 ) -> None:
     """The victims: the sweeping process, another one, or all before some start again."""
@@ -526,7 +526,7 @@ async def test_the_operators_commands_work_beside_processes_that_write(
 
 
 @pytest.mark.long
-async def test_one_daemon_takes_up_what_several_left_and_several_what_one_left(path: Path) -> None:
+async def test_one_daemon_takes_up_the_rest_of_several_and_several_that_of_one(path: Path) -> None:
     url, quota = f"sqlite:///{path}", 60 * MB
     email, password = process.funded(url)
     with threads.endless() as target:

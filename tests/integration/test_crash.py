@@ -108,7 +108,7 @@ def drained(client: socket.socket) -> int:
     return received
 
 
-async def test_a_session_goes_on_after_a_crash_with_what_was_left(store_url: str) -> None:
+async def test_a_session_goes_on_after_a_crash_with_its_rest(store_url: str) -> None:
     url = store_url
     email, password = process.funded(url)
     with threads.web() as target:

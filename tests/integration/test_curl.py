@@ -92,7 +92,7 @@ def test_curl_downloads_by_tls(
     buyer.assert_counted(secure_target)
 
 
-def test_curl_is_told_by_http_what_is_wrong(buyer: Buyer, target: WebTarget) -> None:
+def test_curl_gets_the_errors_by_http(buyer: Buyer, target: WebTarget) -> None:
     wrong = f"http://{buyer.wrong_proxy}"
     page = f"http://127.0.0.1:{target.port}/bytes/1"
     told = curl("--proxy", wrong, "-w", "%{http_code}", page)
@@ -103,7 +103,7 @@ def test_curl_is_told_by_http_what_is_wrong(buyer: Buyer, target: WebTarget) -> 
     assert buyer.used == 0
 
 
-def test_curl_is_told_that_its_password_is_wrong(buyer: Buyer, target: WebTarget) -> None:
+def test_curl_gets_the_error_of_a_wrong_password(buyer: Buyer, target: WebTarget) -> None:
     done = curl(
         "--proxy",
         f"socks5h://{buyer.wrong_proxy}",
@@ -114,7 +114,7 @@ def test_curl_is_told_that_its_password_is_wrong(buyer: Buyer, target: WebTarget
     assert buyer.used == 0
 
 
-def test_curl_is_told_that_a_target_refuses(buyer: Buyer) -> None:
+def test_curl_gets_the_error_of_a_target_that_refuses(buyer: Buyer) -> None:
     with closed_port() as port:
         done = curl("--proxy", f"socks5h://{buyer.proxy}", f"http://127.0.0.1:{port}/")
     assert done.returncode == 97

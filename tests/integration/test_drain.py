@@ -59,7 +59,7 @@ def test_a_live_transfer_finishes_and_is_counted_to_the_byte(tmp_path: Path) -> 
     process.assert_audit(url)
 
 
-def test_a_transfer_beyond_the_limit_is_cut_and_what_it_got_is_billed(tmp_path: Path) -> None:
+def test_a_transfer_beyond_the_limit_is_cut_and_its_bytes_are_billed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"
     email, password = process.funded(url)
     limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "0.2"}

@@ -109,7 +109,7 @@ def test_nothing_is_lost_over_a_daemon_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.both_engines
-async def test_daemons_on_one_database_hear_each_other(empty_url: str, tmp_path: Path) -> None:
+async def test_daemons_on_one_database_notify_each_other(empty_url: str, tmp_path: Path) -> None:
     email, password = process.funded(empty_url, credit="1000")
     with running(Member(empty_url)) as one, running(Member(empty_url)) as other:
         for daemon in (one, other):
@@ -123,7 +123,7 @@ async def test_daemons_on_one_database_hear_each_other(empty_url: str, tmp_path:
     process.assert_audit(empty_url)
 
 
-async def test_a_daemon_tells_the_others_at_once(postgres_server: str) -> None:
+async def test_a_daemon_notifies_the_others_at_once(postgres_server: str) -> None:
     async with (
         postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url,
         running_in_here(settings_for(url)) as one,

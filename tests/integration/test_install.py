@@ -137,7 +137,7 @@ def site_packages(prefix: Path) -> Path:
     return found
 
 
-def test_it_asks_for_what_serving_needs_and_nothing_else(prefix: Path) -> None:
+def test_it_asks_only_for_the_packages_of_serving(prefix: Path) -> None:
     (metadata,) = site_packages(prefix).glob("proxyd-*.dist-info/METADATA")
     asked = re.findall(r"^Requires-Dist: ([\w.-]+)$", metadata.read_text(), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -206,7 +206,7 @@ def test_its_licence_is_installed_with_it(prefix: Path) -> None:
     assert installed.read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_unit_starts_what_is_installed_where_the_page_says() -> None:
+def test_the_unit_starts_the_installed_program_at_the_documented_place() -> None:
     default = re.search(r"^PREFIX \?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert default is not None
     unit = (ROOT / "systemd" / "proxyd.service").read_text()

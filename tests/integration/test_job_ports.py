@@ -243,7 +243,7 @@ async def test_a_job_that_is_stopped_takes_its_streams_along(world: World) -> No
     assert world.tunnels.streams == 0
 
 
-async def test_a_revoked_device_lets_nobody_in(world: World) -> None:
+async def test_a_revoked_device_admits_no_stream(world: World) -> None:
     with await world.open() as sock:
         body = {"token_id": world.device_id}
         path = "/api/worker/token/revoke"

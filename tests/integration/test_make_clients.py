@@ -142,7 +142,7 @@ def test_all_that_is_missing_is_installed_and_then_nothing(place: Place) -> None
     assert place.asked == before
 
 
-def test_what_node_needs_is_fetched_anew_when_it_has_changed(place: Place) -> None:
+def test_packages_of_node_are_fetched_anew_when_their_list_has_changed(place: Place) -> None:
     place.has(*PROGRAMS)
     place.run("make", "clients")
     package = place.root / "tests" / "clients" / "package.json"
@@ -166,17 +166,17 @@ def fails(place: Place, words: str, **how: str) -> None:
     assert "every client is here" not in done.stdout
 
 
-def test_an_index_that_fails_twice_is_told(place: Place) -> None:
+def test_an_index_that_fails_twice_is_reported(place: Place) -> None:
     place.failures.write_text("always\n")
     fails(place, "apt-get update failed twice")
     assert place.asked == ["apt-get update"] * 2
 
 
-def test_what_is_still_missing_is_told(place: Place) -> None:
+def test_a_program_that_is_still_missing_is_named(place: Place) -> None:
     fails(place, "had nothing to say: chromium", never="chromium")
 
 
-def test_another_kind_of_system_is_told(place: Place) -> None:
+def test_another_kind_of_system_is_reported(place: Place) -> None:
     place.has(*PROGRAMS)
     (place.bin / "chromium").unlink()
     (place.bin / "apt-get").unlink()

@@ -51,7 +51,7 @@ async def service(tmp_path: Path):
         yield running
 
 
-async def test_a_kernel_computes_what_is_typed_in_a_browser(
+async def test_a_kernel_computes_the_line_that_is_typed_in_a_browser(
     service: Service, tmp_path: Path
 ) -> None:
     assert NOTEBOOK.exists()

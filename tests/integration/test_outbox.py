@@ -40,7 +40,7 @@ async def nothing_is_in_hand(store: Store) -> bool:
 
 
 @pytest.mark.both_engines
-async def test_what_waits_survives_a_kill_and_arrives_once(store_url: str) -> None:
+async def test_waiting_letters_survive_a_kill_and_arrive_once(store_url: str) -> None:
     mailbox, store = Mailbox(), await open_store(store_url)
     with closed_port() as port:
         daemon = await asyncio.to_thread(started, store_url, port)

@@ -139,7 +139,7 @@ def test_sixty_downloads_of_one_session_stop_at_the_last_byte_on_four_processes(
     process.assert_audit(url)
 
 
-def test_an_end_cuts_on_every_process_and_bills_what_was_delivered(url: str) -> None:
+def test_an_end_cuts_on_every_process_and_bills_the_delivered_bytes(url: str) -> None:
     with loaded(url, 20) as (daemon, _, token, bought, made):
         status, body = daemon.call(
             "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
@@ -288,7 +288,7 @@ def test_a_reload_reaches_every_process_and_the_successors_of_the_killed(
         assert daemon.output.count(refused) == 1
 
 
-def test_the_log_says_once_what_is_the_same_for_all_processes(url: str) -> None:
+def test_the_log_has_the_common_lines_of_all_processes_once(url: str) -> None:
     with serving(url) as daemon:
         daemon.process.send_signal(signal.SIGHUP)
         until_true(lambda: "reloaded: nothing has changed" in daemon.output, "it is reloaded")
@@ -410,7 +410,7 @@ def test_the_operators_commands_work_beside_the_processes(url: str, tmp_path: Pa
         assert daemon.stop() == 0
 
 
-def test_one_process_that_is_told_to_stop_drains_and_has_a_successor(url: str) -> None:
+def test_a_process_with_a_stop_signal_drains_and_has_a_successor(url: str) -> None:
     with serving(url, 2) as daemon:
         pid = daemon.pid_of(1)
         assert pid is not None
@@ -461,7 +461,7 @@ def test_a_first_process_that_is_killed_while_it_starts_is_not_started_again(url
     daemon.stop()
 
 
-def test_a_process_that_is_killed_while_all_drain_is_told_of_in_the_exit_status(url: str) -> None:
+def test_a_process_that_is_killed_while_all_drain_changes_the_exit_status(url: str) -> None:
     email, password = process.funded(url)
     limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
     with threads.web() as target, serving(url, 2, **limits) as daemon:
@@ -586,7 +586,7 @@ def test_dead_processes_are_reaped_while_process_0_cannot_come_back(url: str) ->
 
 
 @pytest.mark.long
-def test_a_successor_runs_what_the_others_run_whatever_lies_on_the_disk(
+def test_a_successor_runs_the_code_of_the_others_after_a_change_on_the_disk(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = tmp_path / "installed"
@@ -696,7 +696,7 @@ def test_the_service_managers_sockets_and_notifications_work_as_with_one(tmp_pat
             assert manager.wait() == 0
 
 
-def test_what_no_service_manager_holds_refuses_clients_while_all_drain(tmp_path: Path) -> None:
+def test_a_socket_without_a_service_manager_refuses_clients_while_all_drain(tmp_path: Path) -> None:
     """The socket units of systemd hold the ports of the API and the proxy alone."""
     with supervising(tmp_path) as manager, threads.web() as target:
         manager.watchdog_seconds = 30.0

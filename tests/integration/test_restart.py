@@ -186,7 +186,7 @@ def test_a_socket_of_a_part_that_is_off_is_a_mistake(tmp_path: Path) -> None:
         assert supervisor.wait() == 2
 
 
-def test_systemd_is_told_of_every_step_and_that_the_loop_turns(tmp_path: Path) -> None:
+def test_systemd_is_notified_of_every_step_and_that_the_loop_turns(tmp_path: Path) -> None:
     with supervising(tmp_path) as supervisor:
         supervisor.start()
         until_true(lambda: supervisor.count("WATCHDOG=1") >= 3, "watchdog")
@@ -200,7 +200,7 @@ def test_systemd_is_told_of_every_step_and_that_the_loop_turns(tmp_path: Path) -
         assert supervisor.told.index("STOPPING=1") > supervisor.told.index("RELOADING=1")
 
 
-def test_it_says_where_the_sockets_listen_whatever_the_settings_say(tmp_path: Path) -> None:
+def test_it_logs_the_real_addresses_of_the_sockets(tmp_path: Path) -> None:
     with supervising(tmp_path) as supervisor:
         supervisor.start(PROXYD_API__HOST="127.0.0.9", PROXYD_PROXY__HOST="127.0.0.9")
         api, proxy = supervisor.port("api"), supervisor.port("proxy")
@@ -215,7 +215,7 @@ def config(folder: Path, level: str, extra: str = "") -> Path:
     return path
 
 
-def test_sighup_takes_what_can_change_and_names_what_cannot(tmp_path: Path) -> None:
+def test_sighup_takes_the_reloadable_settings_and_names_the_others(tmp_path: Path) -> None:
     path = config(tmp_path, "info")
     with supervising(tmp_path) as supervisor:
         supervisor.start("--config", str(path))

@@ -19,7 +19,7 @@ def asked(daemon: Process, method: str, path: str, token: str = "", body: Any = 
     return answer
 
 
-async def test_what_was_under_way_is_sent_again_after_a_kill(store_url: str) -> None:
+async def test_deliveries_under_way_are_sent_again_after_a_kill(store_url: str) -> None:
     with receiving(is_held=True) as receiver:
         daemon = await asyncio.to_thread(lambda: Process(store_url).wait_ready())
         try:

@@ -17,7 +17,7 @@ async def test_other_bounds_reach_every_service_that_has_some(market: Market) ->
         assert (fields.get("bounds") or fields["_bounds"])() is bounds
 
 
-async def test_the_set_aside_context_differs_only_in_its_store(market: Market) -> None:
+async def test_a_market_set_aside_differs_only_in_the_store(market: Market) -> None:
     context = market.context.set_aside()
     assert context.store is market.store.set_aside()
     assert replace(context, store=market.store) == market.context

@@ -28,7 +28,7 @@ class Server:
         return 0
 
 
-async def test_every_daemon_sweeps_its_own_streams_whatever_fails(
+async def test_every_daemon_sweeps_its_own_streams_after_any_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server()

@@ -3,7 +3,7 @@
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Counters, Latency
 
 
-def test_each_bound_counts_what_is_up_to_it_and_the_last_one_the_rest() -> None:
+def test_each_bound_counts_the_values_up_to_it_and_the_last_one_the_rest() -> None:
     latency = Latency()
     for bound in LATENCY_BOUNDS_SECONDS:
         latency.observe(bound)

@@ -17,7 +17,7 @@ Leave = Callable[[], Awaitable[None]]
 
 
 @pytest.mark.parametrize("error", [LookupError("has no hold"), UnavailableError("gone")])
-async def test_a_sweep_that_fails_is_told_once_and_tried_again(
+async def test_a_sweep_that_fails_is_logged_once_and_tried_again(
     service: Service, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     outcomes: list[Exception | None] = [error, error, None, error, None]

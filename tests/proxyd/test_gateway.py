@@ -28,7 +28,7 @@ ONE = Limits(
 )
 
 
-async def test_a_client_for_whom_the_only_other_one_was_shed_is_waited_for(market: Market) -> None:
+async def test_a_client_that_had_the_only_other_one_shed_is_waited_for(market: Market) -> None:
     bounds = ClientBounds(room_after_seconds=-1.0)
     reactor, policy, unused = Reactor(asyncio.get_running_loop(), 0), Policy(), SimpleNamespace()
     meter = solo_meter(

@@ -149,7 +149,7 @@ async def test_all_at_once_is_one_run_of_the_loop(scenes) -> None:
 
 
 @pytest.mark.parametrize("size", [READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 2 + 1 + 2 * 255 + 13])
-async def test_what_a_client_says_at_once_may_be_longer_than_a_read(scenes, size: int) -> None:
+async def test_the_first_bytes_of_a_client_may_be_longer_than_a_read(scenes, size: int) -> None:
     scene = scenes(session())
     words = size - len(GREETING) - len(REQUEST) - 3
     name, password = bytes([words // 2]), bytes([words - words // 2])
@@ -190,7 +190,7 @@ async def test_a_refusal_is_counted_and_sent(scenes) -> None:
     assert len(scene.left) == 1
 
 
-async def test_who_was_admitted_and_says_nothing_more_is_recorded(scenes) -> None:
+async def test_an_admitted_client_that_sends_nothing_more_is_recorded(scenes) -> None:
     scene = scenes(session())
     scene.say(GREETING + CREDENTIALS)
     scene.handshake.timed_out()
@@ -258,14 +258,14 @@ async def test_a_mistyped_wish_is_named_in_http(scenes) -> None:
 
 
 @pytest.mark.parametrize("username", [b'user-a"b', b"user-a\\b", b"user-\xc3\xbc-\xc3\xa4"])
-async def test_what_a_client_writes_breaks_no_header(scenes, username: bytes) -> None:
+async def test_text_of_a_client_breaks_no_header(scenes, username: bytes) -> None:
     scene = scenes(session())
     scene.say(tunnel(username))
     [status] = [line for line in scene.peer.recv(4096).split(b"\r\n") if b"details" in line]
     assert re.fullmatch(rb'Proxy-Status: [a-z_; =]+="[ !#-\[\]-~]*"', status)
 
 
-async def test_who_has_the_wrong_password_hears_nothing_of_wishes(scenes) -> None:
+async def test_a_client_with_the_wrong_password_gets_no_error_about_wishes(scenes) -> None:
     scene = scenes(Refusal.WRONG)
     scene.say(GREETING + login(b"user-ctry-de"))
     assert scene.peer.recv(100) == b"\x05\x02\x01\x01"

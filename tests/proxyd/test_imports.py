@@ -69,7 +69,7 @@ def test_settings_are_checked_without_a_server_or_a_database(tmp_path: Path) -> 
     assert loaded(tmp_path / "unused.db", "config", "check") & HEAVY == set()
 
 
-def test_what_works_on_the_books_loads_the_driver_of_its_database_alone(tmp_path: Path) -> None:
+def test_a_command_on_the_books_loads_only_the_driver_of_its_database(tmp_path: Path) -> None:
     database = tmp_path / "proxyd.db"
     books = SQLITE | {"argon2", "uvloop"}
     assert loaded(database, *CREATE, stdin="long enough\n") & HEAVY == books
@@ -92,7 +92,7 @@ def _printed(script: str) -> str:
     return done.stdout
 
 
-def test_what_serves_without_a_model_and_a_mail_server_loads_no_client() -> None:
+def test_a_daemon_without_a_model_and_a_mail_server_loads_no_client() -> None:
     script = """
 import sys
 from argparse import Namespace
@@ -112,7 +112,7 @@ print(*sorted(unneeded & set(sys.modules)))
     assert _printed(script) == "True\n\n"
 
 
-def test_what_tokens_need_is_imported_once_all_is_ready_and_not_in_the_loop(
+def test_modules_for_tokens_are_imported_once_all_is_ready_and_not_in_the_loop(
     tmp_path: Path,
 ) -> None:
     """Or whoever shows a first token, good or not, would make every transfer wait for it."""
@@ -121,7 +121,7 @@ def test_what_tokens_need_is_imported_once_all_is_ready_and_not_in_the_loop(
     assert output.index("daemon: ready") < output.index("imported beside")
 
 
-def test_what_tokens_need_is_imported_before_processes_are_forked(tmp_path: Path) -> None:
+def test_modules_for_tokens_are_imported_before_processes_are_forked(tmp_path: Path) -> None:
     """So that a successor runs the same code, and none of them imports it or looks through it."""
     told, output = _imports_of_a_daemon(tmp_path, "2")
     assert told == ["frozen without it", "imported in the main thread", "frozen with it"]
@@ -141,7 +141,7 @@ def _imports_of_a_daemon(folder: Path, processes: str) -> tuple[list[str], str]:
     return told, running.output
 
 
-def test_nobody_looks_for_garbage_in_what_serves() -> None:
+def test_no_collection_runs_over_the_serving_modules() -> None:
     """Not while it is imported, which would take a tenth of a start, and never again."""
     script = """
 import asyncio

@@ -13,7 +13,7 @@ QUOTA = 10**9
 BYTES = 300_000
 
 
-async def test_a_frame_says_what_the_api_says(service: Service) -> None:
+async def test_a_frame_has_the_fields_of_the_api(service: Service) -> None:
     person, bought = await buy(service, quota=QUOTA)
     feed, wanted = service.daemon.market.event_feed, Wanted(frozenset({"usage"}))
     items = feed.follow(person.user_id, "login", wanted, since=None)

@@ -51,7 +51,7 @@ async def test_a_process_with_its_listeners_and_its_database_is_ready() -> None:
     assert place.queries == 1
 
 
-async def test_what_is_known_costs_no_query() -> None:
+async def test_a_known_state_costs_no_query() -> None:
     place = Place()
     place.reason = "store: no commit for 13 s"
     assert await place.why_not() == "store: no commit for 13 s"

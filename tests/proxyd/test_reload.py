@@ -89,7 +89,9 @@ def written(path: Path, name: str) -> Path:
 
 
 @pytest.mark.usefixtures("root_logger")
-async def test_every_reloadable_setting_changes_what_runs(service: Service, tmp_path: Path) -> None:
+async def test_every_reloadable_setting_changes_the_running_daemon(
+    service: Service, tmp_path: Path
+) -> None:
     daemon, path = service.daemon, tmp_path / "proxyd.toml"
     assert set(EFFECTS) == reloadable()
     for name, effect in EFFECTS.items():

@@ -16,13 +16,13 @@ def settings(**sections: object) -> Settings:
     return settings_for("sqlite:///unused.db", **sections)
 
 
-def test_buyers_are_told_the_bound_ports_where_no_public_ones_are_set() -> None:
+def test_buyers_get_the_bound_ports_where_no_public_ones_are_set() -> None:
     terms = slices.terms(settings(proxy={"host": "127.0.0.1"}), 1080, [1081, 1082])
     assert (terms.public_host, terms.public_port) == ("127.0.0.1", 1080)
     assert terms.passwordless_ports == (1081, 1082)
 
 
-def test_buyers_are_told_the_public_ports_and_for_a_0_the_bound_one() -> None:
+def test_buyers_get_the_public_ports_and_for_a_0_the_bound_one() -> None:
     public = {
         "public_host": "proxy.example.com",
         "public_port": 443,
@@ -80,7 +80,7 @@ def test_links_lead_to_the_web_application_or_else_to_the_api(
     assert slices.app_url(settings(api=api), 8080) == url
 
 
-def test_no_bound_on_connections_passes_what_the_descriptors_pay_for() -> None:
+def test_no_bound_on_connections_passes_the_limit_of_the_descriptors() -> None:
     most, api_most = connections_total(0, DESCRIPTORS), api_connections_total(DESCRIPTORS)
     half = DESCRIPTORS // 2  # the API may have so many, and the proxy has that much less
     rest = connections_total(0, DESCRIPTORS - (half - api_most))
@@ -128,7 +128,7 @@ def test_exits_take_their_part_of_the_descriptors_where_they_listen() -> None:
     assert (slices.exits_port(having, 1090), slices.exits_port(without, 1090)) == (443, 1090)
 
 
-def test_the_process_with_the_exits_has_room_for_what_the_others_ask() -> None:
+def test_the_process_with_the_exits_has_room_for_the_requests_of_the_others() -> None:
     exits = {"host": "127.0.0.1"}
     one, five = settings(exits=exits), settings(exits=exits, proxy={"processes": 5})
     assert slices.limits(five, DESCRIPTORS).connections_total < (

@@ -122,7 +122,7 @@ async def _opened(url: str, size: int) -> AsyncIterator[Market]:
         await store.close()
 
 
-async def test_a_page_costs_a_statement_or_two_for_any_length(
+async def test_a_page_of_my_own_costs_a_statement_or_two_however_long_it_is(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer = await market.person(usd="100", credit="100")
@@ -177,7 +177,7 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
 
 
 @pytest.mark.long
-async def test_requests_about_everything_have_no_nested_scans(
+async def test_a_statement_about_everything_scans_nothing_within_a_scan(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with filled(server, tmp_path, LARGE) as market:
@@ -212,7 +212,7 @@ async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> N
     assert "COVERING INDEX referrals_by_referrer (referrer_id=? AND paid_at>?)" in step
 
 
-async def test_open_things_of_a_user_are_counted_from_indexes(tmp_path: Path) -> None:
+async def test_the_open_objects_of_a_user_are_counted_from_indexes(tmp_path: Path) -> None:
     """Each post counts the jobs of its buyer, perhaps thousands a day; only replicas are read."""
     store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
     opcodes: list[str] = []
@@ -543,7 +543,7 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 }
 
 
-async def test_requests_and_sweepers_read_the_same_number_of_rows_in_any_market(
+async def test_requests_and_sweepers_look_at_as_much_however_large_the_market_is(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: dict[int, dict[str, int]] = {}

@@ -74,7 +74,7 @@ def test_a_wrong_setting_is_one_line_and_no_loop(running: Service) -> None:
     ],
     ids=["the service fails", "systemd fails"],
 )
-def test_what_may_pass_by_itself_is_tried_for_ever(
+def test_a_failure_that_may_pass_by_itself_is_tried_for_ever(
     running: Service, broken: str, mended: str, line: str
 ) -> None:
     machine, cursor = running.machine, running.machine.journal_cursor()

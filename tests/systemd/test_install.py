@@ -142,7 +142,7 @@ def test_the_sandbox_hides_nothing_that_metrics_need(running: Service) -> None:
         assert re.search(rf"^{name} [\d.e+]+$", done.stdout, re.MULTILINE), name
 
 
-def test_secrets_are_seen_by_the_service_alone(running: Service) -> None:
+def test_only_the_service_sees_secrets(running: Service) -> None:
     machine = running.machine
     shown = {
         "properties": machine.says("systemctl show proxyd.service"),

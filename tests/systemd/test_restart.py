@@ -55,7 +55,7 @@ class Load:
             self.served += 1
 
 
-async def test_a_restart_under_load_refuses_nobody(running: Service, token: str) -> None:
+async def test_a_restart_under_load_refuses_no_client(running: Service, token: str) -> None:
     await restart_under_load(running, token)
 
 
@@ -122,7 +122,7 @@ async def restart_under_load(running: Service, token: str) -> None:
     assert (load.failures, refused) == ([], [])
 
 
-def test_a_reload_takes_limits_and_refuses_what_is_wrong(running: Service) -> None:
+def test_a_reload_takes_limits_and_refuses_wrong_settings(running: Service) -> None:
     machine = running.machine
     before, cursor = running.main_pid, machine.journal_cursor()
     try:
@@ -162,7 +162,7 @@ def test_a_stop_waits_for_a_transfer_to_end(running: Service, token: str) -> Non
     assert running.log_in(EMAIL, PASSWORD)
 
 
-def test_a_stop_cuts_what_does_not_end_in_time(running: Service, token: str) -> None:
+def test_a_stop_cuts_connections_that_do_not_end_in_time(running: Service, token: str) -> None:
     cursor = running.machine.journal_cursor()
     with running.changed(limits__drain_seconds="1.0"), threads.web() as target:
         with begin(running, running.buy(token)["proxy"], target.port):

@@ -21,7 +21,7 @@ def test_an_upgrade_serves_the_new_version(running: Service, token: str) -> None
     assert int(mode[1]) > 4096
 
 
-def test_a_backup_brings_back_what_was(running: Service, token: str) -> None:
+def test_a_backup_brings_back_the_earlier_state(running: Service, token: str) -> None:
     machine = running.machine
     kept = running.buy(token)["session_id"]
     machine.run(block("backup /var/lib/proxyd/copy.db"), **AS_SERVICE)

@@ -97,7 +97,7 @@ async def test_me_has_the_six_fields_of_the_specification_and_no_more(service: S
     assert answer.body["email_verified"] is False
 
 
-async def test_everybody_can_read_whether_e_mails_are_sent(
+async def test_every_caller_can_read_whether_e_mails_go_out(
     service: Service, tmp_path: Path
 ) -> None:
     folder = tmp_path / "mailing"
@@ -151,7 +151,7 @@ async def test_every_field_of_a_login_wants_a_text(service: Service, field: str)
         refused(await log_in(service, **{field: value}), field)
 
 
-async def test_a_refused_registration_leaves_nothing_behind(service: Service) -> None:
+async def test_nothing_is_left_of_a_refused_registration(service: Service) -> None:
     refused(await register(service, password="short"), "password")
     assert (await log_in(service, password="short")).status == 401
     is_login(await register(service))
@@ -209,7 +209,7 @@ async def test_a_user_name_has_no_spaces_or_control_characters(
         "a" * 2000 + "@example.com",
     ],
 )
-async def test_an_invalid_address_is_refused(service: Service, email: str) -> None:
+async def test_a_text_that_is_no_address_is_refused(service: Service, email: str) -> None:
     refused(await register(service, email=email), "email")
 
 
@@ -461,7 +461,7 @@ async def test_a_token_with_a_claim_of_another_type_is_refused(
     unauthorized(await service.call("GET", "/auth/me", token=token))
 
 
-async def test_a_token_is_valid_only_for_its_own_login_session(service: Service) -> None:
+async def test_a_token_is_good_only_for_its_own_login_session(service: Service) -> None:
     person, other = await service.person(), await service.person()
     crossed = {**claims_of(person), "sub": other.user_id}
     unknown = {**claims_of(person), "sid": str(uuid.uuid4())}

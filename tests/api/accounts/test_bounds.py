@@ -63,7 +63,7 @@ async def test_the_bytes_of_a_users_jobs_are_bounded(tmp_path: Path) -> None:
         assert answers[1].code == "too_much_job_text"
 
 
-async def test_an_operator_sells_no_session_below_the_set_minimum(tmp_path: Path) -> None:
+async def test_an_operator_sells_nothing_that_is_worth_less_than_he_says(tmp_path: Path) -> None:
     market = {"session_cost_floor_usd": "0.01"}
     async with running_in(tmp_path, market=market) as service:
         person = await service.person(usd="10")

@@ -61,7 +61,7 @@ async def test_a_program_gets_a_key_that_a_person_approves(service: Service) -> 
     assert refused["error"]["code"] == "scope_missing"
 
 
-async def test_a_user_can_refuse_a_program(service: Service) -> None:
+async def test_a_person_says_no(service: Service) -> None:
     me = await service.person()
     asked = await curl(service, "/auth/device", NEW)
     assert await ask(service, me, "POST", asked["user_code"], "/deny") == {"ok": True}
@@ -69,7 +69,7 @@ async def test_a_user_can_refuse_a_program(service: Service) -> None:
     assert refused["error"]["code"] == "access_denied"
 
 
-async def test_a_program_needs_valid_scopes_and_a_printable_name(service: Service) -> None:
+async def test_a_program_with_unknown_scopes_or_a_bad_name_is_refused(service: Service) -> None:
     for body, field in (
         (NEW | {"scopes": []}, "scopes"),
         (NEW | {"scopes": ["everything"]}, "scopes"),

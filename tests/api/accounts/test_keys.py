@@ -21,7 +21,7 @@ async def make(service: Service, me: Person, *scopes: str, **fields: Any) -> Any
     return answer.body
 
 
-async def test_a_key_does_only_the_actions_of_its_scopes(service: Service) -> None:
+async def test_a_key_does_only_the_work_of_its_scopes(service: Service) -> None:
     me = await service.person(usd="10")
     key = (await make(service, me, "wallet:read", "sessions:write"))["key"]
     assert (await service.call("GET", "/api/wallet", token=key)).status == 200
@@ -185,13 +185,13 @@ async def test_a_wrong_address_is_refused(service: Service) -> None:
     assert (await service.call("GET", "/auth/me", token=key)).code == "key_address"
 
 
-async def test_the_document_lists_the_scopes_of_each_operation(service: Service) -> None:
+async def test_the_document_names_the_credentials_of_each_operation(service: Service) -> None:
     paths = service.daemon.http.openapi["paths"]
     assert {"key": ["usage:read"]} in paths["/api/usage"]["get"]["security"]
     assert paths[ALL]["post"]["security"] == [{"session": []}]
 
 
-async def test_a_key_is_revoked_with_the_things_it_made(service: Service) -> None:
+async def test_a_key_is_revoked_with_the_objects_that_it_has_made(service: Service) -> None:
     me = await service.person()
     made = await make(service, me, "devices:write", "webhooks:write")
     hook = {"url": "https://example.com/", "types": ["*"]}

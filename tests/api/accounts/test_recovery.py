@@ -135,14 +135,14 @@ async def test_a_changed_password_ends_the_other_logins(service: Service) -> Non
         ("/auth/password/reset", {"password": "long enough"}, "token"),
     ],
 )
-async def test_missing_fields_are_named(
+async def test_a_missing_field_is_named(
     service: Service, path: str, body: dict[str, object], field: str
 ) -> None:
     answer = await service.call("POST", path, body)
     assert (answer.status, answer.code, answer.field) == (400, "invalid_field", field)
 
 
-async def test_failed_logins_are_throttled_after_a_limit(service: Service) -> None:
+async def test_failed_logins_are_throttled_in_the_end(service: Service) -> None:
     await service.person()
     answers = [await log_in(service, "wrong") for _ in range(10)]
     assert {answer.status for answer in answers} == {401}
@@ -165,7 +165,7 @@ async def register(service: Service, number: int, forwarded: str) -> int:
     return (await service.call("POST", "/auth/register", body, headers=headers)).status
 
 
-async def test_a_client_is_the_address_from_the_trusted_proxy(behind: Service) -> None:
+async def test_a_client_has_the_address_that_the_trusted_proxy_names(behind: Service) -> None:
     assert [await register(behind, number, "192.0.2.1") for number in range(3)] == [200, 200, 429]
     assert await register(behind, 3, "192.0.2.2") == 200
     assert await register(behind, 4, "192.0.2.9, 192.0.2.1") == 429

@@ -86,7 +86,7 @@ async def test_an_application_has_the_fields_of_the_specification(service: Servi
     assert (await info(service, user))["total_referrals"] == 0
 
 
-async def test_the_operator_sets_the_bonus_of_a_referral(tmp_path: Path) -> None:
+async def test_the_operator_sets_the_reward_of_a_referral(tmp_path: Path) -> None:
     market = {"referrer_reward_credits": 7, "referred_reward_credits": 0}
     async with running_in(tmp_path, market=market) as service:
         referrer, user = await service.person(), await service.person()
@@ -189,7 +189,7 @@ async def test_registering_with_a_code_pays_both_at_once(service: Service) -> No
     refused(await apply(service, guest, other), "referral_already_applied", None)
 
 
-async def test_registering_with_a_bad_code_reports_it(service: Service) -> None:
+async def test_registering_with_a_code_that_is_no_good_says_so(service: Service) -> None:
     for number, ref in enumerate(("AAAAAAAA", "AAAA", "A" * 9, "")):
         answer = await register(service, f"guest{number}", ref=ref)
         assert answer.status == 200
@@ -233,7 +233,7 @@ async def _is_paid(service: Service, person: Person) -> bool:
     return await credits_of(service, person) == 25
 
 
-async def test_a_bonus_that_waits_for_another_day_is_reported(tmp_path: Path) -> None:
+async def test_a_bonus_that_waits_for_another_day_says_so(tmp_path: Path) -> None:
     market = {"referral_total_daily_credits": 149}
     async with running_in(tmp_path, market=market) as service:
         code = await code_of(service, await service.person())

@@ -54,7 +54,7 @@ def with_model(upstream: Upstream, **more: Any) -> dict[str, Any]:
 # --- without a model ---------------------------------------------------------------------------
 
 
-async def test_the_built_in_responder_names_itself(service: Service) -> None:
+async def test_the_built_in_responder_says_that_it_is_one(service: Service) -> None:
     answer = await service.call("POST", CHAT, HELLO)
     assert answer.status == 200
     assert answer.body.keys() == {"ok", "reply", "model", "credit_reward"}
@@ -167,7 +167,7 @@ async def test_a_file_that_is_no_photo_is_refused(service: Service, file: bytes,
     refused(answer, code, "file")
 
 
-async def test_an_oversized_body_is_refused_with_the_limit(service: Service) -> None:
+async def test_a_photo_that_is_too_large_is_refused_with_the_allowed_size(service: Service) -> None:
     for file, words in (
         (PHOTO + bytes(10_004_000 - len(PHOTO)), ("10,004,000 bytes", "10,000,000 at most")),
         (pictures.bomb(), ("2,500,000,000 pixels", "25,000,000 at most")),
@@ -286,7 +286,7 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_the_assistant_answers_in_any_failure_of_the_model(
+async def test_the_caller_gets_an_answer_after_any_failure_of_the_model(
     tmp_path: Path, upstream: Upstream, trouble: str
 ) -> None:
     upstream.will(TROUBLES[trouble])
@@ -320,14 +320,14 @@ async def test_a_server_that_is_not_there_is_stood_in_for(tmp_path: Path) -> Non
         assert (await service.upload(ANALYZE, PHOTO)).body["goodness_type"] == "unverified"
 
 
-async def test_a_single_failure_is_retried(modelled: Service, upstream: Upstream) -> None:
+async def test_one_failure_is_asked_again(modelled: Service, upstream: Upstream) -> None:
     upstream.will(stand_in.fails(429, Retry_After="0"), stand_in.says("Second try."))
     assert (await modelled.call("POST", CHAT, HELLO)).body["reply"] == "Second try."
     upstream.will(stand_in.says("I see a dog."), stand_in.judges())
     assert (await modelled.upload(ANALYZE, PHOTO)).body["goodness_type"] == "giving"
 
 
-async def test_a_server_without_schemas_gets_no_schema(
+async def test_a_server_without_schemas_gets_questions_without_one(
     modelled: Service, upstream: Upstream
 ) -> None:
     upstream.will(stand_in.fails(400), stand_in.judges())
@@ -393,7 +393,7 @@ async def test_a_client_that_leaves_frees_the_model(modelled: Service, upstream:
     await until(lambda: not upstream.now, "the model is left alone")
 
 
-async def test_the_key_and_the_texts_stay_out_of_the_log(
+async def test_the_key_and_the_questions_stay_out_of_the_log(
     modelled: Service, upstream: Upstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     upstream.will(stand_in.fails(500))
@@ -446,7 +446,7 @@ async def test_a_good_deed_earns_credits_once(modelled: Service, upstream: Upstr
     assert (await credits_of(modelled, one), await credits_of(modelled, other)) == (10, 10)
 
 
-async def test_anonymous_photos_and_words_earn_nothing(
+async def test_an_anonymous_photo_and_words_earn_nothing(
     modelled: Service, upstream: Upstream
 ) -> None:
     upstream.will(stand_in.judges())
@@ -468,7 +468,7 @@ async def test_a_model_that_names_an_amount_changes_nothing(
     assert answer.body["credit_reward"] == 10
 
 
-async def test_no_upload_as_a_photo_causes_a_500(tmp_path: Path) -> None:
+async def test_any_bytes_sent_as_a_photo_are_never_a_500(tmp_path: Path) -> None:
     random = Random(7)
     small = (jpeg(natural(1, (40, 30))), png(natural(1, (40, 30))), b"\xff\xd8\xff", b"")
     async with running_in(tmp_path, assistant={"requests_per_minute": 0}) as service:

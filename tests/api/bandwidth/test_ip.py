@@ -21,7 +21,7 @@ async def text_of(service: Service, accept: str) -> tuple[str, str]:
         return response.headers["Content-Type"], await response.text()
 
 
-async def test_without_exits_the_reply_has_only_the_address(service: Service) -> None:
+async def test_without_exits_only_the_address_is_returned(service: Service) -> None:
     answer = await service.call("GET", "/ip")
     assert answer.status == 200
     assert answer.body == {
@@ -40,7 +40,7 @@ async def test_without_exits_the_reply_has_only_the_address(service: Service) ->
     assert await text_of(service, "text/plain") == ("text/plain; charset=utf-8", "127.0.0.1\n")
 
 
-async def test_every_source_is_in_the_reply(service: Service) -> None:
+async def test_every_source_of_the_place_is_returned(service: Service) -> None:
     attached = SomeAttached()
     service.daemon.market.exits.join(attached)
     attached.whereabouts["127.0.0.1"] = Whereabouts(
@@ -71,14 +71,14 @@ async def test_only_a_trusted_proxy_is_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_the_route_is_rate_limited(tmp_path: Path) -> None:
+async def test_it_is_rate_limited(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"requests_per_second": 1}) as service:
         statuses = [(await service.call("GET", "/ip")).status for _ in range(4)]
         assert statuses[0] == 200
         assert 429 in statuses
 
 
-async def test_through_an_exit_the_reply_has_the_exits_address(tmp_path: Path) -> None:
+async def test_through_an_exit_its_own_address_is_returned(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         device = await (await consented(service)).attach(service)
         device.leaves_from = "127.0.0.9"

@@ -87,7 +87,7 @@ async def test_a_purchase_may_name_addresses_that_need_no_password(service: Serv
     assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"ended_at", "paid"}
 
 
-async def test_a_purchase_without_addresses_shows_no_other_port(service: Service) -> None:
+async def test_a_purchase_without_addresses_returns_no_other_port(service: Service) -> None:
     buyer = await service.person(usd="10")
     for body in ('{"gb": 1}', '{"gb": 1, "allow_ips": null}'):
         answer = await create(service, buyer, body)
@@ -103,7 +103,7 @@ async def test_a_purchase_without_addresses_shows_no_other_port(service: Service
         *('["0.0.0.0"]', '["ff02::1"]', '[""]', "{}", "true", str(["192.0.2.1"] * 17)),
     ],
 )
-async def test_invalid_addresses_are_refused(service: Service, allow_ips: str) -> None:
+async def test_a_list_without_addresses_is_refused(service: Service, allow_ips: str) -> None:
     buyer = await service.person(usd="10")
     allow_ips = allow_ips.replace("'", '"')
     answer = await create(service, buyer, f'{{"gb": 1, "allow_ips": {allow_ips}}}')
@@ -120,7 +120,7 @@ async def test_invalid_addresses_are_refused(service: Service, allow_ips: str) -
         (str(["192.0.2.1"] * 17).replace("'", '"'), "a longer one"),
     ],
 )
-async def test_a_list_of_addresses_is_refused_with_the_reason(
+async def test_a_list_of_addresses_is_refused_for_its_mistake(
     service: Service, allow_ips: str, got: str
 ) -> None:
     buyer = await service.person(usd="10")
@@ -184,7 +184,7 @@ async def test_a_request_from_an_address_proves_it(tmp_path: Path) -> None:
         await service.assert_audit()
 
 
-async def test_addresses_need_a_port_without_passwords(tmp_path: Path) -> None:
+async def test_addresses_may_be_named_only_where_there_is_a_port_for_them(tmp_path: Path) -> None:
     async with running_in(tmp_path, proxy={"passwordless_ports": []}) as service:
         buyer = await service.person(usd="10")
         answer = await create(service, buyer, '{"gb": 1, "allow_ips": ["192.0.2.1"]}')
@@ -193,7 +193,7 @@ async def test_addresses_need_a_port_without_passwords(tmp_path: Path) -> None:
         assert (await create(service, buyer, '{"gb": 1}')).status == 200
 
 
-async def test_a_purchase_shows_the_public_port_without_passwords(tmp_path: Path) -> None:
+async def test_a_buyer_gets_the_public_port_without_passwords(tmp_path: Path) -> None:
     proxy = {"passwordless_ports": [0, 0], "public_passwordless_ports": [4001, 0]}
     async with running_in(tmp_path, proxy=proxy) as service:
         buyer = await service.person(usd="10")
@@ -210,7 +210,7 @@ async def test_two_purchases_share_nothing(service: Service) -> None:
     assert first.password != second.password
 
 
-async def test_a_purchase_shows_the_public_address(tmp_path: Path) -> None:
+async def test_a_buyer_gets_the_public_address(tmp_path: Path) -> None:
     proxy = {"public_host": "proxy.example.com", "public_port": 4000}
     async with running_in(tmp_path, proxy=proxy) as service:
         buyer = await service.person(usd="10")
@@ -270,7 +270,7 @@ async def test_the_cost_is_held_and_released(service: Service) -> None:
     assert await service.balance(buyer) == 10
 
 
-async def test_used_bytes_are_captured_and_the_rest_released(service: Service) -> None:
+async def test_the_used_bytes_are_captured_and_the_rest_released(service: Service) -> None:
     buyer = await service.person(usd="10")
     bought = await service.buy(buyer, quota=1_000_000, price=1000.0)
     assert await service.balance(buyer) == 9
@@ -288,7 +288,9 @@ async def test_used_bytes_are_captured_and_the_rest_released(service: Service) -
     assert (session["status"], session["bytes_used"]) == ("ended", 10_000)
 
 
-async def test_ending_cuts_connections_and_captures_the_listed_use(service: Service) -> None:
+async def test_ending_cuts_connections_and_captures_the_amount_of_the_list(
+    service: Service,
+) -> None:
     buyer = await service.person(usd="10")
     bought = await service.buy(buyer, quota=1_000_000, price=1000.0)
     async with targets.source(5000) as target:
@@ -486,7 +488,7 @@ async def test_the_last_cent_can_be_spent_but_not_one_more(service: Service) -> 
     assert len(await listed(service, buyer)) == 1
 
 
-async def test_a_user_without_money_cannot_spend_money_of_others(service: Service) -> None:
+async def test_a_user_without_money_cannot_spend_that_of_others(service: Service) -> None:
     rich, poor = await service.person(usd="100"), await service.person()
     assert (await create(service, poor, '{"gb": 1}')).code == "insufficient_funds"
     assert await service.balance(rich) == 100
@@ -554,7 +556,7 @@ async def test_a_last_page_that_is_full_has_no_next(service: Service) -> None:
     assert "next_cursor" in answer.body
 
 
-async def test_a_page_holds_100_sessions_by_default(service: Service) -> None:
+async def test_a_page_holds_100_sessions_without_a_limit(service: Service) -> None:
     buyer = await service.person(usd="1000")
     for _ in range(101):
         await service.buy(buyer, quota=1)
@@ -595,7 +597,7 @@ async def test_a_cursor_that_no_list_returned_is_refused_by_name(
     refused(answer, "invalid_field", "cursor")
 
 
-async def test_a_list_shows_active_sessions_or_those_of_a_status_or_all(service: Service) -> None:
+async def test_a_list_shows_the_active_ones_or_those_of_a_status_or_all(service: Service) -> None:
     buyer = await service.person(usd="10")
     active = await service.buy(buyer)
     ended = await service.buy(buyer)
@@ -658,7 +660,7 @@ async def test_an_unknown_status_is_refused_by_name(service: Service, status: st
     refused(answer, "invalid_field", "status")
 
 
-async def test_an_ended_session_has_its_time(service: Service) -> None:
+async def test_an_ended_session_says_when(service: Service) -> None:
     buyer = await service.person(usd="10")
     bought = await service.buy(buyer)
     await end(service, buyer, bought.id)
@@ -685,7 +687,7 @@ async def test_ending_takes_any_case_of_an_identifier(service: Service) -> None:
     assert await listed(service, buyer) == []
 
 
-async def test_a_session_of_another_user_cannot_be_ended(service: Service) -> None:
+async def test_the_session_of_another_user_cannot_be_ended(service: Service) -> None:
     buyer, other = await service.person(usd="10"), await service.person(usd="10")
     bought = await service.buy(buyer)
     foreign = await end(service, other, bought.id)
@@ -797,7 +799,7 @@ async def test_one_session_is_shown_with_its_cost_if_it_ends_now(service: Servic
         assert (answer.status, answer.code) == (404, "session_not_found")
 
 
-async def test_everybody_can_read_the_terms_of_the_sale(tmp_path: Path) -> None:
+async def test_every_caller_can_read_the_offers_and_their_prices(tmp_path: Path) -> None:
     market = {
         "price_per_gb_default_usd": Decimal("0.5"),
         "price_per_gb_floor_usd": Decimal("0.25"),

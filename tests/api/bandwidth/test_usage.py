@@ -104,7 +104,7 @@ async def test_the_rows_of_a_session_are_its_bill_to_the_byte(service: Service) 
     assert "e" not in "".join(row["gb"] + row["cost_usd"] for row in rows).lower()
 
 
-async def test_reasons_of_refused_connections_are_shown_by_session(service: Service) -> None:
+async def test_the_reasons_of_refused_connections_are_listed_by_session(service: Service) -> None:
     """By policy, by a target, for a wish, and because the session is over."""
     person, bought = await buy(service)
     over = await service.buy(person)
@@ -138,7 +138,7 @@ async def test_reasons_of_refused_connections_are_shown_by_session(service: Serv
     }
 
 
-async def test_a_user_cannot_see_the_usage_of_others(service: Service) -> None:
+async def test_no_user_sees_the_usage_of_others(service: Service) -> None:
     _, bought = await buy(service)
     stranger = await service.person()
     assert (await refused(service, stranger, f"session_id={bought.id}")) == (
@@ -151,7 +151,7 @@ async def test_a_user_cannot_see_the_usage_of_others(service: Service) -> None:
         assert (await service.call("GET", f"/api/usage{path}")).status == 401
 
 
-async def test_ranges_are_whole_and_the_reply_has_them(service: Service) -> None:
+async def test_ranges_are_whole_and_say_so(service: Service) -> None:
     person = await service.person()
     shown = await asked(service, person)
     assert shown["step"] == "hour"
@@ -195,14 +195,14 @@ async def test_ranges_are_whole_and_the_reply_has_them(service: Service) -> None
         ("tz=..%2F..%2Fetc%2Fpasswd", "tz"),
     ],
 )
-async def test_impossible_queries_are_refused_by_name(
+async def test_a_range_that_cannot_be_answered_is_refused_by_name(
     service: Service, query: str, field: str
 ) -> None:
     person = await service.person()
     assert await refused(service, person, query) == (400, "invalid_field", field)
 
 
-async def test_too_long_a_range_is_refused_with_advice(service: Service) -> None:
+async def test_too_long_a_range_is_refused_with_the_needed_change(service: Service) -> None:
     person = await service.person()
     answer = await service.call("GET", "/api/usage?step=day&from=2001-01-01", token=person.token)
     assert (answer.status, answer.code) == (400, "too_many_rows")

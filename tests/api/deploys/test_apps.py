@@ -191,7 +191,7 @@ async def test_a_buyer_opens_a_deploy(offering: Service) -> None:
     assert (await visit(offering, replica["url"]))[0] == 303
 
 
-async def test_an_app_of_another_user_and_a_job_without_an_app_are_refused(
+async def test_a_foreign_or_missing_app_is_not_found(
     offering: Service,
 ) -> None:
     buyer, other = await offering.person(credit="5"), await offering.person()

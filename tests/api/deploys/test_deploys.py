@@ -145,7 +145,7 @@ async def test_a_deploy_shows_its_order_and_its_state(service: Service) -> None:
     assert work.body["job"]["description"].endswith("Type: Jupyter")
 
 
-async def test_only_the_devices_of_a_deploy_get_its_payload(
+async def test_only_the_running_device_gets_the_program_of_a_deploy(
     service: Service,
 ) -> None:
     buyer = await service.person(usd="100")
@@ -173,7 +173,7 @@ async def test_only_the_devices_of_a_deploy_get_its_payload(
     assert "SECRET123" in await seen(work, headers=worker)
 
 
-async def test_the_payment_of_a_deploy_is_shown_once_it_is_over(service: Service) -> None:
+async def test_the_cost_of_a_deploy_is_shown_once_it_is_over(service: Service) -> None:
     buyer = await service.person(usd="10")
     deploy_id = await created(service, buyer)
     assert "paid" not in await one(service, buyer, deploy_id)
@@ -182,7 +182,7 @@ async def test_the_payment_of_a_deploy_is_shown_once_it_is_over(service: Service
     assert (await listing(service, buyer)).body["deploys"][0]["paid"] == 0.0
 
 
-async def test_everybody_can_read_the_prices_of_gpus(tmp_path: Path) -> None:
+async def test_every_caller_may_ask_for_the_prices_of_gpus(tmp_path: Path) -> None:
     market = {
         "gpu_rates_usd": {"RTX 4090": Decimal("0.5"), "A100": Decimal("2.5")},
         "gpu_rate_default_usd": Decimal("0.75"),
@@ -204,7 +204,7 @@ async def test_everybody_can_read_the_prices_of_gpus(tmp_path: Path) -> None:
     "changes",
     [{}, dict.fromkeys(("gpu_count", "duration_hrs", "replicas", "payment_type")), {"more": 1}],
 )
-async def test_a_missing_or_null_field_means_one_replica_paid_in_dollars(
+async def test_a_missing_or_null_field_means_one_and_dollars(
     service: Service, changes: dict[str, Any]
 ) -> None:
     buyer = await service.person(usd="10", credit="1000")
@@ -477,7 +477,7 @@ async def test_a_deploy_is_changed_scaled_rolled_back_and_paused(service: Servic
     )
 
 
-async def test_a_misplaced_field_of_the_strategy_gets_its_place_in_the_error(
+async def test_a_misplaced_field_of_the_strategy_names_its_place(
     service: Service,
 ) -> None:
     buyer = await service.person(usd="10")
@@ -521,7 +521,7 @@ async def test_a_notebook_has_an_image_by_default(service: Service) -> None:
         ),
     ],
 )
-async def test_an_impossible_deploy_is_refused(
+async def test_a_deploy_that_cannot_be_run_is_refused(
     service: Service, body: dict[str, Any], code: str, field: str
 ) -> None:
     buyer = await service.person(usd="10")
@@ -574,7 +574,7 @@ async def test_a_revision_that_cannot_be_is_refused_in_words_of_deploys(
     assert answer.body == {"ok": True, "revision": 2}
 
 
-async def test_a_revision_without_a_change_is_refused_with_the_reason(
+async def test_a_revision_without_a_changeable_field_is_refused_with_the_reason(
     service: Service,
 ) -> None:
     buyer = await service.person(usd="10")
@@ -628,7 +628,7 @@ async def test_a_notebook_needs_an_image_with_any_script(service: Service) -> No
     )
 
 
-async def test_a_deploy_that_no_device_runs_gets_a_warning(service: Service) -> None:
+async def test_a_buyer_of_a_deploy_without_a_fitting_device_is_warned(service: Service) -> None:
     buyer = await service.person(usd="10")
     [warning] = (await create(service, buyer, image="web:1")).body["warnings"]
     assert warning.startswith("No device has asked for work")
@@ -650,7 +650,7 @@ async def test_a_deploy_that_no_device_runs_gets_a_warning(service: Service) -> 
     assert warning.startswith("It names nothing")
 
 
-async def test_the_least_reputation_can_be_set_changed_and_shown(service: Service) -> None:
+async def test_the_required_proofs_of_devices_are_set_changed_and_shown(service: Service) -> None:
     buyer = await service.person(usd="10")
     worker = await worker_of(service, await service.person())
     deploy_id = await created(service, buyer, image="web:1", trust={"min_reputation": 0.9})
@@ -714,7 +714,7 @@ async def test_a_readiness_check_can_be_removed(service: Service) -> None:
     assert asked == [(False, False), (False, False), (True, True)]
 
 
-async def test_impossible_needs_are_refused_before_devices_are_compared(
+async def test_an_impossible_requirement_is_refused_before_devices_are_compared_with_it(
     service: Service,
 ) -> None:
     buyer = await service.person()

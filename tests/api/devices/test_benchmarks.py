@@ -12,7 +12,7 @@ from proxyctl.worker.base.link import Link, LinkError
 from proxyctl.worker.base.record import Lend
 
 
-async def test_an_agent_proves_the_resources_of_its_device(service: Service) -> None:
+async def test_an_agent_shows_the_abilities_of_its_device(service: Service) -> None:
     sizes = TaskSizes(rounds=100, walk_seconds=30.0)  # of a machine that does other things
     service.daemon.market.benchmarks.sizes = sizes
     owner = await service.person()
@@ -60,7 +60,7 @@ def test_an_agent_does_no_more_than_it_has_offered(
     assert asked == ["/api/worker/benchmark"]
 
 
-async def test_an_answer_without_a_task_is_refused(service: Service) -> None:
+async def test_an_answer_to_nothing_is_refused(service: Service) -> None:
     token = await worker_token(service, await service.person())
     headers = {"X-Worker-Token": token}
     body = {"task_id": "none", "values": ["00"]}

@@ -74,7 +74,9 @@ async def waiting(service: Service, jobs: int) -> None:
     await until(lambda: len(book) == jobs, f"{jobs} jobs wait in memory")
 
 
-async def test_the_state_of_a_device_changes_from_its_token_to_its_end(service: Service) -> None:
+async def test_the_activity_of_a_device_follows_it_from_its_token_to_its_end(
+    service: Service,
+) -> None:
     device, buyer = await rig(service), await service.person(credit="100")
     assert await device.work() == "never_seen"
     await device.say("/api/worker/heartbeat")
@@ -97,7 +99,7 @@ async def test_the_state_of_a_device_changes_from_its_token_to_its_end(service: 
     assert job["title"] == "hello"
 
 
-async def test_a_device_gets_the_hindrance_of_each_job(service: Service) -> None:
+async def test_an_owner_sees_the_reason_that_keeps_each_job_from_a_device(service: Service) -> None:
     device, buyer = await rig(service, min_price_usd=0.5), await service.person(credit="1000")
     await device.say("/api/worker/heartbeat", {"cpu_cores": 8, "cpu_temp": 61.5, "ram_pct": 12})
     before = (await device.device())["suitability"]
@@ -174,7 +176,7 @@ async def test_the_devices_of_others_are_not_there(service: Service) -> None:
             assert (answer.status, answer.code) == (404, "token_not_found")
 
 
-async def test_the_cost_of_a_cancellation_is_quoted_before(service: Service) -> None:
+async def test_the_cost_of_cancelling_can_be_asked_before(service: Service) -> None:
     device, buyer = await rig(service), await service.person(credit="100")
     job_id = await post(service, buyer)
 

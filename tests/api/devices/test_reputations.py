@@ -24,7 +24,7 @@ async def as_device(service: Service, device: str, method: str, path: str, body:
     return await service.call(method, path, body, headers={"X-Worker-Token": device})
 
 
-async def test_a_minimum_of_reputation_selects_a_device_that_has_it(service: Service) -> None:
+async def test_a_buyer_that_asks_for_reputation_gets_a_device_that_has_it(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     device = await worker_token(service, owner)
     made = await create(service, buyer, min_reputation=0.51)
@@ -58,7 +58,7 @@ async def test_a_reputation_is_a_share(service: Service, least: object) -> None:
     refused(answer, "invalid_field", "trust.min_reputation")
 
 
-async def test_new_devices_show_an_unknown_reputation(service: Service) -> None:
+async def test_new_devices_show_that_nothing_is_known(service: Service) -> None:
     owner = await service.person()
     await worker_token(service, owner)
     devices = await service.call("GET", "/api/worker/devices", token=owner.token)

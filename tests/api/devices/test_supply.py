@@ -4,7 +4,7 @@ from support.clients.story import worker_token
 from support.daemons.service import Service
 
 
-async def test_everybody_can_read_the_supply(service: Service) -> None:
+async def test_every_caller_sees_the_supply(service: Service) -> None:
     empty = await service.call("GET", "/api/market/supply")
     assert (empty.status, empty.body["total"]) == (200, {"devices": 0, "free": 0})
     assert empty.body["gpus"] == []

@@ -129,7 +129,7 @@ async def test_a_heartbeat_may_be_empty_in_chunks(service: Service) -> None:
 
 @cases("text", ["a\nb", "a\x1b[2J", "\x7f", "a\u2028b", "a\u202eb"])
 @cases("field", ["hostname", "gpu_name"])
-async def test_shown_fields_of_a_device_have_no_control_characters(
+async def test_the_shown_fields_of_a_device_have_no_control_characters(
     service: Service, field: str, text: str
 ) -> None:
     owner = await service.person()
@@ -153,7 +153,7 @@ async def test_a_heartbeat_without_a_body_makes_the_device_online(service: Servi
         assert device["is_online"] is False
 
 
-async def test_a_report_is_visible_immediately_and_keeps_missing_fields(
+async def test_a_report_is_read_at_once_and_keeps_the_fields_that_the_next_leaves_out(
     service: Service,
 ) -> None:
     owner = await service.person()

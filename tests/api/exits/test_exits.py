@@ -80,7 +80,7 @@ async def through(service: Service, buyer: Person, **carried: int) -> str:
     return session_id
 
 
-async def test_everybody_can_read_the_terms_and_the_address_where_exits_attach(
+async def test_every_caller_can_read_the_terms_and_the_address_of_exits(
     offered: Service,
 ) -> None:
     answer = await offered.call("GET", "/api/exits/terms")
@@ -92,7 +92,7 @@ async def test_everybody_can_read_the_terms_and_the_address_where_exits_attach(
     assert place == ("exits.example.com", 1090, "ab" * 32)
 
 
-async def test_a_worker_gets_the_address_for_the_ports_of_its_jobs(
+async def test_a_worker_gets_the_address_to_attach_for_its_jobs(
     offered: Service, service: Service
 ) -> None:
     made = await device(offered, await offered.person())
@@ -106,7 +106,7 @@ async def test_a_worker_gets_the_address_for_the_ports_of_its_jobs(
     assert (answer.status, answer.code) == (400, "tunnels_not_offered")
 
 
-async def test_a_service_without_exits_reports_it(service: Service) -> None:
+async def test_a_service_without_exits_says_so(service: Service) -> None:
     terms = await service.call("GET", "/api/exits/terms")
     assert "host" not in terms.body
     owner = await service.person(usd="5")
@@ -164,7 +164,7 @@ async def test_a_device_takes_its_own_consent_back(offered: Service) -> None:
     assert (answer.status, answer.code, answer.field) == (400, "invalid_field", "token_id")
 
 
-async def test_watchers_are_notified_of_a_revoked_token(offered: Service) -> None:
+async def test_a_watcher_is_notified_of_a_revoked_token(offered: Service) -> None:
     owner = await offered.person()
     made, heard = await exit_of(offered, owner), list[str]()
     offered.daemon.market.exits.watch(heard.append)
@@ -201,9 +201,7 @@ async def test_a_wrong_consent_is_refused_by_name(
 
 
 @pytest.mark.parametrize("path", [CONSENT, LIMITS, PAUSE, RESUME, REVOKE])
-async def test_a_user_cannot_decide_about_the_device_of_another(
-    offered: Service, path: str
-) -> None:
+async def test_no_user_decides_about_the_device_of_another(offered: Service, path: str) -> None:
     owner, other = await offered.person(), await offered.person()
     made = await exit_of(offered, owner)
     terms = (await offered.call("GET", "/api/exits/terms")).body["terms_hash"]
@@ -214,7 +212,9 @@ async def test_a_user_cannot_decide_about_the_device_of_another(
     assert (await offered.call("POST", path, body)).status == 401
 
 
-async def test_earnings_of_an_exit_are_shown_in_all_views_of_its_owner(offered: Service) -> None:
+async def test_the_earnings_of_an_exit_are_shown_on_each_page_of_its_owner(
+    offered: Service,
+) -> None:
     owner, buyer = await offered.person(), await offered.person(usd="5")
     made = await exit_of(offered, owner)
     session_id = await through(offered, buyer, **{made["token_id"].replace("-", "_"): GB // 2})
@@ -297,7 +297,7 @@ async def test_coverage_is_shown_in_bands(offered: Service) -> None:
     assert answer.body["attribution"] == ["Places: somebody"]
 
 
-async def test_a_sale_contains_its_wishes_for_exits(offered: Service) -> None:
+async def test_a_sale_has_wishes_about_exits(offered: Service) -> None:
     buyer = await offered.person(usd="20")
     wanted = {
         "country": "DE_fr",
@@ -340,7 +340,7 @@ async def test_a_sale_contains_its_wishes_for_exits(offered: Service) -> None:
         ("de", "invalid_field", "exit"),
     ],
 )
-async def test_impossible_wishes_are_refused_by_name(
+async def test_an_impossible_wish_is_refused_by_name(
     offered: Service, wanted: Any, code: str, field: str
 ) -> None:
     buyer = await offered.person(usd="5")

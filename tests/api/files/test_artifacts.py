@@ -68,7 +68,7 @@ async def test_a_file_is_sent_listed_fetched_and_deleted(service: Service) -> No
         assert (await fetch(service, path, who))[0] == 404
 
 
-async def test_ranges_are_answered_by_the_rules_of_http(service: Service) -> None:
+async def test_ranges_are_answered_as_http_says(service: Service) -> None:
     buyer = as_person(await service.person())
     path = f"/api/artifacts/{await upload(service, buyer, CONTENT)}"
     size = len(CONTENT)
@@ -142,7 +142,9 @@ async def _is(number: Any, expected: int) -> bool:
     return bool(await number == expected)
 
 
-async def test_a_mismatch_with_the_announcement_is_refused_in_words(service: Service) -> None:
+async def test_an_upload_that_differs_from_its_announcement_is_refused_in_words(
+    service: Service,
+) -> None:
     buyer = as_person(await service.person())
     answer = await service.call("POST", "/api/artifacts", announced(CONTENT), headers=buyer)
     url = answer.body["upload"]["url"]
@@ -169,7 +171,7 @@ async def test_a_mismatch_with_the_announcement_is_refused_in_words(service: Ser
         assert (answer.status, answer.code, answer.field) == (400, "invalid_field", field)
 
 
-async def test_a_user_cannot_reach_the_files_of_others(service: Service) -> None:
+async def test_no_user_gets_at_the_files_of_others(service: Service) -> None:
     buyer, other = await service.person(credit="10"), as_person(await service.person())
     mine = await upload(service, as_person(buyer), CONTENT)
     device = as_device(await worker_token(service, buyer))
@@ -281,7 +283,7 @@ async def test_a_file_that_is_lost_in_the_middle_never_looks_whole(
             await response.read()
 
 
-async def test_a_device_gets_the_files_to_fetch_for_a_job(service: Service) -> None:
+async def test_a_device_gets_the_list_of_inputs_of_a_job(service: Service) -> None:
     buyer = await service.person(credit="10")
     mine = await upload(service, as_person(buyer), CONTENT, name="data.tar")
     digest = announced(CONTENT)["sha256"]

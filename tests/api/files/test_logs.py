@@ -146,7 +146,7 @@ async def following(
         yield Reader(rig, response)
 
 
-async def test_bytes_of_a_device_are_read_by_offset(rig: Rig) -> None:
+async def test_bytes_that_a_device_sends_are_read_by_offset(rig: Rig) -> None:
     answer = await rig.send(0, b"first\n")
     assert answer.status == 200
     assert answer.body == {"ok": True, "offset": 6, "next_after_ms": 0, "is_full": False}
@@ -193,7 +193,7 @@ async def test_chunks_are_bounded_and_may_be_compressed(rig: Rig) -> None:
     assert (await rig.bytes_of("?limit=262144")) == content[:262144]
 
 
-async def test_the_received_part_of_a_broken_chunk_is_kept(rig: Rig) -> None:
+async def test_the_arrived_bytes_of_a_broken_chunk_are_kept(rig: Rig) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", rig.service.api_port)
     path = f"/api/worker/jobs/{rig.job_id}/log?attempt=1&offset=0"
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-Worker-Token: {rig.token}\r\n"
@@ -239,7 +239,7 @@ async def test_only_the_current_attempt_of_the_device_is_taken(rig: Rig) -> None
         refused(answer, "invalid_field", answer.field)
 
 
-async def test_only_its_buyer_can_read_a_log(rig: Rig) -> None:
+async def test_only_its_buyer_reads_a_log(rig: Rig) -> None:
     await rig.sent(0, b"mine")
     other = await rig.service.person()
     refused(await rig.read(person=other), "job_not_found", None, 404)
@@ -428,7 +428,7 @@ async def test_a_log_is_a_sign_of_life(rig: Rig) -> None:
     assert (rig.job_id, 1) in renewals._unwritten
 
 
-async def test_a_silent_stream_sends_signs_of_life_and_its_connection_is_reused(
+async def test_a_connection_is_used_after_a_silence(
     rig: Rig,
 ) -> None:
     rig.service.daemon.market.logs.pace = ReadPace(look_seconds=0.01)

@@ -78,7 +78,7 @@ def test_the_installed_release_is_the_one_that_was_compared() -> None:
     assert_compared("aiohttp", COMPARED_VERSION, SHIM)
 
 
-async def test_the_undocumented_behaviour_exists() -> None:
+async def test_the_names_that_the_code_relies_on_exist() -> None:
     connected = Connected()
     assert_has("aiohttp", SHIM, connected.server, "_loop", "_kwargs")
     names = ("_loop", "_task_handler", "_request_count", "_messages", "_close", "_waiter")

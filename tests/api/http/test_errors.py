@@ -147,7 +147,7 @@ def test_the_body_has_the_shape_that_is_promised() -> None:
     assert failure.status == 400
 
 
-def test_only_an_error_about_a_field_names_one() -> None:
+def test_a_field_is_only_there_when_it_is_to_blame() -> None:
     assert shown(errors.of_market(MarketError(Code.TOO_BUSY))) == {
         "ok": False,
         "error": {"code": "too_busy", "message": Code.TOO_BUSY.meaning},
@@ -193,7 +193,7 @@ def test_a_meaning_is_one_sentence_for_a_person(each: Code | Transport) -> None:
 
 
 @cases("code", Code)
-def test_headers_name_the_login_and_the_time_to_retry(code: Code) -> None:
+def test_headers_say_how_to_log_in_and_when_to_come_back(code: Code) -> None:
     headers = errors.of_market(MarketError(code)).headers
     match STATUS_OF_CODE[code]:
         case 401:

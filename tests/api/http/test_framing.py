@@ -85,7 +85,9 @@ async def test_a_coding_before_chunked_is_refused_and_nothing_behind_it_is_read(
         ("Content-Length: 2", "Transfer-Encoding: gzip, chunked"),
     ],
 )
-async def test_ambiguous_framing_is_refused(parsed: Service, lines: tuple[str, ...]) -> None:
+async def test_a_request_that_no_server_may_read_is_refused(
+    parsed: Service, lines: tuple[str, ...]
+) -> None:
     assert_refused(await answers(parsed, *lines), 400, "bad_request")
 
 
@@ -104,7 +106,7 @@ async def test_other_versions_of_http_are_refused(parsed: Service, line: str) ->
 
 
 @pytest.mark.parametrize("coding", ["chunked", "Chunked", " chunked "])
-async def test_chunks_alone_are_taken_and_the_connection_goes_on(
+async def test_only_chunks_are_taken_and_the_connection_goes_on(
     parsed: Service, coding: str
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", parsed.api_port)

@@ -41,7 +41,7 @@ def test_all_together_have_theirs(memory: Memory) -> None:
     assert memory.total == 1_000
 
 
-def test_returned_bytes_can_be_taken_again(memory: Memory) -> None:
+def test_returned_memory_can_be_taken_again(memory: Memory) -> None:
     memory.take(FIRST, 400)
     memory.give(FIRST, 150)
     assert is_refused(memory, FIRST, 151)

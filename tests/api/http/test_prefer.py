@@ -51,7 +51,7 @@ def refused(answer: Answer, field: str, like: str = "") -> None:
         ([",;= " * 2_000], Handling.UNSPECIFIED),
     ],
 )
-def test_a_preference_is_read_in_any_notation(lines: list[str], found: Handling) -> None:
+def test_a_preference_is_read_however_it_is_written(lines: list[str], found: Handling) -> None:
     assert handling(lines) is found
 
 
@@ -73,7 +73,7 @@ async def test_a_field_that_is_there_twice_is_refused_and_costs_nothing(service:
     assert answer.body["cost_usd"] == 0.002
 
 
-def test_too_many_preferences_are_ignored() -> None:
+def test_more_preferences_than_any_client_has_are_ignored() -> None:
     assert handling(["handling=strict", "x" * 1024]) is Handling.UNSPECIFIED
 
 
@@ -96,7 +96,7 @@ async def test_a_misspelt_field_of_a_purchase_is_refused_and_costs_nothing(
 
 
 @pytest.mark.parametrize("headers", [{}, {"Prefer": "handling=lenient"}, {"Prefer": "wait=5"}])
-async def test_without_it_unknown_fields_are_ignored(
+async def test_without_strict_handling_unknown_preferences_are_ignored(
     service: Service, headers: dict[str, str]
 ) -> None:
     buyer = await service.person(usd="10")
@@ -107,7 +107,7 @@ async def test_without_it_unknown_fields_are_ignored(
     assert answer.headers.get("Preference-Applied") == applied
 
 
-async def test_other_refusals_also_name_the_applied_preference(
+async def test_a_refusal_for_another_reason_has_the_applied_preferences(
     service: Service,
 ) -> None:
     answer = await service.call("POST", BUY, {"gb": 1}, headers=STRICT)
@@ -131,7 +131,7 @@ async def test_other_refusals_also_name_the_applied_preference(
         ({"message": "hi", "x" * 500: 1}, "x" * 40 + "…", ""),
     ],
 )
-async def test_the_error_names_the_most_similar_field(
+async def test_the_field_is_named_with_the_one_that_is_most_like_it(
     service: Service, body: dict[str, Any], field: str, like: str
 ) -> None:
     answer = await service.call("POST", "/api/assistant/chat", body, headers=STRICT)
@@ -160,7 +160,7 @@ async def test_a_parameter_that_is_no_unicode_is_refused(service: Service) -> No
         assert answer.status == 400
 
 
-async def test_a_field_of_a_form_is_refused_as_well(service: Service) -> None:
+async def test_a_wrong_field_of_a_form_is_refused(service: Service) -> None:
     for field, status in (("descripton", 400), ("description", 200)):
         body = (
             f'--x\r\nContent-Disposition: form-data; name="{field}"\r\n\r\nnice\r\n--x\r\n'
@@ -175,7 +175,7 @@ async def test_a_field_of_a_form_is_refused_as_well(service: Service) -> None:
             refused(answer, field, "description")
 
 
-async def test_a_stream_names_the_applied_preference(service: Service) -> None:
+async def test_a_stream_has_its_applied_preferences(service: Service) -> None:
     body = {"message": "hi", "stream": True}
     async with service.http.post(
         service.url + "/api/assistant/chat", json=body, headers=STRICT

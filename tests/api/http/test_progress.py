@@ -12,7 +12,7 @@ class Writer:
         self.output_size = size
 
 
-def test_a_body_advances_by_a_bounded_number_of_bytes() -> None:
+def test_a_body_comes_on_by_a_bounded_number_of_bytes_at_a_time() -> None:
     incoming = Incoming()
     assert not incoming.is_progress(PROGRESS_BYTES - 1)
     assert incoming.is_progress(1)
@@ -20,7 +20,7 @@ def test_a_body_advances_by_a_bounded_number_of_bytes() -> None:
     assert incoming.is_progress(10 * PROGRESS_BYTES)
 
 
-def test_departed_bytes_are_the_written_ones_minus_the_waiting_ones() -> None:
+def test_sent_bytes_are_the_written_bytes_less_the_waiting_ones() -> None:
     outgoing = Outgoing()
     outgoing.begin(Writer(1_000))
     assert not outgoing.has_left_more(1_000)
@@ -31,7 +31,7 @@ def test_departed_bytes_are_the_written_ones_minus_the_waiting_ones() -> None:
     assert outgoing.has_left_more(0)
 
 
-def test_a_client_that_takes_no_bytes_is_overdue_after_its_patience() -> None:
+def test_a_client_that_takes_nothing_is_overdue_after_its_patience() -> None:
     outgoing = Outgoing()
     outgoing.begin(Writer(100_000))
     outgoing.watch(10.0, 100_000)
@@ -39,7 +39,7 @@ def test_a_client_that_takes_no_bytes_is_overdue_after_its_patience() -> None:
     assert outgoing.is_overdue(12.1, 2.0, RATE)
 
 
-def test_taken_bytes_extend_the_time_of_a_client_by_their_rate() -> None:
+def test_bytes_that_a_client_takes_earn_it_a_second_at_a_rate() -> None:
     outgoing = Outgoing()
     outgoing.begin(Writer(100_000))
     outgoing.watch(10.0, 100_000)
@@ -48,7 +48,7 @@ def test_taken_bytes_extend_the_time_of_a_client_by_their_rate() -> None:
     assert outgoing.is_overdue(14.1, 2.0, RATE)
 
 
-def test_a_client_that_took_all_due_bytes_starts_anew() -> None:
+def test_a_client_that_has_taken_all_due_bytes_begins_anew() -> None:
     outgoing = Outgoing()
     outgoing.begin(Writer(100))
     outgoing.watch(0.0, 100)

@@ -33,7 +33,7 @@ def test_twice_the_rate_at_once_and_then_the_rate() -> None:
     assert [made.allows("a") for _ in range(21)] == [True] * 20 + [False]
 
 
-def test_a_costly_request_takes_several_tokens_and_at_most_a_full_bucket() -> None:
+def test_a_large_request_takes_several_tokens_and_no_more_than_there_can_be() -> None:
     clock = Seconds()
     made = RateLimit(10, clock)
     assert [made.allows("a", 6) for _ in range(4)] == [True, True, True, False]
@@ -50,7 +50,7 @@ def test_no_limit_is_no_limit() -> None:
     assert all(made.allows("a") for _ in range(10_000))
 
 
-def test_many_ipv6_networks_of_a_site_have_a_share_of_the_rate_and_not_a_multiple() -> None:
+def test_an_owner_of_many_ipv6_networks_has_a_share_of_the_rate_and_no_multiple() -> None:
     clock = Seconds()
     made = RateLimit(10, clock)
     site = [f"2001:db8:1:{subnet:x}::/64" for subnet in range(0, 65_536, 64)]
@@ -69,7 +69,7 @@ def test_the_number_of_callers_is_bounded() -> None:
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_callers_are_distinguished_and_health_always_answers(tmp_path: Path) -> None:
+async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) -> None:
     async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
         one, two = await service.person(), await service.person()
         answers = [await service.call("GET", "/auth/me", token=one.token) for _ in range(60)]
@@ -84,7 +84,7 @@ async def test_callers_are_distinguished_and_health_always_answers(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_workers_are_distinguished_by_device(tmp_path: Path) -> None:
+async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
     async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
         owner = await service.person()
         tokens = []
@@ -121,7 +121,7 @@ async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path:
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_pages_and_unknown_paths_are_counted_as_well(tmp_path: Path) -> None:
+async def test_pages_and_wrong_turns_are_counted(tmp_path: Path) -> None:
     for path in ("/docs", "/openapi.json", "/nowhere", "/metrics"):
         folder = tmp_path / path.strip("/")
         folder.mkdir()
@@ -145,7 +145,7 @@ async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -
         assert (await service.call("GET", "/nowhere")).status == 404
 
 
-def test_a_caller_without_an_address_has_a_rate_as_well() -> None:
+def test_a_caller_without_an_address_has_a_rate() -> None:
     """A connection that was reset before it was accepted has no address any more."""
     rates = Rates(Limits(requests_per_second=1), lambda: 0.0)
     assert [rates.exceeds("") for _ in range(3)] == [None, None, ""]

@@ -126,7 +126,7 @@ async def test_an_attempt_of_any_number_is_named_beside_the_others(service: Serv
     assert (await report(service, device, job_id, "complete", ending)).body == {"ok": True}
 
 
-async def test_a_device_gets_stop_actions_for_foreign_attempts(service: Service) -> None:
+async def test_a_device_gets_the_list_of_attempts_that_it_should_not_hold(service: Service) -> None:
     buyer = await service.person(credit="20")
     job_id, device = await accepted(service, buyer)
     other, stranger = await accepted(service, buyer)
@@ -149,7 +149,7 @@ async def test_a_device_gets_stop_actions_for_foreign_attempts(service: Service)
     assert again["attempt"] == 2
 
 
-async def test_a_forgotten_job_waits_again(service: Service) -> None:
+async def test_an_attempt_that_a_device_has_forgotten_waits_again(service: Service) -> None:
     buyer = await service.person(credit="10")
     job_id, device = await accepted(service, buyer)
     await sync(service, device, {"job_id": job_id, "attempt": 1, "state": "taken"})
@@ -175,7 +175,7 @@ async def test_a_forgotten_job_waits_again(service: Service) -> None:
         (None, "failed"),
     ],
 )
-async def test_the_kind_of_a_failure_decides_on_the_owners_chances(
+async def test_whose_fault_a_failure_is_decides_on_the_owners_chances(
     service: Service, kind: str | None, outcome: str
 ) -> None:
     buyer = await service.person(credit="10")
@@ -244,7 +244,7 @@ async def test_a_report_waits_for_its_log(service: Service) -> None:
     assert (await report(service, device, job_id, "complete", body)).body == {"ok": True}
 
 
-async def test_only_permitted_callers_see_or_report_attempts(service: Service) -> None:
+async def test_only_an_authorized_caller_reads_or_writes(service: Service) -> None:
     buyer, other = await service.person(credit="10"), await service.person()
     job_id, device = await accepted(service, buyer)
     answer = await service.call("GET", f"{JOBS}/{job_id}/attempts", token=other.token)

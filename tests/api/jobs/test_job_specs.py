@@ -47,7 +47,7 @@ async def shown(service: Service, path: str, **as_whom: Any) -> dict[str, Any]:
     return dict(answer.body["job"])
 
 
-async def test_a_reply_shows_the_requirements_as_understood(service: Service) -> None:
+async def test_a_reply_says_how_the_requirements_were_understood(service: Service) -> None:
     buyer = await service.person(credit="100")
     answer = await create(
         service, buyer, payload=PAYLOAD, requirements="2x A100 80GB, good weather"
@@ -72,7 +72,7 @@ async def test_resources_win_over_the_text(service: Service) -> None:
     assert not any("8 cores" in each for each in answer.body["warnings"])
 
 
-async def test_a_plain_job_gets_the_specified_reply_with_a_warning(
+async def test_a_plain_job_is_answered_as_the_specification_says_with_a_warning(
     service: Service,
 ) -> None:
     buyer = await service.person(credit="100")
@@ -82,7 +82,7 @@ async def test_a_plain_job_gets_the_specified_reply_with_a_warning(
     assert not own.keys() & {"payload", "resources", "warnings", "is_manual", "review_hours"}
 
 
-async def test_a_buyer_a_worker_and_the_running_device_see_their_permitted_fields(
+async def test_buyer_worker_and_device_see_only_their_parts_of_a_job(
     service: Service,
 ) -> None:
     buyer, owner = await service.person(credit="100"), await service.person()
@@ -164,7 +164,7 @@ async def test_a_buyer_a_worker_and_the_running_device_see_their_permitted_field
         ({"resources": {"cores": "4"}}, "invalid_field", "resources.cores"),
     ],
 )
-async def test_a_wrong_field_is_named_and_no_money_is_held(
+async def test_a_wrong_field_is_named_and_nothing_is_held(
     service: Service, fields: dict[str, Any], code: str, field: str
 ) -> None:
     buyer = await service.person(credit="100")
@@ -241,7 +241,7 @@ _PAYLOADS = st.fixed_dictionaries(
 
 
 @given(_PAYLOADS | _VALUES, st.text())
-def test_any_specification_is_accepted_whole_or_refused(payload: Any, text: str) -> None:
+def test_any_specification_is_taken_whole_or_refused(payload: Any, text: str) -> None:
     body = json.dumps({**WANTED, "payload": payload, "requirements": text}).encode()
     specs, spec = Specs(JOB_SECRETS), None
     with suppress(MarketError):
@@ -269,7 +269,7 @@ async def behind(tmp_path: Path) -> AsyncIterator[Service]:
         yield made
 
 
-async def test_copies_are_posted_together_and_shown_with_their_outcomes(
+async def test_copies_are_put_up_together_and_shown_with_their_results(
     behind: Service,
 ) -> None:
     service, buyer = behind, await behind.person(credit="100")

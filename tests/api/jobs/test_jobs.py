@@ -163,7 +163,7 @@ async def test_an_identifier_in_capitals_is_the_same(service: Service) -> None:
     assert (await accept(service, device, job_id.upper())).body["job"]["id"] == job_id
 
 
-async def test_one_of_many_simultaneous_accepts_wins(service: Service) -> None:
+async def test_of_many_concurrent_acceptances_one_wins(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id = await put_up(service, buyer)
     devices = [await worker_token(service, owner) for _ in range(30)]
@@ -225,7 +225,7 @@ async def test_a_buyer_sees_a_job_of_its_own_from_beginning_to_end(service: Serv
     assert (answer.status, answer.body) == (200, {"ok": True, "jobs": [item]})
 
 
-async def test_lists_leave_out_long_fields(service: Service) -> None:
+async def test_no_list_shows_a_field_that_may_be_long(service: Service) -> None:
     buyer, owner = await service.person(credit="20"), await service.person()
     long = {"description": "d" * 20_000, "requirements": "r" * 20_000}
     failing, device = await running(service, buyer, owner, **long)
@@ -316,7 +316,7 @@ async def test_a_revoked_worker_hands_its_jobs_back_at_once(service: Service) ->
     assert job["failure_reason"] == "the token of the device was revoked"
 
 
-async def test_a_worker_sees_its_payload(service: Service) -> None:
+async def test_a_worker_sees_the_program_of_its_job(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id, device = await running(
         service, buyer, owner, description="run it", requirements="a GPU"
@@ -711,7 +711,7 @@ async def test_a_list_that_cannot_be_is_refused_by_name(
 
 
 @pytest.mark.parametrize("title", ["a\x1b[31m", "\u202egnp.exe", "\u2066x", "two\nlines"])
-async def test_a_title_has_no_effect_on_a_terminal_or_a_page(service: Service, title: str) -> None:
+async def test_a_title_does_nothing_to_a_terminal_or_a_page(service: Service, title: str) -> None:
     buyer = await service.person(credit="5")
     job = {"title": title, "job_type": "script", "price_credit": 1, "duration_hrs": 1}
     answer = await service.call("POST", "/api/jobs", job, token=buyer.token)

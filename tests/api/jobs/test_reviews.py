@@ -57,7 +57,7 @@ async def test_a_buyer_confirms_and_the_worker_is_paid(service: Service) -> None
     )
 
 
-async def test_a_disputed_job_pays_no_party(service: Service) -> None:
+async def test_a_buyer_disputes_and_no_worker_is_paid(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id = await done(service, buyer, owner)
     refused(await say(service, buyer, job_id, "dispute", {}), "invalid_field", "reason")
@@ -82,7 +82,7 @@ async def test_a_plain_job_has_no_review(service: Service) -> None:
         refused(await say(service, buyer, job_id, what, body), "not_reviewable", None)
 
 
-async def test_a_buyer_sets_the_time_of_the_review(service: Service) -> None:
+async def test_a_buyer_says_how_long_the_review_takes(service: Service) -> None:
     buyer, owner = await service.person(credit="20"), await service.person()
     at_once = await done(service, buyer, owner, trust={"review_hours": 0})
     assert "review" not in await job_of(service, buyer, at_once)

@@ -10,7 +10,7 @@ from support.daemons.service import Service
 from market.dispatch.asks import DispatchPace
 
 
-async def test_a_job_that_no_device_can_run_has_a_warning_in_all_views(
+async def test_a_job_that_no_device_can_run_is_warned_of_wherever_it_is_shown(
     service: Service,
 ) -> None:
     """The reply, the job and the list name the need; a busy device still lends all that it has."""
@@ -67,7 +67,7 @@ async def test_a_job_that_no_device_can_run_has_a_warning_in_all_views(
     assert (await posted(cores=4))["warnings"] == []
 
 
-async def test_a_deploy_that_no_device_can_run_has_a_warning_in_all_views(
+async def test_a_deploy_that_no_device_can_run_is_warned_of_wherever_it_is_shown(
     service: Service,
 ) -> None:
     buyer, owner = await service.person(usd="100"), await service.person()
@@ -157,7 +157,7 @@ async def test_a_device_that_has_left_counts_no_more(service: Service) -> None:
     assert warning.startswith("No device has asked for work")
 
 
-async def test_a_job_or_a_deploy_without_a_payload_has_a_warning(service: Service) -> None:
+async def test_a_job_or_a_deploy_that_names_nothing_to_run_is_warned_of(service: Service) -> None:
     buyer = await service.person(credit="100", usd="100")
     for changes in ({}, {"requirements": "8 cores"}, {"resources": {"cores": 2}}):
         body = {key: value for key, value in JOB.items() if key != "payload"} | changes

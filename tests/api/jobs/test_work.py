@@ -214,7 +214,7 @@ async def test_a_job_that_is_posted_reaches_a_device_that_waits_whole(service: S
     assert accepted.body["job"]["attempt"] == 1
 
 
-async def test_a_device_without_a_free_slot_gets_only_actions(service: Service) -> None:
+async def test_a_device_with_no_slot_gets_only_actions(service: Service) -> None:
     token, buyer = await device_of(service), await service.person(credit="100")
     job_id = await post(service, buyer)
     answer = await next_of(service, token, capacity={**CAPACITY, "slots": 0})
@@ -282,7 +282,7 @@ async def test_offers_are_the_fitting_jobs_the_best_first(service: Service) -> N
         ({"min_price_usd": -1}, "min_price_usd"),
     ],
 )
-async def test_errors_name_their_field(service: Service, changes: Any, field: str) -> None:
+async def test_a_mistake_is_named(service: Service, changes: Any, field: str) -> None:
     answer = await next_of(service, await device_of(service), **changes)
     assert (answer.status, answer.code) == (400, "invalid_field"), answer.body
     assert answer.field is not None
@@ -300,7 +300,7 @@ async def test_a_client_that_goes_away_leaves_nothing_waiting(service: Service) 
     await held(service, 0)
 
 
-async def test_an_ending_daemon_answers_held_requests(service: Service) -> None:
+async def test_a_daemon_that_ends_answers_its_held_requests(service: Service) -> None:
     asking = [later(service, await device_of(service)) for _ in range(3)]
     await held(service, 3)
     service.daemon.services.drain()
@@ -366,7 +366,7 @@ async def test_a_client_of_http_1_0_gets_its_answer_in_one_piece(service: Servic
         assert b"\r\n\r\n{" in data
 
 
-async def test_an_error_after_a_space_does_not_look_complete(service: Service) -> None:
+async def test_a_failure_after_a_space_does_not_look_whole(service: Service) -> None:
     token = await device_of(service)
     dispatch = service.daemon.market.dispatch
     dispatch.terms = replace(dispatch.terms, sign_seconds=0.02)

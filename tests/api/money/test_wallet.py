@@ -33,7 +33,7 @@ async def put_up(service: Service, person: Person, price: float) -> str:
     return str(answer.body["job_id"])
 
 
-async def test_held_money_is_shown_beside_spendable_money(service: Service) -> None:
+async def test_held_money_is_shown_beside_the_money_to_spend(service: Service) -> None:
     buyer = await service.person(usd="10", credit="10")
     await service.buy(buyer, quota=2 * 10**9)
     await put_up(service, buyer, 3.5)
@@ -50,7 +50,7 @@ async def test_held_money_is_shown_beside_spendable_money(service: Service) -> N
     assert (await service.call("GET", WALLET)).status == 401
 
 
-async def test_a_wallet_lists_all_changes_and_sums_to_the_balance(service: Service) -> None:
+async def test_a_wallet_lists_a_life_and_sums_to_the_balance(service: Service) -> None:
     worker, buyer = await service.person(), await service.person(usd="10", credit="100")
     info = await service.call("GET", "/api/referral/info", token=worker.token)
     body = {"referral_code": info.body["referral_code"]}
@@ -88,7 +88,7 @@ async def test_a_wallet_lists_all_changes_and_sums_to_the_balance(service: Servi
             assert total == me[f"{currency}_balance"]
 
 
-async def test_work_paid_in_dollars_is_an_earning_as_well(service: Service) -> None:
+async def test_work_that_dollars_pay_is_an_earning(service: Service) -> None:
     worker, buyer = await service.person(), await service.person(usd="10")
     deploy = {"job_name": "x", "job_type": "Script", "gpu_model": "T4"}
     made = await service.call("POST", "/api/deploy/job", deploy, token=buyer.token)
@@ -139,7 +139,7 @@ async def test_pages_follow_each_other_newest_first(service: Service) -> None:
     assert seen == whole
 
 
-async def test_a_user_cannot_see_the_wallet_of_another(service: Service) -> None:
+async def test_no_user_sees_the_wallet_of_another(service: Service) -> None:
     await service.person(usd="10")
     other = await service.person()
     assert await page(service, other) == {"ok": True, "transactions": []}

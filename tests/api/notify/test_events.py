@@ -170,7 +170,7 @@ async def test_only_types_that_are_wanted_are_listed(service: Service) -> None:
 
 
 @pytest.mark.parametrize("query", ["types=session.gone", "types=usage", "after=x", "order=up"])
-async def test_an_impossible_list_is_refused(service: Service, query: str) -> None:
+async def test_events_that_cannot_be_listed_are_refused(service: Service, query: str) -> None:
     me = await service.person()
     answer = await service.call("GET", f"/api/events?{query}", token=me.token)
     assert (answer.status, answer.code) == (400, "invalid_field")
@@ -180,7 +180,7 @@ async def test_an_impossible_list_is_refused(service: Service, query: str) -> No
 # --- streams ---------------------------------------------------------------------------------
 
 
-async def test_events_are_received_immediately(service: Service) -> None:
+async def test_an_event_is_sent_at_once(service: Service) -> None:
     me, other = await service.person("10"), await service.person()
     async with following(service, me) as mine, following(service, other) as theirs:
         bought = await service.buy(me)
@@ -194,7 +194,7 @@ async def test_events_are_received_immediately(service: Service) -> None:
         assert first.name == "test.ping"
 
 
-async def test_only_wanted_types_are_received(service: Service) -> None:
+async def test_only_wanted_types_are_sent(service: Service) -> None:
     me = await service.person("10")
     async with following(service, me, "?types=session.ended") as reader:
         await service.end(me, await service.buy(me))
@@ -239,7 +239,7 @@ async def test_many_that_were_missed_come_in_parts(service: Service) -> None:
         assert [(await reader.until("test.ping")).id for _ in ids] == ids
 
 
-async def test_an_invalid_identifier_is_refused(service: Service) -> None:
+async def test_a_text_that_is_no_identifier_is_refused(service: Service) -> None:
     me = await service.person()
     for path, headers, field in (
         (f"{PATH}?since=x", {}, "since"),
@@ -282,7 +282,7 @@ async def test_a_login_that_is_over_ends_its_streams(service: Service, how: str)
         assert await reader.next() is None
 
 
-async def test_a_draining_daemon_ends_streams_with_a_goodbye(service: Service) -> None:
+async def test_a_daemon_that_drains_says_goodbye(service: Service) -> None:
     me = await service.person()
     async with following(service, me) as reader:
         assert service.daemon.services is not None
@@ -363,7 +363,7 @@ async def test_a_notice_that_was_lost_is_made_up_for(
 # --- jobs, end to end ------------------------------------------------------------------------
 
 
-async def test_events_of_a_jobs_whole_life_are_received(service: Service) -> None:
+async def test_the_life_of_a_job_is_sent(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     token = await worker_token(service, owner)
     job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}

@@ -32,9 +32,7 @@ async def ask(service: Service, me: Person, method: str, path: str, body: Any = 
     return await service.call(method, path, body, token=me.token)
 
 
-async def test_a_sale_is_delivered_to_its_buyer_signed(
-    service: Service, receiver: Receiver
-) -> None:
+async def test_a_sale_is_sent_to_its_buyer_signed(service: Service, receiver: Receiver) -> None:
     me = await service.person(usd="10")
     made = await create(service, me, receiver.url, "session.created")
     assert made["webhook"]["status"] == "enabled"
@@ -171,12 +169,14 @@ async def test_missed_deliveries_are_recovered(service: Service, receiver: Recei
         ({"url": "https://example.com/", "types": ["*"], "description": "x" * 201}, "description"),
     ],
 )
-async def test_errors_name_their_field(service: Service, body: Any, field: str) -> None:
+async def test_a_mistake_is_reported_with_its_field(
+    service: Service, body: Any, field: str
+) -> None:
     answer = await ask(service, await service.person(), "POST", ALL, body)
     assert (answer.status, answer.body["error"]["field"]) == (400, field)
 
 
-async def test_an_invalid_time_is_refused(service: Service) -> None:
+async def test_a_text_that_is_no_time_is_refused(service: Service) -> None:
     me = await service.person()
     made = await create(service, me, "https://example.com/")
     path = f"{ALL}/{made['webhook']['id']}/recover"

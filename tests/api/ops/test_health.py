@@ -75,7 +75,7 @@ async def test_without_its_proxy_a_daemon_is_not_ready(service: Service) -> None
     assert (await service.call("GET", "/healthz")).status == 200
 
 
-async def test_one_query_serves_all_requests_of_a_second(
+async def test_one_query_of_the_store_serves_all_health_checks_of_a_second(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0

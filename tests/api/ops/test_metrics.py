@@ -43,7 +43,7 @@ async def scrape(service: Service) -> Samples:
     }
 
 
-async def test_the_program_and_its_state_are_in_the_metrics(service: Service) -> None:
+async def test_the_program_and_its_way_of_running_are_shown(service: Service) -> None:
     assert (await scrape(service))["proxyd_build_info", f"{__version__},{finder.way()}"] == 1
 
 
@@ -225,7 +225,7 @@ def test_only_this_machine_and_named_networks_read(
         ("", False),
     ],
 )
-def test_a_request_for_another_host_name_comes_through_a_web_server(
+def test_a_request_with_another_host_name_comes_through_a_web_server(
     host: str, permitted: bool
 ) -> None:
     exposition = Exposition(lambda: b"", ["10.0.0.0/8"])

@@ -21,7 +21,7 @@ def test_a_key_is_taken_out_of_a_query() -> None:
     assert key_in_query("?key=k") == ("k", "")
 
 
-def test_the_names_of_cookies_say_who_may_set_them() -> None:
+def test_the_names_of_cookies_limit_their_setters() -> None:
     assert Names.of(Places("https://a.test", "a.test")).key == "__Host-proxyd-app"
     assert Names.of(Places("https://a.test", "")).key == "__Secure-proxyd-app"
     assert NAMES.key == "proxyd-app"
@@ -45,7 +45,7 @@ def test_any_of_several_cookies_of_the_name_may_be_the_one() -> None:
 
 
 @given(st.binary(max_size=100), st.text(max_size=50))
-def test_no_input_raises_or_opens(value: bytes, query: str) -> None:
+def test_nothing_that_is_sent_raises_or_opens(value: bytes, query: str) -> None:
     headers = [
         (b"Cookie", value),
         (b"Authorization", value),
@@ -58,7 +58,7 @@ def test_no_input_raises_or_opens(value: bytes, query: str) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["key", "a", "k"]), st.text("ab&=+ %", max_size=5))))
-def test_the_rest_of_a_query_stays_unchanged(pairs: list[tuple[str, str]]) -> None:
+def test_other_parts_of_a_query_stay_as_they_are(pairs: list[tuple[str, str]]) -> None:
     parts = [f"{name}={quote_plus(value)}" for name, value in pairs]
     key, rest = key_in_query("/p?" + "&".join(parts))
     keys = [index for index, (name, _) in enumerate(pairs) if name == "key"]

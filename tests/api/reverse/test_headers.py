@@ -26,7 +26,7 @@ HEADERS = st.lists(
 
 
 @given(HEADERS)
-def test_headers_for_a_client_frame_nothing_and_break_no_line(
+def test_text_in_an_answer_frames_nothing_and_breaks_no_line(
     headers: tuple[tuple[bytes, bytes], ...],
 ) -> None:
     for place in (PLACE, BELOW):
@@ -59,13 +59,13 @@ def test_credentials_of_others_schemes_pass_and_the_key_does_not() -> None:
     assert told[b"Authorization"] == b"Basic x"
 
 
-def test_a_length_is_one_number_or_none() -> None:
+def test_a_length_is_one_number_or_invalid() -> None:
     assert length_of(((b"Content-Length", b"12"), (b"content-length", b" 12"))) == 12
     for values in ((b"1", b"2"), (b"-1",), (b"1e3",), (b"",), (b"9" * 30,), ()):
         assert length_of(tuple((b"Content-Length", value) for value in values)) is None
 
 
-def test_a_request_to_a_job_has_no_key_that_opens_its_app() -> None:
+def test_a_job_gets_no_key_that_opens_its_app() -> None:
     def asked(target: str) -> str:
         return target_of(PLACE._replace(target=target), lambda key: key == "k/1")
 

@@ -26,7 +26,7 @@ async def asking(known: KnownApps, store: Store, app_id: str) -> "asyncio.Task[A
     return task
 
 
-async def test_an_app_found_before_a_change_is_not_cached() -> None:
+async def test_an_app_that_was_found_before_a_change_is_not_kept() -> None:
     store = Store()
     known = KnownApps(store.find)
     old = await asking(known, store, "a")
@@ -40,7 +40,7 @@ async def test_an_app_found_before_a_change_is_not_cached() -> None:
     assert len(store.asked) == 2
 
 
-async def test_a_change_of_one_app_does_not_affect_another() -> None:
+async def test_a_change_of_one_app_is_none_of_another() -> None:
     store = Store()
     known = KnownApps(store.find)
     task = await asking(known, store, "a")

@@ -83,7 +83,7 @@ async def browser(opened: Door, job: Job, http: aiohttp.ClientSession) -> Browse
 # --- admission --------------------------------------------------------------------------------
 
 
-async def test_a_key_in_the_address_becomes_a_cookie_of_that_app_only(
+async def test_a_key_in_the_address_becomes_a_cookie_of_only_the_app(
     browser: Browser, job: Job
 ) -> None:
     status, told, _ = await browser.ask(f"/lab?a=1&key={KEY}&b=2", headers={})
@@ -100,12 +100,12 @@ async def test_a_key_in_the_address_becomes_a_cookie_of_that_app_only(
     assert job.headers()["cookie"] == "theme=dark; _xsrf=2|a"
 
 
-async def test_an_address_with_two_slashes_does_not_leave_the_app(browser: Browser) -> None:
+async def test_an_address_with_two_slashes_leads_to_no_other_host(browser: Browser) -> None:
     _, told, _ = await browser.ask(f"//evil.example/x?key={KEY}", headers={})
     assert told["location"] == [f"http://{browser.host}//evil.example/x"]
 
 
-async def test_the_cookie_of_a_secure_door_is_valid_only_there(
+async def test_the_cookie_of_a_secure_door_belongs_only_to_it(
     job: Job, http: aiohttp.ClientSession
 ) -> None:
     async with door(public_url="https://apps.test") as made:
@@ -151,7 +151,7 @@ async def test_a_jobs_own_credentials_pass(browser: Browser, job: Job) -> None:
         {"Cookie": "proxyd-app=\xff"},
     ],
 )
-async def test_the_door_stays_closed_without_the_key(
+async def test_no_visitor_comes_in_without_the_key(
     browser: Browser, opened: Door, job: Job, headers: dict[str, str]
 ) -> None:
     status, told, body = await browser.ask("/", headers=headers)
@@ -197,7 +197,7 @@ async def test_pages_of_other_apps_cannot_use_the_cookie(
     assert (await browser.ask("/", headers={**BEARER, **told}))[0] == 200
 
 
-async def test_a_new_key_ends_the_sessions_of_the_old_one(
+async def test_a_new_key_ends_the_connections_of_the_last_one(
     browser: Browser, opened: Door, job: Job
 ) -> None:
     async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -234,7 +234,7 @@ async def hanging(browser: Browser, job: Job) -> "asyncio.Task[bytes]":
     return asking
 
 
-async def test_a_sweep_ends_sessions_that_another_daemon_has_closed(
+async def test_a_sweep_ends_the_apps_that_another_daemon_has_closed(
     browser: Browser, opened: Door, job: Job
 ) -> None:
     asking = await hanging(browser, job)
@@ -244,7 +244,9 @@ async def test_a_sweep_ends_sessions_that_another_daemon_has_closed(
     assert await asking == b""
 
 
-async def test_a_stream_without_progress_is_ended(job: Job, http: aiohttp.ClientSession) -> None:
+async def test_a_stream_in_which_nothing_moves_is_ended(
+    job: Job, http: aiohttp.ClientSession
+) -> None:
     async with door(idle_seconds=0.01) as made:
         asking = await hanging(Browser(made, made.offer(job), http), job)
         await until(made.server.sweep)
@@ -361,7 +363,7 @@ async def test_continue_is_sent_before_the_body_is_requested(browser: Browser, j
     writer.close()
 
 
-async def test_answers_without_a_body_are_relayed_without_one(browser: Browser, job: Job) -> None:
+async def test_answers_without_a_body_have_none(browser: Browser, job: Job) -> None:
     job.says(OK + b"Content-Length: 12\r\nETag: x\r\n\r\n")
     status, told, body = await browser.ask("/", "HEAD")
     assert (status, told["content-length"], body) == (200, ["12"], b"")
@@ -487,7 +489,7 @@ async def test_a_job_cannot_speak_for_the_door_or_for_its_neighbours(
         b"HTTP/9.9 200 OK\r\n\r\n",
     ],
 )
-async def test_an_invalid_answer_is_reported(browser: Browser, job: Job, said: bytes) -> None:
+async def test_a_malformed_answer_is_reported(browser: Browser, job: Job, said: bytes) -> None:
     job.says(said)
     status, _, body = await browser.ask()
     assert status == 502
@@ -532,7 +534,7 @@ async def test_an_answer_that_turns_to_nonsense_does_not_look_whole(
     writer.close()
 
 
-async def test_bytes_behind_an_answer_are_not_taken_for_another_one(
+async def test_nothing_behind_an_answer_is_taken_for_another_one(
     browser: Browser, job: Job
 ) -> None:
     job.says(OK + b"Content-Length: 2\r\n\r\nok" + OK + b"Content-Length: 4\r\n\r\nevil")
@@ -726,7 +728,7 @@ async def test_only_paths_are_passed_on(browser: Browser, job: Job, target: str)
     assert job.asked == []
 
 
-async def test_an_overlong_head_is_reported_in_words(browser: Browser) -> None:
+async def test_a_head_that_is_too_long_is_refused_in_words(browser: Browser) -> None:
     answer = await say(browser.port, browser.head("GET", "/" + "x" * 9_000))
     assert answer.split(b" ", 2)[1] == b"400"
     assert b"Content-Type: text/html" in answer
@@ -765,7 +767,7 @@ async def test_methods_of_proxies_are_not_passed_on(browser: Browser, job: Job) 
 # --- which replica -------------------------------------------------------------------------------
 
 
-async def test_another_replica_is_tried_while_no_byte_was_sent(
+async def test_another_replica_is_asked_while_nothing_was_sent(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(3) as made:
@@ -777,7 +779,7 @@ async def test_another_replica_is_tried_while_no_byte_was_sent(
         assert opened.asked[0] == ("device-1", "job-1", 1, 8888)
 
 
-async def test_only_requests_without_effects_are_repeated(
+async def test_only_a_harmless_request_is_sent_twice(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(2) as (first, second):
@@ -789,7 +791,7 @@ async def test_only_requests_without_effects_are_repeated(
         assert len(second.asked) == 1
 
 
-async def test_the_replica_with_the_fewest_streams_is_chosen(
+async def test_the_replica_with_the_fewest_streams_is_asked(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(2) as (first, second):
@@ -809,7 +811,7 @@ async def test_the_replica_with_the_fewest_streams_is_chosen(
         await asyncio.wait([asking])
 
 
-async def test_a_client_of_a_replica_comes_to_it_again(
+async def test_a_visitor_of_a_replica_comes_to_it_again(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(2) as (first, second):
@@ -825,7 +827,7 @@ async def test_a_client_of_a_replica_comes_to_it_again(
         assert len(first.asked) == 2
 
 
-async def test_replicas_that_arrived_meanwhile_are_tried(
+async def test_replicas_that_have_come_meanwhile_are_asked(
     opened: Door, http: aiohttp.ClientSession
 ) -> None:
     async with jobs(4) as made:
@@ -853,7 +855,7 @@ async def test_a_machine_that_hangs_gets_less_time_where_there_is_another(
     ("reason", "status"),
     [("away", 502), ("refused", 503), ("gone", 503), ("timeout", 504), ("busy", 503)],
 )
-async def test_the_page_explains_why_a_job_cannot_be_reached(
+async def test_the_reason_of_an_unreachable_job_is_shown(
     browser: Browser, opened: Door, reason: str, status: int
 ) -> None:
     opened.unreached = {APP: reason}
@@ -862,7 +864,7 @@ async def test_the_page_explains_why_a_job_cannot_be_reached(
     assert ("retry-after" in answer[1]) == (status == 503)
 
 
-async def test_an_app_that_is_not_ready_names_the_time_to_retry(
+async def test_an_app_that_is_not_ready_names_the_time_to_come_again(
     browser: Browser, opened: Door
 ) -> None:
     opened.offer()
@@ -875,9 +877,7 @@ def _said(answer: tuple[int, dict[str, list[str]], bytes]) -> tuple[int, bytes]:
     return answer[0], answer[2]
 
 
-async def test_an_app_that_is_over_is_not_reported_as_starting(
-    browser: Browser, opened: Door
-) -> None:
+async def test_an_ended_app_is_not_shown_as_starting(browser: Browser, opened: Door) -> None:
     wrong = await browser.ask("/", headers={})
     assert (await browser.ask())[0] == 200  # so it is known for a moment
     del opened.apps[APP]

@@ -333,7 +333,7 @@ def test_an_empty_body_is_refused(data: bytes) -> None:
         b'{"nosuch": ' * 100_000,
     ],
 )
-def test_invalid_json_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_json_are_refused(data: bytes) -> None:
     error = refused(data)
     assert error.field is None
     assert re.fullmatch(r"The body is not JSON: [^`(]+( at byte \d+)?\.", error.message)
@@ -349,7 +349,7 @@ def test_invalid_json_is_refused(data: bytes) -> None:
         (b'{"nosuch": ' * 100_000, "it is nested too deeply"),
     ],
 )
-def test_invalid_json_is_refused_with_its_position(data: bytes, words: str) -> None:
+def test_bytes_that_are_not_json_are_refused_with_their_place(data: bytes, words: str) -> None:
     assert refused(data).message == f"The body is not JSON: {words}."
 
 
@@ -394,7 +394,7 @@ def test_a_long_text_with_such_a_backslash_is_looked_through_at_once() -> None:
         ('"a`b"', "a`b"),
     ],
 )
-def test_any_other_text_is_read_unchanged(written: str, text: str) -> None:
+def test_any_other_text_is_read_as_it_is(written: str, text: str) -> None:
     assert EVERYTHING.decode(body(text=written)).text == text
 
 

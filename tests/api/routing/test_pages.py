@@ -32,7 +32,7 @@ async def test_everything_that_the_page_needs_is_served_here(service: Service) -
         assert body
 
 
-async def test_the_page_loads_nothing_from_elsewhere(service: Service) -> None:
+async def test_the_page_takes_nothing_from_elsewhere(service: Service) -> None:
     async with service.http.get(service.url + "/docs") as response:
         assert response.headers["Content-Security-Policy"].startswith("default-src 'self'")
         assert response.headers["Server"] == "proxyd"
@@ -71,7 +71,7 @@ async def nobody(token: str) -> Any:
     raise AssertionError(token)
 
 
-def test_the_api_is_described_at_the_first_request_and_once(
+def test_the_api_is_described_on_request_and_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[str] = []

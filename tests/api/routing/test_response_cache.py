@@ -23,7 +23,7 @@ class Asked:
         return Reply()
 
 
-async def test_each_version_is_queried_once() -> None:
+async def test_a_question_is_asked_once_for_each_version() -> None:
     version = b"1"
     answers, asked = Answers(lambda: version), Asked()
     for _ in range(3):
@@ -35,14 +35,14 @@ async def test_each_version_is_queried_once() -> None:
     assert asked.times == 3
 
 
-async def test_without_a_version_no_reply_is_cached() -> None:
+async def test_without_a_version_nothing_is_kept() -> None:
     answers, asked = Answers(lambda: None), Asked()
     for _ in range(3):
         await answers.get("a", asked)
     assert asked.times == 3
 
 
-async def test_a_reply_that_changed_during_the_query_is_not_cached() -> None:
+async def test_a_value_that_changed_during_the_query_is_not_kept() -> None:
     versions = iter([b"1", b"2", b"2"])
     answers, asked = Answers(lambda: next(versions)), Asked()
     await answers.get("a", asked)
@@ -51,7 +51,7 @@ async def test_a_reply_that_changed_during_the_query_is_not_cached() -> None:
     assert asked.times == 2
 
 
-async def test_a_reply_read_before_a_change_is_not_cached_after_it() -> None:
+async def test_a_value_that_was_read_before_a_change_is_not_kept_after_it() -> None:
     version = b"1"
     answers, asked = Answers(lambda: version), Asked()
 

@@ -107,7 +107,7 @@ def test_a_route_of_its_own_for_head_is_not_overwritten() -> None:
     ],
 )
 @cases("method", ["GET", "POST", "NOSUCH"])
-def test_an_unknown_path_is_not_found_with_any_method(path: str, method: str) -> None:
+def test_another_path_is_not_found_with_any_method(path: str, method: str) -> None:
     error = refused(method, path)
     assert error.reason is Transport.NO_SUCH_PATH
     assert error.headers == {}
@@ -128,9 +128,7 @@ def test_an_unknown_path_is_not_found_with_any_method(path: str, method: str) ->
         ("TRACE", "/api/jobs/7", "DELETE, GET, HEAD"),
     ],
 )
-def test_another_method_is_refused_with_the_allowed_ones(
-    method: str, path: str, allow: str
-) -> None:
+def test_another_method_gets_the_list_of_allowed_ones(method: str, path: str, allow: str) -> None:
     error = refused(method, path)
     assert error.reason is Transport.METHOD_NOT_ALLOWED
     assert error.headers == {"Allow": allow}

@@ -83,7 +83,7 @@ async def test_head_has_no_body_on_any_route_and_the_connection_goes_on(tmp_path
         assert len(service.daemon.market.logs.readers) == 0
 
 
-def test_every_stream_of_a_login_has_room_for_its_goodbye(service: Service) -> None:
+def test_every_stream_of_a_login_can_say_that_it_is_over(service: Service) -> None:
     for route in service.daemon.http.routes:
         if route.events and route.auth is not Auth.NONE:
             assert route.events[sse.BYE] is sse.ByeEvent, route.path
@@ -171,7 +171,7 @@ async def test_a_stream_goes_on_while_its_login_does(
         assert await names_of(response) == ["bye"]
 
 
-async def test_events_without_a_pause_are_checked_as_well() -> None:
+async def test_events_that_come_without_a_pause_are_checked() -> None:
     closed = []
 
     async def endless() -> AsyncGenerator[Event, None]:

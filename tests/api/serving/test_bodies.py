@@ -181,7 +181,7 @@ async def test_no_more_than_a_few_pieces_are_in_memory(reader: Reader) -> None:
     assert most < 12 * MIB
 
 
-async def test_a_body_over_the_limit_is_refused_with_any_declared_size(reader: Reader) -> None:
+async def test_a_body_over_the_limit_is_refused_with_any_announced_length(reader: Reader) -> None:
     assert (await send(reader, "/small", b"123456789", "PUT"))[0] == 200
     for data in (b"1234567890", in_chunks([b"12345", b"67890"])):
         status, answer = await send(reader, "/small", data, "PUT")
@@ -190,7 +190,7 @@ async def test_a_body_over_the_limit_is_refused_with_any_declared_size(reader: R
     assert reader.begun == 2  # a body with too large a declared size is refused before it is read
 
 
-async def test_a_compressed_body_is_unpacked_where_the_path_permits_it(reader: Reader) -> None:
+async def test_a_compressed_body_is_unpacked_where_the_path_allows_it(reader: Reader) -> None:
     content = b"a line of a log\n" * 100_000
     status, taken = await send(
         reader, "/packed", gzip.compress(content), **{"Content-Encoding": "gzip"}
@@ -234,7 +234,7 @@ async def test_a_sender_is_held_to_a_rate_and_a_handler_is_not(reader: Reader) -
     assert (status, taken["size"]) == (200, MIB)
 
 
-async def test_a_client_that_waits_to_send_gets_a_continue(reader: Reader) -> None:
+async def test_a_client_that_waits_to_send_gets_continue(reader: Reader) -> None:
     source, writer = await asyncio.open_connection("127.0.0.1", reader.port)
     head = b"POST /bytes HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
     writer.write(head)
@@ -244,6 +244,6 @@ async def test_a_client_that_waits_to_send_gets_a_continue(reader: Reader) -> No
     writer.close()
 
 
-async def test_an_unread_body_ends_only_its_connection(reader: Reader) -> None:
+async def test_a_body_that_is_not_read_ends_nothing_but_its_connection(reader: Reader) -> None:
     assert (await send(reader, "/unread", b"x" * 100))[0] == 200
     assert (await send(reader, "/bytes", b"x" * 100))[0] == 200

@@ -119,7 +119,7 @@ async def test_under_siege_another_address_gets_every_answer(
     gc.collect()
 
 
-async def test_a_client_that_does_not_read_is_cut_when_its_time_is_over(
+async def test_a_client_that_does_not_read_is_cut_when_it_is_time(
     tmp_path: Path, opened: Open
 ) -> None:
     async with running_in(tmp_path, limits={"api_stall_seconds": 1.0}) as service:
@@ -141,7 +141,7 @@ async def test_a_client_that_takes_a_byte_now_and_then_is_cut(tmp_path: Path, op
             await asyncio.sleep(0.02)
 
 
-async def test_a_client_that_reads_slowly_and_steadily_gets_everything(
+async def test_a_client_that_reads_slowly_and_reads_on_gets_everything(
     tmp_path: Path, opened: Open
 ) -> None:
     stall_seconds, times = 1.0, ConnectionTimes(sweep_seconds=0.05)
@@ -158,7 +158,7 @@ async def test_a_client_that_reads_slowly_and_steadily_gets_everything(
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_page_is_in_memory_once_for_any_number_of_slow_readers(
+async def test_a_page_is_in_memory_once_however_many_do_not_read_it(
     tmp_path: Path, opened: Open
 ) -> None:
     async with running_in(tmp_path, QUICK_SHUTDOWN) as service:
@@ -188,7 +188,9 @@ async def test_a_network_has_its_share_of_connections_and_makes_room_for_itself(
         assert not other.at_eof()
 
 
-async def test_a_served_connection_does_not_make_room(tmp_path: Path, opened: Open) -> None:
+async def test_a_client_that_is_being_served_makes_room_for_no_other(
+    tmp_path: Path, opened: Open
+) -> None:
     async with running_in(tmp_path, limits={"api_connections_per_network": 2}) as service:
         http, leave = service.daemon.http, asyncio.Event()
         [health] = [each.handler.__self__ for each in http.routes if each.path == "/readyz"]
@@ -208,7 +210,9 @@ async def test_a_served_connection_does_not_make_room(tmp_path: Path, opened: Op
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_connection_without_its_body_makes_room(tmp_path: Path, opened: Open) -> None:
+async def test_a_client_that_sends_nothing_of_its_body_makes_room(
+    tmp_path: Path, opened: Open
+) -> None:
     times = ConnectionTimes(stalled_seconds=0.05, shutdown_seconds=0.1)
     async with running_in(tmp_path, times, limits={"api_connections_per_network": 2}) as service:
         http = service.daemon.http
@@ -235,7 +239,7 @@ async def test_a_trusted_proxy_is_not_bounded_like_one_client(tmp_path: Path, op
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_bodies_that_do_not_end_take_so_much_memory_and_no_more(
+async def test_the_memory_of_bodies_that_do_not_end_is_bounded(
     tmp_path: Path, opened: Open
 ) -> None:
     half = 512 * 1024
@@ -285,7 +289,7 @@ async def test_a_head_without_end_is_refused(service: Service, opened: Open) -> 
     assert (await answer).startswith(b"HTTP/1.0 400")
 
 
-async def test_requests_behind_an_unread_one_are_not_read_either(
+async def test_requests_behind_one_that_is_not_read_are_not_read_either(
     tmp_path: Path, opened: Open
 ) -> None:
     async with running_in(tmp_path, QUICK_SHUTDOWN) as service:
@@ -313,7 +317,7 @@ async def test_the_bounds_are_those_of_the_last_reload(tmp_path: Path, opened: O
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_a_refused_client_that_continues_waits_for_each_refusal(
+async def test_a_refused_client_that_asks_on_waits_for_each_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []

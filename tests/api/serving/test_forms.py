@@ -55,7 +55,7 @@ async def send(service: Service, body: object, kind: str = KIND) -> tuple[int, s
         return response.status, answer.get("error", {}).get("code", "")
 
 
-async def test_a_form_is_read_in_any_pieces(service: Service) -> None:
+async def test_a_form_is_read_however_it_is_cut(service: Service) -> None:
     body = part("mode", b"goodness") + FILE + part("lang", b"ko") + END
 
     async def pieces():
@@ -193,7 +193,7 @@ async def test_a_body_that_keeps_coming_is_waited_for(service: Service) -> None:
     assert await send(service, slow()) == (200, "")
 
 
-async def test_a_client_that_expects_a_continue_gets_one(service: Service) -> None:
+async def test_a_client_that_asks_first_gets_continue(service: Service) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     body = FILE + END
     head = (
@@ -242,7 +242,7 @@ def test_a_form_takes_the_memory_that_is_documented() -> None:
     assert len(fields.values["file"]) == size // 65_536 * 65_536
 
 
-async def test_some_places_are_kept_for_logged_in_users() -> None:
+async def test_some_places_are_kept_for_users_that_are_logged_in() -> None:
     uploads = Uploads(replace(READING, total=4, reserved=2, per_caller=2), waiting_seconds=0.05)
 
     async def is_let_in(client: str, user_id: str = "") -> bool:
@@ -285,7 +285,7 @@ async def test_addresses_of_one_ipv6_network_are_one_client(tmp_path: Path) -> N
             assert answer.status == status, address
 
 
-async def test_a_caller_that_waits_too_long_or_behind_too_many_is_told_to_retry() -> None:
+async def test_a_request_that_waits_too_long_or_behind_too_many_is_put_off() -> None:
     uploads = Uploads(replace(READING, total=1, reserved=0, queue=1), waiting_seconds=0.5)
 
     async def refusal() -> Code:

@@ -7,7 +7,7 @@ from proxyctl import files
 from proxyctl.files import FileError
 
 
-def test_a_file_is_replaced_whole_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder" / "file.json"
     assert files.read(path) is None
     assert files.stamp(path) == (0, 0)
@@ -26,14 +26,14 @@ def test_a_file_is_replaced_whole_and_is_its_owners_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_what_cannot_be_understood_is_named(tmp_path: Path, text: bytes) -> None:
+def test_a_file_that_cannot_be_understood_is_named(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(text)
     with pytest.raises(FileError, match=r"file\.json"):
         files.read(path)
 
 
-def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(FileError, match=r"folder\.json cannot be written"):
         files.write(tmp_path / "folder.json", {})

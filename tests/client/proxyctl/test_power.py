@@ -89,7 +89,7 @@ def test_windows_answers_in_numbers() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux")
-def test_commands_of_the_system_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_system_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("termux-battery-status", CHARGING), ("termux-wifi-connectioninfo", WIFI)):
         (tmp_path / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
         (tmp_path / name).chmod(0o755)

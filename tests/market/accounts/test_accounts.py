@@ -52,20 +52,20 @@ async def test_logins_that_ran_out_long_ago_are_forgotten(market: Market) -> Non
     assert (await market.accounts.authenticate(newest)).profile.username == "ada"
 
 
-async def test_an_address_is_taken_in_any_case(market: Market) -> None:
+async def test_an_address_is_taken_in_any_case_of_letters(market: Market) -> None:
     await register(market)
     error = await refused(market, username="other", email="ADA@example.COM")
     assert (error.code, error.field) == (Code.EMAIL_TAKEN, "email")
 
 
-async def test_a_name_is_taken_in_any_case(market: Market) -> None:
+async def test_a_name_is_taken_in_any_case_of_letters(market: Market) -> None:
     await register(market)
     error = await refused(market, username="ADA", email="other@example.com")
     assert (error.code, error.field) == (Code.USERNAME_TAKEN, "username")
 
 
 @pytest.mark.both_engines
-async def test_of_twenty_who_register_the_same_address_at_once_one_succeeds(
+async def test_of_twenty_concurrent_registrations_of_an_address_one_succeeds(
     market: Market,
 ) -> None:
     outcomes = await asyncio.gather(
@@ -94,7 +94,7 @@ async def test_of_twenty_who_register_the_same_address_at_once_one_succeeds(
         ("password", "x" * 129),
     ],
 )
-async def test_impossible_fields_are_refused_by_name(
+async def test_impossible_values_are_refused_by_name(
     market: Market, field: str, value: str
 ) -> None:
     error = await refused(market, **{field: value})
@@ -133,7 +133,7 @@ async def test_a_deposit_with_a_reference_is_made_once(market: Market) -> None:
     assert wallet == {Currency.USD: 5_000_000, Currency.CREDIT: 0}
 
 
-async def test_a_deposit_needs_a_known_user_and_an_amount(market: Market) -> None:
+async def test_a_deposit_to_an_unknown_user_or_of_nothing_is_refused(market: Market) -> None:
     with pytest.raises(MarketError) as caught:
         await market.deposit("nobody@example.com", 1)
     assert caught.value.code is Code.USER_NOT_FOUND
@@ -163,7 +163,7 @@ async def test_more_than_an_account_can_hold_is_refused(market: Market) -> None:
     assert caught.value.code is Code.AMOUNT_TOO_LARGE
 
 
-async def test_callers_are_cached_only_if_the_store_reports_changes(
+async def test_callers_are_remembered_only_where_the_store_shows_its_changes(
     market: Market,
 ) -> None:
     login, _ = await market.accounts.register(
@@ -174,7 +174,7 @@ async def test_callers_are_cached_only_if_the_store_reports_changes(
     assert len(market.accounts._known) == remembered
 
 
-async def test_a_cached_caller_is_invalid_once_the_login_session_has_ended(
+async def test_a_remembered_caller_is_none_any_more_once_the_login_session_has_ended(
     market: Market,
 ) -> None:
     accounts, token = market.accounts, await register(market)
@@ -232,7 +232,7 @@ async def test_networks_that_are_known_are_bounded(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_logins_are_distinguished_and_ended(market: Market) -> None:
+async def test_logins_are_told_apart_and_ended(market: Market) -> None:
     await register(market)
     who = {"email": "ada@example.com", "password": "long enough"}
     token = (

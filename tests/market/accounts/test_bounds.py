@@ -91,7 +91,7 @@ async def test_bytes_that_are_worth_less_than_a_millionth_are_not_free(market: M
     assert await available(market, user, Currency.USD) == 1_000_000 - 3
 
 
-async def test_a_free_session_costs_nothing(market: Market) -> None:
+async def test_a_session_that_is_sold_for_nothing_costs_nothing(market: Market) -> None:
     terms = replace(TERMS, price_floor=0)
     sales = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds)
     user = await market.person("1")
@@ -103,7 +103,7 @@ async def test_a_free_session_costs_nothing(market: Market) -> None:
     assert await available(market, user, Currency.USD) == 1_000_000
 
 
-async def test_an_operator_may_set_the_least_price_of_a_session(market: Market) -> None:
+async def test_an_operator_may_set_the_least_worth_of_a_session(market: Market) -> None:
     terms = replace(TERMS, cost_floor=10_000)
     sales = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds)
     user = await market.person("1")
@@ -158,7 +158,7 @@ async def test_the_replicas_of_a_deploy_are_open_jobs(market: Market) -> None:
     await deploy(2)
 
 
-async def test_jobs_with_a_price_near_zero_are_bounded_more_tightly(market: Market) -> None:
+async def test_jobs_that_pay_next_to_nothing_are_bounded_more_tightly(market: Market) -> None:
     market.change_bounds(Bounds(free_jobs=2, free_below=10_000))
     user = await market.person(credit="100")
     await put_up(market, user, 0)
@@ -186,7 +186,9 @@ async def test_the_text_of_a_users_jobs_is_bounded_in_bytes(market: Market) -> N
     await put_up(market, other, description=text, requirements=text)
 
 
-async def test_cancelling_and_posting_again_fills_the_disk_no_faster(market: Market) -> None:
+async def test_a_buyer_that_cancels_and_puts_up_again_fills_the_disk_no_faster(
+    market: Market,
+) -> None:
     market.change_bounds(Bounds(job_bytes=3 * (JOB_BYTES + 1)))
     user = await market.person()
     for _ in range(3):
@@ -222,7 +224,7 @@ async def test_jobs_that_were_done_and_paid_for_take_no_room(market: Market) -> 
     assert await refused(put_up(market, user, 10_000)) == (Code.TOO_MUCH_JOB_TEXT, None)
 
 
-async def test_counting_the_jobs_of_a_full_user_is_bounded(
+async def test_a_buyer_with_too_many_jobs_asks_the_store_a_bounded_number_of_times(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     market.change_bounds(Bounds(free_jobs=1))
@@ -240,7 +242,9 @@ async def test_counting_the_jobs_of_a_full_user_is_bounded(
     assert (await refused(put_up(market, user)))[0] is Code.TOO_MANY_FREE_JOBS
 
 
-async def test_an_untaken_job_is_cancelled_and_releases_its_price(market: Market) -> None:
+async def test_a_job_that_no_device_takes_is_cancelled_and_releases_its_price(
+    market: Market,
+) -> None:
     user, worker = await market.person(credit="30"), await market.person()
     waiting, taken = [await put_up(market, user, 10 * MICRO) for _ in range(2)]
     await market.jobs.accept(await make(market, worker), taken)

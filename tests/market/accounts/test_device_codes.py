@@ -99,7 +99,7 @@ async def test_one_answer_counts(market: Market) -> None:
     assert refused == [Code.USER_CODE_NOT_FOUND] * 3
 
 
-async def test_a_refusal_is_reported_to_the_program(market: Market) -> None:
+async def test_a_refusal_is_returned(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     asked = await begun(codes)
     await codes.answer(person, asked.user_code, is_approved=False)
@@ -137,7 +137,7 @@ async def test_a_login_that_was_ended_approves_nothing(market: Market) -> None:
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("how", ["logout", "ended", "others", "password"])
-async def test_a_login_that_ends_withdraws_its_approvals_for_programs(
+async def test_a_login_that_ends_takes_back_the_grants_of_programs(
     market: Market, how: str
 ) -> None:
     codes, accounts = market.device_codes, market.accounts
@@ -175,7 +175,7 @@ async def test_a_key_that_is_taken_while_logins_end_comes_before_that_or_never(
         assert await refusal(codes, asked.device_code) in (Code.ACCESS_DENIED, Code.EXPIRED_TOKEN)
 
 
-async def test_a_login_that_does_not_end_withdraws_no_approval(market: Market) -> None:
+async def test_a_login_that_does_not_end_takes_nothing_back(market: Market) -> None:
     codes = market.device_codes
     owner, other = await ada(market), await market.person()
     asked = await begun(codes)
@@ -187,7 +187,7 @@ async def test_a_login_that_does_not_end_withdraws_no_approval(market: Market) -
     await codes.redeem(asked.device_code)
 
 
-async def test_a_program_that_polls_too_often_waits_longer_each_time(market: Market) -> None:
+async def test_a_program_that_asks_too_often_waits_longer_each_time(market: Market) -> None:
     codes = market.device_codes
     asked = await begun(codes)
     assert await refusal(codes, asked.device_code) is Code.AUTHORIZATION_PENDING
@@ -231,7 +231,7 @@ async def test_codes_are_not_to_be_guessed(market: Market) -> None:
         await codes.find(person, asked.user_code)
 
 
-async def test_a_network_begins_so_often(market: Market) -> None:
+async def test_the_beginnings_of_a_network_are_bounded(market: Market) -> None:
     codes = market.device_codes
     for _ in range(BEGUN_MAX):
         await begun(codes)
@@ -248,7 +248,7 @@ async def test_a_program_has_a_name_that_can_be_seen(market: Market, name: str) 
     assert (refused.value.code, refused.value.field) == (Code.INVALID_FIELD, "client_name")
 
 
-async def test_a_user_with_all_keys_makes_room_and_continues(market: Market) -> None:
+async def test_a_user_with_all_keys_makes_room_and_goes_on(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     user_id = person.profile.user_id
     asked = await begun(codes)
@@ -263,7 +263,7 @@ async def test_a_user_with_all_keys_makes_room_and_continues(market: Market) -> 
 
 
 @pytest.mark.both_engines
-async def test_the_store_has_no_usable_secret_and_old_codes_are_deleted(market: Market) -> None:
+async def test_the_store_has_no_usable_code_and_ended_codes_go(market: Market) -> None:
     async def rows(tx: Transaction) -> list[str]:
         return await tx.all(lambda *each: " ".join(map(str, each)), "SELECT * FROM device_codes")
 
@@ -279,7 +279,7 @@ async def test_the_store_has_no_usable_secret_and_old_codes_are_deleted(market: 
 
 
 @pytest.mark.both_engines
-async def test_the_schema_knows_who_has_answered(market: Market) -> None:
+async def test_the_schema_requires_the_user_that_has_answered(market: Market) -> None:
     async def approve(tx: Transaction) -> None:
         await tx.run("UPDATE device_codes SET status = 'approved'")
 
@@ -305,7 +305,7 @@ async def test_a_network_that_fills_all_places_takes_them_from_itself(
     assert await market.store.read(queries.count_waiting, market.clock.now) == 6
 
 
-async def test_expired_or_answered_codes_take_no_place(market: Market) -> None:
+async def test_expired_and_answered_codes_take_no_place(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     codes.waiting_max = 2
     approved = await begun(codes)

@@ -58,7 +58,7 @@ def test_a_key_that_was_mistyped_is_seen_without_a_look() -> None:
         assert not is_well_formed(wrong)
 
 
-async def test_a_key_that_was_never_issued_opens_nothing(market: Market) -> None:
+async def test_a_key_that_was_never_given_opens_nothing(market: Market) -> None:
     assert await refusal(market, new_text()) is Code.UNAUTHORIZED
 
 
@@ -83,7 +83,7 @@ async def test_a_key_ends_when_it_is_revoked_and_when_it_expires(market: Market)
     assert [each.status for each in await market.keys.all_of(ada)] == ["active"]
 
 
-async def test_a_key_is_valid_only_from_its_addresses(market: Market) -> None:
+async def test_a_key_is_used_only_from_its_addresses(market: Market) -> None:
     ada = await market.person()
     issued = await made(market, ada, allow_ips=("192.0.2.0/28", "2001:db8::1"))
     for address in (HERE, "2001:db8::1", "::ffff:192.0.2.8"):
@@ -132,7 +132,7 @@ async def test_a_rolled_key_goes_on_for_a_while(market: Market) -> None:
     assert raised.value.code is Code.KEY_NOT_FOUND
 
 
-async def test_the_number_of_keys_is_bounded(market: Market) -> None:
+async def test_no_user_has_more_keys_than_the_bound(market: Market) -> None:
     ada = await market.person()
     for _ in range(KEYS_MAX):
         last = await made(market, ada)
@@ -179,7 +179,7 @@ async def test_its_owner_is_notified_once_before_a_key_expires(market: Market) -
         ("allow_ips", {"allow_ips": ("fe80::1%a b",)}),
     ],
 )
-async def test_an_impossible_key_is_refused(
+async def test_values_that_no_key_can_have_are_refused(
     market: Market, field: str, what: dict[str, object]
 ) -> None:
     with pytest.raises(MarketError) as raised:
@@ -194,7 +194,7 @@ async def test_a_caller_by_login_has_no_key(market: Market) -> None:
     assert caller.key is None
 
 
-async def test_spending_of_a_key_counts_for_a_period_that_is_limited_later(
+async def test_the_spending_of_a_key_counts_for_any_period_that_is_limited_later(
     market: Market,
 ) -> None:
     ada = await market.person()

@@ -32,7 +32,7 @@ async def key_of(market: Market, user_id: str) -> tuple[str, Grant]:
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("by_key", [True, False])
-async def test_a_key_or_login_that_ended_since_the_request_began_makes_nothing(
+async def test_nothing_is_made_by_a_key_or_login_that_ended_since_the_request_began(
     market: Market, by_key: bool
 ) -> None:
     me = await market.person()

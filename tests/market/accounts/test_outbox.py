@@ -54,7 +54,7 @@ async def taken(box: Outbox, *, again: bool = False) -> Item:
     return item
 
 
-async def test_an_item_is_stored_or_dropped_with_its_transaction(store: Store, box: Outbox) -> None:
+async def test_an_email_stands_or_falls_with_its_transaction(store: Store, box: Outbox) -> None:
     async def put_and_fail(tx: Transaction) -> None:
         item = box.item("lost", share="s", payload=b"text", lifetime_seconds=DAY)
         await queries.put(tx, item)
@@ -67,7 +67,7 @@ async def test_an_item_is_stored_or_dropped_with_its_transaction(store: Store, b
 
 
 @pytest.mark.both_engines
-async def test_waiting_items_are_sealed(store: Store, box: Outbox) -> None:
+async def test_a_waiting_email_is_sealed(store: Store, box: Outbox) -> None:
     async def kept(tx: Transaction) -> list[str]:
         return await tx.all(str, "SELECT sealed_payload FROM outbox")
 
@@ -76,7 +76,7 @@ async def test_waiting_items_are_sealed(store: Store, box: Outbox) -> None:
     assert (await taken(box)).payload == b"a-secret"
 
 
-async def test_an_item_sealed_with_another_key_is_given_up(
+async def test_an_email_that_was_sealed_with_another_key_is_given_up(
     store: Store, clock: Clock, box: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     await put(store, opened(store, clock, key=b"o" * 40), "a")
@@ -92,7 +92,7 @@ async def test_a_later_one_takes_the_place_of_an_earlier(store: Store, box: Outb
     assert (await taken(box)).payload == b"second"
 
 
-async def test_a_later_item_is_not_deleted_with_the_one_being_sent(
+async def test_a_later_one_is_not_deleted_with_the_one_that_was_being_sent(
     store: Store, box: Outbox
 ) -> None:
     await put(store, box, "a", text="first")
@@ -104,14 +104,14 @@ async def test_a_later_item_is_not_deleted_with_the_one_being_sent(
 
 
 @pytest.mark.both_engines
-async def test_one_of_ten_simultaneous_senders_claims_an_item(store: Store, box: Outbox) -> None:
+async def test_of_ten_concurrent_takers_of_an_email_one_has_it(store: Store, box: Outbox) -> None:
     await put(store, box, "a")
     [row] = await due(box)
     items = await asyncio.gather(*(box.claim(row) for _ in range(10)))
     assert sum(item is not None for item in items) == 1
 
 
-async def test_a_claim_of_a_dead_daemon_is_due_after_a_while(
+async def test_an_email_in_the_hand_of_a_dead_daemon_is_due_after_a_while(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "a")
@@ -123,7 +123,7 @@ async def test_a_claim_of_a_dead_daemon_is_due_after_a_while(
 
 
 @pytest.mark.both_engines
-async def test_a_claim_of_a_dead_single_daemon_is_due_immediately(
+async def test_an_email_in_the_hand_of_the_only_daemon_is_due_at_once_after_its_death(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "a")
@@ -133,7 +133,7 @@ async def test_a_claim_of_a_dead_single_daemon_is_due_immediately(
 
 
 @pytest.mark.both_engines
-async def test_a_failed_item_is_due_after_growing_pauses_until_it_expires(
+async def test_a_failed_email_is_due_after_growing_pauses_until_it_expires(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "a")
@@ -150,13 +150,15 @@ async def test_a_failed_item_is_due_after_growing_pauses_until_it_expires(
     assert await waiting(store) == []
 
 
-async def test_an_item_not_tried_after_all_counts_as_not_tried(store: Store, box: Outbox) -> None:
+async def test_an_email_that_was_not_tried_after_all_counts_as_not_tried(
+    store: Store, box: Outbox
+) -> None:
     await put(store, box, "a")
     await box.put_back(await taken(box))
     assert (await taken(box)).row.attempts == 1
 
 
-async def test_a_late_sender_does_not_disturb_a_faster_one(
+async def test_a_faster_sender_is_not_disturbed_by_a_slower_one(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "a")
@@ -169,7 +171,7 @@ async def test_a_late_sender_does_not_disturb_a_faster_one(
 
 
 @pytest.mark.both_engines
-async def test_an_unneeded_item_is_given_up(
+async def test_an_expired_email_is_given_up(
     store: Store, clock: Clock, box: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     await put(store, box, "a")
@@ -182,7 +184,7 @@ async def test_an_unneeded_item_is_given_up(
 
 
 @pytest.mark.both_engines
-async def test_a_user_that_fills_the_queue_drops_own_items(
+async def test_a_sender_that_fills_the_queue_drops_its_own(
     store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     box = opened(store, clock, most=10)
@@ -201,7 +203,7 @@ async def test_a_user_that_fills_the_queue_drops_own_items(
 
 
 @pytest.mark.both_engines
-async def test_a_clock_that_was_ahead_delays_no_item(
+async def test_a_clock_that_was_ahead_holds_nothing_back(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     clock.now += 30 * DAY
@@ -212,7 +214,7 @@ async def test_a_clock_that_was_ahead_delays_no_item(
     assert [row.item_key for row in await due(box)] == ["a"]
 
 
-async def test_tried_items_are_separate_and_shares_can_be_passed_over(
+async def test_emails_that_were_tried_stand_apart_and_shares_can_be_passed_over(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
     await put(store, box, "tried", share="a.example")

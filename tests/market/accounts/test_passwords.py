@@ -66,17 +66,21 @@ async def test_a_hash_that_cost_more_still_verifies(passwords: Passwords) -> Non
 @pytest.mark.parametrize(
     "encoded", ["", "x", "$argon2id$", "$argon2id$v=19$m=64,t=1,p=1$c2FsdA$", "correct horse"]
 )
-async def test_no_password_matches_an_invalid_hash(encoded: str, passwords: Passwords) -> None:
+async def test_no_password_belongs_to_a_text_that_is_no_hash(
+    encoded: str, passwords: Passwords
+) -> None:
     assert not await passwords.verify("correct horse", encoded)
 
 
-async def test_no_password_matches_a_missing_hash(passwords: Passwords) -> None:
+async def test_no_password_belongs_to_an_unknown_user(passwords: Passwords) -> None:
     assert not await passwords.verify("correct horse", None)
     assert not await passwords.verify("a password that nobody has", None)
     assert not await passwords.verify("", None)
 
 
-async def test_a_check_without_a_user_costs_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_user_costs_the_work_of_a_known_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     computed: list[str] = []
     verify = PasswordHasher.verify
 
@@ -93,7 +97,7 @@ async def test_a_check_without_a_user_costs_the_same_work(monkeypatch: pytest.Mo
     assert extract_parameters(computed[0]) == extract_parameters(computed[1])
 
 
-async def test_the_decoy_for_unknown_users_is_a_valid_hash() -> None:
+async def test_the_decoy_for_unknown_users_is_a_complete_hash() -> None:
     """argon2 reports a mismatch after the whole computation, and not an invalid hash."""
     with closing(Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)) as passwords:
         with pytest.raises(VerifyMismatchError):
@@ -170,7 +174,7 @@ async def test_a_caller_that_gives_up_leaves_room(passwords: Passwords) -> None:
     assert await passwords.hash("correct horse")
 
 
-async def test_after_closing_no_password_is_hashed() -> None:
+async def test_after_closing_nothing_is_hashed() -> None:
     passwords = Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)
     passwords.close()
     with pytest.raises(RuntimeError):

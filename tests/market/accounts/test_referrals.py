@@ -110,7 +110,9 @@ async def test_twenty_questions_at_once_make_one_code(market: Market) -> None:
     assert await code_of(market, user) == answers[0].code
 
 
-async def test_a_taken_code_is_made_anew(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_code_that_is_taken_is_made_anew(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = await market.person(), await market.person()
     left = generate(monkeypatch, "AAAAAAAA", *["AAAAAAAA"] * 4, "BBBBBBBB", "CCCCCCCC")
     assert await code_of(market, first) == "AAAAAAAA"
@@ -118,7 +120,7 @@ async def test_a_taken_code_is_made_anew(market: Market, monkeypatch: pytest.Mon
     assert list(left) == ["CCCCCCCC"]
 
 
-async def test_making_codes_ends_when_all_are_taken_without_a_change(
+async def test_making_codes_ends_when_all_are_taken_and_nothing_is_changed(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await market.person(), await market.person()
@@ -213,14 +215,14 @@ async def test_a_code_of_another_length_is_refused(market: Market) -> None:
     assert await paid_out(market) == 0
 
 
-async def test_a_letter_that_grows_in_upper_case_counts_as_itself(market: Market) -> None:
+async def test_a_letter_that_grows_in_upper_case_counts_as_the_one_it_is(market: Market) -> None:
     user = await market.person()
     assert await refusal(market, user, "ßßßß") == (Code.INVALID_FIELD, "referral_code")
     refused = await refusal(market, user, "ßAAAAAAA")
     assert refused == (Code.REFERRAL_CODE_NOT_FOUND, "referral_code")
 
 
-async def test_a_second_code_is_refused_for_any_owner_of_the_code(market: Market) -> None:
+async def test_a_second_code_is_refused_whosever_it_is(market: Market) -> None:
     first, second, user = [await market.person() for _ in range(3)]
     await market.referrals.apply(user, await code_of(market, first))
     for referrer in (first, second):
@@ -271,7 +273,7 @@ async def test_a_circle_over_five_others_is_refused_and_a_line_is_not(market: Ma
 
 
 @pytest.mark.both_engines
-async def test_one_of_two_who_apply_each_others_codes_simultaneously_may(market: Market) -> None:
+async def test_of_two_users_that_apply_each_others_codes_at_once_one_may(market: Market) -> None:
     people = [await market.person() for _ in range(10)]
     codes = [await code_of(market, person) for person in people]
     pairs = [(number, number ^ 1) for number in range(len(people))]
@@ -286,7 +288,7 @@ async def test_one_of_two_who_apply_each_others_codes_simultaneously_may(market:
 
 
 @pytest.mark.both_engines
-async def test_two_of_three_who_apply_codes_in_a_circle_simultaneously_may(market: Market) -> None:
+async def test_of_three_users_that_apply_in_a_circle_at_once_two_may(market: Market) -> None:
     people = [await market.person() for _ in range(3)]
     codes = [await code_of(market, person) for person in people]
     outcomes = await asyncio.gather(
@@ -320,7 +322,7 @@ async def test_registering_with_a_code_that_is_no_good_succeeds_without(market: 
         assert await market.referrals.apply(login.profile.user_id, code) == APPLIED
 
 
-async def test_a_refused_registration_pays_no_bonus(market: Market) -> None:
+async def test_a_registration_that_is_refused_pays_no_referrer(market: Market) -> None:
     referrer = await market.person()
     code = await code_of(market, referrer)
     with pytest.raises(MarketError) as caught:
@@ -332,7 +334,7 @@ async def test_a_refused_registration_pays_no_bonus(market: Market) -> None:
     assert await paid_out(market) == 0
 
 
-async def test_a_referrer_who_can_hold_no_more_is_not_half_referred_to(market: Market) -> None:
+async def test_a_referrer_that_can_hold_no_more_is_not_half_referred_to(market: Market) -> None:
     referrer, user = await market.person(), await market.person()
     code = await code_of(market, referrer)
     await market.deposit("person1@example.com", MOST - 1, currency=CREDIT)
@@ -356,7 +358,7 @@ async def test_a_bonus_that_can_not_be_paid_stops_no_registration(market: Market
     assert await market.store.read(ledger_queries.count_transfers) == before
 
 
-async def test_the_totals_count_only_ones_own_referrals(market: Market) -> None:
+async def test_the_totals_are_only_of_ones_own_referrals(market: Market) -> None:
     first, second = await market.person(), await market.person()
     assert await totals(market, first) == (0, 0)
     for referrer, number in ((first, 3), (second, 1)):
@@ -372,7 +374,7 @@ async def test_the_totals_count_only_ones_own_referrals(market: Market) -> None:
 # --- bonuses that wait ---------------------------------------------------------------------------
 
 
-async def test_an_invented_address_earns_no_bonus(market: Market) -> None:
+async def test_an_invented_address_earns_nothing(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrer, invented, real = [await market.person() for _ in range(3)]
     code = await code_of(market, referrer)
@@ -408,7 +410,7 @@ async def test_a_registration_with_a_code_is_paid_once_its_address_is_confirmed(
 
 
 @pytest.mark.both_engines
-async def test_a_user_with_a_confirmed_address_is_paid_immediately(market: Market) -> None:
+async def test_a_user_with_a_confirmed_address_is_paid_at_once(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrer, user = await market.person(), await market.person()
     await verify(market, user)
@@ -417,7 +419,7 @@ async def test_a_user_with_a_confirmed_address_is_paid_immediately(market: Marke
 
 
 @pytest.mark.both_engines
-async def test_a_referrer_is_paid_a_limited_number_a_day_and_the_rest_on_the_next(
+async def test_the_paid_referrals_of_a_day_are_bounded_and_the_rest_paid_on_the_next(
     market: Market,
 ) -> None:
     referrals = programme(market, per_referrer_daily=2)
@@ -439,7 +441,7 @@ async def test_a_referrer_is_paid_a_limited_number_a_day_and_the_rest_on_the_nex
 
 
 @pytest.mark.both_engines
-async def test_the_daily_total_of_all_bonuses_is_bounded(market: Market) -> None:
+async def test_the_sum_of_all_referrals_in_a_day_is_bounded(market: Market) -> None:
     referrals = programme(market, total_daily=3 * 75_000_000 - 1)
     users = [await market.person() for _ in range(4)]
     codes = [await code_of(market, await market.person()) for _ in users]
@@ -480,7 +482,7 @@ async def test_a_bonus_that_can_not_be_paid_holds_up_no_other(
 
 
 @pytest.mark.both_engines
-async def test_one_of_ten_simultaneous_payments_succeeds(market: Market) -> None:
+async def test_of_ten_concurrent_payments_one_succeeds(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrer, user = await market.person(), await market.person()
     await referrals.apply(user, await code_of(market, referrer))
@@ -528,7 +530,7 @@ async def test_a_registration_looks_for_no_circle(
     assert (await register(market, code))[1] is True
 
 
-async def test_a_line_is_followed_so_far_and_no_farther(market: Market) -> None:
+async def test_a_line_is_followed_up_to_a_bound(market: Market) -> None:
     market.referrals.chain_max = 3
     line = [await market.person() for _ in range(5)]
     for referrer, referred in pairwise(line):
@@ -539,7 +541,7 @@ async def test_a_line_is_followed_so_far_and_no_farther(market: Market) -> None:
     assert CHAIN_MAX == 100
 
 
-async def test_a_user_that_tries_many_codes_has_to_wait(market: Market) -> None:
+async def test_a_user_that_tries_code_after_code_has_to_wait(market: Market) -> None:
     user, other = await market.person(), await market.person()
     code = await code_of(market, other)
     for _ in range(FAILURES_MAX):
@@ -549,7 +551,7 @@ async def test_a_user_that_tries_many_codes_has_to_wait(market: Market) -> None:
     assert await market.referrals.apply(user, code) == APPLIED
 
 
-async def test_both_users_are_notified_once_of_a_bonus(market: Market) -> None:
+async def test_both_users_are_notified_once_of_the_reward_of_a_referral(market: Market) -> None:
     owner, newcomer = await market.person(), await market.person()
     await market.referrals.apply(newcomer, await code_of(market, owner))
     with pytest.raises(MarketError):

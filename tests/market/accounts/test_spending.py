@@ -39,7 +39,7 @@ async def buy(market: Market, user_id: str, pays: Spender | None, usd: int = 1) 
 
 
 @pytest.mark.both_engines
-async def test_a_hundred_simultaneous_purchases_spend_up_to_the_limit(market: Market) -> None:
+async def test_a_hundred_purchases_at_once_spend_up_to_the_limit(market: Market) -> None:
     ada = await market.person(usd="1000")
     issued = await key(market, ada, SpendLimits(usd=10 * MICRO))
     pays = await spender(market, issued)

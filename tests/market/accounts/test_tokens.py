@@ -57,7 +57,7 @@ def refused(token: str, *, now: int = NOW, tokens: Tokens = TOKENS) -> str:
     return caught.value.message
 
 
-def test_signed_claims_come_back() -> None:
+def test_a_signed_token_comes_back() -> None:
     assert TOKENS.verify(GOOD, now=NOW) == CLAIMS
 
 
@@ -65,7 +65,7 @@ def test_a_token_made_by_hand_with_the_key_is_the_same() -> None:
     assert TOKENS.verify(made({"alg": "HS256"}, PAYLOAD), now=NOW) == CLAIMS
 
 
-def test_a_token_has_its_user_its_session_and_its_times() -> None:
+def test_a_token_names_its_user_session_and_times() -> None:
     header, payload, _ = GOOD.split(".")
     assert decoded(header) == {"alg": "HS256", "typ": "JWT"}
     assert decoded(payload) == PAYLOAD
@@ -231,7 +231,7 @@ def test_nesting_without_end_is_refused(opening: str) -> None:
         GOOD + " " + GOOD,
     ],
 )
-def test_an_invalid_token_is_refused(token: str) -> None:
+def test_a_text_that_is_no_token_is_refused(token: str) -> None:
     assert refused(token) == INVALID
 
 
@@ -245,7 +245,7 @@ def test_no_text_in_a_rightly_signed_token_breaks_anything(header: str, payload:
     refused(made(header, payload, raw=True))
 
 
-def test_the_length_of_a_token_is_bounded() -> None:
+def test_the_characters_of_a_token_are_bounded() -> None:
     padding = 0
     while len(token := made({"alg": "HS256"}, PAYLOAD | {"x": "y" * padding})) <= (
         TOKEN_MAX_CHARACTERS
@@ -275,14 +275,14 @@ def test_tokens_that_were_verified_are_remembered_in_bounded_number() -> None:
     assert max(sizes) == 3
 
 
-def test_refused_tokens_are_not_cached() -> None:
+def test_a_refused_token_is_not_remembered() -> None:
     tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
     for token in ("a.b.c", GOOD[:-4], "x" * (TOKEN_MAX_CHARACTERS + 1)):
         refused(token, tokens=tokens)
     assert tokens.remembered == 0
 
 
-def test_a_cached_token_expires_as_well() -> None:
+def test_a_remembered_token_still_ends() -> None:
     tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
     assert tokens.verify(GOOD, now=NOW) == CLAIMS
     refused(GOOD, now=NOW + LIFETIME, tokens=tokens)

@@ -41,7 +41,7 @@ async def kinds(tx: Transaction) -> set[str]:
 
 
 @pytest.mark.both_engines
-async def test_all_postings_of_the_product_are_distinguished(market: Market) -> None:
+async def test_everything_that_the_product_posts_is_told_apart(market: Market) -> None:
     """But rewards for photos and refunds, which are looked at beside the rest of their rules."""
     buyer, worker = await market.person(usd="20", credit="20"), await market.person()
     await market.referrals.apply(worker, (await market.referrals.standing(buyer)).code)

@@ -42,12 +42,12 @@ async def pieces(made: Asking) -> list[str]:
     return [piece.text async for piece in made.stream(QUESTION, "ann")]
 
 
-async def test_an_answer_has_the_name_of_its_model() -> None:
+async def test_an_answer_comes_with_the_name_of_its_giver() -> None:
     assert await ask(asking(ScriptedModel("yes"))) == ("yes", "scripted")
     assert await pieces(asking(ScriptedModel(["y", "es"]))) == ["y", "es"]
 
 
-async def test_a_failure_is_retried_once() -> None:
+async def test_a_failure_is_asked_again_once() -> None:
     model = ScriptedModel(DOWN, "yes")
     assert (await ask(asking(model)))[0] == "yes"
     model = ScriptedModel(DOWN)
@@ -62,7 +62,7 @@ async def test_a_failure_is_retried_once() -> None:
     assert len(model.asked) == 2
 
 
-async def test_a_senseless_answer_is_requested_again() -> None:
+async def test_an_answer_without_sense_is_asked_for_again() -> None:
     model = ScriptedModel("seven", "7")
 
     def read(text: str) -> int:
@@ -73,27 +73,27 @@ async def test_a_senseless_answer_is_requested_again() -> None:
     assert await asking(model).ask(QUESTION, read, "ann") == (7, "scripted")
 
 
-async def test_a_permanent_error_is_not_retried() -> None:
+async def test_a_useless_answer_is_not_asked_for_again() -> None:
     model = ScriptedModel(ModelError("wrong key", is_final=True))
     with pytest.raises(ModelError):
         await ask(asking(model))
     assert len(model.asked) == 1
 
 
-async def test_a_server_that_demands_too_long_a_pause_is_not_retried() -> None:
+async def test_a_server_that_wants_longer_than_there_is_time_is_not_asked_again() -> None:
     model = ScriptedModel(ModelError("later", retry_after_seconds=3600))
     with pytest.raises(ModelError):
         await ask(asking(model))
     assert len(model.asked) == 1
 
 
-async def test_a_server_that_may_refuse_schemas_is_retried_without_one() -> None:
+async def test_a_server_that_may_refuse_schemas_is_asked_without() -> None:
     model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
     await ask(asking(model))
     assert [question.schema is None for question in model.asked] == [False, True]
 
 
-async def test_a_server_that_refuses_schemas_gets_none_after_that() -> None:
+async def test_a_server_that_refuses_schemas_is_not_asked_in_vain_each_time() -> None:
     model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
     made = asking(model)
     for _ in range(3):
@@ -114,7 +114,7 @@ async def test_a_server_that_takes_schemas_gets_one_each_time() -> None:
     assert all(question.schema is not None for question in model.asked)
 
 
-async def test_a_server_that_refuses_more_than_schemas_gets_one_again() -> None:
+async def test_a_server_that_refuses_more_than_schemas_is_asked_with_one_again() -> None:
     refusal = ModelError("status 400", without_schema=True)
     model = ScriptedModel(refusal, ModelError("status 400", is_final=True), "yes")
     made = asking(model)
@@ -144,7 +144,7 @@ async def test_an_answer_that_does_not_end_is_cut() -> None:
     assert await pieces(made) == ["word ", "word ", "", " …"]
 
 
-async def test_the_simultaneous_calls_are_bounded() -> None:
+async def test_the_concurrent_calls_are_bounded() -> None:
     model = ScriptedModel("yes")
     slots = model_slots(3)
     first, second = asking(model, slots=slots), asking(model, slots=slots)
@@ -154,7 +154,7 @@ async def test_the_simultaneous_calls_are_bounded() -> None:
     assert len(model.asked) == 40
 
 
-async def test_too_many_waiting_calls_are_refused_and_logged(
+async def test_too_many_waiting_callers_are_turned_away_and_the_operator_is_notified(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = asking(ScriptedModel(None), seconds=0.1, slots=model_slots(1, waiting_max=2))
@@ -193,7 +193,7 @@ async def test_one_caller_leaves_room_for_others() -> None:
     assert order.count("ann") == 4
 
 
-async def test_a_slot_is_released_after_any_outcome() -> None:
+async def test_a_slot_is_given_back_after_any_outcome() -> None:
     slots = model_slots(1)
     for attempt in (DOWN, None, "yes"):
         made = asking(ScriptedModel(attempt), seconds=0.05, slots=slots)
@@ -204,7 +204,7 @@ async def test_a_slot_is_released_after_any_outcome() -> None:
     assert (await ask(asking(ScriptedModel("yes"), slots=slots)))[0] == "yes"
 
 
-async def test_a_model_that_keeps_failing_gets_no_calls_for_a_while(
+async def test_a_model_that_keeps_failing_is_left_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = ScriptedModel(DOWN)
@@ -217,7 +217,7 @@ async def test_a_model_that_keeps_failing_gets_no_calls_for_a_while(
     assert sum("keeps failing" in line for line in caplog.messages) == 1
 
 
-async def test_an_error_caused_by_a_question_leaves_the_circuit_closed() -> None:
+async def test_a_failure_that_a_question_may_have_caused_leaves_the_circuit_closed() -> None:
     made = asking(ScriptedModel(ModelError("too long", is_final=True, is_fault=False)))
     for _ in range(FAILURES_MAX + 1):
         with pytest.raises(ModelError, match="too long"):

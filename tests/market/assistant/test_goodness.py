@@ -94,7 +94,7 @@ async def test_a_reward_stands_in_the_wallet_by_its_word_without_an_internal_key
     assert change.reference.startswith("photo:")
 
 
-async def test_the_same_photo_earns_once_from_any_sender_in_any_variant(market: Market) -> None:
+async def test_the_same_photo_earns_once_from_any_sender_and_in_any_form(market: Market) -> None:
     one, other = await market.person(), await market.person()
     made = goodness(market, saying())
     picture = natural(1)
@@ -120,7 +120,7 @@ async def test_the_same_photo_earns_once_from_any_sender_in_any_variant(market: 
     assert (await look(made, market, photo(2), other)).reward
 
 
-async def test_a_retry_returns_the_earlier_payment_after_a_change_of_rewards(
+async def test_a_retry_gets_the_paid_reward_though_rewards_have_changed(
     market: Market,
 ) -> None:
     user = await market.person()
@@ -144,7 +144,7 @@ async def test_a_retry_returns_the_earlier_payment_after_a_change_of_rewards(
         ({"addresses_you": True}, "unsure"),
     ],
 )
-async def test_a_photo_without_a_deed_earns_nothing_and_the_reply_explains_it(
+async def test_a_photo_without_merit_gets_nothing_and_the_reason(
     market: Market, changes: dict[str, Any], words: str
 ) -> None:
     user = await market.person()
@@ -154,13 +154,13 @@ async def test_a_photo_without_a_deed_earns_nothing_and_the_reply_explains_it(
     assert (await look(goodness(market, saying()), market, photo(1), user)).reward
 
 
-async def test_an_anonymous_sender_is_not_paid(market: Market) -> None:
+async def test_an_anonymous_caller_is_paid_nothing(market: Market) -> None:
     found = await look(goodness(market, saying()), market, photo(1), None)
     assert (found.reward, found.message) == (0, phrase("en", "anonymous"))
     assert found.goodness_type == "giving"
 
 
-async def test_a_picture_declared_as_generated_is_not_real(market: Market) -> None:
+async def test_a_picture_that_says_it_was_generated_is_not_real(market: Market) -> None:
     user = await market.person()
     generated = read(with_chunk(png(natural(1)), b"tEXt", b"parameters\0a cat"))
     found = await look(goodness(market, saying()), market, generated, user)
@@ -169,7 +169,7 @@ async def test_a_picture_declared_as_generated_is_not_real(market: Market) -> No
 
 
 @pytest.mark.parametrize("answers", [(), (ModelError("down"),), ("no JSON",), (saying()[:-20],)])
-async def test_without_a_verdict_no_deed_is_claimed(market: Market, answers: Any) -> None:
+async def test_without_a_verdict_nothing_is_claimed(market: Market, answers: Any) -> None:
     user = await market.person()
     found = await look(goodness(market, *answers), market, photo(1), user)
     assert (found.is_real, found.goodness_type, found.reward) == (False, "unverified", 0)
@@ -195,7 +195,7 @@ async def test_without_a_verdict_no_deed_is_claimed(market: Market, answers: Any
         "{" * 100_000,
     ],
 )
-async def test_a_malformed_verdict_is_refused(market: Market, answer: str) -> None:
+async def test_a_verdict_of_another_kind_is_refused(market: Market, answer: str) -> None:
     user = await market.person()
     found = await look(goodness(market, answer), market, photo(1), user)
     assert (found.goodness_type, found.model) == ("unverified", "builtin")
@@ -209,7 +209,7 @@ async def test_a_verdict_wrapped_in_words_is_found(market: Market) -> None:
     assert found.reward == 10 * MICRO
 
 
-async def test_a_model_gets_the_photo_and_a_warning_about_false_evidence(market: Market) -> None:
+async def test_a_model_is_shown_the_photo_and_the_rules_of_evidence(market: Market) -> None:
     model = ScriptedModel(saying())
     made = goodness(market)
     made._asking = Asking(model, model_slots(1), seconds=20, policy=AT_ONCE)

@@ -78,7 +78,7 @@ async def test_a_device_that_has_completed_ten_jobs_may_hold_more(market: Market
     assert await market.store.read(slots_left, device.id, unbounded) is None
 
 
-async def test_a_full_device_is_only_reported_for_jobs_that_it_could_have(market: Market) -> None:
+async def test_full_says_nothing_of_jobs_that_could_not_be_had_anyway(market: Market) -> None:
     buyer, worker = await market.person(), await market.person()
     market.change_bounds(replace(market.bounds(), new_device_slots=1))
     job_id, device = await running(market, buyer, worker, price=0)

@@ -75,7 +75,7 @@ def test_an_address_has_one_spelling(texts: list[str], addresses: tuple[str, ...
         *("0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1", "::ffff:224.0.0.1"),
     ],
 )
-def test_an_address_without_possible_clients_is_refused(text: str) -> None:
+def test_an_address_that_no_client_comes_from_is_refused(text: str) -> None:
     with pytest.raises(MarketError, match=r"^allow_ips\[1\] is not one IPv4 or IPv6") as caught:
         canonical(["192.0.2.1", text])
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "allow_ips")
@@ -101,7 +101,9 @@ async def test_the_first_port_on_which_none_of_the_addresses_is_taken_is_given(
 
 
 @pytest.mark.both_engines
-async def test_live_traffic_is_notified_immediately_of_a_new_address(market: Market) -> None:
+async def test_live_traffic_is_notified_at_once_of_the_address_that_is_let_in(
+    market: Market,
+) -> None:
     await order(market, HERE, THERE, client=THERE)
     await order(market, ELSEWHERE, client=HERE)
     assert market.traffic.entries == [(0, (THERE,))]
@@ -196,7 +198,7 @@ async def test_a_purchase_that_is_repeated_is_answered_although_its_address_is_t
 # --- whose they are -----------------------------------------------------------------------------
 
 
-async def test_a_merely_listed_address_is_left_to_its_real_client(
+async def test_an_address_that_is_only_named_is_left_to_the_client_that_comes_from_it(
     market: Market,
 ) -> None:
     squatters = [await order(market, HERE) for _ in range(5)]
@@ -207,7 +209,7 @@ async def test_a_merely_listed_address_is_left_to_its_real_client(
 
 
 @pytest.mark.both_engines
-async def test_a_pending_address_opens_nothing_until_it_is_proved(market: Market) -> None:
+async def test_an_address_that_is_pending_opens_nothing_until_it_is_proved(market: Market) -> None:
     user = await market.person("100")
     bought = await order(market, HERE, THERE, user=user, client=THERE)
     assert await market.leases.find_by_address(0, THERE) == bought.session_id
@@ -224,7 +226,7 @@ async def test_a_pending_address_opens_nothing_until_it_is_proved(market: Market
 
 
 @pytest.mark.both_engines
-async def test_the_first_client_that_proves_an_address_has_it(market: Market) -> None:
+async def test_the_first_prover_of_an_address_has_it(market: Market) -> None:
     first, second = await order(market, HERE), await order(market, HERE)
     outcomes = await asyncio.gather(
         *(market.leases.prove([(each.session_id, HERE)]) for each in (first, second) * 5)
@@ -258,7 +260,7 @@ async def test_a_request_from_where_it_was_not_bought_for_proves_nothing(market:
     assert await market.leases.prove([(bought.session_id, THERE), ("none", HERE)]) == [None] * 2
 
 
-async def test_a_second_session_with_the_same_pending_address_gets_another_port(
+async def test_an_address_that_is_pending_for_oneself_is_on_another_port(
     market: Market,
 ) -> None:
     user = await market.person("100")
@@ -366,7 +368,9 @@ async def test_the_list_shows_addresses_and_port_while_a_session_is_active(marke
     assert shown[named.session_id].passwordless_port is None
 
 
-async def test_a_changed_port_is_shown_and_a_removed_one_is_not(market: Market) -> None:
+async def test_a_port_that_was_changed_is_notified_and_one_that_is_gone_is_not(
+    market: Market,
+) -> None:
     user = await market.person("100")
     for _ in TERMS.passwordless_ports:
         await buy(market, HERE, user=user)

@@ -60,7 +60,7 @@ def test_another_password_does_not_match() -> None:
 @pytest.mark.parametrize(
     "password", [b"", b"secre", b"secret ", b"Secret", b"secret\x00", b"\xff" * 255]
 )
-def test_only_the_password_matches(password: bytes) -> None:
+def test_nothing_but_the_password_matches(password: bytes) -> None:
     assert not matches(password, hash_password(b"secret"))
 
 

@@ -75,12 +75,12 @@ async def test_wrong_credentials_find_nothing(market: Market) -> None:
     assert await market.leases.find(*shown) == bought.session_id
 
 
-async def test_an_unknown_session_leases_nothing(market: Market) -> None:
+async def test_a_missing_session_leases_nothing(market: Market) -> None:
     assert await market.leases.open("nobody") is None
 
 
 @pytest.mark.both_engines
-async def test_two_simultaneous_leases_never_exceed_the_sold_bytes(market: Market) -> None:
+async def test_two_concurrent_leases_never_get_more_than_was_sold(market: Market) -> None:
     _, bought = await buy(market)
     outcomes = await asyncio.gather(
         *(market.leases.open(bought.session_id) for _ in range(8)),
@@ -110,7 +110,7 @@ async def test_a_report_may_take_back_undelivered_bytes(market: Market) -> None:
 
 
 @pytest.mark.parametrize("used", [GB + 1, -1])
-async def test_only_the_report_with_impossible_counts_is_refused(market: Market, used: int) -> None:
+async def test_only_impossible_counts_are_refused(market: Market, used: int) -> None:
     held = []
     for _ in range(3):
         _, bought = await buy(market)
@@ -145,7 +145,7 @@ async def set_leased(market: Market, bought: Purchase, size: int) -> None:
     await market.store.write(change)
 
 
-async def test_only_the_session_that_another_program_changed_is_refused(market: Market) -> None:
+async def test_only_a_session_that_another_program_changed_is_refused(market: Market) -> None:
     _, changed = await buy(market)
     _, other = await buy(market)
     asks = [
@@ -202,7 +202,7 @@ async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
 
 
 @pytest.mark.parametrize("failures", [1, 3])
-async def test_a_lease_with_an_unconfirmed_opening_blocks_no_client(
+async def test_a_lease_whose_opening_was_not_confirmed_keeps_no_client_out(
     market: Market, failures: int
 ) -> None:
     """The store commits, goes away before its reply, and returns after a while."""
@@ -218,7 +218,7 @@ async def test_a_lease_with_an_unconfirmed_opening_blocks_no_client(
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-async def test_an_unsure_lease_is_given_back_without_another_request(
+async def test_an_uncertain_lease_is_given_back_without_a_further_question(
     market: Market, failures: int
 ) -> None:
     _, bought = await buy(market)
@@ -291,7 +291,7 @@ async def test_a_session_past_its_time_grants_nothing_before_the_sweeper_comes(
     assert (grant.status, grant.lease_id) == (SessionStatus.EXPIRED, None)
 
 
-async def test_recovery_bills_reported_bytes_and_frees_the_rest(market: Market) -> None:
+async def test_recovery_bills_the_reported_bytes_and_frees_the_rest(market: Market) -> None:
     _, bought = await buy(market)
     grant = await lease(market, bought)
     await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 12_345)])
@@ -302,7 +302,7 @@ async def test_recovery_bills_reported_bytes_and_frees_the_rest(market: Market) 
     assert (await lease(market, bought)).granted_bytes == GB - 12_345
 
 
-async def test_recovery_settles_used_up_sessions(market: Market) -> None:
+async def test_recovery_settles_a_session_that_was_used_up(market: Market) -> None:
     _, bought = await buy(market, quota=1_000)
     grant = await lease(market, bought)
     await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 1_000)])

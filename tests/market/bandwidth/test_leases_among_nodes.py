@@ -255,7 +255,7 @@ async def test_a_node_that_is_not_known_gets_nothing(store: Store, clock: Clock)
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-async def test_a_single_daemon_takes_back_leases_of_nodes_and_a_node_does_not(
+async def test_a_lone_daemon_takes_back_the_leases_of_nodes_and_a_node_does_not(
     store: Store, clock: Clock, is_alone: bool
 ) -> None:
     market = Market(store, clock)

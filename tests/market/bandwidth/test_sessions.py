@@ -16,7 +16,7 @@ from storage.engines.errors import UnavailableError
 USD = Currency.USD
 
 
-async def test_a_purchase_holds_its_price_and_returns_the_address_to_dial(market: Market) -> None:
+async def test_a_purchase_holds_its_price_and_names_the_address_to_dial(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB // 2, price_per_gb=3_000_001)
     assert (bought.host, bought.port, bought.cost) == ("proxy.example.com", 1080, 1_500_001)
@@ -55,7 +55,7 @@ async def test_a_price_below_the_floor_is_refused(market: Market) -> None:
     assert await available(market, user) == 10_000_000
 
 
-async def test_ending_captures_the_used_part_and_releases_the_rest(market: Market) -> None:
+async def test_ending_captures_the_used_bytes_and_releases_the_rest(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=1_234_567)
     grant = await market.lease(bought)
@@ -157,7 +157,7 @@ async def test_a_session_expires_when_its_time_is_over_and_not_before(market: Ma
     assert await available(market, user) == 10_000_000
 
 
-async def test_the_list_adds_unreported_live_traffic(market: Market) -> None:
+async def test_the_list_adds_the_unreported_bytes_of_live_traffic(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     grant = await market.lease(bought)

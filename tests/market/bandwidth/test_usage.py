@@ -61,7 +61,7 @@ async def series(
     return await market.usage.series(user, range_, **how)  # type: ignore[arg-type]
 
 
-async def test_each_hour_has_the_bytes_reported_in_it(market: Market) -> None:
+async def test_each_hour_has_the_bytes_that_were_reported_in_it(market: Market) -> None:
     user = await market.person("10")
     usage = await leased(market, await bought(market, user))
     began = market.clock.now
@@ -126,7 +126,7 @@ async def test_an_hour_is_complete_when_no_report_of_it_can_come(market: Market)
 
 
 @pytest.mark.both_engines
-async def test_sessions_are_separate_and_cost_their_own_price(market: Market) -> None:
+async def test_sessions_are_told_apart_and_cost_their_own_price(market: Market) -> None:
     user, other = await market.person("10"), await market.person("10")
     prices = {}
     for price in (MICRO, 2 * MICRO, 2 * MICRO):
@@ -159,7 +159,7 @@ async def test_more_rows_than_an_answer_has_are_refused(market: Market) -> None:
     assert code is Code.TOO_MANY_ROWS
 
 
-async def test_days_follow_the_requested_zone(market: Market) -> None:
+async def test_days_are_of_the_wanted_zone(market: Market) -> None:
     user = await market.person("10")
     usage = await leased(market, await bought(market, user))
     midnight = market.clock.now - market.clock.now % DAY + DAY
@@ -219,7 +219,7 @@ async def test_connections_and_refusals_stand_beside_the_bytes(market: Market) -
     assert (await market.usage.summary(user, UTC)).today.connections == 4
 
 
-async def test_old_hours_become_days_without_a_loss(market: Market) -> None:
+async def test_old_hours_become_days_and_nothing_is_lost(market: Market) -> None:
     market.usage.rolled_max_rows = 2
     user = await market.person("10")
     purchase = await bought(market, user)
@@ -243,7 +243,7 @@ async def test_old_hours_become_days_without_a_loss(market: Market) -> None:
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_the_rows_add_up_to_the_bill_for_random_events(market: Market) -> None:
+async def test_the_rows_always_add_up_to_the_bill(market: Market) -> None:
     """Reports of two nodes, good and impossible, ends and deaths, over months that become days."""
     for seed in range(2):
         await Life(market, random.Random(seed)).run()

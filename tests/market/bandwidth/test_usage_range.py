@@ -100,7 +100,7 @@ def test_the_last_days_end_with_the_present_one() -> None:
     assert week == (at("2026-11-15T00:00:00+03:00"), at("2026-11-22T00:00:00+03:00"))
 
 
-def test_ranges_that_are_none_are_refused() -> None:
+def test_impossible_ranges_are_refused() -> None:
     nothing = Code.INVALID_FIELD, "from"
     assert refused(Step.HOUR, "2026-11-21T19:00:00Z", "2026-11-21T19:00:00Z", NOW) == nothing
     assert refused(Step.HOUR, "2026-11-22T00:00:00Z", None, NOW) == nothing, "the future"
@@ -123,7 +123,7 @@ def test_as_many_rows_as_an_answer_may_have_and_no_more() -> None:
     assert refused(Step.HOUR, "2026-01-01T00:00:00Z", None, NOW)[0] is Code.TOO_MANY_ROWS
 
 
-def test_days_kept_without_hours_are_refused_by_the_hour() -> None:
+def test_usage_that_is_kept_by_the_day_is_not_asked_for_by_the_hour() -> None:
     first = datetime.fromtimestamp(hours_kept_since(at(NOW)), UTC)
     assert (first.hour, HOURS_KEPT_DAYS) == (0, 90)
     begins, ends = "2026-08-20T00:00:00Z", "2026-08-25T00:00:00Z"
@@ -135,7 +135,7 @@ def test_days_kept_without_hours_are_refused_by_the_hour() -> None:
 @cases(
     "name", ["", "Mars/Base", "../../etc/passwd", "/etc/passwd", "Europe", "Europe/", "x" * 65, "ü"]
 )
-def test_zones_that_are_none_are_refused(name: str) -> None:
+def test_unknown_zones_are_refused(name: str) -> None:
     with pytest.raises(MarketError) as caught:
         zone_of(name)
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "tz")

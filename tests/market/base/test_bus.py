@@ -162,7 +162,7 @@ async def test_a_notice_of_another_kind_is_ignored() -> None:
     assert ear.keys == ["a", "b"]
 
 
-async def test_a_topic_that_is_not_carried_is_not_sent() -> None:
+async def test_a_notice_that_is_not_carried_is_not_sent() -> None:
     store, bus = FailingStore(), Bus(BETWEEN_PROCESSES)
     async with running(bus, store):
         bus.publish(WAITING, ["a"])
@@ -172,7 +172,7 @@ async def test_a_topic_that_is_not_carried_is_not_sent() -> None:
     assert store.said == [["event", f"{1:036}:{1:036}"]]
 
 
-async def test_an_urgent_notice_takes_gathered_notices_along() -> None:
+async def test_an_urgent_notice_takes_along_the_gathered_ones() -> None:
     store, bus = FailingStore(), Bus(BETWEEN_DAEMONS, gather_seconds=600.0)
     async with running(bus, store):
         for _ in range(2):

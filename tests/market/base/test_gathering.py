@@ -45,7 +45,7 @@ async def asked(gathering: Gathering[str, int], *keys: str) -> list[asyncio.Task
     return tasks
 
 
-async def test_requests_that_wait_for_the_store_are_read_together(
+async def test_requests_that_wait_during_a_query_go_together(
     store: Store, gathering: Gathering[str, int]
 ) -> None:
     [first] = await asked(gathering, "first")
@@ -77,7 +77,7 @@ async def test_many_are_read_by_several_at_once(
     assert len(store.reads) == 100 / MOST
 
 
-async def test_a_failure_reaches_every_caller_of_the_read_and_no_other(
+async def test_a_failure_reaches_only_the_callers_of_its_query(
     store: Store, gathering: Gathering[str, int]
 ) -> None:
     store.error = UnavailableError("away")
@@ -89,7 +89,7 @@ async def test_a_failure_reaches_every_caller_of_the_read_and_no_other(
     assert await gathering.ask("unknown") is None
 
 
-async def test_a_caller_that_gives_up_does_not_affect_the_others(
+async def test_a_caller_that_gives_up_takes_the_answer_from_no_other(
     store: Store, gathering: Gathering[str, int]
 ) -> None:
     impatient, patient = await asked(gathering, "same", "same")

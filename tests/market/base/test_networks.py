@@ -51,11 +51,11 @@ def test_a_network_counts_for_the_larger_ones_around_it() -> None:
 @pytest.mark.parametrize(
     "name", ["192.0.2.1", "", "unix", "ada@example.com", "a:b", "2001:db8::/32", "2001:db8::1"]
 )
-def test_a_text_that_is_no_subscriber_network_has_no_enclosing_network(name: str) -> None:
+def test_an_address_in_no_ipv6_network_of_a_subscriber_is_alone(name: str) -> None:
     assert enclosing(name) == ((name, 1),)
 
 
-def test_all_addresses_of_a_site_have_sixteen_times_one_subscribers_share() -> None:
+def test_an_owner_of_a_sites_addresses_has_sixteen_times_the_share_of_a_subscriber() -> None:
     counts = NetworkCounts()
     taken = 0
     for subnet in range(0, 65_536, 16):
@@ -68,7 +68,7 @@ def test_all_addresses_of_a_site_have_sixteen_times_one_subscribers_share() -> N
     assert not crowded("2001:db8:2:ffff::/64", 5, counts)
 
 
-def test_all_addresses_of_a_household_have_four_times_one_subscribers_share() -> None:
+def test_an_owner_of_a_households_addresses_has_four_times_the_share() -> None:
     counts = NetworkCounts()
     for subnet in range(4):
         counts.add(f"2001:db8:1:{subnet}::/64", 5)
@@ -94,11 +94,11 @@ def test_all_addresses_of_a_household_have_four_times_one_subscribers_share() ->
         ("nonsense", ""),
     ],
 )
-def test_a_site_is_the_internet_network_of_an_address(address: str, expected: str) -> None:
+def test_a_site_is_the_place_of_a_user_on_the_internet(address: str, expected: str) -> None:
     assert site(address) == expected
 
 
-def test_returned_counts_are_forgotten() -> None:
+def test_a_returned_share_is_forgotten() -> None:
     counts = NetworkCounts()
     for network in ("2001:db8:1:2::/64", "192.0.2.1"):
         counts.add(network, 3)

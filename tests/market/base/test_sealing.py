@@ -8,7 +8,7 @@ SECRET = b"k" * 40
 CONTENT = b"the link with a secret"
 
 
-def test_sealed_content_opens_in_another_process_and_is_unreadable_without_the_key() -> None:
+def test_a_sealed_text_can_be_opened_only_by_a_process_with_the_key() -> None:
     sealed = Sealing(SECRET, b"outbox").close(CONTENT)
     assert CONTENT not in sealed.encode()
     assert Sealing(SECRET, b"outbox").open(sealed) == CONTENT
@@ -27,7 +27,7 @@ def test_another_key_or_purpose_opens_nothing(secret: bytes, purpose: bytes) -> 
     assert Sealing(secret, purpose).open(sealed) is None
 
 
-def test_changed_or_unsealed_content_opens_to_nothing() -> None:
+def test_a_text_that_was_changed_or_never_sealed_opens_to_nothing() -> None:
     sealing = Sealing(SECRET, b"outbox")
     sealed = sealing.close(CONTENT)
     middle = len(sealed) // 2
@@ -35,7 +35,7 @@ def test_changed_or_unsealed_content_opens_to_nothing() -> None:
     assert [sealing.open(each) for each in (changed, sealed[:-8], "", "not sealed")] == [None] * 4
 
 
-def test_keys_of_different_purposes_differ() -> None:
+def test_keys_of_different_purposes_have_nothing_in_common() -> None:
     first, second = derived(SECRET, b"one"), derived(SECRET, b"two")
     assert len(first) == len(second) == 32
     assert first == derived(SECRET, b"one") != second

@@ -48,7 +48,7 @@ def is_idle(slots: Slots) -> bool:
     return not (slots._in_use or slots._in_use_unknown or slots._queue or any(counts))
 
 
-async def test_waiting_callers_are_served_in_the_order_of_arrival() -> None:
+async def test_waiting_holders_are_served_in_the_order_they_came_in() -> None:
     slots = Slots(SlotBounds(total=2, queue=10))
     work = Work(slots)
     for name in "abcdef":
@@ -61,7 +61,7 @@ async def test_waiting_callers_are_served_in_the_order_of_arrival() -> None:
     assert is_idle(slots)
 
 
-async def test_a_caller_with_enough_slots_is_passed_over_and_keeps_its_place_in_the_queue() -> None:
+async def test_a_holder_with_enough_is_passed_over_and_keeps_the_place_in_the_queue() -> None:
     work = Work(Slots(SlotBounds(total=3, per_caller=2, queue=10)))
     for name, caller in (("a1", "ann"), ("a2", "ann"), ("a3", "ann"), ("b1", "ben")):
         await work.begin(name, caller)
@@ -72,7 +72,7 @@ async def test_a_caller_with_enough_slots_is_passed_over_and_keeps_its_place_in_
     await work.end_all()
 
 
-async def test_a_newcomer_does_not_take_the_slot_of_a_waiting_caller() -> None:
+async def test_a_newcomer_does_not_take_the_slot_of_a_waiting_holder() -> None:
     slots = Slots(SlotBounds(total=1, queue=10))
     work = Work(slots)
     async with slots.slot("ann"):
@@ -104,7 +104,7 @@ async def test_a_caller_may_be_counted_by_its_network_and_by_its_name() -> None:
     await work.end_all()
 
 
-async def test_reserved_slots_are_for_known_callers() -> None:
+async def test_reserved_slots_are_for_known_users() -> None:
     work = Work(Slots(SlotBounds(total=3, reserved=1, queue=10)))
     for name in "abc":
         await work.begin(name, name, is_known=False)
@@ -141,7 +141,7 @@ async def test_a_site_has_its_share_or_no_more_than_one_network(
 
 
 @pytest.mark.parametrize(("has_running", "served"), [(False, 3), (True, 2)])
-async def test_the_waiting_callers_are_bounded(has_running: bool, served: int) -> None:
+async def test_the_waiting_holders_are_bounded(has_running: bool, served: int) -> None:
     slots = Slots(SlotBounds(total=1, queue=2, queue_has_running=has_running))
     work = Work(slots)
     for name in "abcd":
@@ -170,7 +170,7 @@ async def test_one_caller_does_not_fill_the_queue() -> None:
     assert sorted(work.order) == list("abcd")
 
 
-async def test_the_owner_sets_the_error_of_a_refusal() -> None:
+async def test_the_reason_of_a_refusal_is_for_the_owner_to_say() -> None:
     reasons: list[Busy] = []
 
     def refusal(reason: Busy) -> Exception:
@@ -195,7 +195,7 @@ async def test_the_owner_sets_the_error_of_a_refusal() -> None:
     assert is_idle(slots)
 
 
-async def test_a_slot_given_to_a_caller_that_just_left_goes_to_the_next() -> None:
+async def test_a_slot_given_to_a_holder_that_has_just_left_goes_to_the_next() -> None:
     slots = Slots(SlotBounds(total=1, queue=10))
     work = Work(slots)
     async with slots.slot("ann"):
@@ -211,7 +211,7 @@ async def test_a_slot_given_to_a_caller_that_just_left_goes_to_the_next() -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_no_bound_is_broken_and_nothing_is_left_after_random_events(seed: int) -> None:
+async def test_no_bound_is_ever_broken_and_nothing_is_left(seed: int) -> None:
     picked = random.Random(seed)
     slots = Slots(SlotBounds(total=4, per_caller=2, reserved=1, size_per_caller=8, queue=20))
     running: list[str] = []

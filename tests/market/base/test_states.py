@@ -39,7 +39,7 @@ def test_the_table_knows_every_state(cycle: type[Status]) -> None:
 
 
 @cases(("before", "after"), EVERY)
-def test_only_the_transitions_of_the_table_exist(before: Status, after: Status) -> None:
+def test_there_are_only_the_ways_that_the_table_says(before: Status, after: Status) -> None:
     if (before, after) in WAYS:
         before.require_before(after)
     else:

@@ -28,7 +28,7 @@ class Due:
         self.acted.append(each)
 
 
-async def test_a_bounded_number_of_items_is_processed_the_first_ones_first() -> None:
+async def test_the_sweeps_of_a_turn_are_bounded_the_first_ones_first() -> None:
     sweep, due = Sweep("%s", LOGGER), Due("a", "b", "c")
     assert await sweep.run(due.find, due.act, most=2, now=0) == 2
     assert due.acted == ["a", "b"]
@@ -36,7 +36,7 @@ async def test_a_bounded_number_of_items_is_processed_the_first_ones_first() -> 
     assert due.due == []
 
 
-async def test_a_failing_item_is_logged_put_off_and_retried_later(
+async def test_a_failed_sweep_is_logged_put_off_and_tried_again_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sweep, due = Sweep("cannot do %s", LOGGER), Due("a", "b", "c", a=LookupError("no hold"))
@@ -51,7 +51,7 @@ async def test_a_failing_item_is_logged_put_off_and_retried_later(
     assert len(caplog.records) == 1
 
 
-async def test_an_unavailable_store_ends_the_sweep_and_puts_no_item_off() -> None:
+async def test_a_store_that_is_away_ends_the_sweep_and_puts_nothing_off() -> None:
     sweep, due = Sweep("%s", LOGGER), Due("a", "b", a=UnavailableError("gone"))
     with pytest.raises(UnavailableError):
         await sweep.run(due.find, due.act, most=2, now=0)

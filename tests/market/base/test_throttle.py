@@ -35,7 +35,7 @@ def test_the_limit_is_reached_and_the_window_slides(clock: Clock) -> None:
     assert is_throttled(made, "a") == 10
 
 
-def test_events_in_the_future_of_a_clock_set_back_are_forgotten(clock: Clock) -> None:
+def test_counts_in_the_future_of_a_clock_set_back_are_forgotten(clock: Clock) -> None:
     made = Throttle(2, 60, clock.seconds)
     made.count("a")
     made.count("a")
@@ -46,7 +46,7 @@ def test_events_in_the_future_of_a_clock_set_back_are_forgotten(clock: Clock) ->
     assert is_throttled(made, "a") == 60
 
 
-def test_a_forgotten_key_starts_anew(clock: Clock) -> None:
+def test_a_forgotten_count_starts_anew(clock: Clock) -> None:
     made = Throttle(1, 60, clock.seconds)
     made.count("a")
     assert is_throttled(made, "a")
@@ -54,7 +54,7 @@ def test_a_forgotten_key_starts_anew(clock: Clock) -> None:
     assert not is_throttled(made, "a")
 
 
-def test_a_taken_event_is_counted_and_can_be_taken_back(clock: Clock) -> None:
+def test_a_taken_place_is_counted_and_can_be_taken_back(clock: Clock) -> None:
     made = Throttle(2, 60, clock.seconds)
     made.take_back("a")
     made.take("a")
@@ -107,7 +107,7 @@ def test_the_number_of_keys_is_bounded(clock: Clock) -> None:
     )
 
 
-def test_many_ipv6_networks_of_a_site_have_a_share_of_the_limit_and_not_a_multiple(
+def test_an_owner_of_many_ipv6_networks_has_a_share_of_the_limit_and_no_multiple(
     clock: Clock,
 ) -> None:
     made = Throttle(3, 60, clock.seconds)

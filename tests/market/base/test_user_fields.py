@@ -79,7 +79,7 @@ def test_names_that_look_alike_are_the_same() -> None:
     assert username_key("ada") != username_key("ad\u00e4")
 
 
-def test_addresses_are_equal_in_any_case_and_composition() -> None:
+def test_addresses_are_the_same_in_any_case_and_composition() -> None:
     assert email_key("ADA@Example.COM") == "ada@example.com"
     assert email_key("\u00e4@b.c") == email_key("a\u0308@b.c")
     assert email_key("\uff41@b.c") != email_key("a@b.c")

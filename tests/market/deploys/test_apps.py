@@ -71,7 +71,7 @@ async def test_a_job_is_opened_by_one_key_that_its_buyer_is_shown_again(market: 
     assert (await market.apps.of_job(buyer, job_id)).is_ready
 
 
-async def test_an_app_with_a_readiness_check_is_not_ready_before_it(market: Market) -> None:
+async def test_a_job_with_a_readiness_check_is_not_ready_before_it_says_so(market: Market) -> None:
     buyer = await market.person(credit=10)
     payload = {**WEB, "ready": {"port": 8888}}
     job_id = await posted(market, buyer, payload=payload)
@@ -87,7 +87,7 @@ async def test_an_app_with_a_readiness_check_is_not_ready_before_it(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_a_copy_of_the_database_opens_nothing(market: Market) -> None:
+async def test_the_database_without_the_key_opens_nothing(market: Market) -> None:
     buyer = await market.person(credit=10)
     job_id = await posted(market, buyer, payload=WEB)
     key = (await market.apps.of_job(buyer, job_id)).key
@@ -118,7 +118,7 @@ async def test_a_new_key_takes_the_place_of_the_one_before(market: Market) -> No
     assert await market.apps.key_hashes([job_id, NOWHERE]) == {job_id: app.key_hash}
 
 
-async def test_only_its_buyer_sees_the_key_of_a_job(market: Market) -> None:
+async def test_only_its_buyer_gets_the_key_of_a_job(market: Market) -> None:
     buyer, other = await market.person(credit=10), await market.person()
     job_id = await posted(market, buyer, payload=WEB)
     for user, job in ((other, job_id), (buyer, NOWHERE)):
@@ -128,7 +128,7 @@ async def test_only_its_buyer_sees_the_key_of_a_job(market: Market) -> None:
             assert refusal(refused) is Code.JOB_NOT_FOUND
 
 
-async def test_a_job_without_a_port_for_browsers_is_no_app(market: Market) -> None:
+async def test_a_job_without_ports_for_browsers_is_no_app(market: Market) -> None:
     buyer = await market.person(credit=10, usd=100)
     ssh = {"script": "x", "ports": [{"name": "ssh", "port": 22, "protocol": "tcp"}]}
     for payload in ({"script": "x"}, ssh):
@@ -205,7 +205,7 @@ async def test_a_key_dies_with_its_deploy(market: Market) -> None:
     assert await market.apps.sweep() == 1
 
 
-def test_the_ports_of_a_default_image_are_declared() -> None:
+def test_the_port_of_a_default_image_is_declared_for_it() -> None:
     notebook = completed(Template(env={"A": "1"}), "Jupyter", "notebook:1")
     assert (notebook.image, notebook.ports[0].port) == ("notebook:1", 8888)
     assert notebook.ready == Ready(8888)
@@ -235,7 +235,7 @@ async def test_a_key_of_another_signing_key_is_not_shown(market: Market) -> None
 
 
 @pytest.mark.both_engines
-async def test_the_devices_that_run_jobs_with_ports_are_known(market: Market) -> None:
+async def test_the_devices_with_listening_jobs_are_known(market: Market) -> None:
     buyer = await market.person(credit=10)
     talks = {"script": 'print(\'{"ports":[{"name":"web"}]}\')', "env": {"ports": "[{"}}
     job_id = await posted(market, buyer, payload=WEB)

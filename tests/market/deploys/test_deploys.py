@@ -82,7 +82,7 @@ async def test_the_price_is_rate_by_gpus_by_hours_by_replicas(market: Market) ->
     assert await audited(market)
 
 
-async def test_the_price_in_credits_is_worth_the_price_in_dollars(market: Market) -> None:
+async def test_in_credits_the_price_is_the_worth_of_the_dollars(market: Market) -> None:
     user = await market.person("100", "10000")
     deploy = await market.deploys.find(user, await create(market, user, currency=CREDIT))
     assert (deploy.row.price, deploy.row.currency) == (micro(2_700), "credit")
@@ -169,7 +169,7 @@ async def test_every_replica_is_a_waiting_job_priced_in_credits(
         assert "A100" in job.requirements
 
 
-async def test_a_device_of_a_replica_gets_its_description(market: Market) -> None:
+async def test_a_worker_of_a_replica_gets_its_program(market: Market) -> None:
     user = await market.person("100")
     plain = await create(market, user, replicas=1)
     told = {"image": "registry.example.com/model:7", "command": "train --epochs 3"}
@@ -193,7 +193,7 @@ async def test_a_device_of_a_replica_gets_its_description(market: Market) -> Non
     ("field", "text"),
     [("image", "x" * 301), ("command", "x" * 2_001), ("image", "a\nb"), ("command", "a\x1bb")],
 )
-async def test_the_description_for_a_worker_is_bounded_and_printable(
+async def test_the_text_for_a_worker_is_bounded_and_printable(
     market: Market, field: str, text: str
 ) -> None:
     user = await market.person("100")
@@ -285,7 +285,7 @@ async def begun(market: Market, user: str, owner: str, currency: Currency) -> st
     return deploy_id
 
 
-async def test_cancelling_settles_each_replica_by_its_state_in_dollars(market: Market) -> None:
+async def test_cancelling_settles_each_replica_as_it_is_in_dollars(market: Market) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await begun(market, user, owner, USD)
     await market.deploys.cancel(user, deploy_id)
@@ -300,7 +300,7 @@ async def test_cancelling_settles_each_replica_by_its_state_in_dollars(market: M
     assert await audited(market)
 
 
-async def test_cancelling_settles_each_replica_by_its_state_in_credits(market: Market) -> None:
+async def test_cancelling_settles_each_replica_as_it_is_in_credits(market: Market) -> None:
     user, owner = await market.person("0", "10000"), await market.person()
     deploy_id = await begun(market, user, owner, CREDIT)
     await market.deploys.cancel(user, deploy_id)
@@ -404,7 +404,7 @@ async def test_cancelling_a_completed_deploy_leaves_it_paid(market: Market) -> N
     assert await available(market, owner, CREDIT) == micro(810)
 
 
-async def test_cancelling_does_not_affect_other_deploys(market: Market) -> None:
+async def test_cancelling_leaves_other_deploys_alone(market: Market) -> None:
     user = await market.person("100")
     first, second = await create(market, user), await create(market, user)
     await market.deploys.cancel(user, first)
@@ -413,7 +413,7 @@ async def test_cancelling_does_not_affect_other_deploys(market: Market) -> None:
     assert await held(market, user) == micro(27)
 
 
-async def test_a_deploy_of_another_user_or_an_unknown_one_is_not_found(market: Market) -> None:
+async def test_a_foreign_or_missing_deploy_is_not_found(market: Market) -> None:
     user, other = await market.person("100"), await market.person("100")
     deploy_id = await create(market, user)
     for caller, asked in ((other, deploy_id), (user, market.identifiers.new())):
@@ -425,7 +425,7 @@ async def test_a_deploy_of_another_user_or_an_unknown_one_is_not_found(market: M
     assert await held(market, user) == micro(27)
 
 
-async def test_a_single_replica_is_not_a_deploy(market: Market) -> None:
+async def test_a_replica_by_itself_is_not_a_deploy(market: Market) -> None:
     user = await market.person("100")
     await create(market, user)
     with pytest.raises(MarketError) as caught:
@@ -485,7 +485,7 @@ async def test_a_replica_whose_device_vanishes_waits_again(market: Market) -> No
     assert await held(market, user) == REPLICA_USD
 
 
-async def test_a_replica_can_be_cancelled_like_a_job(market: Market) -> None:
+async def test_a_replica_can_be_cancelled_as_the_job_it_is(market: Market) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user, replicas=2)
     first, second = await open_jobs(market)
@@ -597,14 +597,16 @@ async def test_a_page_has_a_bounded_number_of_replicas(market: Market) -> None:
     assert pages == [[scaled], [five], [four], [three, two, one]]
 
 
-async def test_impossible_needs_are_refused_before_a_comparison(market: Market) -> None:
+async def test_a_requirement_that_no_device_meets_is_compared_with_no_device(
+    market: Market,
+) -> None:
     plain = Template(image="a:1", resources=Resources(arch="x" * 1_000))
     with pytest.raises(MarketError) as caught:
         market.deploys.needs_of(NewDeploy(**{**FIELDS, "template": plain, "image": "a:1"}))
     assert (caught.value.code, caught.value.field) == (Code.PAYLOAD_INVALID, "resources.arch")
 
 
-async def test_a_page_needs_the_same_queries_for_any_number_of_deploys(
+async def test_a_page_asks_the_same_however_many_deploys_there_are(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user, other = await market.person("1000"), await market.person("1000")
@@ -638,7 +640,7 @@ async def test_a_page_needs_the_same_queries_for_any_number_of_deploys(
         ("", 1),
     ],
 )
-def test_a_rate_is_for_its_model_in_any_notation(asked: str, rate: int) -> None:
+def test_a_rate_is_for_its_model_however_that_is_written(asked: str, rate: int) -> None:
     models = {"rtx 4090": 4, "a100": 10, "a100 80gb": 15, "80gb a100": 14, "gpu": 99}
     assert Rates(by_model=models, default=1, credit=1).of(asked) == rate
 
@@ -666,7 +668,7 @@ async def test_the_end_of_the_last_replica_is_the_end_of_the_deploy(market: Mark
     assert row.subject_id == deploy_id
 
 
-async def test_a_cancelled_deploy_records_one_event(market: Market) -> None:
+async def test_a_deploy_that_is_cancelled_says_so_once(market: Market) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user)
     for _ in range(2):

@@ -144,7 +144,7 @@ async def until_state(market: Market, user: str, deploy_id: str, wanted: str) ->
     await until(is_so, f"the state {wanted}")
 
 
-async def test_a_replica_has_a_payload(market: Market, fleet: Fleet) -> None:
+async def test_a_replica_names_its_program(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     template = Template(env={"MODE": "fast"}, ports=(Port("web", 8080),), network="egress")
     deploy_id = await create(market, user, command="serve --port '80 80'", template=template)
@@ -161,7 +161,7 @@ async def test_a_replica_has_a_payload(market: Market, fleet: Fleet) -> None:
 
 
 @pytest.mark.both_engines
-async def test_replicas_go_to_devices_with_the_required_reputation(
+async def test_replicas_are_for_devices_with_the_wanted_reputation(
     market: Market,
 ) -> None:
     user = await market.person("100")
@@ -180,7 +180,7 @@ async def test_replicas_go_to_devices_with_the_required_reputation(
     assert len(await given(market, known)) == 1
 
 
-async def test_a_deploy_without_a_template_has_no_revisions(market: Market) -> None:
+async def test_one_that_says_nothing_has_no_revisions(market: Market) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user, image="")
     assert (await market.deploys.find(user, deploy_id)).rollout is None
@@ -203,7 +203,7 @@ async def test_a_deploy_without_a_template_has_no_revisions(market: Market) -> N
         ({"image": "", "command": "serve"}, "image"),
     ],
 )
-async def test_an_impossible_template_is_refused(
+async def test_a_deploy_that_no_device_could_run_is_refused(
     market: Market, changes: dict[str, Any], field: str
 ) -> None:
     user = await market.person("100")
@@ -213,7 +213,7 @@ async def test_an_impossible_template_is_refused(
     assert await held(market, user) == 0
 
 
-async def test_a_replica_counts_as_ready_when_its_device_reports_it(
+async def test_a_replica_counts_as_ready_when_its_device_says_so(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -225,7 +225,7 @@ async def test_a_replica_counts_as_ready_when_its_device_reports_it(
     assert (found.ready_replicas, found.available_replicas, found.updated_replicas) == (2, 2, 3)
 
 
-async def test_ready_replicas_serve_the_newest_first(market: Market, fleet: Fleet) -> None:
+async def test_the_ready_replicas_serve_the_newest_first(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user, template=PROBE)
 
@@ -357,9 +357,7 @@ async def test_without_progress_a_rollout_is_stuck_and_goes_on_when_there_is(
     assert await state(market, user, deploy_id) == "available"
 
 
-async def test_a_stuck_deploy_returns_to_the_last_revision_if_it_should(
-    market: Market, fleet: Fleet
-) -> None:
+async def test_one_that_is_stuck_goes_back_if_it_is_to(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, strategy=Strategy(auto_revert=True))
     await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
@@ -400,7 +398,7 @@ async def test_a_rollback_is_a_new_revision_with_the_old_template(
     assert [row.revision for row in rows] == list(range(13, 3, -1))
 
 
-async def test_a_paused_deploy_starts_and_stops_nothing(market: Market, fleet: Fleet) -> None:
+async def test_while_it_is_paused_nothing_starts_or_stops(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user)
     await market.rollouts.pause(user, deploy_id, is_paused=True)
@@ -415,7 +413,7 @@ async def test_a_paused_deploy_starts_and_stops_nothing(market: Market, fleet: F
     assert await fleet.images(user, deploy_id) == ["web:2"] * 5
 
 
-async def test_a_deploy_scales_to_zero_and_back(market: Market, fleet: Fleet) -> None:
+async def test_to_nothing_and_back(market: Market, fleet: Fleet) -> None:
     user = await market.person("9")
     deploy_id = await running(fleet, user)
     market.clock.now += HOUR // 2
@@ -438,7 +436,7 @@ async def test_a_deploy_scales_to_zero_and_back(market: Market, fleet: Fleet) ->
     assert await audited(market)
 
 
-async def test_a_lost_replica_waits_and_a_failed_one_needs_its_buyer(
+async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -493,7 +491,9 @@ async def test_a_replica_that_is_cancelled_as_a_job_is_missing_until_a_restart(
     assert await audited(market)
 
 
-async def test_a_replica_not_taken_in_time_is_missing(market: Market, fleet: Fleet) -> None:
+async def test_a_replica_that_no_device_takes_in_time_is_missing(
+    market: Market, fleet: Fleet
+) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user, replicas=2)
     first, _ = await fleet.jobs(user, deploy_id)
@@ -518,7 +518,9 @@ async def fail_for_good(fleet: Fleet, user: str, deploy_id: str, job_id: str) ->
         await fleet.market.jobs.fail(fleet.devices[job_id], job_id, "no memory")
 
 
-async def test_a_broken_revision_leaves_working_replicas(market: Market, fleet: Fleet) -> None:
+async def test_a_revision_that_does_not_work_leaves_the_working_one(
+    market: Market, fleet: Fleet
+) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user)
     await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
@@ -538,9 +540,7 @@ async def test_a_broken_revision_leaves_working_replicas(market: Market, fleet: 
 
 
 @pytest.mark.both_engines
-async def test_a_rollback_does_not_alternate_between_stuck_revisions(
-    market: Market, fleet: Fleet
-) -> None:
+async def test_a_revision_is_gone_back_to_only_once(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, strategy=Strategy(auto_revert=True))
     await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
@@ -585,7 +585,7 @@ async def payload_of(market: Market, user: str, deploy_id: str) -> Payload:
     return spec.payload
 
 
-async def test_only_the_devices_of_a_replica_get_its_secrets(market: Market, fleet: Fleet) -> None:
+async def test_only_the_device_of_a_replica_gets_its_secrets(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     template = Template(secrets={"TOKEN": "hunter2"})
     deploy_id = await running(fleet, user, replicas=1, template=template)
@@ -614,9 +614,7 @@ async def test_only_the_devices_of_a_replica_get_its_secrets(market: Market, fle
 
 
 @pytest.mark.both_engines
-async def test_templates_count_against_the_stored_bytes_of_a_buyer(
-    market: Market, fleet: Fleet
-) -> None:
+async def test_templates_take_their_part_of_a_buyers_storage(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=1)
     await market.rollouts.scale(user, deploy_id, 0)
@@ -688,7 +686,7 @@ async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     assert await audited(market)
 
 
-async def test_no_device_waits_long_for_its_pay_for_any_patience_of_a_buyer(
+async def test_however_patient_a_buyer_is_no_device_waits_for_long_to_be_paid(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -701,7 +699,7 @@ async def test_no_device_waits_long_for_its_pay_for_any_patience_of_a_buyer(
     assert await state(market, user, deploy_id) == "progressing"
 
 
-async def test_a_device_works_free_for_half_an_hour_a_day_for_any_number_of_starts(
+async def test_a_device_works_for_nothing_for_half_an_hour_a_day_in_all(
     market: Market, fleet: Fleet
 ) -> None:
     user, device = await market.person("100"), await device_of(market, fleet.owner)
@@ -746,7 +744,7 @@ async def test_a_device_works_free_for_half_an_hour_a_day_for_any_number_of_star
 
 
 @pytest.mark.both_engines
-async def test_many_devices_work_free_no_longer_than_eight_of_them(
+async def test_many_devices_work_for_nothing_no_longer_than_eight_of_them(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -764,7 +762,7 @@ async def test_many_devices_work_free_no_longer_than_eight_of_them(
 
 
 @pytest.mark.parametrize("fault", [Ending(FailureKind.HOST), Ending()])
-async def test_a_failure_of_the_device_uses_no_free_time(
+async def test_work_that_a_device_could_not_do_uses_up_no_free_time(
     market: Market, fleet: Fleet, fault: Ending
 ) -> None:
     user, device = await market.person("100"), await device_of(market, fleet.owner)
@@ -816,7 +814,7 @@ async def test_nor_is_a_replica_free_that_was_put_up_days_ago(market: Market, fl
     assert await audited(market)
 
 
-async def test_time_beyond_a_replicas_time_to_become_ready_counts_as_well(
+async def test_time_beyond_the_limit_for_readiness_counts_as_well(
     market: Market, fleet: Fleet
 ) -> None:
     """An attempt with a second to become ready ends two minutes later, which cost nothing."""
@@ -835,7 +833,7 @@ async def test_time_beyond_a_replicas_time_to_become_ready_counts_as_well(
     assert await audited(market)
 
 
-async def test_a_device_that_served_a_replica_may_have_it_again(
+async def test_a_device_that_has_served_a_replica_may_have_it_again(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -848,7 +846,7 @@ async def test_a_device_that_served_a_replica_may_have_it_again(
     assert await audited(market)
 
 
-async def test_a_replica_that_waits_again_has_all_the_time_to_find_a_device(
+async def test_a_replica_that_waits_anew_has_all_the_time_to_find_a_device(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("3000")
@@ -862,7 +860,7 @@ async def test_a_replica_that_waits_again_has_all_the_time_to_find_a_device(
     assert await market.jobs.expire() == 1
 
 
-async def test_an_overlapping_successor_has_the_remaining_time(
+async def test_a_replica_that_comes_before_the_other_goes_has_the_rest_of_it(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")
@@ -970,7 +968,7 @@ async def test_nothing_starts_after_a_cancel(market: Market, fleet: Fleet) -> No
 
 
 @pytest.mark.both_engines
-async def test_events_of_a_replica_are_processed_immediately(market: Market, fleet: Fleet) -> None:
+async def test_an_event_of_a_replica_is_looked_at_at_once(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user)
     task = asyncio.create_task(market.rollouts.run())

@@ -18,7 +18,7 @@ def replicas(revision: int, count: int, *, ready_at: int | None = 0) -> list[Rep
     return [Replica(f"{revision}-{n}", n, revision, ready_at) for n in range(1, count + 1)]
 
 
-def test_a_reached_goal_needs_no_steps() -> None:
+def test_a_deploy_as_wanted_needs_no_step() -> None:
     assert plan(goal(1, 3), replicas(1, 3), Strategy(), NOW) == []
     assert plan(goal(1, 0), [], Strategy(), NOW) == []
 
@@ -42,7 +42,7 @@ def test_with_a_surge_the_new_one_comes_first() -> None:
     assert plan(goal(2, 2), there, strategy, NOW) == [Stop("1-1"), Start(2)]
 
 
-def test_an_unavailable_replica_is_replaced_immediately() -> None:
+def test_an_unavailable_replica_is_replaced_at_once() -> None:
     there = replicas(1, 3, ready_at=None)
     assert plan(goal(2, 3), there, Strategy(), NOW) == [
         *(Stop(f"1-{n}") for n in (1, 2, 3)),
@@ -70,7 +70,7 @@ def test_numbers_that_are_done_are_not_started_again() -> None:
     assert plan(wanted, [], Strategy(), NOW) == [Start(2), Start(3)]
 
 
-def test_a_failed_replica_is_left_and_working_ones_stay() -> None:
+def test_a_failed_revision_is_left_and_the_working_one_stays() -> None:
     wanted = Goal(2, frozenset({1, 2, 3}), failed=frozenset({1}))
     assert plan(wanted, replicas(1, 3)[1:], Strategy(), NOW) == [Wait()]
     assert plan(wanted, replicas(1, 3)[1:], Strategy(max_unavailable=2), NOW) == [

@@ -121,7 +121,7 @@ async def test_wrong_answers_show_nothing(market: Market, tried: Benchmarks) -> 
     assert await market.devices.benchmarks([device.id, other.id]) == {}
 
 
-async def test_a_slow_walk_proves_missing_memory(
+async def test_a_device_that_walks_slowly_does_not_have_the_memory(
     market: Market, tried: Benchmarks, steady: Steady
 ) -> None:
     device = await device_of(market, await market.person())

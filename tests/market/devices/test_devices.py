@@ -24,7 +24,7 @@ from storage.engines.store import Store, Transaction
 Call = Callable[..., Awaitable[Any]]
 
 
-def test_the_documented_meaning_of_online_holds() -> None:
+def test_the_shown_online_state_is_the_real_one() -> None:
     for language in LANGUAGES:
         assert f"{ONLINE_SECONDS}" in phrase(language, "devices_help"), language
     assert f"for {ONLINE_SECONDS} seconds after each" in (ROOT / "docs" / "jobs.md").read_text()
@@ -197,7 +197,7 @@ async def test_a_report_is_seen_at_once_and_survives_a_restart_once_flushed(
     assert later.is_heard(expected)
 
 
-async def test_a_heartbeat_keeps_missing_fields(market: Market) -> None:
+async def test_a_heartbeat_keeps_the_fields_that_it_leaves_out(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -228,7 +228,7 @@ async def test_a_device_is_online_for_ninety_seconds_and_not_longer(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_a_device_that_leaves_is_offline_until_it_reports_again(market: Market) -> None:
+async def test_a_device_that_leaves_is_offline_until_its_next_report(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -266,7 +266,7 @@ async def test_a_revoked_token_is_refused_at_once_and_after_a_restart(market: Ma
     assert not market.devices.is_heard(revoked)
 
 
-async def test_a_token_that_was_never_shown_is_revoked_as_well(market: Market) -> None:
+async def test_a_token_that_was_never_shown_is_revoked(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await only(market.devices, user)
@@ -275,7 +275,7 @@ async def test_a_token_that_was_never_shown_is_revoked_as_well(market: Market) -
 
 
 @pytest.mark.both_engines
-async def test_a_token_revoked_during_its_lookup_is_refused(
+async def test_a_token_revoked_while_it_is_looked_up_is_refused(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = await market.person()
@@ -292,7 +292,7 @@ async def test_a_token_revoked_during_its_lookup_is_refused(
     monkeypatch.undo()
 
 
-async def test_a_report_that_comes_with_the_revocation_does_not_undo_it(market: Market) -> None:
+async def test_a_report_that_comes_with_the_revocation_brings_nothing_back(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -316,7 +316,7 @@ async def test_revoking_twice_keeps_the_first_time(market: Market) -> None:
     assert (await only(restarted(market), user)).revoked_at == first
 
 
-async def test_a_token_of_another_user_is_not_found_and_stays_valid(market: Market) -> None:
+async def test_a_token_of_another_user_is_not_found_and_lives_on(market: Market) -> None:
     user, other = await market.person(), await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -352,7 +352,7 @@ async def test_reports_are_written_in_batches(
     assert [device.cpu_cores for device in stored] == [4] * 5
 
 
-async def test_reports_of_any_number_of_devices_cost_one_statement(
+async def test_reports_cost_one_statement_however_many_devices_there_are(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = await market.person()
@@ -370,7 +370,7 @@ async def test_reports_of_any_number_of_devices_cost_one_statement(
     assert statements == [5, 3]
 
 
-async def test_a_report_is_stored_as_sent(market: Market) -> None:
+async def test_a_report_is_written_as_it_was_sent(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     report: Report = {
@@ -390,7 +390,7 @@ async def test_a_report_is_stored_as_sent(market: Market) -> None:
     assert [type(value) for value in stored] == [type(value) for value in said]
 
 
-async def test_devices_with_old_reports_leave_memory_and_come_back(
+async def test_devices_with_an_old_report_leave_memory_and_come_back(
     market: Market,
 ) -> None:
     market.devices.pace = DevicePace(kept_devices=3)
@@ -463,7 +463,7 @@ async def test_reports_that_could_not_be_written_are_kept_for_later(
 
 
 @pytest.mark.both_engines
-async def test_the_writer_outlives_the_stores_failures_and_logs_them_once(
+async def test_the_writer_outlives_the_stores_failures_and_says_so_once(
     market: Market, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     user = await market.person()
@@ -616,7 +616,7 @@ async def test_an_owner_is_notified_once_that_a_token_was_revoked(market: Market
 
 
 @pytest.mark.both_engines
-async def test_two_simultaneous_revocations_of_a_token_record_one_event(market: Market) -> None:
+async def test_of_two_concurrent_revocations_of_a_token_one_notifies(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     await asyncio.gather(*(market.devices.revoke(user, device.id) for _ in range(5)))

@@ -92,7 +92,9 @@ async def test_each_pair_of_a_batch_has_its_own_outcome(market: Market, claims: 
     assert claims.claimed == 2
 
 
-async def test_a_pair_of_an_ended_request_is_not_stored(market: Market, claims: Claims) -> None:
+async def test_an_offer_without_a_waiting_device_is_not_written(
+    market: Market, claims: Claims
+) -> None:
     buyer, device = await people(market)
     job = await posted(market, buyer)
     assert await outcomes(claims, (waiting(job), device), wanted=False) == [Refused.UNWANTED]
@@ -128,7 +130,7 @@ class BrokenStore:
         raise ZeroDivisionError("broken")
 
 
-async def test_any_failure_is_an_outcome_and_no_request_waits_forever(market: Market) -> None:
+async def test_any_failure_is_an_outcome_and_no_caller_waits_for_ever(market: Market) -> None:
     _, device = await people(market)
     broken = Claims(replace(market.context, store=BrokenStore()), Bounds)
     for job in ("a", "b"):

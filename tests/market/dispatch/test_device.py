@@ -78,7 +78,7 @@ def test_the_attempts_are_known_once_they_were_looked_up() -> None:
     assert holding.attempts == {ONE, TWO}
 
 
-def test_an_event_during_a_lookup_causes_another_lookup() -> None:
+def test_an_event_during_a_look_has_the_device_looked_up_again() -> None:
     holding = Holding()
     look = holding.look()
     holding.doubt()

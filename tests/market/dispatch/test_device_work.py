@@ -57,7 +57,7 @@ async def test_of_a_job_that_came_back_the_last_attempt_is_listed(market: Market
     assert await market.device_work.jobs(owner, device.id, before=job_id, limit=10) == []
 
 
-async def test_earnings_of_another_device_from_the_same_job_are_separate(market: Market) -> None:
+async def test_the_earnings_of_another_device_at_a_job_are_its_own(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, owner)
     await market.jobs.fail(device, job_id, "hot", ending=Ending(FailureKind.HOST))
@@ -68,7 +68,9 @@ async def test_earnings_of_another_device_from_the_same_job_are_separate(market:
     assert await market.device_work.earned(owner, device.id, 30) == []
 
 
-async def test_a_device_with_a_running_job_works_while_it_reports(market: Market) -> None:
+async def test_the_running_jobs_of_a_device_are_its_activity_while_it_reports(
+    market: Market,
+) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     _, device = await running(market, buyer, owner)
     idle = await device_of(market, owner)
@@ -81,7 +83,7 @@ async def test_a_device_with_a_running_job_works_while_it_reports(market: Market
     assert (await market.device_work.find(owner, device.id)).state is WorkState.OFFLINE
 
 
-async def test_a_shared_service_never_reports_that_a_device_does_not_ask(
+async def test_where_other_nodes_may_know_more_a_device_is_shown_as_waiting(
     market: Market,
 ) -> None:
     owner = await market.person()

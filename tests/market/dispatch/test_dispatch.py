@@ -77,7 +77,7 @@ def later(market: Market, device: DeviceRow, **changes: object) -> "asyncio.Task
     return asyncio.create_task(market.dispatch.next(device, asked))
 
 
-async def test_a_device_is_benchmarked_between_jobs_and_seldom(
+async def test_a_device_is_asked_for_a_benchmark_between_jobs_and_seldom(
     market: Market,
 ) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
@@ -137,14 +137,14 @@ async def test_a_device_that_waits_gets_the_next_job_at_once(market: Market) -> 
     assert market.dispatch.held == 0
 
 
-async def test_a_device_without_work_gets_an_empty_reply_in_time(market: Market) -> None:
+async def test_a_device_that_waits_for_nothing_is_answered_in_time(market: Market) -> None:
     device = await device_for(market)
     told = await market.dispatch.next(device, ask(wait_seconds=0.05))
     assert (list(told.jobs), list(told.actions)) == ([], [])
 
 
 @pytest.mark.both_engines
-async def test_a_job_that_arrives_while_the_wait_is_reported_is_not_lost(market: Market) -> None:
+async def test_a_job_that_comes_while_the_wait_is_answered_is_not_lost(market: Market) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
     said, is_posted = asyncio.Event(), asyncio.Event()
@@ -161,7 +161,7 @@ async def test_a_job_that_arrives_while_the_wait_is_reported_is_not_lost(market:
     assert attempts_of(await asking) == {(job, 1)}
 
 
-async def test_a_wait_ends_when_its_client_cannot_be_reached(market: Market) -> None:
+async def test_a_wait_ends_with_a_device_that_cannot_be_notified(market: Market) -> None:
     device = await device_for(market)
     market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
 
@@ -173,7 +173,7 @@ async def test_a_wait_ends_when_its_client_cannot_be_reached(market: Market) -> 
     assert market.dispatch.held == 0
 
 
-async def test_jobs_without_payload_and_unclear_ones_are_given_to_no_device(
+async def test_jobs_without_payload_and_misunderstood_ones_are_given_to_no_device(
     market: Market,
 ) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
@@ -185,7 +185,9 @@ async def test_jobs_without_payload_and_unclear_ones_are_given_to_no_device(
     assert await given(market, device, ask(None, (suitable, 1))) == []
 
 
-async def test_unsuitable_or_unwanted_jobs_are_not_given_to_a_device(market: Market) -> None:
+async def test_a_job_that_a_device_cannot_do_or_does_not_want_is_not_given_to_it(
+    market: Market,
+) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     await posted(market, buyer, resources={"ram_gb": 9})
     await posted(market, buyer, payload={"image": "debian"})
@@ -211,7 +213,7 @@ async def test_the_best_paid_comes_first_and_slots_are_filled(market: Market) ->
     assert await given(market, device, ask(four)) == [dear, cheap]  # cores for two
 
 
-async def test_jobs_of_a_lost_reply_are_sent_again(market: Market) -> None:
+async def test_an_answer_that_the_client_did_not_get_is_sent_again(market: Market) -> None:
     device, job = await device_for(market), await posted(market, await buyer_of(market))
     await waiting_jobs(market, 1)
     assert await given(market, device) == [job]
@@ -270,7 +272,7 @@ async def test_a_job_given_to_one_agent_is_not_given_to_another(market: Market) 
     assert await given(market, device, ask(agent=Agent("one", since=300))) == [job]
 
 
-async def test_an_agent_takes_the_place_of_a_departed_one(market: Market) -> None:
+async def test_an_agent_takes_the_place_of_one_that_is_gone(market: Market) -> None:
     device = await device_for(market)
     older, newer = Agent("one", since=100), Agent("other", since=200)
     await given(market, device, ask(agent=newer))
@@ -279,7 +281,7 @@ async def test_an_agent_takes_the_place_of_a_departed_one(market: Market) -> Non
     assert not (await market.dispatch.next(device, ask(agent=older))).is_replaced
 
 
-async def test_an_owner_that_failed_at_a_job_does_not_get_it_again_and_others_do(
+async def test_a_device_that_failed_at_a_job_does_not_get_it_again_and_others_do(
     market: Market,
 ) -> None:
     owner = await market.person()
@@ -327,7 +329,7 @@ async def test_a_revoked_device_gets_nothing(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_a_stop_action_is_repeated_until_it_was_received(
+async def test_an_ended_attempt_is_sent_to_stop_until_the_device_confirms(
     market: Market,
 ) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
@@ -384,7 +386,7 @@ async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
     assert attempts_of(told) == {({first, second}.difference({job}).pop(), 1)}
 
 
-async def test_two_stop_actions_are_sent_once_each(market: Market) -> None:
+async def test_two_attempts_that_are_to_be_stopped_are_sent_once_each(market: Market) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     both = offer(replace(SMALL, slots=2))
     jobs = [await posted(market, buyer) for _ in range(2)]
@@ -462,7 +464,7 @@ async def test_a_device_that_asks_again_needs_no_more_room(market: Market) -> No
 
 
 @pytest.mark.both_engines
-async def test_a_waiting_device_is_notified_immediately_of_its_revoked_token(
+async def test_a_device_that_waits_is_notified_at_once_of_its_revoked_token(
     market: Market,
 ) -> None:
     owner = await market.person()
@@ -477,7 +479,7 @@ async def test_a_waiting_device_is_notified_immediately_of_its_revoked_token(
 
 
 @pytest.mark.both_engines
-async def test_the_held_requests_are_bounded(market: Market) -> None:
+async def test_the_waiting_requests_are_bounded(market: Market) -> None:
     market.dispatch.terms = DispatchTerms(held_max=1)
     first = later(market, await device_for(market))
     await held(market)
@@ -508,7 +510,7 @@ async def _another(tx: Transaction, device: DeviceRow, number: int, market: Mark
 
 
 @pytest.mark.both_engines
-async def test_every_job_is_given_once_with_any_devices_and_sums_are_right(market: Market) -> None:
+async def test_every_job_is_given_once_among_any_devices_and_sums_are_right(market: Market) -> None:
     market.change_bounds(
         Bounds(device_slots=20, new_device_slots=20, new_owner_slots=0, jobs=0, free_jobs=0)
     )
@@ -533,7 +535,7 @@ async def test_every_job_is_given_once_with_any_devices_and_sums_are_right(marke
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
-async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other(
+async def test_daemons_on_one_database_give_each_job_once_and_notify_each_other(
     market: Market, store_url: str
 ) -> None:
     other_store = await open_store(store_url)
@@ -616,7 +618,7 @@ async def test_a_waiting_job_with_unreadable_secrets_is_cancelled(
 
 
 @pytest.mark.both_engines
-async def test_a_job_with_unreadable_secrets_delays_no_device(market: Market) -> None:
+async def test_a_job_with_unreadable_secrets_holds_up_no_device(market: Market) -> None:
     buyer, device = await buyer_of(market), await device_for(market)
     job = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})
     await waiting_jobs(market, 1)

@@ -25,7 +25,7 @@ def needs(**resources: object) -> Needs:
     return Needs(Resources(**resources), "script")  # type: ignore[arg-type]
 
 
-def test_each_need_that_the_only_device_lacks_is_named_with_its_resources() -> None:
+def test_each_need_that_the_only_device_does_not_meet_is_named_with_its_offer() -> None:
     for resources, hindrance, words in (
         ({"cores": 64}, Hindrance.CORES, "it lends fewer than 64 cores (at most 8)."),
         ({"ram_gb": 500}, Hindrance.MEMORY, "it lends less than 500 GB of memory (at most 32)."),
@@ -55,7 +55,7 @@ def test_a_price_below_the_least_of_every_device_is_named() -> None:
     assert compare(needs(), None, [dearer]) is None
 
 
-def test_every_need_is_named_and_devices_that_lack_only_one_thing_are_counted() -> None:
+def test_every_need_is_named_and_the_devices_that_lack_only_one_are_counted() -> None:
     weak = structs.replace(RIG, whole=Capacity(slots=1, cores=2, ram_gb=2))
     wanted = needs(cores=16, ram_gb=8)
     found = compare(wanted, None, [RIG, weak])
@@ -73,7 +73,7 @@ def test_every_need_is_named_and_devices_that_lack_only_one_thing_are_counted() 
     )
 
 
-def test_one_suitable_device_is_enough() -> None:
+def test_one_device_that_lacks_nothing_is_enough() -> None:
     weak = structs.replace(RIG, whole=Capacity(slots=1))
     assert compare(needs(cores=8), None, [weak, RIG]) is None
 

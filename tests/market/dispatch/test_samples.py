@@ -114,7 +114,7 @@ async def audited(market: Market) -> bool:
     return True
 
 
-async def test_without_an_allowance_no_device_gets_samples(market: Market) -> None:
+async def test_without_an_allowance_no_device_is_sampled(market: Market) -> None:
     device = await device_of(market, await market.person())
     assert await given(market, device) == []
 
@@ -147,7 +147,7 @@ async def test_a_right_answer_is_paid_and_a_device_works_before_the_next(market:
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_free_and_own_jobs_bring_no_samples(market: Market, own: bool) -> None:
+async def test_free_jobs_and_own_jobs_bring_no_samples(market: Market, own: bool) -> None:
     await sampling(market)
     worker, other = await market.person(credit="100"), await market.person(credit="100")
     device = await device_of(market, worker)
@@ -158,7 +158,7 @@ async def test_free_and_own_jobs_bring_no_samples(market: Market, own: bool) -> 
     assert await given(market, device) == []
 
 
-async def test_a_wrong_answer_is_not_paid_and_freezes_payments_in_review(market: Market) -> None:
+async def test_a_wrong_answer_is_not_paid_and_freezes_the_amounts_in_review(market: Market) -> None:
     payer, worker = await sampling(market), await market.person()
     buyer, device = await market.person(credit="100"), await device_of(market, worker)
     innocent = await device_of(market, worker)
@@ -197,7 +197,7 @@ async def test_the_attempt_of_a_wrong_answer_proves_no_device(market: Market) ->
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-async def test_a_failed_sample_proves_nothing_is_not_paid_and_is_not_given_again(
+async def test_a_failed_sample_shows_nothing_is_not_paid_and_comes_to_no_other_device(
     market: Market, kind: FailureKind
 ) -> None:
     payer, worker = await sampling(market), await market.person()
@@ -217,7 +217,7 @@ async def test_a_failed_sample_proves_nothing_is_not_paid_and_is_not_given_again
     await take(market, device)
 
 
-async def test_a_lost_sample_is_given_back(market: Market) -> None:
+async def test_one_that_is_lost_is_given_back(market: Market) -> None:
     payer = await sampling(market)
     device = await device_of(market, await market.person())
     sample = await take(market, device)
@@ -258,7 +258,7 @@ async def test_one_owner_gets_a_part_of_the_day(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_the_day_and_the_account_bound_the_spending(market: Market) -> None:
+async def test_the_day_and_the_account_bound_the_spent_amount(market: Market) -> None:
     payer = await sampling(market, a_day=2)
     spent, owner = 0, await market.person()
     for number in range(24):
@@ -286,7 +286,7 @@ async def test_devices_without_work_are_sampled_a_few_times_a_day(market: Market
     assert got == [1] * FIRSTS_PER_OWNER_DAY + [0] * 3
 
 
-async def test_the_paying_user_gets_no_samples_and_offers_are_respected(market: Market) -> None:
+async def test_the_payer_is_not_sampled_and_offers_are_heeded(market: Market) -> None:
     payer = await sampling(market)
     assert await given(market, await device_of(market, payer)) == []
     device = await device_of(market, await market.person())
@@ -382,7 +382,7 @@ class Spy:
 
 
 @pytest.mark.both_engines
-async def test_simultaneous_reports_of_a_sample_and_of_a_job_cannot_deadlock(
+async def test_concurrent_reports_of_a_sample_and_of_a_job_cannot_deadlock(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await sampling(market)
@@ -413,7 +413,7 @@ async def test_simultaneous_reports_of_a_sample_and_of_a_job_cannot_deadlock(
 
 
 @pytest.mark.both_engines
-async def test_a_device_gets_a_sample_without_waiting_for_its_making(market: Market) -> None:
+async def test_a_device_is_given_one_without_waiting_until_it_is_made(market: Market) -> None:
     await sampling(market)
     samples = market.samples
     assert samples is not None
@@ -430,7 +430,7 @@ async def test_a_device_gets_a_sample_without_waiting_for_its_making(market: Mar
         running.cancel()
 
 
-async def test_its_identifier_pretends_a_wait_like_other_jobs(market: Market) -> None:
+async def test_its_identifier_says_that_it_has_waited_as_jobs_do(market: Market) -> None:
     await sampling(market)
     buyer = await market.person(credit="100")
     await posted(market, buyer)
@@ -465,7 +465,7 @@ async def test_the_audit_finds_a_wrong_answer_that_was_paid(market: Market) -> N
     await market.store.write(restore)
 
 
-def test_a_device_with_many_right_results_gets_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_was_often_right_is_sampled_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     means = {
         streak: sum(sample_checks.jobs_until_next(streak) for _ in range(20_000)) / 20_000

@@ -110,9 +110,7 @@ async def test_recent_prices_of_several_buyers_are_shown_in_quartiles_and_by_gpu
         assert {row.paid for row in found.gpus} == {None}
 
 
-async def test_ten_thousand_devices_are_counted_once_for_all_requests_and_the_loop_continues() -> (
-    None
-):
+async def test_ten_thousand_devices_are_counted_once_for_all_callers_and_the_loop_goes_on() -> None:
     counts = 0
     devices = [device(f"owner {number % 500}", cores=number % 90) for number in range(10_000)]
 

@@ -17,7 +17,7 @@ def test_the_catalogue_has_every_event_once() -> None:
 
 
 @cases("name", CATALOGUE)
-def test_an_event_has_a_name_of_two_words_and_its_time(name: str) -> None:
+def test_an_event_has_a_name_of_two_words_and_says_when_it_happens(name: str) -> None:
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", name)
     assert CATALOGUE[name].__doc__
 

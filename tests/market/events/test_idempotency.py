@@ -86,7 +86,7 @@ async def test_after_a_day_the_work_is_done_again_though_the_row_is_still_there(
     assert replayed.value.answer == b"2"
 
 
-async def test_a_user_made_by_the_work_itself_gets_its_reply(market: Market, user: str) -> None:
+async def test_a_user_that_the_work_itself_made_gets_its_reply(market: Market, user: str) -> None:
     kept = receipt(market, "")
     await market.store.read(kept.replay, user)  # no reply exists yet
     await market.store.write(kept.keep_for, user, 1)

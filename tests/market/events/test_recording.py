@@ -50,7 +50,7 @@ async def test_an_event_is_rolled_back_with_its_cause(
     assert published == []
 
 
-async def test_an_event_is_published_after_its_commit(
+async def test_an_event_is_published_once_it_is_committed(
     market: Market, published: list[EventRow]
 ) -> None:
     await market.store.write(record, market.context, "u")
@@ -68,9 +68,7 @@ async def test_many_are_recorded_in_the_order_that_they_are_given_in(market: Mar
     assert [row.subject_id for row in rows] == names
 
 
-async def test_an_empty_recording_changes_nothing(
-    market: Market, published: list[EventRow]
-) -> None:
+async def test_nothing_to_record_changes_nothing(market: Market, published: list[EventRow]) -> None:
     assert await market.store.write(event_log.record_all, market.context, []) == []
     assert published == []
 
@@ -98,7 +96,7 @@ async def test_a_session_records_its_purchase_and_its_end(market: Market) -> Non
     assert ended.subject_id == bought.session_id
 
 
-async def test_a_refused_purchase_records_no_event(market: Market) -> None:
+async def test_a_purchase_that_is_refused_says_nothing(market: Market) -> None:
     user = await market.person("10")
     market.change_bounds(Bounds(sessions=1))
     await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
@@ -107,7 +105,7 @@ async def test_a_refused_purchase_records_no_event(market: Market) -> None:
     assert len(await rows_of(market, user, "session.created")) == 1
 
 
-async def test_a_nearly_used_up_session_records_one_event(market: Market) -> None:
+async def test_a_session_that_is_nearly_used_up_says_so_once(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     grant = await market.lease(bought)
@@ -144,7 +142,7 @@ async def test_a_session_whose_time_is_over_says_so(market: Market) -> None:
     assert (over["bytes_used"], over["cost_usd"]) == (0, 0)
 
 
-async def test_a_session_that_expires_within_a_day_records_one_event(market: Market) -> None:
+async def test_a_session_that_expires_within_a_day_says_so_once(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     assert await market.bandwidth.warn() == 0
@@ -171,7 +169,7 @@ async def test_the_buyer_of_a_short_session_knows_when_it_ends(market: Market) -
 
 
 @pytest.mark.both_engines
-async def test_two_simultaneous_ends_of_a_session_record_one_event(market: Market) -> None:
+async def test_of_two_concurrent_ends_of_a_session_one_notifies(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     other = Leases(market.context)
@@ -183,7 +181,7 @@ async def test_two_simultaneous_ends_of_a_session_record_one_event(market: Marke
     assert len(await rows_of(market, user, "session.ended", "session.expired")) == 1
 
 
-async def test_a_session_that_cannot_be_settled_records_no_event(market: Market) -> None:
+async def test_a_session_that_cannot_be_settled_says_nothing(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     async with market.without_hold(bought):
@@ -203,7 +201,7 @@ async def jobs_of(market: Market, user: str) -> list[str]:
     return [each for each in await types_of(market, user) if each.startswith("job.")]
 
 
-async def test_a_job_records_the_events_of_its_life(market: Market) -> None:
+async def test_a_job_notifies_its_buyer_of_its_life(market: Market) -> None:
     buyer, worker = await people(market)
     job_id = await market.jobs.create(buyer, wanted())
     device = await device_of(market, worker)
@@ -224,7 +222,7 @@ async def test_a_job_records_the_events_of_its_life(market: Market) -> None:
     assert done.subject_id == job_id
 
 
-async def test_a_job_that_waits_again_and_fails_records_the_reason(market: Market) -> None:
+async def test_a_job_that_waits_again_and_fails_says_why(market: Market) -> None:
     buyer, _ = await people(market)
     job_id = await market.jobs.create(buyer, wanted())
     for _ in range(3):
@@ -255,7 +253,7 @@ async def test_a_job_that_is_run_once_has_failed_at_once(market: Market) -> None
     assert (await jobs_of(market, buyer))[-1] == "job.failed"
 
 
-async def test_a_cancelled_or_untaken_job_records_an_event(market: Market) -> None:
+async def test_a_job_that_is_cancelled_or_not_taken_says_so(market: Market) -> None:
     buyer, _ = await people(market)
     job_id = await market.jobs.create(buyer, wanted())
     await market.jobs.cancel(buyer, job_id)
@@ -267,7 +265,9 @@ async def test_a_cancelled_or_untaken_job_records_an_event(market: Market) -> No
     assert expired["reason"]
 
 
-async def test_jobs_assigned_together_record_one_event_each(market: Market) -> None:
+async def test_jobs_that_are_given_to_devices_together_are_recorded_each_once(
+    market: Market,
+) -> None:
     buyer, worker = await people(market)
     job_ids = {await posted(market, buyer) for _ in range(3)}
     device = await device_of(market, worker)
@@ -284,7 +284,7 @@ async def test_jobs_assigned_together_record_one_event_each(market: Market) -> N
 
 
 @pytest.mark.both_engines
-async def test_a_job_that_two_accept_records_one_event(market: Market) -> None:
+async def test_a_job_that_two_accept_is_recorded_once(market: Market) -> None:
     buyer, worker = await people(market)
     job_id = await market.jobs.create(buyer, wanted())
     devices = [await device_of(market, worker) for _ in range(5)]
@@ -294,7 +294,7 @@ async def test_a_job_that_two_accept_records_one_event(market: Market) -> None:
     assert len(await rows_of(market, buyer, "job.accepted")) == 1
 
 
-async def test_a_job_without_enough_money_records_no_event(market: Market) -> None:
+async def test_a_job_that_no_buyer_can_pay_for_records_no_event(market: Market) -> None:
     buyer = await market.person()
     with pytest.raises(MarketError):
         await market.jobs.create(buyer, wanted(price=MICRO))

@@ -24,7 +24,7 @@ async def refusal(attempt: Awaitable[Any]) -> MarketError:
 
 
 @pytest.mark.both_engines
-async def test_a_finding_bars_the_device_and_notifies_watchers(market: Market) -> None:
+async def test_a_finding_bars_the_device_and_notifies_its_watchers(market: Market) -> None:
     made = await exit_device(market)
     told: list[str] = []
     market.exits.watch(told.append)
@@ -48,7 +48,7 @@ async def test_a_finding_bars_the_device_and_notifies_watchers(market: Market) -
     assert (row.device_id, row.user_id, row.barred_for) == (made.id, made.owner, "content")
 
 
-async def test_evidence_has_a_bound_and_a_second_finding_is_kept_as_well(market: Market) -> None:
+async def test_evidence_has_a_bound_and_a_second_finding_is_kept(market: Market) -> None:
     made = await exit_device(market)
     await market.exit_canaries.bar(made.id, "junk", "x" * 10_000)
     await market.exit_canaries.bar(made.id, "silence", "y")
@@ -59,12 +59,12 @@ async def test_evidence_has_a_bound_and_a_second_finding_is_kept_as_well(market:
     assert [each.event for each in found.history] == ["given", "barred"]
 
 
-async def test_an_unknown_device_is_not_barred(market: Market) -> None:
+async def test_a_missing_device_is_not_barred(market: Market) -> None:
     await market.exit_canaries.bar("nobody", "junk", "x")
     assert await barred(market.context) == []
 
 
-async def test_bytes_of_open_sessions_earn_nothing_for_a_barred_exit(market: Market) -> None:
+async def test_bytes_that_it_carried_of_open_sessions_earn_nothing(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 2, (made, GB // 2))
     await market.exit_canaries.bar(made.id, "content", "")

@@ -43,7 +43,7 @@ async def test_a_device_needs_both_keys(market: Market) -> None:
     assert await authorized(market, stranger) is Code.WORKER_UNAUTHORIZED
 
 
-async def test_a_grant_has_the_owner_and_the_limits_of_a_device(market: Market) -> None:
+async def test_a_grant_names_the_owner_and_the_rights_of_a_device(market: Market) -> None:
     made = await exit_device(market, limits=LIMITS)
     grant = await market.exits.authorize(made.token, market.exits.terms_hash)
     assert (grant.device_id, grant.user_id) == (made.id, made.owner)
@@ -54,7 +54,7 @@ async def test_a_grant_has_the_owner_and_the_limits_of_a_device(market: Market) 
     assert grant.limits == market.exits.terms.limits
 
 
-async def test_changed_terms_need_a_new_consent(market: Market) -> None:
+async def test_terms_that_change_are_agreed_to_anew(market: Market) -> None:
     made = await exit_device(market)
     other = Exits(market.context, market.devices, ExitTerms(is_offered=True, share_percent=50))
     assert other.terms_hash != market.exits.terms_hash
@@ -76,7 +76,7 @@ async def test_agreeing_again_keeps_the_limits_of_before(market: Market) -> None
     assert (await other.consent(made.owner, made.id, other.terms_hash)).ports == (80,)
 
 
-async def test_a_repeated_consent_is_stored_once(market: Market) -> None:
+async def test_a_repeated_consent_is_kept_once(market: Market) -> None:
     made = await exit_device(market)
     for _ in range(3):
         await market.exits.consent(made.owner, made.id, market.exits.terms_hash, LIMITS)
@@ -84,7 +84,7 @@ async def test_a_repeated_consent_is_stored_once(market: Market) -> None:
     assert given.event == "given"
 
 
-async def test_a_consent_that_ends_during_its_lookup_permits_no_attachment(
+async def test_a_consent_that_ends_during_its_look_up_lets_no_device_attach(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, read = await exit_device(market), list[str]()
@@ -120,7 +120,7 @@ async def test_consents_are_kept_for_good(market: Market) -> None:
         await market.store.write(rewrite)
 
 
-async def test_watchers_are_notified_of_every_change(market: Market) -> None:
+async def test_a_watcher_gets_every_change(market: Market) -> None:
     made, heard = await exit_device(market), list[str]()
     market.exits.watch(heard.append)
     exits = market.exits
@@ -136,7 +136,7 @@ async def test_watchers_are_notified_of_every_change(market: Market) -> None:
     assert await refusal(exits.current(made.id)) is Code.CONSENT_NEEDED
 
 
-async def test_watchers_are_notified_of_an_end_by_another_process(market: Market) -> None:
+async def test_a_consent_that_another_process_has_ended_is_notified(market: Market) -> None:
     names = ("honest", "paused", "revoked", "barred", "without a token")
     made = {name: await exit_device(market) for name in names}
     elsewhere = Exits(market.context, market.devices, market.exits.terms)
@@ -157,7 +157,7 @@ async def test_watchers_are_notified_of_an_end_by_another_process(market: Market
 
 
 @pytest.mark.both_engines
-async def test_watchers_are_notified_once_of_a_change_by_another_process(market: Market) -> None:
+async def test_a_consent_that_another_process_has_changed_is_notified_once(market: Market) -> None:
     made, other = await exit_device(market), await exit_device(market)
     elsewhere = Exits(market.context, market.devices, market.exits.terms)
     attached = SomeAttached()
@@ -197,7 +197,7 @@ async def test_a_device_whose_token_is_revoked_is_no_exit(market: Market) -> Non
     assert await refusal(agreeing) is Code.TOKEN_NOT_FOUND
 
 
-async def test_a_user_cannot_decide_about_the_device_of_another(market: Market) -> None:
+async def test_no_user_decides_about_the_device_of_another(market: Market) -> None:
     made, other = await exit_device(market), await market.person()
     exits, terms = market.exits, market.exits.terms_hash
     assert await refusal(exits.consent(other, made.id, terms)) is Code.TOKEN_NOT_FOUND
@@ -234,7 +234,7 @@ async def test_limits_out_of_range_are_refused_by_name(
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, f"limits.{field}")
 
 
-async def test_without_exits_consents_and_sales_are_refused(market: Market) -> None:
+async def test_without_exits_no_owner_agrees_and_nothing_is_sold(market: Market) -> None:
     made = await device(market, await market.person())
     none = Exits(market.context, market.devices, ExitTerms())
     assert (
@@ -248,7 +248,7 @@ async def test_without_exits_consents_and_sales_are_refused(market: Market) -> N
     assert await refusal(buying) is Code.EXITS_NOT_OFFERED
 
 
-def test_the_text_contains_the_operators_settings() -> None:
+def test_the_text_has_the_settings_of_the_operator() -> None:
     terms = ExitTerms(share_percent=55, hold_seconds=3 * 86_400)
     text = text_of(terms)
     for part in ("55 percent", "3 days", "80, 443, 8080, 8443"):
@@ -259,7 +259,7 @@ def test_the_text_contains_the_operators_settings() -> None:
 # Sessions
 
 
-async def test_a_sale_keeps_the_buyers_wishes_and_the_lease_has_them(market: Market) -> None:
+async def test_a_sale_keeps_the_wishes_of_its_buyer_and_the_lease_has_them(market: Market) -> None:
     buyer = await market.person("10")
     wishes = ExitWishes(countries=("FR", "de"), session="abc", strict=True)
     bought = await market.bandwidth.buy(
@@ -305,7 +305,7 @@ async def test_exits_of_a_country_have_a_price_of_their_own(market: Market) -> N
 # Counts
 
 
-async def test_bytes_of_exits_are_stored_with_the_lease(market: Market) -> None:
+async def test_bytes_that_exits_carried_are_written_with_the_lease(market: Market) -> None:
     first, second = await exit_device(market), await exit_device(market)
     session = await through(market)
     state = LeaseState(GB, is_used_up=False)
@@ -381,7 +381,7 @@ async def test_a_report_about_many_exits_costs_a_few_statements(
     assert statements[0] == statements[1] <= 8
 
 
-async def test_ones_own_exit_earns_nothing_from_ones_own_sessions(market: Market) -> None:
+async def test_ones_own_exit_earns_nothing_of_ones_own_sessions(market: Market) -> None:
     buyer = await market.person("10")
     made = await exit_device(market, buyer)
     session = await through(market, buyer=buyer)
@@ -416,7 +416,7 @@ async def test_an_owner_sees_the_state_of_each_device(market: Market) -> None:
     assert await market.exits.page(await market.person(), before="", limit=10) == []
 
 
-async def test_earnings_are_shown_by_day(market: Market) -> None:
+async def test_earnings_are_listed_by_day(market: Market) -> None:
     owner = await market.person()
     made = [await exit_device(market, owner) for _ in range(2)]
     session, today = await through(market), market.clock.now // 86_400

@@ -21,7 +21,7 @@ async def pending(market: Market, user: str) -> int:
 
 
 @pytest.mark.both_engines
-async def test_earnings_of_an_active_session_are_posted_by_the_hour(
+async def test_earnings_of_a_session_that_goes_on_are_posted_by_the_hour(
     market: Market,
 ) -> None:
     made, session = await exit_device(market), await through(market)
@@ -60,7 +60,7 @@ async def test_advances_are_paid_out_while_the_session_goes_on(market: Market) -
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_earnings_below_the_least_posting_wait_for_more_or_for_the_end(
+async def test_an_amount_that_is_not_worth_a_row_waits_for_more_or_for_the_end(
     market: Market,
 ) -> None:
     made, session = await exit_device(market), await through(market, price=MICRO)

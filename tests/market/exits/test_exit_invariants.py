@@ -328,7 +328,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_exits_get_their_share_of_the_buyers_payments(market: Market, seed: int) -> None:
+async def test_exits_get_their_share_of_the_payments_of_buyers(market: Market, seed: int) -> None:
     life = Life(market, seed)
     await life.begin()
     await life.buy()

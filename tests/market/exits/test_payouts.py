@@ -47,7 +47,7 @@ async def test_bytes_that_left_directly_are_the_houses(market: Market) -> None:
     assert await revenue(market) == MICRO - 450_000
 
 
-async def test_shares_are_rounded_down_and_never_exceed_the_capture(market: Market) -> None:
+async def test_shares_are_rounded_down_and_never_pass_the_captured_amount(market: Market) -> None:
     owner = await market.person()
     made = [await exit_device(market, owner) for _ in range(7)]
     session = await through(market, price=123_457)
@@ -59,7 +59,7 @@ async def test_shares_are_rounded_down_and_never_exceed_the_capture(market: Mark
 
 
 @pytest.mark.parametrize("share_percent", [0, 1, 99, 100])
-async def test_the_share_of_owners_may_be_zero_or_all(market: Market, share_percent: int) -> None:
+async def test_owners_may_get_nothing_or_all(market: Market, share_percent: int) -> None:
     market.bandwidth._exit_terms = replace(market.exits.terms, share_percent=share_percent)
     made, session = await exit_device(market), await through(market, price=MICRO)
     await session.report(999_999_999, (made, 999_999_999))
@@ -105,7 +105,7 @@ async def test_several_leases_of_a_session_are_one_earning(market: Market) -> No
     assert await pending(market, made.owner) == 450_000
 
 
-async def test_a_claw_back_reverses_advanced_and_pending_earnings(market: Market) -> None:
+async def test_a_claw_back_takes_back_advanced_and_pending_amounts(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 4, (made, GB // 4))
     await market.exit_advances.advance()
@@ -128,7 +128,7 @@ async def test_a_claw_back_reverses_advanced_and_pending_earnings(market: Market
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_a_claw_back_continues_behind_earnings_paid_meanwhile(
+async def test_a_claw_back_goes_on_behind_amounts_that_are_paid_meanwhile(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, pending_of = await exit_device(market), exit_queries.pending_of
@@ -154,7 +154,7 @@ async def test_a_claw_back_continues_behind_earnings_paid_meanwhile(
     assert await pending(market, made.owner) == 0
 
 
-async def test_a_claw_back_of_a_settled_session_refunds_its_advances_as_well(
+async def test_a_claw_back_of_a_settled_session_refunds_its_advances(
     market: Market,
 ) -> None:
     made, session = await exit_device(market), await through(market)
@@ -171,7 +171,7 @@ async def test_a_claw_back_of_a_settled_session_refunds_its_advances_as_well(
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_owners_who_cannot_be_paid_never_hide_the_others(market: Market) -> None:
+async def test_owners_that_cannot_be_paid_never_hide_the_others(market: Market) -> None:
     market.exit_payouts.due_max = 2
     broken, other = await exit_device(market), await exit_device(market)
     for made, times in ((broken, 3), (other, 1)):
@@ -228,7 +228,7 @@ async def test_each_owner_is_paid_all_that_is_due(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_an_owner_who_cannot_be_paid_does_not_hold_up_the_others(
+async def test_an_owner_that_cannot_be_paid_does_not_hold_up_the_others(
     market: Market, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [await exit_device(market) for _ in range(2)]
@@ -292,7 +292,7 @@ async def test_all_exits_of_an_owner_are_clawed_back(market: Market) -> None:
     assert await refusal(attempt) is Code.TOKEN_NOT_FOUND
 
 
-async def test_reversed_earnings_are_shown(market: Market) -> None:
+async def test_the_amount_that_was_taken_back_is_shown(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 2, (made, GB // 2))
     await market.exit_advances.advance()
@@ -315,7 +315,7 @@ async def _set_barred(tx: Transaction, device_id: str, barred_at: int | None) ->
 
 
 @pytest.mark.both_engines
-async def test_pending_earnings_of_a_barred_exit_are_not_paid_out(market: Market) -> None:
+async def test_the_pending_amount_of_a_barred_exit_is_not_paid_out(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB, (made, GB))
     await session.end()
@@ -327,7 +327,7 @@ async def test_pending_earnings_of_a_barred_exit_are_not_paid_out(market: Market
     assert await available(market, made.owner) == 600_000
 
 
-async def test_reversed_bytes_stay_free_after_a_pardon(
+async def test_a_reversed_amount_stays_free_if_the_exit_is_not_barred_any_more(
     market: Market,
 ) -> None:
     made, session = await exit_device(market), await through(market)
@@ -345,7 +345,7 @@ async def test_reversed_bytes_stay_free_after_a_pardon(
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_unsettled_bytes_of_a_barred_exit_are_free(market: Market) -> None:
+async def test_bytes_of_a_barred_exit_are_free_where_they_are_not_settled(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 2, (made, GB // 2))
     await claw_back(market.context, made.id, "blackholes")
@@ -363,7 +363,7 @@ async def test_unsettled_bytes_of_a_barred_exit_are_free(market: Market) -> None
 
 
 @pytest.mark.parametrize(("used", "share_percent"), [(GB, 0), (1_001, 60), (3, 60)])
-async def test_bytes_of_a_barred_exit_are_free_even_without_earnings(
+async def test_bytes_of_a_barred_exit_are_free_even_if_it_earns_nothing(
     market: Market, used: int, share_percent: int
 ) -> None:
     market.bandwidth._exit_terms = replace(market.exits.terms, share_percent=share_percent)

@@ -56,7 +56,7 @@ EU = tuple(sorted(EUROPEAN_UNION))
         ("country-de-rotate", Wants(countries=("de",), rotate=True)),
     ],
 )
-def test_each_parameter_sets_its_field(parameters: str, expected: Wants) -> None:
+def test_a_parameter_has_its_literal_meaning(parameters: str, expected: Wants) -> None:
     assert parse(parameters) == expected
 
 
@@ -83,7 +83,7 @@ def test_the_words_of_other_services_are_understood(theirs: str, ours: str) -> N
     assert parse(theirs) == parse(ours)
 
 
-def test_a_state_that_looks_like_another_country_is_kept() -> None:
+def test_a_state_keeps_a_name_that_begins_like_another_country() -> None:
     assert parse("country-es-state-la_rioja").state == "la_rioja"
 
 
@@ -137,7 +137,7 @@ def test_a_mistake_is_refused_and_named(parameters: str, parameter: str, words: 
 
 
 @given(st.text(max_size=300) | st.binary(max_size=300).map(lambda data: data.decode("latin-1")))
-def test_any_error_about_parameters_fits_into_a_header(text: str) -> None:
+def test_a_mistake_in_any_text_fits_into_a_header(text: str) -> None:
     try:
         parse(text)
     except WantsError as error:
@@ -186,7 +186,7 @@ any_wishes = (
 
 
 @given(any_wishes)
-def test_the_text_is_stable_and_never_empty(wanted: Wants) -> None:
+def test_the_text_says_the_same_again_and_is_never_empty(wanted: Wants) -> None:
     assert wanted.text
     again = parse(wanted.text)
     assert again.text == wanted.text
@@ -228,7 +228,7 @@ def test_no_wish_at_all_is_any_exit_and_not_the_way_without() -> None:
         ("country-de", "direct", "country-de"),
     ],
 )
-def test_parameters_of_the_user_name_win_key_by_key(own: str, sale: str, expected: str) -> None:
+def test_the_wishes_of_a_user_name_win_key_by_key(own: str, sale: str, expected: str) -> None:
     assert parse(own).over(parse(sale)) == parse(expected)
 
 
@@ -238,9 +238,7 @@ def test_wishes_over_none_are_themselves(wanted: Wants) -> None:
 
 
 @given(any_wishes, any_wishes)
-def test_combined_wishes_contradict_each_other_no_more_than_their_parts(
-    own: Wants, sale: Wants
-) -> None:
+def test_a_result_contradicts_itself_no_more_than_its_parts(own: Wants, sale: Wants) -> None:
     both = own.over(sale)
     parse(both.text)
     assert not (both.rotate and (both.session or both.strict))

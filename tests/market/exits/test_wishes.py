@@ -55,7 +55,7 @@ def test_wishes_become_one_text(wishes: ExitWishes, text: str) -> None:
         (ExitWishes(city="c" * 64, state="s" * 64, countries=list("abcdefghijkl")), "exit.country"),
     ],
 )
-def test_impossible_wishes_are_refused_by_name(wishes: ExitWishes, field: str) -> None:
+def test_an_impossible_wish_is_named(wishes: ExitWishes, field: str) -> None:
     with pytest.raises(MarketError) as caught:
         canonical(wishes)
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, field)

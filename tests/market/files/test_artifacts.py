@@ -166,7 +166,7 @@ async def test_the_same_content_is_on_the_disk_once_and_counts_for_each(
     assert await content_of(market, again) == b"same"
 
 
-async def test_the_sent_bytes_must_match_the_announcement(market: Market) -> None:
+async def test_the_sent_bytes_must_be_the_announced_ones(market: Market) -> None:
     buyer = await market.person()
     artifact = (await market.artifacts.announce(buyer, new(b"0123456789"))).artifact
     longer = market.artifacts.receiving(artifact, 0, 11)
@@ -206,7 +206,7 @@ async def test_a_name_that_is_no_path_below_is_refused(market: Market, name: str
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "name")
 
 
-async def test_there_is_room_for_so_much_and_no_more(market: Market) -> None:
+async def test_the_stored_bytes_are_bounded(market: Market) -> None:
     market.artifacts.terms = replace(
         market.artifacts.terms,
         file_bytes=10,
@@ -307,7 +307,7 @@ async def test_only_the_attempt_that_runs_sends_files(market: Market) -> None:
     assert await refusal(page) is Code.JOB_NOT_FOUND
 
 
-async def test_a_buyer_does_not_delete_an_upload_of_a_device(market: Market) -> None:
+async def test_a_buyer_does_not_delete_a_file_that_a_device_is_sending(market: Market) -> None:
     """The work would fail by that, and the buyer have the other files for nothing."""
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
@@ -346,7 +346,9 @@ async def test_a_buyer_s_slow_uploads_do_not_keep_a_device_from_sending(
         await market.artifacts.finish(sent.artifact, device=device)
 
 
-async def test_results_are_kept_for_the_operators_days(market: Market, tmp_path: Path) -> None:
+async def test_results_are_kept_for_the_days_that_the_operator_says(
+    market: Market, tmp_path: Path
+) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
     result = await deliver(market, device, job_id, b"result")
@@ -386,7 +388,7 @@ async def test_unfinished_uploads_are_deleted_after_a_day(market: Market, tmp_pa
     assert await refusal(market.artifacts.finish(begun)) is Code.ARTIFACT_MISMATCH
 
 
-async def test_a_file_deleted_before_its_upload_leaves_no_bytes(
+async def test_a_file_that_was_deleted_before_its_upload_leaves_no_bytes(
     market: Market, tmp_path: Path
 ) -> None:
     """Without a row, the bytes would not be counted or deleted."""
@@ -482,7 +484,7 @@ class Elsewhere(LocalBlobs):
         self.keys.discard(key)
 
 
-async def test_bytes_sent_elsewhere_after_a_deletion_are_deleted_once_no_more_can_come(
+async def test_an_upload_elsewhere_after_its_deletion_is_deleted_once_it_has_ended(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:
     blobs = Elsewhere(tmp_path)
@@ -605,7 +607,7 @@ async def test_a_device_does_not_get_a_file_by_its_hash(market: Market) -> None:
     assert claimed.artifact.content_id is None
 
 
-async def test_lost_bytes_are_reported_as_lost(market: Market, tmp_path: Path) -> None:
+async def test_lost_bytes_are_marked_as_lost(market: Market, tmp_path: Path) -> None:
     buyer = await market.person()
     artifact = await upload(market, buyer, b"gone")
     for path in (tmp_path / "work").rglob("*"):

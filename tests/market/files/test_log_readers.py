@@ -14,7 +14,7 @@ def rested(reader: Reader) -> Reader:
     return reader
 
 
-async def test_a_reader_is_woken_only_by_its_own_job() -> None:
+async def test_a_reader_is_notified_only_of_its_own_job() -> None:
     readers = Readers(Bus())
     with readers.reading("a", "one") as mine, readers.reading("b", "two") as other:
         rested(mine)
@@ -52,7 +52,7 @@ async def test_readers_are_bounded_each_and_all() -> None:
     assert not is_refused("one")
 
 
-async def test_all_readers_see_the_end_even_later_ones() -> None:
+async def test_the_end_reaches_all_readers_and_later_ones() -> None:
     readers = Readers(Bus())
     with readers.reading("a", "one") as reader:
         readers.end()

@@ -25,7 +25,7 @@ SHOWN = {
 
 
 @cases(("data", "text"), SHOWN.items())
-def test_terminal_controls_are_left_out(data: bytes, text: str) -> None:
+def test_characters_that_a_terminal_would_obey_are_left_out(data: bytes, text: str) -> None:
     assert text_of(data, is_last=True) == (text, len(data))
 
 
@@ -33,7 +33,7 @@ def test_terminal_controls_are_left_out(data: bytes, text: str) -> None:
     "begun",
     [b"\x1b", b"\x1b[", b"\x1b[1;3", b"\x1b]0;title", b"\x1b]0;t\x1b", b"\xe2\x82", b"\x1b("],
 )
-def test_an_incomplete_character_or_sequence_waits_for_its_rest(begun: bytes) -> None:
+def test_an_incomplete_character_waits_for_the_rest(begun: bytes) -> None:
     assert text_of(b"x" + begun, is_last=False) == ("x", 1)
     text, taken = text_of(b"x" + begun, is_last=True)
     assert taken == 1 + len(begun)

@@ -233,7 +233,7 @@ async def test_stored_bytes_are_durable(
     assert {f"{job_id}-1", job_id[-2:], "logs"} <= set(synced)  # and the names of the files
 
 
-async def test_a_failing_disk_ends_the_log_and_is_logged(
+async def test_a_disk_that_fails_ends_the_log_and_says_so(
     market: Market, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()

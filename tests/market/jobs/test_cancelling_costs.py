@@ -29,16 +29,14 @@ async def cancelled(market: Market, buyer: str, job_id: str, currency: Currency)
     return quote.pays
 
 
-async def test_cancelling_a_waiting_job_is_quoted_as_free(market: Market) -> None:
+async def test_a_waiting_job_costs_nothing(market: Market) -> None:
     buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
     assert await cancelled(market, buyer, job_id, CREDIT) == 0
 
 
 @pytest.mark.parametrize("ran", [0, 1, HOUR, 2 * HOUR, 300 * HOUR])
-async def test_cancelling_a_running_job_is_quoted_by_its_elapsed_share(
-    market: Market, ran: int
-) -> None:
+async def test_a_running_job_costs_the_share_that_has_run(market: Market, ran: int) -> None:
     buyer = await market.person(credit="10")
     job_id, _ = await running(market, buyer, await market.person())
     market.clock.now += ran
@@ -76,7 +74,7 @@ async def test_a_replica_costs_the_time_that_it_could_be_used(
     assert await cancelled(market, buyer, job_id, currency) == 0
 
 
-async def test_a_replica_that_is_served_now_costs_so_far(market: Market) -> None:
+async def test_a_replica_that_is_served_now_has_a_cost_until_now(market: Market) -> None:
     buyer = await market.person("3")
     new = NewDeploy("a service", "Docker", "A100", 1, 2, 1, Currency.USD, "web:1", template=PROBE)
     deploy = await market.deploys.create(buyer, new)
@@ -92,7 +90,7 @@ async def test_a_replica_that_is_served_now_costs_so_far(market: Market) -> None
     assert await cancelled(market, buyer, job_id, Currency.USD) == 3 * MICRO // 2
 
 
-async def test_only_its_buyer_gets_the_quote(market: Market) -> None:
+async def test_only_its_buyer_gets_the_cost(market: Market) -> None:
     job_id = await market.jobs.create(await market.person(credit="10"), wanted())
     stranger = await market.person()
     assert await refusal(market.jobs.cancelling_costs(stranger, job_id)) is Code.JOB_NOT_FOUND

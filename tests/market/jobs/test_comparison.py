@@ -62,7 +62,7 @@ def test_every_result_agrees_with_itself_and_both_ways_alike(
         max_leaves=12,
     )
 )
-def test_json_agrees_in_any_notation(value: Any) -> None:
+def test_json_agrees_however_it_is_written(value: Any) -> None:
     assert same(json.dumps(value, sort_keys=True), json.dumps(value, indent=3), AS_JSON)
     assert not same(json.dumps(value), json.dumps([value]), AS_JSON)
 
@@ -149,7 +149,7 @@ def test_numbers_are_compared_by_their_size(one: str, other: str, expected: bool
     assert same(one, other, CLOSE) is expected
 
 
-def test_outputs_must_be_equal_for_any_comparison_of_texts() -> None:
+def test_outputs_must_be_the_same_however_texts_are_compared() -> None:
     for how in (EXACT, AS_JSON, CLOSE):
         readings = [
             read(Result("1", {"out": "a"}), how),
@@ -166,7 +166,7 @@ def test_bytes_are_compared_as_they_are() -> None:
     assert not same("1.0", "1", EXACT)
 
 
-def test_an_overlong_result_is_compared_as_plain_text() -> None:
+def test_a_text_that_is_too_long_is_compared_as_it_is() -> None:
     text = "1" + " " * READ_MAX_CHARACTERS
     for how in (AS_JSON, CLOSE):
         assert same(text, text, how)
@@ -186,7 +186,7 @@ def test_ways_to_compare_have_names(text: str) -> None:
         "numbers:1e-6\n", "numbers:1_0e-6", "numbers:\u0661e-6",
     ],
 )  # fmt: skip
-def test_unknown_names_are_refused_with_the_valid_ones(text: str) -> None:
+def test_other_names_are_refused_with_the_allowed_ones(text: str) -> None:
     with pytest.raises(ValueError, match=r"numbers:1e-6"):
         comparison_of(text)
 

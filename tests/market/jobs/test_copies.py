@@ -117,7 +117,7 @@ async def review_state(market: Market, job_id: str) -> str:
         (2, None, Payload(script="x", restart="always"), "trust.copies"),
     ],
 )
-def test_copies_without_a_comparable_result_are_refused(
+def test_a_job_that_cannot_be_compared_is_refused(
     copies: int | None, compare: str | None, payload: Payload | None, field: str
 ) -> None:
     with pytest.raises(MarketError) as caught:
@@ -132,7 +132,7 @@ def test_work_that_is_done_once_is_no_copy() -> None:
     assert copying_of(2, "numbers:1e-6", SCRIPT) == Copying(2, "numbers:1e-6")
 
 
-async def test_each_copy_is_a_job_with_its_own_hold_or_no_copy_is_posted(market: Market) -> None:
+async def test_each_copy_is_a_job_with_its_own_hold_or_no_copy_is_made(market: Market) -> None:
     buyer = await market.person(credit="35")
     assert await refusal(copied(market, buyer, 4)) is Code.INSUFFICIENT_FUNDS
     assert await held(market, buyer) == 0
@@ -172,7 +172,7 @@ async def test_copies_go_to_different_owners_and_networks_and_not_to_the_buyer(
     await market.jobs.accept(other, three)
 
 
-async def test_a_lost_attempt_excludes_no_owner_and_a_failed_one_does(market: Market) -> None:
+async def test_a_lost_attempt_binds_no_worker_and_a_failed_one_does(market: Market) -> None:
     buyer = await market.person(credit="100")
     one, two, three = await copied(market, buyer)
     lost, failed, refusing = [await worker(market) for _ in range(3)]
@@ -279,7 +279,7 @@ async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
     assert {one, two, three} == set(jobs)
 
 
-async def test_a_lost_copy_goes_to_an_owner_without_one(market: Market) -> None:
+async def test_a_lost_copy_comes_to_a_worker_that_has_none(market: Market) -> None:
     buyer = await market.person(credit="1000")
     one, two = await copied(market, buyer, 2)
     await market.dispatch.pairing.reader.catch_up()
@@ -295,7 +295,7 @@ async def test_a_lost_copy_goes_to_an_owner_without_one(market: Market) -> None:
     assert {other, rest} == {one, two}
 
 
-async def test_an_owner_that_lost_a_copy_for_good_may_have_another_one(market: Market) -> None:
+async def test_a_worker_that_has_lost_a_copy_for_good_may_have_another_one(market: Market) -> None:
     buyer = await market.person(credit="1000")
     one, two = await copied(market, buyer, 2)
     await market.dispatch.pairing.reader.catch_up()
@@ -311,7 +311,7 @@ async def test_an_owner_that_lost_a_copy_for_good_may_have_another_one(market: M
     assert await given(market, device) == [two]
 
 
-async def test_other_daemons_hear_that_a_copy_is_taken(market: Market) -> None:
+async def test_other_daemons_are_notified_of_a_taken_copy(market: Market) -> None:
     buyer = await market.person(credit="1000")
     jobs = await copied(market, buyer, 3)
     await market.dispatch.pairing.reader.catch_up()
@@ -350,7 +350,7 @@ async def test_a_majority_is_paid_for_and_a_waiting_copy_is_not_needed(market: M
         assert await available(market, device.user_id) == 9 * MICRO
 
 
-async def test_a_differing_copy_is_not_paid_and_lowers_trust(market: Market) -> None:
+async def test_a_worker_that_differs_is_not_paid_and_is_trusted_less(market: Market) -> None:
     buyer = await market.person(credit="30")
     one, two, three = jobs = await copied(market, buyer, review_hours=0)
     devices = [await worker(market) for _ in jobs]
@@ -381,7 +381,7 @@ async def test_a_differing_copy_is_not_paid_and_lowers_trust(market: Market) -> 
     assert await refusal(market.reviews.confirm(buyer, one)) is Code.NOT_REVIEWABLE
 
 
-async def test_free_copies_do_not_change_reputations(market: Market) -> None:
+async def test_a_free_job_says_nothing_of_devices(market: Market) -> None:
     buyer = await market.person()
     jobs = await copied(market, buyer, price=0)
     devices = [
@@ -419,7 +419,7 @@ async def test_copies_that_differ_count_once_a_day_for_a_buyer_and_an_owner(
 
 
 @pytest.mark.parametrize(("result", "agrees"), [("42", True), ("43", False)])
-async def test_a_device_that_has_begun_may_still_agree(
+async def test_a_worker_that_has_begun_may_still_agree(
     market: Market, result: str, agrees: bool
 ) -> None:
     buyer = await market.person(credit="30")
@@ -438,7 +438,9 @@ async def test_a_device_that_has_begun_may_still_agree(
     assert await market.reviews.expire() == 2 + agrees
 
 
-async def test_a_copy_lost_after_an_agreement_is_not_replaced(market: Market) -> None:
+async def test_a_worker_that_is_lost_after_the_others_agreed_is_not_replaced(
+    market: Market,
+) -> None:
     buyer = await market.person(credit="30")
     one, two, three = await copied(market, buyer)
     await begun(market, three, await worker(market))
@@ -549,7 +551,7 @@ async def test_an_output_that_is_being_replaced_does_not_count(market: Market) -
 
 
 @pytest.mark.both_engines
-async def test_outputs_stay_until_all_copies_are_compared(market: Market) -> None:
+async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Market) -> None:
     buyer = await market.person(credit="30")
     jobs = await copied(market, buyer)
     devices = [await worker(market) for _ in jobs]
@@ -629,7 +631,7 @@ async def test_copies_that_fail_for_good_leave_the_others_to_the_buyer(market: M
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_a_failure_at_work_with_an_agreed_result_is_not_paid(
+async def test_a_worker_that_has_failed_at_work_that_most_agree_on_is_not_paid(
     market: Market, is_late: bool
 ) -> None:
     buyer = await market.person(credit="30")
@@ -659,7 +661,9 @@ async def test_a_failure_at_work_with_an_agreed_result_is_not_paid(
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_a_failure_without_an_agreement_is_paid_for_its_time(market: Market) -> None:
+async def test_a_worker_that_has_failed_where_none_agree_is_paid_for_the_time(
+    market: Market,
+) -> None:
     buyer = await market.person(credit="20")
     one, two = await copied(market, buyer, 2, review_hours=0)
     device = await worker(market)
@@ -672,7 +676,7 @@ async def test_a_failure_without_an_agreement_is_paid_for_its_time(market: Marke
     assert await available(market, other.user_id) == 9 * MICRO
 
 
-async def test_a_result_does_not_wait_forever_for_an_untaken_copy(market: Market) -> None:
+async def test_no_worker_waits_for_ever_for_a_copy_that_none_takes(market: Market) -> None:
     buyer = await market.person(credit="20")
     one, two = await copied(market, buyer, 2)
     first = await done(market, one, "42")
@@ -687,7 +691,7 @@ async def test_a_result_does_not_wait_forever_for_an_untaken_copy(market: Market
     assert await available(market, buyer) == 10 * MICRO
 
 
-async def test_a_worker_is_paid_even_without_any_comparison(market: Market) -> None:
+async def test_a_worker_is_paid_in_the_end_even_if_nothing_is_ever_compared(market: Market) -> None:
     buyer = await market.person(credit="20")
     one, two = await copied(market, buyer, 2)
     await begun(market, two, await worker(market))
@@ -697,7 +701,7 @@ async def test_a_worker_is_paid_even_without_any_comparison(market: Market) -> N
     assert await available(market, first.user_id) == 9 * MICRO
 
 
-async def test_the_second_device_does_not_delay_the_first_payment_for_long(
+async def test_the_worker_of_the_other_copy_does_not_keep_the_first_unpaid_for_long(
     market: Market,
 ) -> None:
     buyer = await market.person(credit="20")
@@ -717,7 +721,7 @@ async def test_the_second_device_does_not_delay_the_first_payment_for_long(
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_a_copy_confirmed_before_the_comparison_stays_paid(market: Market) -> None:
+async def test_a_worker_that_was_confirmed_before_the_comparison_stays_paid(market: Market) -> None:
     buyer = await market.person(credit="30")
     one, two, three = await copied(market, buyer)
     early = await done(market, one, "a lie")
@@ -735,7 +739,7 @@ async def test_a_copy_confirmed_before_the_comparison_stays_paid(market: Market)
     ]
 
 
-async def test_a_disputed_copy_that_differs_is_given_back(market: Market) -> None:
+async def test_a_disputed_and_different_copy_is_given_back(market: Market) -> None:
     buyer = await market.person(credit="30")
     one, two, three = await copied(market, buyer)
     await done(market, one, "a lie")
@@ -953,7 +957,7 @@ class Trial:
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("seed", range(3))
-async def test_sums_stay_exact_and_copies_independent_for_random_events(
+async def test_the_sums_are_always_exact_and_copies_independent(
     market: Market, store: Store, seed: int
 ) -> None:
     trial = Trial(market, seed)

@@ -71,7 +71,7 @@ async def drawn(market: Market) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("currency", [USD, CREDIT])
-async def test_time_is_paid_from_readiness_on_to_the_second(
+async def test_time_is_paid_from_when_it_is_ready_to_the_second(
     market: Market, currency: Currency
 ) -> None:
     user, owner = await market.person("3", "300"), await market.person()
@@ -136,7 +136,7 @@ async def test_reputations_are_locked_before_accounts(
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_a_replica_that_was_never_ready_is_free(market: Market) -> None:
+async def test_a_replica_that_was_never_ready_costs_nothing(market: Market) -> None:
     user, owner = await market.person("3"), await market.person()
     deploy_id = await create(market, user, template=PROBE)
     job = await replica(market, user, deploy_id)
@@ -162,7 +162,7 @@ async def served(
 
 
 @pytest.mark.parametrize("currency", [USD, CREDIT])
-async def test_a_drawn_amount_is_in_review_and_paid_without_a_dispute(
+async def test_a_draw_is_in_review_and_paid_when_it_is_not_disputed(
     market: Market, currency: Currency
 ) -> None:
     user = await market.person("3", "300")
@@ -182,7 +182,7 @@ async def test_a_drawn_amount_is_in_review_and_paid_without_a_dispute(
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("currency", [USD, CREDIT])
-async def test_a_drawn_amount_without_a_review_is_paid_immediately(
+async def test_without_reviews_a_draw_is_paid_at_once(
     store: Store, clock: Clock, currency: Currency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terms = replace(RULES.jobs, review_hours=0)
@@ -204,7 +204,7 @@ async def test_a_drawn_amount_without_a_review_is_paid_immediately(
 
 
 @pytest.mark.parametrize("currency", [USD, CREDIT])
-async def test_a_buyer_without_service_gets_the_drawn_amount_back(
+async def test_a_buyer_that_was_not_served_gets_back_the_drawn_amount(
     market: Market, currency: Currency
 ) -> None:
     user = await market.person("3", "300")
@@ -226,7 +226,7 @@ async def test_a_buyer_without_service_gets_the_drawn_amount_back(
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_only_amounts_still_in_review_can_be_disputed(market: Market) -> None:
+async def test_only_an_amount_that_is_still_in_review_can_be_disputed(market: Market) -> None:
     user = await market.person("3")
     deploy_id = await create(market, user)
     job, owners = await replica(market, user, deploy_id), []
@@ -250,7 +250,7 @@ async def test_only_amounts_still_in_review_can_be_disputed(market: Market) -> N
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_a_buyer_may_confirm_a_drawn_amount(market: Market) -> None:
+async def test_a_buyer_may_confirm_a_draw(market: Market) -> None:
     user = await market.person("3")
     job_id, owners = await served(market, user, USD, (1_000, 700))
     await market.reviews.confirm(user, job_id)
@@ -259,7 +259,7 @@ async def test_a_buyer_may_confirm_a_drawn_amount(market: Market) -> None:
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_each_attempt_is_paid_and_the_next_has_the_remaining_time(market: Market) -> None:
+async def test_each_attempt_is_paid_and_the_next_has_the_rest(market: Market) -> None:
     user = await market.person("3")
     owners = [await market.person() for _ in range(5)]
     deploy_id = await create(market, user)
@@ -328,7 +328,7 @@ async def test_a_hold_is_never_drawn_beyond_its_amount(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_the_audit_finds_drawn_and_unpaid_amounts(market: Market) -> None:
+async def test_the_audit_finds_a_draw_that_was_not_paid(market: Market) -> None:
     user = await market.person("3")
     job = await replica(market, user, await create(market, user))
 
@@ -416,7 +416,7 @@ class Life:
 
 @pytest.mark.parametrize("currency", [USD, CREDIT])
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_books_are_right_for_random_events(
+async def test_the_books_are_right_after_any_events(
     market: Market, seed: int, currency: Currency
 ) -> None:
     buyer = await market.person("20", "2000")

@@ -166,7 +166,7 @@ async def test_a_buyer_disputes_each_attempt_that_is_in_review(market: Market) -
     assert await audited(market)
 
 
-async def test_a_free_job_is_run_again_as_before(market: Market) -> None:
+async def test_a_job_that_pays_nothing_is_run_again_as_before(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     free = await restarting(market, buyer, price=0)
     await fails(market, free, worker, 2 * HOUR)
@@ -179,7 +179,7 @@ async def test_a_free_job_is_run_again_as_before(market: Market) -> None:
 
 
 @pytest.mark.parametrize(("second_result", "pay"), [("42", 0), ("43", 2_250_000)])
-async def test_an_attempt_at_a_copy_is_paid_unless_the_others_show_that_the_work_can_be_done(
+async def test_a_failed_copy_is_paid_unless_the_others_show_that_the_work_can_be_done(
     market: Market, second_result: str, pay: int
 ) -> None:
     buyer = await market.person(credit="20")

@@ -32,7 +32,7 @@ def device(offered: Offer | None = None, reputation: int = 500_000) -> Device:
     return Device(offered or offer(), OWNER, reputation)
 
 
-def test_without_waiting_jobs_no_hindrance_is_counted() -> None:
+def test_with_nothing_waiting_there_is_nothing_in_the_way() -> None:
     assert compare(JobBook(), device()) == Compared(0, 0, {})
 
 
@@ -58,13 +58,13 @@ def test_each_job_is_counted_once_by_its_first_hindrance() -> None:
     assert compared.hindrances == counts
 
 
-def test_jobs_that_pay_too_little_are_counted_with_their_best_price() -> None:
+def test_jobs_that_pay_too_little_are_counted_with_the_best_price_among_them() -> None:
     waiting = book((PLAIN, 2), price=MICRO)
     compared = compare(waiting, device(offer(least_usd=2 * MICRO)))
     assert compared == Compared(2, 0, {Hindrance.PRICE: 2}, best_price=MICRO * MILLION)
 
 
-def test_the_best_price_that_is_too_low_is_shown_and_the_demanded_one_is_not() -> None:
+def test_of_several_low_prices_the_best_is_shown_and_the_wanted_one_is_not() -> None:
     waiting = book((PLAIN, 1), price=3 * MICRO)
     for number, price in enumerate((2 * MICRO, MICRO, 5 * MICRO)):
         waiting.add(WaitingJob(f"x{number}", PLAIN, price=price * MILLION, created_at=0))

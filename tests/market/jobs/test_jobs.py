@@ -256,7 +256,7 @@ async def test_a_worker_may_run_its_own_job_and_loses_the_fee(market: Market) ->
     assert report.passed, report
 
 
-async def test_a_job_without_a_begun_attempt_pays_nothing_when_it_is_cancelled(
+async def test_a_job_that_was_not_begun_pays_nothing_when_it_is_cancelled(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -363,7 +363,7 @@ async def test_a_job_that_fails_waits_again_and_keeps_its_hold(market: Market) -
     assert (await market.jobs.accept(other, job_id)).attempts == 2
 
 
-async def test_an_owner_that_failed_at_a_job_by_any_device_leaves_it_to_others(
+async def test_an_owner_that_has_failed_at_a_job_by_any_device_leaves_it_to_others(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
@@ -519,7 +519,7 @@ async def test_the_cost_of_a_job_is_known_once_it_is_over(market: Market) -> Non
     assert {job.id: job.paid for job in page} == expected
 
 
-async def test_the_third_owner_who_fails_is_the_last_and_the_price_is_released(
+async def test_the_third_owner_that_fails_is_the_last_and_the_price_is_released(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -588,7 +588,7 @@ async def test_another_device_has_no_such_job(market: Market) -> None:
     assert await refusal(market.jobs.work(device, job_id)) is Code.ATTEMPT_NOT_CURRENT
 
 
-async def test_cancelling_a_waiting_job_releases_its_price(market: Market) -> None:
+async def test_cancelling_a_waiting_job_releases_the_price(market: Market) -> None:
     buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
     market.clock.now += 10 * HOUR
@@ -611,7 +611,7 @@ async def test_cancelling_a_waiting_job_releases_its_price(market: Market) -> No
         (10 * MICRO, 2, -60, 0),
     ],
 )
-async def test_cancelling_a_running_job_pays_for_its_elapsed_share(
+async def test_cancelling_a_running_job_pays_for_the_share_that_has_run(
     market: Market, price: int, hours: int, ran: int, gross: int
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -783,7 +783,7 @@ async def test_a_jump_of_the_clock_is_no_silence(market: Market) -> None:
     assert (await stored_job(market, lost)).status == JobStatus.WAITING
 
 
-async def test_a_daemon_with_a_slow_clock_receives_reports_for_one_with_a_right_clock(
+async def test_a_daemon_with_a_late_clock_uses_the_time_of_one_with_a_right_clock(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -800,7 +800,7 @@ async def test_a_daemon_with_a_slow_clock_receives_reports_for_one_with_a_right_
     assert await market.silence(UNHEARD + SWEEP_SECONDS) == 1
 
 
-async def test_the_job_of_a_revoked_device_is_taken_back(market: Market) -> None:
+async def test_the_job_of_a_revoked_device_is_taken_back_in_the_end(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
     assert await market.silence(SILENCE) == 0
@@ -833,7 +833,7 @@ async def test_many_abandoned_jobs_are_taken_back_a_part_at_a_time(market: Marke
     assert [await market.jobs.take_back() for _ in range(3)] == [2, 1, 0]
 
 
-async def test_an_attempt_that_could_not_be_taken_back_is_not_counted_and_is_retried(
+async def test_a_job_that_could_not_be_taken_back_is_not_counted_and_comes_next_time(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
@@ -881,7 +881,7 @@ async def test_earnings_of_today_begin_at_midnight_utc(market: Market) -> None:
     assert await market.jobs.earned_today(worker) == {devices[1].id: 9 * MICRO + 9}
 
 
-async def test_a_share_of_a_cancelled_job_is_earned_today_as_well(market: Market) -> None:
+async def test_a_share_of_a_cancelled_job_is_earned_today(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
     market.clock.now += HOUR
@@ -889,7 +889,7 @@ async def test_a_share_of_a_cancelled_job_is_earned_today_as_well(market: Market
     assert await market.jobs.earned_today(worker) == {device.id: 4_500_000}
 
 
-async def test_the_attempts_show_a_jobs_history(market: Market) -> None:
+async def test_the_attempts_are_a_jobs_history(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     start = market.clock.now
     job_id, failing = await running(market, buyer, worker)
@@ -1000,7 +1000,7 @@ async def test_a_buyer_lists_all_jobs_of_its_own(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_owners_who_refuse_a_job_do_not_end_it(market: Market) -> None:
+async def test_owners_that_refuse_a_job_do_not_end_it(market: Market) -> None:
     buyer = await market.person(credit="20")
     job_id = await market.jobs.create(buyer, wanted())
     refused = Ending(FailureKind.REFUSED)
@@ -1024,7 +1024,7 @@ async def test_owners_who_refuse_a_job_do_not_end_it(market: Market) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, FailureKind.HOST, FailureKind.IMAGE])
-async def test_three_unknown_accounts_do_not_end_a_job_of_another_user(
+async def test_three_unknown_accounts_do_not_end_anothers_job(
     market: Market, kind: FailureKind | None
 ) -> None:
     buyer, honest = await market.person(credit="10"), await market.person()
@@ -1038,7 +1038,7 @@ async def test_three_unknown_accounts_do_not_end_a_job_of_another_user(
     assert await available(market, honest) == 9 * MICRO
 
 
-async def test_a_job_that_every_owner_fails_at_ends_as_failed(market: Market) -> None:
+async def test_a_job_that_every_owner_fails_is_failed(market: Market) -> None:
     buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
     for attempt in range(OWNERS_MAX):

@@ -49,7 +49,7 @@ def names(book: JobBook, offer: Offer = ANY, owner: str = "") -> list[str]:
     return [each.id for each in book.best(offer, owner)]
 
 
-def test_the_higher_hourly_price_comes_first_and_age_adds_ten_percent_an_hour() -> None:
+def test_a_better_paid_hour_comes_first_and_age_counts_ten_percent_an_hour() -> None:
     book = JobBook()
     for each in (
         job("plain", price=10),
@@ -69,7 +69,7 @@ def test_of_the_same_price_and_age_the_one_posted_first_comes_first() -> None:
     assert names(book) == ["a", "b", "c"]
 
 
-def test_a_suitable_job_matches_type_image_network_and_resources() -> None:
+def test_a_fitting_job_is_found_by_type_image_network_and_resources() -> None:
     assert suits(PLAIN, ANY)
     assert not suits(PLAIN._replace(job_type="training"), ANY)
     assert not suits(PLAIN._replace(has_image=True), ANY)
@@ -146,7 +146,7 @@ class Waiting(NamedTuple):
     reputation: int = 0
 
 
-def test_a_job_finds_the_suitable_device_that_has_waited_longest() -> None:
+def test_a_job_finds_the_device_that_has_waited_longest_of_those_that_suit() -> None:
     book: DeviceBook[Waiting] = DeviceBook()
     small = Waiting("small", structs.replace(ANY, capacity=Capacity(slots=1, cores=1)))
     dear = Waiting("dear", structs.replace(ANY, least_price=2 * MILLION * MILLION))
@@ -175,7 +175,7 @@ operations = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(operations, st.randoms(use_true_random=False))
-def test_the_best_job_agrees_with_a_plain_list(
+def test_the_best_is_the_best_of_a_plain_list(
     done: list[tuple[str, int]], chance: random.Random
 ) -> None:
     book, model = JobBook(), dict[str, WaitingJob]()
@@ -207,7 +207,7 @@ def test_the_best_job_agrees_with_a_plain_list(
     assert book.shapes == len({each.needs for each in model.values()})
 
 
-def test_removed_jobs_do_not_stay_in_memory() -> None:
+def test_a_removed_job_does_not_stay_in_memory() -> None:
     book = JobBook()
     for number in range(10_000):
         name = str(number)
@@ -234,7 +234,7 @@ def test_a_job_that_was_taken_out_may_come_again() -> None:
     assert names(book) == ["other", "again"]
 
 
-def test_a_job_takes_the_documented_memory() -> None:
+def test_a_job_takes_the_memory_that_the_page_gives() -> None:
     one = job("0" * 36)
     entry = sys.getsizeof(one) + sys.getsizeof((0.0, "", one)) + sys.getsizeof(one.id)
     assert entry + sys.getsizeof(one.place) + sys.getsizeof(one.price) + 150 < 600

@@ -46,7 +46,7 @@ async def device(market: Market, report: Report | None) -> DeviceRow:
         ({"arch": "aarch64"}, ABLE, False),
     ],
 )
-async def test_a_job_with_needs_is_for_devices_that_reported_to_meet_the_needs(
+async def test_a_job_with_needs_is_for_devices_that_have_reported_to_meet_them(
     market: Market, resources: dict[str, Any], report: Report | None, is_able: bool
 ) -> None:
     job_id = await posted(market, await market.person(credit="10"), resources=resources)
@@ -59,7 +59,7 @@ async def test_a_job_with_needs_is_for_devices_that_reported_to_meet_the_needs(
     assert (job.status, job.attempts) == (JobStatus.WAITING, 0)
 
 
-async def test_a_request_for_work_has_more_fields_than_a_heartbeat(market: Market) -> None:
+async def test_a_request_for_work_says_more_than_a_heartbeat(market: Market) -> None:
     buyer = await market.person(credit="10")
     jobs = [await posted(market, buyer, resources={"disk_gb": size}) for size in (50, 51)]
     asking = await device(market, None)

@@ -44,7 +44,9 @@ async def pass_with(
     return taken + await market.silence(seconds % 60)
 
 
-async def test_an_unnamed_attempt_is_taken_back_after_its_lease(market: Market) -> None:
+async def test_an_attempt_that_no_device_names_is_taken_back_after_its_lease(
+    market: Market,
+) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
     device = await on(market, job_id, worker)
@@ -93,7 +95,7 @@ async def test_a_restart_loses_no_running_attempt(market: Market) -> None:
 
 
 @pytest.mark.parametrize("jump", [-1, 1])
-async def test_a_jumping_clock_takes_no_job_back(market: Market, jump: int) -> None:
+async def test_a_clock_that_jumps_takes_nothing_back(market: Market, jump: int) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id = await specified(market, buyer, duration_hrs=1)
     device = await on(market, job_id, worker)
@@ -125,7 +127,7 @@ async def test_work_that_is_not_begun_in_time_is_taken_back_unpaid(market: Marke
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_fetching_an_image_may_take_longer_but_not_forever(market: Market) -> None:
+async def test_fetching_an_image_may_take_longer_and_not_for_ever(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
     device = await device_of(market, worker)
@@ -230,7 +232,7 @@ async def test_a_daemon_that_stood_still_counts_no_time(market: Market) -> None:
     assert await pass_with(market, 300 + 600, device, job_id) == 1
 
 
-async def test_a_list_of_earlier_attempts_may_arrive_after_the_report_of_a_new_job(
+async def test_an_older_list_of_held_attempts_may_come_after_the_report_of_a_new_job(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -244,7 +246,9 @@ async def test_a_list_of_earlier_attempts_may_arrive_after_the_report_of_a_new_j
 
 
 @pytest.mark.both_engines
-async def test_a_begun_and_forgotten_attempt_is_taken_back_immediately(market: Market) -> None:
+async def test_an_attempt_that_a_device_has_begun_and_forgotten_is_taken_back_at_once(
+    market: Market,
+) -> None:
     """It has never named the attempt: its agent was lost with its journal before that."""
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
@@ -262,7 +266,7 @@ async def test_a_begun_and_forgotten_attempt_is_taken_back_immediately(market: M
 
 
 @pytest.mark.both_engines
-async def test_a_forgotten_attempt_is_taken_back_immediately(market: Market) -> None:
+async def test_an_attempt_that_a_device_has_forgotten_is_taken_back_at_once(market: Market) -> None:
     buyer, worker = await market.person(credit="30"), await market.person()
     jobs = [await specified(market, buyer) for _ in range(2)]
     device = await on(market, jobs[0], worker)
@@ -280,7 +284,7 @@ async def test_a_forgotten_attempt_is_taken_back_immediately(market: Market) -> 
     assert (await stored_job(market, jobs[1])).status == JobStatus.WAITING
 
 
-async def test_a_device_need_not_name_a_new_assignment_yet(market: Market) -> None:
+async def test_a_device_need_not_name_an_attempt_that_it_was_just_given(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id = await specified(market, buyer)
     device = await device_of(market, worker)
@@ -297,7 +301,7 @@ async def test_a_device_need_not_name_a_new_assignment_yet(market: Market) -> No
     assert (await stored_job(market, by_hand)).status == JobStatus.RUNNING
 
 
-async def test_a_heartbeat_without_a_list_takes_no_job_back(market: Market) -> None:
+async def test_a_heartbeat_that_names_nothing_at_all_takes_nothing_back(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
     device = await on(market, job_id, worker)

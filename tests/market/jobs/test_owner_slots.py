@@ -119,7 +119,7 @@ async def test_devices_that_ask_for_work_get_no_more_either_and_others_get_the_r
         await asyncio.gather(reading, return_exceptions=True)
 
 
-async def test_without_the_bound_only_devices_are_counted(market: Market) -> None:
+async def test_without_the_bound_only_devices_count(market: Market) -> None:
     market.change_bounds(replace(FEW, new_owner_slots=0))
     buyer, owner = await market.person(credit="100"), await market.person()
     for device in await devices(market, owner, 5):

@@ -83,7 +83,7 @@ async def test_a_finished_job_waits_for_its_buyer(market: Market) -> None:
     assert await audited(market)
 
 
-async def test_a_buyer_who_confirms_has_the_worker_paid_once(market: Market) -> None:
+async def test_a_buyer_that_confirms_has_the_worker_paid_once(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await done(market, buyer, worker)
     for _ in range(2):
@@ -99,7 +99,7 @@ async def test_a_buyer_who_confirms_has_the_worker_paid_once(market: Market) -> 
     assert await audited(market)
 
 
-async def test_a_buyer_who_does_not_answer_pays_when_the_time_is_over(market: Market) -> None:
+async def test_a_silent_buyer_pays_when_the_time_is_over(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     first = await done(market, buyer, worker)
     market.clock.now += HOUR
@@ -220,7 +220,7 @@ async def test_the_sums_are_right_to_the_last_millionth(market: Market, price: i
     assert await audited(market)
 
 
-async def test_a_worker_who_is_its_own_buyer_loses_the_fee_or_nothing(market: Market) -> None:
+async def test_a_worker_that_is_its_own_buyer_loses_the_fee_or_nothing(market: Market) -> None:
     user = await market.person(credit="20")
     paid, back = [await done(market, user, user) for _ in range(2)]
     await market.reviews.confirm(user, paid)
@@ -254,7 +254,7 @@ async def replica(market: Market, user: str) -> str:
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("state", [ReviewStatus.UPHELD, ReviewStatus.REVERSED])
-async def test_a_payment_in_dollars_is_returned_in_dollars(
+async def test_an_amount_that_was_paid_in_dollars_goes_back_in_dollars(
     market: Market, state: ReviewStatus
 ) -> None:
     buyer, worker = await market.person(usd="5"), await market.person()
@@ -281,7 +281,7 @@ async def test_a_payment_in_dollars_is_returned_in_dollars(
 
 
 @pytest.mark.both_engines
-async def test_one_of_many_simultaneous_decisions_wins(market: Market) -> None:
+async def test_of_all_concurrent_decisions_one_wins(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     jobs = [await done(market, buyer, worker) for _ in range(10)]
     for job_id in jobs[::2]:
@@ -350,7 +350,9 @@ HARM = {
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("promise", HARM)
-async def test_the_audit_finds_errors_in_reviews(store: Store, clock: Clock, promise: str) -> None:
+async def test_the_audit_finds_mistakes_of_reviews(
+    store: Store, clock: Clock, promise: str
+) -> None:
     market = Market(store, clock)  # the fixture's own books must pass their audit at its end
     buyer, worker = await market.person(credit="10"), await market.person()
     await done(market, buyer, worker)

@@ -79,7 +79,7 @@ def test_the_time_of_the_work_is_within_the_time_that_was_estimated() -> None:
         ({"job_type": "docker"}, "payload.image"),
     ],
 )
-def test_an_impossible_specification_is_refused_by_its_field(
+def test_a_job_that_cannot_be_carried_out_is_refused_by_its_field(
     said: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(MarketError) as caught:
@@ -95,7 +95,7 @@ def test_only_work_with_a_payload_is_looked_at() -> None:
     assert caught.value.field == "trust.review_hours"
 
 
-async def test_its_buyer_and_its_device_see_its_payload(market: Market) -> None:
+async def test_its_buyer_and_its_device_get_its_program(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     spec = spec_of("8 cores", review_hours=5)
     job_id = await put_up(market, buyer, spec)
@@ -113,7 +113,7 @@ async def test_its_buyer_and_its_device_see_its_payload(market: Market) -> None:
     assert (await market.jobs.work(device, job_id)).spec == spec
 
 
-async def test_a_plain_job_has_no_specification(market: Market) -> None:
+async def test_a_plain_job_says_nothing_beyond_itself(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     job_id = await put_up(market, buyer, None, requirements="RTX 4090")
     assert await stored(market, job_id) is None
@@ -123,7 +123,7 @@ async def test_a_plain_job_has_no_specification(market: Market) -> None:
     assert (await market.jobs.work(device, job_id)).spec is None
 
 
-async def test_needs_can_be_given_without_a_payload(market: Market) -> None:
+async def test_requirements_can_be_set_without_a_program(market: Market) -> None:
     buyer = await market.person(credit="100")
     new = NewSpec(resources=Resources(gpus=1))
     spec = understand(new, job_type="script", duration_hrs=1, text="")
@@ -157,7 +157,7 @@ async def test_secrets_are_sealed_and_forgotten_when_the_job_is_over(market: Mar
     assert row.secrets is not None
 
 
-async def test_a_job_with_unreadable_secrets_is_given_to_no_device(market: Market) -> None:
+async def test_a_job_whose_secrets_cannot_be_read_is_given_to_no_device(market: Market) -> None:
     buyer, owner = await market.person(credit="100"), await market.person()
     job_id = await put_up(market, buyer, spec_of())
     row = await stored(market, job_id)
@@ -180,7 +180,7 @@ async def test_a_job_with_unreadable_secrets_is_given_to_no_device(market: Marke
     assert owned.paid == 0
 
 
-async def test_a_specification_counts_as_text_of_its_buyer(market: Market) -> None:
+async def test_its_specification_counts_as_the_text_of_its_buyer(market: Market) -> None:
     buyer = await market.person(credit="100")
     script = Payload(script="#" * 10_000)
     spec = understand(NewSpec(script), job_type="script", duration_hrs=2, text="")
@@ -194,7 +194,7 @@ async def test_a_specification_counts_as_text_of_its_buyer(market: Market) -> No
     assert caught.value.code is Code.TOO_MUCH_JOB_TEXT
 
 
-async def test_subscribers_are_notified_of_jobs_with_a_payload(
+async def test_a_device_that_waits_for_jobs_is_notified_of_those_with_a_payload(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer, heard = await market.person(credit="100"), []

@@ -52,7 +52,7 @@ async def reading(
         task.cancel()
 
 
-async def test_all_jobs_are_read_at_the_start_and_each_reported_one(market: Market) -> None:
+async def test_all_jobs_are_read_at_the_start_and_each_notified_one(market: Market) -> None:
     buyer = await market.person(credit="1000")
     first = [await posted(market, buyer) for _ in range(5)]
     async with reading(market, bounds=BookBounds(page_jobs=2, read_jobs=2)) as reader:
@@ -63,7 +63,7 @@ async def test_all_jobs_are_read_at_the_start_and_each_reported_one(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_a_comparison_finds_missed_jobs(market: Market) -> None:
+async def test_a_missed_job_is_found_by_comparing(market: Market) -> None:
     buyer = await market.person(credit="1000")
     gone, kept, tried = [await posted(market, buyer) for _ in range(3)]
     device = await device_of(market, await market.person())
@@ -78,7 +78,7 @@ async def test_a_comparison_finds_missed_jobs(market: Market) -> None:
         await until(lambda: reader.book.attempts(tried) == 1)
 
 
-async def test_a_job_in_assignment_is_not_taken_for_a_waiting_one(
+async def test_a_job_that_is_being_given_away_is_not_taken_for_one_that_waits(
     market: Market,
 ) -> None:
     buyer = await market.person(credit="1000")
@@ -89,7 +89,7 @@ async def test_a_job_in_assignment_is_not_taken_for_a_waiting_one(
 
 
 @pytest.mark.both_engines
-async def test_an_unreadable_job_delays_no_other(market: Market) -> None:
+async def test_one_that_cannot_be_read_holds_up_no_other(market: Market) -> None:
     buyer = await market.person(credit="1000")
     broken, whole = [await posted(market, buyer) for _ in range(2)]
     strange = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})
@@ -164,7 +164,7 @@ async def test_a_job_that_waits_again_while_it_is_read_is_read_again(market: Mar
     assert list(book) == [job]
 
 
-async def test_jobs_missed_during_a_comparison_are_found(market: Market) -> None:
+async def test_a_job_missed_while_all_are_compared_is_found(market: Market) -> None:
     buyer = await market.person(credit="10")
     posts: list[str] = []
     book = JobBook()
@@ -187,7 +187,7 @@ async def test_jobs_missed_during_a_comparison_are_found(market: Market) -> None
     assert list(book) == posts
 
 
-async def test_other_tasks_have_their_turn_while_many_jobs_are_read(market: Market) -> None:
+async def test_others_have_their_turn_while_many_jobs_are_read(market: Market) -> None:
     buyer = await market.person(credit="1000")
     for _ in range(3 * waiting_jobs.TAKEN_AT_ONCE):
         await posted(market, buyer)

@@ -66,7 +66,9 @@ async def test_a_business_key_is_posted_once(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_no_balance_falls_below_zero_with_many_simultaneous_spenders(market: Market) -> None:
+async def test_no_account_falls_below_zero_by_any_number_of_concurrent_payments(
+    market: Market,
+) -> None:
     user, other = await market.person("0.000010"), await market.person()
 
     async def spend(number: int) -> bool:
@@ -141,7 +143,7 @@ async def test_a_capture_above_the_hold_is_refused_by_the_database(market: Marke
     assert await balance(store, ledger.available(user, USD)) == 1_000_000
 
 
-async def test_a_hold_of_zero_is_a_hold_as_well(market: Market) -> None:
+async def test_a_hold_of_nothing_is_a_hold(market: Market) -> None:
     user = await market.person()
     await market.store.write(ledger.hold, hold_request(user, 0), transfer_id="t1", now=1)
     resolved = await market.store.write(
@@ -176,7 +178,7 @@ async def test_the_database_refuses_to_change_the_past(market: Market, statement
 
 
 @pytest.mark.parametrize("amount", [0, -5])
-async def test_the_database_refuses_an_entry_of_zero_or_backwards(
+async def test_the_database_refuses_an_entry_that_moves_nothing_or_backwards(
     market: Market, amount: int
 ) -> None:
     user = await market.person("1")

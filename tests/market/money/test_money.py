@@ -122,7 +122,7 @@ def test_digits_far_behind_the_half_still_count(text: str, amount: int) -> None:
         Decimal("-1e400"),
     ],
 )
-def test_an_invalid_amount_is_refused(number: int | Decimal) -> None:
+def test_a_text_that_is_no_amount_is_refused(number: int | Decimal) -> None:
     with pytest.raises(ValueError, match="not negative"):
         micro(number)
 
@@ -168,7 +168,7 @@ def test_a_size_is_exact_to_the_byte(number: int | Decimal, size: int) -> None:
 @settings(max_examples=500, deadline=None)
 @given(amounts)
 @example(Decimal("0.0000005000000000000000000000000000001"))
-def test_scaling_agrees_with_fractions(number: Decimal) -> None:
+def test_scaling_has_the_result_of_fractions(number: Decimal) -> None:
     assert micro(number) == half_even(Fraction(number) * MICRO)
 
 
@@ -203,7 +203,7 @@ def test_earnings_are_exact_and_rounded_down(size: int, price: int) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(sizes, sizes, prices)
-def test_a_hold_covers_any_use_of_its_bytes(quota: int, used: int, price: int) -> None:
+def test_the_held_amount_covers_any_use(quota: int, used: int, price: int) -> None:
     used = min(used, quota)
     assert earned(used, price) <= earned(quota, price) <= cost(quota, price)
     assert cost(quota, price) - earned(quota, price) <= 1
@@ -242,5 +242,5 @@ def test_an_amount_is_shown_with_two_decimals_and_none_lost(amount: int, text: s
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(-(10**18), 10**18))
-def test_a_shown_amount_is_the_exact_amount(amount: int) -> None:
+def test_the_shown_number_is_the_amount(amount: int) -> None:
     assert Fraction(as_decimal(amount)) * MICRO == amount

@@ -84,7 +84,7 @@ async def test_identifiers_of_a_time_are_behind_its_beginning(market: Market) ->
 
 
 @pytest.mark.both_engines
-async def test_events_of_another_daemon_are_received(market: Market) -> None:
+async def test_an_event_that_another_daemon_records_is_sent(market: Market) -> None:
     context = market.context
     other = Context(context.store, Identifiers(market.clock.milliseconds), context.now)
     other.bus.carried = BETWEEN_DAEMONS
@@ -175,7 +175,7 @@ async def test_an_event_that_is_committed_late_is_replayed(market: Market) -> No
     await items.aclose()
 
 
-async def test_events_missed_while_the_process_stood_still_are_sent_later(
+async def test_events_missed_while_the_process_stood_still_are_made_up_for(
     market: Market,
 ) -> None:
     other = Context(market.store, market.identifiers, market.clock.seconds)
@@ -187,7 +187,7 @@ async def test_events_missed_while_the_process_stood_still_are_sent_later(
     await items.aclose()
 
 
-async def test_a_user_has_at_most_the_number_of_free_streams(market: Market) -> None:
+async def test_no_user_has_more_streams_than_are_left_for_the_others(market: Market) -> None:
     feed = feed_of(market, market.context)
     feed.terms = EventFeedTerms(streams=4)
 

@@ -52,7 +52,7 @@ async def test_a_session_that_moves_is_shown_until_it_stands(market: Market) -> 
     ]
 
 
-async def test_use_under_an_earlier_lease_counts(market: Market) -> None:
+async def test_bytes_used_under_an_earlier_lease_count(market: Market) -> None:
     user, session, lease = await leased(market)
     await market.leases.release([Usage(session, lease, MIB)])
     grant = await market.leases.open(session)
@@ -69,7 +69,7 @@ async def test_use_under_an_earlier_lease_counts(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_among_several_nodes_the_reported_use_is_shown(market: Market) -> None:
+async def test_among_several_nodes_the_reported_bytes_are_shown(market: Market) -> None:
     user, session, lease = await leased(market)
     usage = LiveUsage(market.context, market.leases, None, market.clock.steady)
     assert [shown.frame.bytes_used for shown in await usage.frames({user})] == [0]

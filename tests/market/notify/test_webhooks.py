@@ -113,7 +113,9 @@ async def test_an_event_is_delivered_signed(market: Market) -> None:
     assert [(each.number, each.answer) for each in shown.attempts] == [(1, "thanks")]
 
 
-async def test_a_changed_or_foreign_signature_is_refused(market: Market) -> None:
+async def test_a_body_that_was_changed_or_signed_by_another_secret_is_refused(
+    market: Market,
+) -> None:
     me = await market.person()
     made, other = await endpoint(market, me), await endpoint(market, me)
     await happen(market, me)
@@ -162,7 +164,7 @@ async def test_both_secrets_sign_for_a_day_after_a_roll(market: Market) -> None:
         verified(old, attempt)
 
 
-async def test_a_secret_follows_the_specification(market: Market) -> None:
+async def test_a_secret_is_as_the_specification_says(market: Market) -> None:
     made = await endpoint(market, await market.person())
     kind, _, text = made.secret.partition("_")
     assert kind == "whsec"
@@ -209,7 +211,7 @@ async def test_attempts_are_on_the_schedule_and_then_given_up(market: Market) ->
     assert sum(SCHEDULE) * 1.2 < FAILING_MAX_SECONDS
 
 
-async def test_a_server_that_demands_a_pause_gets_one(market: Market) -> None:
+async def test_a_server_that_asks_to_be_left_alone_is(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -334,7 +336,7 @@ async def test_another_description_leaves_the_failures(market: Market) -> None:
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("outcome", [OK, DOWN, Outcome(410, "status 410", 1)])
-async def test_an_attempt_at_the_old_url_does_not_count_for_the_new_one(
+async def test_an_attempt_at_the_url_before_says_nothing_of_the_next_one(
     market: Market, outcome: Outcome
 ) -> None:
     me = await market.person()
@@ -350,7 +352,7 @@ async def test_an_attempt_at_the_old_url_does_not_count_for_the_new_one(
 
 
 @pytest.mark.both_engines
-async def test_a_deleted_endpoint_gets_no_event(market: Market) -> None:
+async def test_a_deleted_endpoint_gets_nothing(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -367,7 +369,7 @@ async def test_a_deleted_endpoint_gets_no_event(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_a_disabled_endpoint_gets_no_event_until_it_recovers(market: Market) -> None:
+async def test_a_disabled_endpoint_gets_nothing_until_it_recovers(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me, "waits")
@@ -386,7 +388,7 @@ async def test_a_disabled_endpoint_gets_no_event_until_it_recovers(market: Marke
     assert len(await begun(market)) == 1
 
 
-async def test_deliveries_that_failed_since_a_time_are_recovered(market: Market) -> None:
+async def test_deliveries_that_have_failed_since_a_time_are_recovered(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     for name in ("old", "new"):
@@ -405,7 +407,7 @@ async def test_deliveries_that_failed_since_a_time_are_recovered(market: Market)
 
 
 @pytest.mark.both_engines
-async def test_a_delivery_can_be_repeated_by_hand_even_after_a_success(market: Market) -> None:
+async def test_one_delivery_is_sent_again_by_hand_even_after_its_success(market: Market) -> None:
     me, other = await market.person(), await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -424,7 +426,7 @@ async def test_a_delivery_can_be_repeated_by_hand_even_after_a_success(market: M
 
 
 @pytest.mark.parametrize("outcome", [OK, DOWN])
-async def test_a_retry_during_the_last_attempt_starts_the_whole_schedule_again(
+async def test_a_request_during_the_last_attempt_gets_the_whole_schedule_again(
     market: Market, outcome: Outcome
 ) -> None:
     me = await market.person()
@@ -456,7 +458,7 @@ async def test_a_test_goes_the_way_of_every_other_delivery(market: Market) -> No
     assert await types_of(market, me) == ["webhook.created"] * 2 + ["test.ping"]
 
 
-async def test_deliveries_by_hand_are_bounded(market: Market) -> None:
+async def test_deliveries_that_are_sent_by_hand_are_bounded(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     for _ in range(webhooks.BY_HAND_PER_WINDOW):
@@ -532,7 +534,7 @@ async def test_old_deliveries_are_deleted(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_a_delivery_of_a_deleted_event_is_given_up(market: Market) -> None:
+async def test_a_delivery_of_an_event_that_is_not_kept_is_given_up(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -542,7 +544,7 @@ async def test_a_delivery_of_a_deleted_event_is_given_up(market: Market) -> None
     assert (row.status, row.last_error) == ("failed", "event not kept")
 
 
-async def test_the_number_of_endpoints_is_bounded(market: Market) -> None:
+async def test_no_user_has_more_endpoints_than_that(market: Market) -> None:
     me = await market.person()
     for _ in range(ENDPOINTS_MAX):
         await endpoint(market, me)
@@ -589,7 +591,7 @@ TERMS = WebhookTerms(blocked_ports=frozenset((6_667,)))
         "https://example.com/" + "a" * 2_000,
     ],
 )
-def test_forbidden_urls_are_refused(url: str) -> None:
+def test_urls_that_nothing_may_be_sent_to(url: str) -> None:
     with pytest.raises(MarketError) as refused:
         checked_url(url, TERMS)
     assert (refused.value.code, refused.value.field) == (Code.INVALID_FIELD, "url")
@@ -609,7 +611,7 @@ def test_urls_that_something_may_be_sent_to(url: str) -> None:
     assert checked_url(url, TERMS) == url
 
 
-def test_a_demonstration_may_deliver_to_this_machine_without_tls() -> None:
+def test_a_demonstration_may_notify_this_machine_without_tls() -> None:
     demo = WebhookTerms(allows_loopback=True)
     for url in ("http://127.0.0.1:8000/", "http://localhost:8000/", "http://[::1]:8000/"):
         assert checked_url(url, demo) == url
@@ -629,7 +631,7 @@ def json_of(data: Ping) -> str:
 
 
 @pytest.mark.both_engines
-async def test_a_server_that_never_succeeded_gets_a_pause_after_a_failure(market: Market) -> None:
+async def test_a_server_that_never_agreed_is_left_alone(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me, is_new=True)
     attempts = 0
@@ -647,7 +649,7 @@ async def test_a_server_that_never_succeeded_gets_a_pause_after_a_failure(market
     assert await deliver(market) > 40, "it has answered, and gets what waited"
 
 
-async def test_a_server_that_succeeded_before_gets_no_pause(market: Market) -> None:
+async def test_a_server_that_has_answered_before_is_not_left_alone(market: Market) -> None:
     me = await market.person()
     await endpoint(market, me)
     for _ in range(5):

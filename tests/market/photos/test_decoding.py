@@ -73,12 +73,12 @@ def test_progressive_interlaced_and_tiny_ones_are_read() -> None:
     assert read(png(Image.new("RGB", (1, 1)))).width == 1
 
 
-def test_transparent_pixels_become_white() -> None:
+def test_a_transparent_part_is_white() -> None:
     shown = Image.open(io.BytesIO(read(png(Image.new("RGBA", (64, 64), (0, 0, 0, 0)))).preview))
     assert shown.getpixel((32, 32)) == (255, 255, 255)
 
 
-def test_only_pixels_leave_the_machine() -> None:
+def test_nothing_but_pixels_leaves_the_machine() -> None:
     exif = Image.Exif()
     exif[0x010F] = "Secret Camera"
     exif[0x0112] = 6
@@ -140,7 +140,7 @@ def test_each_way_to_be_no_good_has_its_code(data: bytes, code: Code) -> None:
     assert refusal(data) is code
 
 
-def test_a_jpeg_with_a_huge_declared_size_is_refused_before_it_is_decoded() -> None:
+def test_a_jpeg_that_says_it_is_huge_is_refused_before_it_is_decoded() -> None:
     at = JPEG.index(b"\xff\xc0")
     huge = JPEG[: at + 5] + struct.pack(">HH", 60_000, 60_000) + JPEG[at + 9 :]
     assert refusal(huge) is Code.PHOTO_TOO_MANY_PIXELS
@@ -172,7 +172,7 @@ def test_a_jpeg_with_a_huge_declared_size_is_refused_before_it_is_decoded() -> N
     ],
 )
 @pytest.mark.parametrize("file", [JPEG, PNG], ids=["JPEG", "PNG"])
-def test_bytes_behind_a_picture_are_dropped(file: bytes, rest: bytes) -> None:
+def test_bytes_behind_a_picture_are_left_behind(file: bytes, rest: bytes) -> None:
     assert read(file + rest).preview == read(file).preview
     assert containers.inspect(file + rest).pixels == containers.inspect(file).pixels
 
@@ -244,7 +244,7 @@ def test_texts_are_unpacked_within_one_budget() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_any_file_is_read_or_refused(data: st.DataObject) -> None:
+def test_any_bytes_are_read_or_refused(data: st.DataObject) -> None:
     file = bytearray(data.draw(st.sampled_from((*SMALL, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))))
     for _ in range(data.draw(st.integers(0, 4))):
         at = data.draw(st.integers(0, len(file)))

@@ -83,7 +83,7 @@ def pairs_alike(several: Sequence[Likeness]) -> set[tuple[int, int]]:
     }
 
 
-def test_different_photos_are_distinguished() -> None:
+def test_different_photos_are_told_apart() -> None:
     alike = pairs_alike([of(seed) for seed in range(PHOTOS)])
     assert alike == {(seed, seed) for seed in range(PHOTOS)}
 
@@ -115,7 +115,7 @@ def test_a_copy_is_known(copy: str) -> None:
     assert missed == []
 
 
-def test_any_slight_crop_is_known_resized_and_compressed_as_well() -> None:
+def test_any_slight_crop_is_known_resized_and_compressed() -> None:
     random = Random(1)
     missed = []
     for seed in range(COPIED * 5 // 2):
@@ -140,7 +140,9 @@ SIDES = ("left", "top", "right", "bottom")
 @pytest.mark.parametrize("make", [natural, scene])
 @pytest.mark.parametrize("side", range(4), ids=SIDES)
 @pytest.mark.parametrize("share", brief([0.12, 0.06, 0.08, 0.1]))
-def test_a_crop_on_one_side_is_known_in_either_order(make: Make, side: int, share: float) -> None:
+def test_a_crop_on_one_side_is_known_whichever_came_first(
+    make: Make, side: int, share: float
+) -> None:
     known = 0
     for seed in range(BOTH_WAYS):
         part = cropped(photo(seed, make), *(share if each == side else 0 for each in range(4)))
@@ -162,7 +164,7 @@ FRAMES = {
 
 @pytest.mark.parametrize("make", [natural, scene])
 @pytest.mark.parametrize("frame", brief(FRAMES, 3))
-def test_a_frame_of_one_colour_changes_nothing_in_either_order(make: Make, frame: str) -> None:
+def test_a_frame_of_one_colour_changes_nothing_whichever_came_first(make: Make, frame: str) -> None:
     known = 0
     for seed in range(BOTH_WAYS):
         copy = resized(FRAMES[frame](photo(seed, make)), 0.8, 0.8)
@@ -172,7 +174,7 @@ def test_a_frame_of_one_colour_changes_nothing_in_either_order(make: Make, frame
 
 
 @pytest.mark.long
-def test_different_photos_in_similar_frames_are_distinguished() -> None:
+def test_different_photos_in_like_frames_are_told_apart() -> None:
     several = [
         seen(framed(photo(seed, make), 0.2, "white"))
         for make in (natural, scene)
@@ -194,7 +196,7 @@ def test_a_plain_sky_is_no_frame_to_rely_on() -> None:
     assert are_alike(seen(picture), seen(faded))
 
 
-def test_empty_pictures_are_alike_and_like_no_photo() -> None:
+def test_pictures_of_nothing_are_all_alike_and_like_no_photo() -> None:
     plain = [seen(Image.new("RGB", (320, 240), colour)) for colour in ("red", "white", "#123456")]
     assert all(are_alike(one, other) for one in plain for other in plain)
     assert not any(are_alike(plain[0], of(seed)) for seed in range(COPIED))
@@ -215,7 +217,7 @@ def test_the_looked_up_values_of_a_band_are_bounded() -> None:
         assert all(bands(probe.bits)[band] in values for band, values in enumerate(values_of_bands))
 
 
-def test_the_cost_of_any_odd_photo_is_bounded() -> None:
+def test_the_cost_of_any_photo_is_bounded() -> None:
     plain = Image.new("L", (1000, 1000), 255)
     striped = Image.linear_gradient("L").resize((1000, 1000)).point(lambda level: level // 40 * 40)
     checked = Image.frombytes("L", (2, 2), bytes((0, 255, 255, 0))).resize((1000, 1000))
@@ -225,7 +227,7 @@ def test_the_cost_of_any_odd_photo_is_bounded() -> None:
         assert len(made.probes) <= COMPARED_MAX
 
 
-def test_the_looked_up_values_are_the_compared_ones() -> None:
+def test_the_look_ups_of_a_print_are_its_compared_values() -> None:
     made = of(1)
     for band, lookups in enumerate(made.lookups()):
         assert {value for each in made.probes for value in each.band_values()[band]} == set(lookups)

@@ -63,7 +63,7 @@ def jumbf(*parts: bytes) -> bytes:
         png(PICTURE, exif=b"Exif\0\0MM\0*" + b"NovelAI"),
     ],
 )  # fmt: skip
-def test_a_declared_generated_picture_is_recognised(data: bytes) -> None:
+def test_a_generated_picture_says_so(data: bytes) -> None:
     assert declared(data)
 
 

@@ -53,7 +53,7 @@ async def reasons(market: Market, user_id: str) -> list[str | None]:
     return [row.disabled_reason for row in await market.webhooks.all_of(user_id)]
 
 
-async def test_things_made_by_a_stolen_key_end_with_it_if_its_owner_wants_that(
+async def test_the_objects_of_a_stolen_key_end_with_it_if_its_owner_wants_that(
     market: Market,
 ) -> None:
     me, other = await market.person(), await market.person()
@@ -113,7 +113,9 @@ async def test_an_endpoint_that_a_key_leads_elsewhere_is_the_keys(market: Market
 
 
 @pytest.mark.parametrize("by_key", [True, False])
-async def test_an_owner_sees_the_things_made_and_their_key(market: Market, by_key: bool) -> None:
+async def test_an_owner_gets_the_list_of_objects_and_their_keys(
+    market: Market, by_key: bool
+) -> None:
     me = await market.person()
     key_id, grant = await key_of(market, me)
     watching = await market.webhooks.create(

@@ -201,7 +201,7 @@ async def test_a_registration_that_fails_leaves_neither_an_account_nor_an_email(
 
 
 @pytest.mark.both_engines
-async def test_waiting_requests_hold_no_readable_secret(
+async def test_a_waiting_email_holds_no_secret_in_the_open(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     async def kept(tx: Transaction) -> list[str]:
@@ -273,7 +273,7 @@ async def test_a_reset_replaces_the_password_and_ends_every_login(
     await fails(recovery.reset(secret, "yet another one"), Code.INVALID_MAIL_TOKEN)
 
 
-async def test_a_reset_withdraws_approvals_for_programs(
+async def test_a_reset_takes_back_the_grants_of_programs(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     asked = await market.device_codes.begin("a thief", [Scope.WALLET_READ], client="192.0.2.1")
@@ -283,7 +283,7 @@ async def test_a_reset_withdraws_approvals_for_programs(
     await fails(market.device_codes.redeem(asked.device_code), Code.ACCESS_DENIED)
 
 
-async def test_a_reset_disables_the_endpoints_of_events(
+async def test_a_reset_ends_the_receivers_of_events(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     me, other = (await caller(market, token)).profile.user_id, await market.person()
@@ -379,7 +379,7 @@ async def test_a_reset_ends_the_keys_of_apps(
 @pytest.mark.parametrize(
     "what", ["key", "rolled key", "approved program", "app key", "another app key"]
 )
-async def test_things_made_during_a_reset_do_not_survive_it(
+async def test_an_object_that_is_made_in_the_moment_of_a_reset_does_not_survive_it(
     market: Market,
     recovery: Recovery,
     letters: Inbox,
@@ -491,7 +491,7 @@ async def test_a_letter_to_replace_a_password_leaves_the_other_letter_good(
     await recovery.reset(to_reset, "another password")
 
 
-async def test_a_reset_clears_earlier_failures(
+async def test_a_reset_forgives_earlier_failures(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     login = market.accounts.login
@@ -520,7 +520,7 @@ async def test_a_wrong_secret_is_refused_before_anything_is_hashed(
 
 
 @pytest.mark.both_engines
-async def test_one_of_ten_simultaneous_uses_of_a_secret_succeeds(
+async def test_of_ten_concurrent_uses_of_a_secret_one_succeeds(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     secret = await forgotten(recovery, letters)
@@ -531,7 +531,7 @@ async def test_one_of_ten_simultaneous_uses_of_a_secret_succeeds(
     assert outcomes.count(None) == 1
 
 
-async def test_replies_do_not_reveal_known_addresses(
+async def test_no_caller_learns_whether_an_address_is_known(
     recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     await recovery.forgot("nobody@example.com")
@@ -539,7 +539,7 @@ async def test_replies_do_not_reveal_known_addresses(
     assert {message.to for message in letters.sent} == {EMAIL}
 
 
-async def test_the_reply_for_a_known_address_costs_the_same_as_for_an_unknown_one(
+async def test_a_known_address_costs_the_answer_the_time_of_an_unknown_one(
     market: Market, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody_looks = opened(market)
@@ -591,7 +591,7 @@ async def test_an_address_is_not_flooded_with_letters(recovery: Recovery, token:
 
 
 @pytest.mark.both_engines
-async def test_a_logout_takes_effect_immediately_and_only_here(market: Market, token: str) -> None:
+async def test_a_logout_bites_at_once_and_only_here(market: Market, token: str) -> None:
     other = (await market.accounts.login(email=EMAIL, password="long enough")).token
     await market.accounts.logout(await caller(market, token))
     assert await refused(market, token)
@@ -652,7 +652,7 @@ async def test_of_thirty_guesses_at_once_ten_are_looked_at(market: Market, token
     assert codes.count(Code.TOO_MANY_ATTEMPTS) == 20
 
 
-async def test_a_successful_login_resets_the_count(market: Market, token: str) -> None:
+async def test_a_login_that_succeeds_starts_the_count_anew(market: Market, token: str) -> None:
     login = market.accounts.login
     for _ in range(3):
         for _ in range(9):

@@ -31,7 +31,7 @@ def test_shares_stay_shares_and_everything_is_counted(happened: list[tuple[str, 
 
 
 @given(events, events)
-def test_a_good_event_never_counts_less_than_a_bad_one(
+def test_a_good_result_never_counts_less_than_a_bad_one(
     before: list[tuple[str, bool]], later: list[tuple[str, bool]]
 ) -> None:
     for what in ("attempt", "check"):
@@ -72,7 +72,7 @@ def test_new_is_not_bad_but_a_new_token_forgets_nothing() -> None:
     assert of_device(bad, good).reliability == bad.reliability
 
 
-def test_only_the_devices_own_actions_count() -> None:
+def test_only_results_of_the_device_count() -> None:
     assert is_good("completed", None, has_begun=True) is True
     for kind in (FailureKind.JOB, FailureKind.TIMEOUT, FailureKind.OOM):
         assert is_good("failed", kind, has_begun=True) is None

@@ -44,7 +44,7 @@ async def fail(market: Market, buyer: str, worker: str, ending: Ending) -> Devic
     return device
 
 
-async def test_an_attempt_is_counted_when_it_ends(market: Market) -> None:
+async def test_the_work_of_a_device_is_counted_with_its_end(market: Market) -> None:
     buyer, worker = await market.person(credit="1000"), await market.person()
     job_id, device = await running(market, buyer, worker)
     assert await reputation_of(market, device) == NEW
@@ -82,7 +82,7 @@ async def test_a_new_token_of_the_same_owner_forgets_nothing(market: Market) -> 
     assert await reputation_of(market, await device_of(market, other)) == NEW
 
 
-async def test_free_jobs_and_own_jobs_do_not_count(market: Market) -> None:
+async def test_a_job_that_pays_nothing_or_is_the_owners_own_does_not_count(market: Market) -> None:
     buyer, worker = await market.person(credit="1000"), await market.person(credit="1000")
     job_id, device = await running(market, buyer, worker, price=Bounds().free_below - 1)
     await market.jobs.complete(device, job_id, "done")
@@ -153,7 +153,7 @@ async def test_many_at_once_are_all_counted(market: Market) -> None:
     assert (await reputation_of(market, devices[1])).correctness < NEW.correctness
 
 
-async def test_reputations_are_locked_before_the_houses_accounts(
+async def test_reputations_are_locked_before_the_account_of_the_house(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user, owner = await market.person("10", "100"), await market.person()
@@ -311,7 +311,7 @@ async def test_a_comparison_with_many_devices_is_kept_for_a_moment(market: Marke
     assert market.dispatch.devices.lacks(needs) is not found
 
 
-async def test_it_is_known_whether_a_device_has_the_required_reputation(market: Market) -> None:
+async def test_it_is_known_whether_any_device_has_the_reputation(market: Market) -> None:
     needs = Needs(Resources(), "script", min_reputation=950_000)
     found = market.dispatch.devices.lacks(needs)
     assert found is not None

@@ -64,7 +64,7 @@ def test_its_modules_know_its_version() -> None:
         "from aiohttp import *; session = ClientSession",
     ],
 )
-def test_whoever_uses_the_rest_of_it_has_it(use: str) -> None:
+def test_a_caller_that_uses_the_rest_of_it_has_it(use: str) -> None:
     script = f"{BEGIN}\n{use}\nfrom aiohttp import web\nprint(session.__name__, web is aiohttp.web)"
     assert output(script) == ["ClientSession True"]
 
@@ -151,14 +151,14 @@ with ThreadPoolExecutor(8) as threads:
     assert output(script) == ["runs", " ".join(["there"] * 8)]
 
 
-def test_its_code_may_ask_for_what_it_does_not_have_yet(tmp_path: Path) -> None:
+def test_its_code_may_ask_for_names_that_it_does_not_have_yet(tmp_path: Path) -> None:
     code = f"import {PACKAGE}\nfound = hasattr({PACKAGE}, 'session')\nsession = 'there'"
     script = f"{deferring(tmp_path, code)}\nprint(package.session, package.found)"
     assert output(script) == ["there False"]
 
 
 @pytest.mark.parametrize("name", ["ssl", "there_is_none", "api", "json"])
-def test_what_is_no_package_or_there_already_is_left_alone(name: str) -> None:
+def test_a_missing_or_imported_package_is_left_alone(name: str) -> None:
     script = f"""
 import sys
 import api, json

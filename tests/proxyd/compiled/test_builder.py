@@ -39,20 +39,20 @@ def renew(checkout: Checkout) -> None:
 
 
 @pytest.mark.long
-def test_what_is_compiled_is_not_compiled_again(checkout: Checkout) -> None:
+def test_compiled_modules_are_not_compiled_again(checkout: Checkout) -> None:
     before = checkout.library.stat()
     assert checkout.build() == ""
     assert checkout.library.stat() == before
 
 
 @pytest.mark.long
-def test_what_is_compiled_stays_when_the_compiler_has_gone(checkout: Checkout) -> None:
+def test_compiled_modules_stay_when_the_compiler_has_gone(checkout: Checkout) -> None:
     assert checkout.build(PATH=str(checkout.root)) == ""
     assert checkout.look() == "21 compiled"
 
 
 @pytest.mark.long
-def test_an_edit_compiles_anew_what_it_changes(checkout: Checkout) -> None:
+def test_an_edit_compiles_its_module_anew(checkout: Checkout) -> None:
     compiled = len(re.findall(r" -c ", checkout.log))
     checkout.small.write_text(SMALL.replace("+ BASE", "- BASE"))
     assert checkout.build().startswith("compiled: 2 modules of the data path, in ")
@@ -61,7 +61,7 @@ def test_an_edit_compiles_anew_what_it_changes(checkout: Checkout) -> None:
 
 
 @pytest.mark.long
-def test_what_takes_a_minute_is_announced_and_nothing_else(checkout: Checkout) -> None:
+def test_only_a_step_that_takes_a_minute_is_announced(checkout: Checkout) -> None:
     announced: list[str] = []
     headers = Path(sysconfig.get_path("include"))
 
@@ -98,7 +98,7 @@ def test_a_compiler_that_fails_is_named(bare: Checkout) -> None:
 
 
 @pytest.mark.long
-def test_what_cannot_be_renewed_is_used_as_it_is(checkout: Checkout) -> None:
+def test_modules_that_cannot_be_renewed_are_used_as_they_are(checkout: Checkout) -> None:
     before = checkout.manifest.read_bytes()
     told = checkout.build(CC="/bin/false")
     why = f"the C compiler failed (status 1); its output is in {checkout.log_path}"
@@ -110,7 +110,7 @@ def test_what_cannot_be_renewed_is_used_as_it_is(checkout: Checkout) -> None:
 
 
 @pytest.mark.long
-def test_what_cannot_be_renewed_and_is_stale_is_not_used(checkout: Checkout) -> None:
+def test_stale_modules_that_cannot_be_renewed_are_not_used(checkout: Checkout) -> None:
     checkout.small.write_text(SMALL.replace("+ BASE", "- BASE"))
     assert checkout.build(CC="/bin/false").startswith("proxyd runs interpreted: the C compiler ")
     assert checkout.look().startswith("19 interpreted: the C compiler failed (status 1); ")
@@ -118,7 +118,7 @@ def test_what_cannot_be_renewed_and_is_stale_is_not_used(checkout: Checkout) -> 
 
 
 @pytest.mark.long
-def test_what_cannot_be_loaded_takes_the_place_of_nothing(checkout: Checkout) -> None:
+def test_modules_that_cannot_be_loaded_replace_no_other(checkout: Checkout) -> None:
     before = sorted(path.name for path in checkout.folder.iterdir())
     told = checkout.build(CC=nonsense(checkout))
     assert told.startswith("compiled: as before, because it cannot be done anew: loading what was ")
@@ -148,7 +148,7 @@ def test_a_compiler_that_makes_nonsense_is_found_out(bare: Checkout) -> None:
     assert bare.look().startswith("21 interpreted: loading what was compiled failed (status 1); ")
 
 
-def test_without_a_compiler_it_says_what_to_install(bare: Checkout) -> None:
+def test_without_a_compiler_it_names_the_package_to_install(bare: Checkout) -> None:
     told = bare.build(PATH=str(bare.root))
     assert re.fullmatch(
         r"proxyd runs interpreted: there is no C compiler \(.*cc.*\); apt-get install gcc; "
@@ -159,7 +159,7 @@ def test_without_a_compiler_it_says_what_to_install(bare: Checkout) -> None:
     assert "no C compiler (no-such-cc)" in bare.build(CC="no-such-cc")
 
 
-def test_without_headers_it_says_what_to_install(bare: Checkout) -> None:
+def test_without_headers_it_names_the_package_to_install(bare: Checkout) -> None:
     needs_compiler()
     variables = {name: value for name, value in os.environ.items() if name != "PROXYD_INTERPRETED"}
     told = Builder(bare.root, bare.root, variables, bare.root / "none").build()
@@ -220,7 +220,7 @@ def test_a_reason_is_one_line_that_a_manifest_can_hold(bare: Checkout) -> None:
         assert "caf\\xe9 of somebody); apt-get install python3-dev" in bare.look()
 
 
-def test_a_folder_of_somebody_else_is_named_with_its_owner(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_named_with_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "build" / "lock"
     told = reason(PermissionError(13, "Permission denied", str(path)))
     assert told == f"{path} may not be written: {tmp_path} belongs to {tmp_path.owner()}"
@@ -247,7 +247,7 @@ def installed(tmp_path: Path) -> Checkout:
     return made
 
 
-def test_what_the_checkout_has_is_installed_as_it_is(
+def test_the_modules_of_the_checkout_are_installed_as_they_are(
     checkout: Checkout, installed: Checkout
 ) -> None:
     told = checkout.build(installed.root, CC="/bin/false")
@@ -261,7 +261,7 @@ def test_what_the_checkout_has_is_installed_as_it_is(
 
 
 @pytest.mark.long
-def test_what_is_installed_leaves_nothing_in_the_checkout(
+def test_an_installation_leaves_nothing_in_the_checkout(
     bare: Checkout, installed: Checkout
 ) -> None:
     """Root installs, and somebody else has checked out."""
@@ -273,7 +273,7 @@ def test_what_is_installed_leaves_nothing_in_the_checkout(
     assert sorted(bare.root.rglob("*")) == before
 
 
-def test_what_was_installed_and_edited_is_not_taken_for_what_was_compiled(
+def test_an_edited_installation_is_not_taken_for_the_compiled_one(
     checkout: Checkout, installed: Checkout
 ) -> None:
     installed.constants.write_text(CONSTANTS.replace("= 1", "= 5"))
@@ -329,7 +329,7 @@ def make_test(checkout: Checkout, **variables: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.long
-def test_the_tests_fail_where_what_could_be_compiled_is_not(checkout: Checkout) -> None:
+def test_the_tests_fail_where_modules_could_be_compiled_and_are_not(checkout: Checkout) -> None:
     checkout.small.write_text(SMALL.replace("-> int", "-> str"))
     done = make_test(checkout)
     assert done.returncode != 0
@@ -338,13 +338,13 @@ def test_the_tests_fail_where_what_could_be_compiled_is_not(checkout: Checkout) 
     assert "the suite" not in done.stdout
 
 
-def test_the_tests_fail_where_what_is_compiled_is_not_what_would_be(checkout: Checkout) -> None:
+def test_the_tests_fail_where_compiled_modules_are_stale(checkout: Checkout) -> None:
     done = make_test(checkout, CFLAGS="-no-such-flag")
     assert done.returncode != 0
     assert "is not compiled: what is compiled was made in another way than it " in done.stderr
 
 
-def test_the_tests_end_with_what_they_tested(checkout: Checkout) -> None:
+def test_the_tests_end_with_the_kind_of_modules_that_they_tested(checkout: Checkout) -> None:
     done = make_test(checkout)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the suite\n") == 2

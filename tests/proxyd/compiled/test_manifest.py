@@ -26,7 +26,7 @@ def test_garbage_is_named(checkout: Checkout, content: bytes) -> None:
     assert checkout.look() == f"21 interpreted: {DAMAGED}; `make setup` compiles it"
 
 
-def test_what_is_no_text_is_named(checkout: Checkout) -> None:
+def test_bytes_that_are_no_text_are_named(checkout: Checkout) -> None:
     checkout.manifest.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UnusableError, match="the compiled files' manifest cannot be read: "):
         read(str(checkout.root))

@@ -25,7 +25,7 @@ def test_permitted_families_take_turns(given: str, tried: str) -> None:
     assert candidates(addresses, 80, Policy()) == [ip_address(text) for text in tried.split()]
 
 
-def test_only_so_many_are_tried_and_both_families_among_them() -> None:
+def test_the_tried_candidates_are_bounded_and_of_both_families() -> None:
     addresses = [ip_address(f"2606:4700::{n}") for n in range(1, 60)]
     addresses += [ip_address(f"8.8.8.{n}") for n in range(1, 60)]
     tried = candidates(addresses, 80, Policy())

@@ -398,7 +398,7 @@ async def test_the_next_candidate_is_tried_when_one_does_not_answer() -> None:
 
 
 @pytest.mark.parametrize("order", [("127.0.0.1", "127.0.0.3"), ("127.0.0.3", "127.0.0.1")])
-async def test_a_refusal_tells_more_than_silence(
+async def test_a_refusal_is_a_better_answer_than_silence(
     order: tuple[str, str], tracked: list[Tracked]
 ) -> None:
     async with mute() as port:
@@ -420,7 +420,7 @@ CODES = {
 
 @pytest.mark.parametrize("more", range(len(MOST_TELLING)))
 @pytest.mark.parametrize("less", range(len(MOST_TELLING)))
-async def test_the_most_telling_failure_is_told_whatever_the_order(
+async def test_the_most_telling_failure_is_reported_in_any_order(
     more: int, less: int, tracked: list[Tracked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = [CODES[MOST_TELLING[more]], CODES[MOST_TELLING[less]]]
@@ -456,7 +456,7 @@ async def test_a_family_that_does_not_answer_is_overtaken_within_the_stagger(
     assert all(each.fileno() == -1 for each in tracked)
 
 
-async def test_who_began_first_may_still_win(tracked: list[Tracked]) -> None:
+async def test_the_first_attempt_may_still_win(tracked: list[Tracked]) -> None:
     loop = asyncio.get_running_loop()
     with socket.socket() as listener, socket.socket() as filler:
         listener.bind(("127.0.0.1", 0))
@@ -472,7 +472,7 @@ async def test_who_began_first_may_still_win(tracked: list[Tracked]) -> None:
             assert sock.getpeername()[0] == "127.0.0.1"
 
 
-async def test_nobody_else_begins_while_the_first_is_quick(tracked: list[Tracked]) -> None:
+async def test_no_other_attempt_begins_while_the_first_is_quick(tracked: list[Tracked]) -> None:
     async with echo() as target:
         dialled = Dialled(Known("127.0.0.1", "127.0.0.3", "::1"))
         dialled.start("target.example", target.port)
@@ -488,7 +488,7 @@ async def test_every_candidate_begins_before_the_time_is_over(tracked: list[Trac
     assert [sock.fileno() for sock in tracked] == [-1] * 3
 
 
-async def test_where_sockets_are_short_the_next_candidate_takes_the_place_of_the_one_before(
+async def test_where_sockets_are_short_the_next_candidate_replaces_the_last(
     tracked: list[Tracked],
 ) -> None:
     async with mute() as port:
@@ -516,7 +516,7 @@ async def test_cancelling_a_race_closes_every_socket(tracked: list[Tracked]) -> 
     assert dialled.outcomes == []
 
 
-async def test_only_so_many_candidates_are_tried(
+async def test_the_tried_candidates_are_bounded(
     tracked: list[Tracked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tracked, "connect_ex", lambda *_: errno.ECONNREFUSED, raising=False)
@@ -621,7 +621,7 @@ async def test_a_resolver_that_never_answers_times_out_and_is_given_up() -> None
     await soon(resolver.given_up)
 
 
-async def test_cancelling_while_a_name_is_looked_up_tells_nothing() -> None:
+async def test_cancelling_while_a_name_is_looked_up_reports_nothing() -> None:
     resolver = Silent()
     dialled = Dialled(resolver, timeout=SHORT_SECONDS)
     dialled.start("slow.example", 80)
@@ -632,7 +632,7 @@ async def test_cancelling_while_a_name_is_looked_up_tells_nothing() -> None:
     assert dialled.outcomes == []
 
 
-async def test_cancelling_while_connecting_closes_the_socket_and_tells_nothing(
+async def test_cancelling_while_connecting_closes_the_socket_and_reports_nothing(
     tracked: list[Tracked],
 ) -> None:
     async with mute() as port:
@@ -646,7 +646,7 @@ async def test_cancelling_while_connecting_closes_the_socket_and_tells_nothing(
     assert len(tracked) == 1
 
 
-async def test_cancelling_between_the_connection_and_its_report_tells_nothing(
+async def test_cancelling_between_the_connection_and_its_report_reports_nothing(
     tracked: list[Tracked],
 ) -> None:
     async with echo() as target:

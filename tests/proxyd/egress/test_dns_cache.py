@@ -34,7 +34,7 @@ def test_an_answer_is_kept_for_its_time_within_bounds(ttl: int, kept: int) -> No
     assert len(cache) == 0
 
 
-def test_that_there_is_no_address_is_kept_a_short_time_only() -> None:
+def test_a_missing_address_is_kept_only_a_short_time() -> None:
     clock = Hand()
     cache = DnsCache(10, clock.now)
     cache.put("a", [], 3600)
@@ -44,7 +44,7 @@ def test_that_there_is_no_address_is_kept_a_short_time_only() -> None:
     assert cache.get("a") is None
 
 
-def test_the_name_asked_for_longest_ago_makes_room() -> None:
+def test_the_name_with_the_oldest_question_makes_room() -> None:
     cache = DnsCache(2, Hand().now)
     cache.put("a", [ONE], 60)
     cache.put("b", [ONE], 60)
@@ -57,7 +57,7 @@ def test_the_name_asked_for_longest_ago_makes_room() -> None:
     assert len(cache) == 2
 
 
-def test_what_is_handed_out_may_be_changed() -> None:
+def test_a_returned_list_may_be_changed() -> None:
     cache = DnsCache(2, Hand().now)
     cache.put("a", [ONE], 60)
     handed = cache.get("a")

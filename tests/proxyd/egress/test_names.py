@@ -50,7 +50,7 @@ def test_a_name_has_one_spelling(name: str, key: str) -> None:
         "INVALID.",
     ],
 )
-def test_what_no_name_server_knows_is_no_name(name: str) -> None:
+def test_a_name_that_no_name_server_knows_is_not_found(name: str) -> None:
     assert canonical(name) is None
 
 

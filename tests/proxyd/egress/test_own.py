@@ -37,12 +37,12 @@ def asked() -> Iterator[Asked]:
 
 
 @pytest.mark.parametrize("text", HERE)
-def test_what_leads_here_is_told(asked: Asked, text: str) -> None:
+def test_an_address_that_leads_here_is_found(asked: Asked, text: str) -> None:
     assert asked.about(text)
 
 
 @pytest.mark.parametrize("text", ELSEWHERE)
-def test_what_leads_elsewhere_is_told(asked: Asked, text: str) -> None:
+def test_an_address_that_leads_elsewhere_is_not_own(asked: Asked, text: str) -> None:
     assert not asked.about(text)
 
 
@@ -56,7 +56,7 @@ def test_the_kernel_is_asked_again_after_a_while(asked: Asked) -> None:
     assert asked.times == 3
 
 
-def test_what_is_known_is_bounded(asked: Asked) -> None:
+def test_the_known_addresses_are_bounded(asked: Asked) -> None:
     for number in range(KEPT_MAX + 10):
         asked.addresses(ip_address(0x08000000 + number))
     assert len(asked.addresses._known) == 10
@@ -74,7 +74,7 @@ def test_without_a_descriptor_nothing_is_let_out_and_nothing_is_remembered(
     assert not asked.about("8.8.8.8")
 
 
-def test_a_kernel_that_does_not_tell_is_told_of_once(
+def test_a_kernel_that_does_not_answer_is_logged_once(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("proxyd.egress.own.socket.AF_NETLINK", 255)

@@ -123,7 +123,7 @@ async def test_a_name_without_addresses_is_not_found(asking: Asking) -> None:
         await asking.resolver.resolve("mail.example")
 
 
-async def test_what_the_library_keeps_is_forgotten_soon() -> None:
+async def test_the_memory_of_the_library_is_soon_cleared() -> None:
     async with asking_with(forget_seconds=0.05) as asking:
         asking.server.has("late.example")  # no address yet: the library alone would keep it an hour
 
@@ -139,7 +139,7 @@ async def test_what_the_library_keeps_is_forgotten_soon() -> None:
         await until(appears, "the address is seen")
 
 
-async def test_only_so_many_names_are_remembered() -> None:
+async def test_the_remembered_names_are_bounded() -> None:
     async with asking_with(names_max=2) as asking:
         for name in ("a.example", "b.example", "c.example"):
             asking.server.has(name, "192.0.2.1", ttl=60)
@@ -148,7 +148,7 @@ async def test_only_so_many_names_are_remembered() -> None:
         assert known == [None, [ONE], [ONE]]
 
 
-async def test_only_so_many_addresses_are_taken(asking: Asking) -> None:
+async def test_the_taken_addresses_are_bounded(asking: Asking) -> None:
     many = [f"192.0.2.{n}" for n in range(1, 101)]
     asking.server.has("many.example", *many, truncated=True)
     assert len(await asking.resolver.resolve("many.example")) == ADDRESSES_MAX
@@ -167,7 +167,7 @@ async def test_look_ups_of_one_name_that_come_together_are_one(asking: Asking) -
     assert asking.resolver.lookups == 0
 
 
-async def test_whoever_leaves_does_not_disturb_the_others(asking: Asking) -> None:
+async def test_a_caller_that_leaves_does_not_disturb_the_others(asking: Asking) -> None:
     zone = asking.server.has("a.example", "192.0.2.1", held=True)
     first, second, third = (
         asyncio.create_task(asking.resolver.resolve("a.example")) for _ in range(3)
@@ -182,7 +182,7 @@ async def test_whoever_leaves_does_not_disturb_the_others(asking: Asking) -> Non
     )
 
 
-async def test_what_nobody_waits_for_any_more_is_still_remembered(asking: Asking) -> None:
+async def test_an_answer_without_waiting_callers_is_still_remembered(asking: Asking) -> None:
     for name, outcome in (("a.example", [ONE]), ("failing.example", None)):
         rcode = RCODE.NOERROR if outcome else RCODE.SERVFAIL
         zone = asking.server.has(name, "192.0.2.1", ttl=60, rcode=rcode, held=True)
@@ -232,7 +232,7 @@ async def test_a_silent_name_server_times_out_and_others_are_served_meanwhile() 
         assert asking.resolver.cached("mute.example") is None
 
 
-async def test_a_late_answer_serves_whoever_asks_next() -> None:
+async def test_a_late_answer_serves_the_next_caller() -> None:
     async with asking_with(lookup_seconds=0.1) as asking:
         zone = asking.server.has("slow.example", "192.0.2.1", ttl=60, held=True)
         with pytest.raises(LookupTimedOutError):
@@ -250,7 +250,7 @@ async def test_the_library_gives_up_by_itself() -> None:
         assert asking.resolver.lookups == 0
 
 
-async def test_a_dead_name_server_is_told_to_the_operator_once_a_minute(
+async def test_a_dead_name_server_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "resolver")
@@ -290,14 +290,14 @@ async def test_a_truncated_answer_is_asked_for_again_over_tcp(asking: Asking) ->
 
 
 @pytest.mark.usefixtures("hosts")
-async def test_localhost_is_this_machine_and_nobody_is_asked(asking: Asking) -> None:
+async def test_localhost_is_this_machine_without_a_query(asking: Asking) -> None:
     for name in ("localhost", "LOCALHOST.", "printer.localhost"):
         found = await asking.resolver.resolve(name)
         assert found == [IPv6Address("::1"), IPv4Address("127.0.0.1")]
     assert asking.server.asked == []
 
 
-async def test_the_hosts_file_wins_and_nobody_is_asked(asking: Asking, hosts: Path) -> None:
+async def test_the_hosts_file_wins_without_a_query(asking: Asking, hosts: Path) -> None:
     hosts.write_text("192.0.2.2 a.example printer\n2001:db8::2 six.example\n")
     asking.server.has("a.example", "192.0.2.1", "2001:db8::1")
     for name in ("a.example", "printer"):
@@ -336,7 +336,7 @@ async def test_the_old_spellings_of_an_address_are_that_address(name: str, askin
 
 
 @pytest.mark.parametrize("name", ["1.2.3.4.5", "example.1", "nosuch.invalid", "a\0b", "ü.example"])
-async def test_what_cannot_be_a_name_is_not_asked_for(name: str, asking: Asking) -> None:
+async def test_a_text_that_cannot_be_a_name_is_not_looked_up(name: str, asking: Asking) -> None:
     with pytest.raises(NameNotFoundError):
         await asking.resolver.resolve(name)
     assert asking.server.asked == []

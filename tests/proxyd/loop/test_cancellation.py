@@ -49,7 +49,7 @@ async def test_nothing_is_ended_at_once() -> None:
     assert not await cancellation.end([])
 
 
-async def test_what_closes_in_time_is_waited_for() -> None:
+async def test_a_task_that_closes_in_time_is_waited_for() -> None:
     closed = asyncio.Event()
 
     async def close() -> None:
@@ -60,7 +60,7 @@ async def test_what_closes_in_time_is_waited_for() -> None:
     assert closed.is_set()
 
 
-async def test_what_fails_in_time_says_so() -> None:
+async def test_a_task_that_fails_in_time_says_so() -> None:
     async def close() -> None:
         raise OSError("broken")
 
@@ -68,7 +68,7 @@ async def test_what_fails_in_time_says_so() -> None:
         await cancellation.within(10, close(), "closing it")
 
 
-async def test_what_never_closes_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_never_closes_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     await cancellation.within(0.05, ignore(1), "closing the library")
     assert "closing the library takes longer" in caplog.text

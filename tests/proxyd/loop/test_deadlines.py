@@ -17,7 +17,7 @@ class Waiting:
         self._told.append(self)
 
 
-async def test_the_late_are_told_in_order() -> None:
+async def test_late_entries_are_notified_in_order() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 0.05)
     waiting = [Waiting(told) for _ in range(3)]
@@ -29,7 +29,7 @@ async def test_the_late_are_told_in_order() -> None:
     assert len(deadlines) == 0
 
 
-async def test_one_that_is_done_is_not_told() -> None:
+async def test_an_entry_that_is_done_is_not_notified() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 0.05)
     done, late = Waiting(told), Waiting(told)
@@ -52,7 +52,7 @@ async def test_adding_again_does_not_give_more_time() -> None:
     assert told == [first, second]
 
 
-async def test_whoever_is_told_may_begin_again() -> None:
+async def test_a_late_entry_may_begin_again() -> None:
     loop, failures = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _, failure: failures.append(failure))
     deadlines = Deadlines(loop, 0.02)
@@ -70,7 +70,7 @@ async def test_whoever_is_told_may_begin_again() -> None:
     assert failures == []
 
 
-async def test_nobody_is_told_after_the_close() -> None:
+async def test_no_entry_is_late_after_the_close() -> None:
     told: list[Waiting] = []
     loop = asyncio.get_running_loop()
     deadlines, others = Deadlines(loop, 0.02), Deadlines(loop, 0.06)
@@ -81,7 +81,7 @@ async def test_nobody_is_told_after_the_close() -> None:
     assert told == [late]
 
 
-async def test_the_oldest_may_be_told_early() -> None:
+async def test_the_oldest_may_be_notified_early() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 3600.0)
     first, gone, last = (Waiting(told) for _ in range(3))
@@ -95,7 +95,7 @@ async def test_the_oldest_may_be_told_early() -> None:
     deadlines.close()
 
 
-async def test_nobody_is_told_earlier_than_that() -> None:
+async def test_no_entry_is_late_before_its_time() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
     deadlines.add(Waiting(told))
@@ -104,7 +104,7 @@ async def test_nobody_is_told_earlier_than_that() -> None:
     deadlines.close()
 
 
-async def test_a_shorter_time_is_not_held_up_by_whoever_had_a_longer_one() -> None:
+async def test_a_shorter_time_is_not_held_up_by_an_entry_with_a_longer_one() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
     early, late = Waiting(told), Waiting(told)
@@ -115,7 +115,7 @@ async def test_a_shorter_time_is_not_held_up_by_whoever_had_a_longer_one() -> No
     deadlines.close()
 
 
-async def test_the_oldest_makes_room_whatever_the_time_was_when_it_began() -> None:
+async def test_the_oldest_makes_room_with_any_earlier_time() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
     waiting = Waiting(told)

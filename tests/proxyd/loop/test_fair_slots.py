@@ -10,7 +10,7 @@ def all_that_can_be_had(places: FairSlots[str], holder: str) -> int:
     return taken
 
 
-def test_nobody_may_have_more_places_than_are_left() -> None:
+def test_no_holder_may_have_more_places_than_are_left() -> None:
     places = FairSlots[str](100)
     assert [all_that_can_be_had(places, name) for name in "abcd"] == [50, 25, 13, 6]
     assert places.full() == ["a", "b", "c", "d"]
@@ -29,7 +29,7 @@ def test_the_only_place_can_be_had_and_is_had_once() -> None:
     assert places.take("b")
 
 
-def test_fewer_places_than_are_taken_are_none() -> None:
+def test_fewer_places_than_are_taken_are_no_places() -> None:
     places = FairSlots[str](10)
     assert all_that_can_be_had(places, "a") == 5
     places.most = 3

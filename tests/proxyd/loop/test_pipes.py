@@ -76,7 +76,7 @@ def test_few_are_kept_idle() -> None:
     assert open_descriptors() == before
 
 
-def test_without_descriptors_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_descriptors_there_is_no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> tuple[int, int]:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -134,7 +134,7 @@ def test_one_of_two_pages_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_descriptors() == before
 
 
-def test_one_of_the_other_kind_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_of_the_other_kind_is_better_than_no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = PipePool(2)
     wide, narrow = pool.take(wide=True), pool.take()
     assert wide is not None

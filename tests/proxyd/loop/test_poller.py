@@ -49,7 +49,7 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_can_be_read_is_told_once(
+async def test_a_readable_socket_is_reported_once(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     heard = Heard()
@@ -64,7 +64,7 @@ async def test_what_can_be_read_is_told_once(
     assert pair[0].recv(100) == b"onetwo"
 
 
-async def test_what_was_there_before_is_told(
+async def test_earlier_bytes_are_reported(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     pair[1].send(b"early")
@@ -73,7 +73,7 @@ async def test_what_was_there_before_is_told(
     await until(lambda: bool(heard.events), "it is told")
 
 
-async def test_the_end_and_the_loss_of_a_peer_are_told(
+async def test_the_end_and_the_loss_of_a_peer_are_reported(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     heard = Heard()
@@ -85,7 +85,7 @@ async def test_the_end_and_the_loss_of_a_peer_are_told(
     await until(lambda: any(each & GONE for each in heard.events), "that it is gone is told")
 
 
-async def test_writing_is_told_to_whoever_asks(
+async def test_a_writable_socket_is_reported_to_a_watcher_that_asks(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     heard, both = Heard(), Heard()
@@ -109,7 +109,7 @@ async def test_another_watcher_takes_over(
     assert len(poller) == 1
 
 
-async def test_nothing_is_told_of_what_is_not_watched_any_more(
+async def test_no_event_is_reported_of_an_unwatched_socket(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     heard = Heard()
@@ -151,7 +151,7 @@ async def test_an_event_of_a_closed_socket_does_not_reach_its_successor(poller: 
         sock.close()
 
 
-async def test_what_is_released_may_be_watched_again_and_by_others(
+async def test_a_released_socket_may_be_watched_again_and_by_others(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     heard, other = Heard(), Heard()
@@ -169,7 +169,7 @@ async def test_what_is_released_may_be_watched_again_and_by_others(
     await until(lambda: bool(other.events), "it is told")
 
 
-async def test_a_watcher_that_fails_is_told_and_stops_no_other(poller: Poller) -> None:
+async def test_a_watcher_that_fails_is_notified_and_stops_no_other(poller: Poller) -> None:
     pairs = [socket.socketpair() for _ in range(3)]
     heard = []
     for number, (left, right) in enumerate(pairs):
@@ -183,7 +183,7 @@ async def test_a_watcher_that_fails_is_told_and_stops_no_other(poller: Poller) -
         sock.close()
 
 
-async def test_more_sockets_than_a_turn_tells_of_are_all_told(poller: Poller) -> None:
+async def test_more_sockets_than_a_turn_reports_are_all_reported(poller: Poller) -> None:
     pairs = [socket.socketpair() for _ in range(300)]
     heard = [Heard() for _ in pairs]
     for (left, right), each in zip(pairs, heard, strict=True):
@@ -199,7 +199,7 @@ async def test_closing_twice_is_harmless(poller: Poller) -> None:
     poller.close()
 
 
-async def test_who_comes_after_the_close_is_told_so_as_by_a_socket() -> None:
+async def test_a_watcher_after_the_close_gets_the_error_of_a_socket() -> None:
     poller = Poller(asyncio.get_running_loop())
     ours, theirs = socket.socketpair()
     with ours, theirs:

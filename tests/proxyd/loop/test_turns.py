@@ -45,7 +45,7 @@ class Failing:
         raise RuntimeError("nobody has handled this")
 
 
-async def test_one_whose_turn_goes_wrong_costs_nobody_else_theirs() -> None:
+async def test_a_turn_that_goes_wrong_costs_no_other_turn() -> None:
     loop, told = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
     queue, log = Turns(loop), []
@@ -64,7 +64,7 @@ async def test_one_whose_turn_goes_wrong_costs_nobody_else_theirs() -> None:
     assert told == ["nobody has handled this"] * 2
 
 
-async def test_one_that_comes_when_nobody_waits_is_served_too() -> None:
+async def test_a_mover_that_comes_when_none_waits_is_served() -> None:
     queue, log = Turns(asyncio.get_running_loop()), []
     for count in (1, 2):
         queue.add(Moving("a", queue, log, 1))

@@ -60,9 +60,7 @@ async def test_credentials_that_open_nothing_are_asked_about_once_in_a_while(
 
 
 @remembering(seconds=1000.0, keys_max=2)
-async def test_what_is_remembered_of_wrong_credentials_is_bounded(
-    meter: Meter, reads: list[int]
-) -> None:
+async def test_remembered_wrong_credentials_are_bounded(meter: Meter, reads: list[int]) -> None:
     one, two, three = (new_credentials() for _ in range(3))
     for each in (one, two, three, three, two, one):  # the third drives the first out
         assert await shown(meter, each.username, "secret", HERE) is Refusal.WRONG
@@ -70,9 +68,7 @@ async def test_what_is_remembered_of_wrong_credentials_is_bounded(
 
 
 @remembering(seconds=0.0, keys_max=2)
-async def test_what_is_remembered_of_wrong_credentials_is_forgotten(
-    meter: Meter, reads: list[int]
-) -> None:
+async def test_remembered_wrong_credentials_are_forgotten(meter: Meter, reads: list[int]) -> None:
     for _ in range(2):
         assert await shown(meter, new_credentials().username, "secret", HERE) is Refusal.WRONG
     other = new_credentials()
@@ -81,7 +77,7 @@ async def test_what_is_remembered_of_wrong_credentials_is_forgotten(
     assert len(reads) == 4
 
 
-async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_alone(
+async def test_a_network_that_floods_with_made_up_credentials_holds_up_only_itself(
     meter: Meter, market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bought = await market.bandwidth.buy(
@@ -107,7 +103,7 @@ async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_al
     assert outcomes.count(Refusal.WRONG) == LOOKUPS_MAX // 2
 
 
-async def test_a_known_session_is_decided_at_once_and_nobody_is_called_later(
+async def test_a_known_session_is_decided_at_once_without_a_later_call(
     meter: Meter, market: Market
 ) -> None:
     bought = await market.bandwidth.buy(
@@ -124,7 +120,7 @@ async def test_a_known_session_is_decided_at_once_and_nobody_is_called_later(
     assert later == [session]
 
 
-async def test_a_session_has_so_many_connections_and_no_more(meter: Meter, market: Market) -> None:
+async def test_the_connections_of_a_session_are_bounded(meter: Meter, market: Market) -> None:
     [session] = await bought_and_used(market, meter, 1)
     meter.connections_per_session = 0
     sold = meter.sessions.of_username(session.username)

@@ -68,7 +68,7 @@ def test_a_session_that_is_forgotten_leaves_the_next_one_its_addresses(asked: As
     sessions.drop(second)
 
 
-async def test_what_is_forgotten_is_asked_for_again(asked: Asked) -> None:
+async def test_a_forgotten_address_is_asked_for_again(asked: Asked) -> None:
     sessions, outcomes = Sessions(), []
     allowlist = Allowlist(sessions, asked)
     sessions.drop(known(sessions, HERE, THERE))
@@ -100,7 +100,7 @@ async def test_an_address_that_was_proved_elsewhere_is_asked_for_once() -> None:
     assert questions == [THERE] * 2
 
 
-async def test_many_who_ask_the_same_are_one_question(asked: Asked) -> None:
+async def test_many_clients_with_the_same_question_are_one_question(asked: Asked) -> None:
     allowlist, outcomes = Allowlist(Sessions(), asked), []
     for _ in range(100):
         ask(allowlist, HERE, outcomes)
@@ -111,7 +111,7 @@ async def test_many_who_ask_the_same_are_one_question(asked: Asked) -> None:
     assert outcomes == [Refusal.WRONG] * 100
 
 
-async def test_no_more_is_asked_at_once_than_there_is_room_for(asked: Asked) -> None:
+async def test_no_more_queries_are_open_than_there_is_room_for(asked: Asked) -> None:
     allowlist, outcomes = Allowlist(Sessions(), asked), []
     for each in range(LOOKUPS_MAX):
         ask(allowlist, (0, str(each)), outcomes)

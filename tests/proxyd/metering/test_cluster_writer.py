@@ -238,7 +238,7 @@ async def leased(market: Market, session: LiveSession) -> int:
 
 
 @timed(flush_seconds=0.0, idle_seconds=0.0)
-async def test_what_nobody_uses_is_returned_and_a_session_at_rest_is_looked_at_no_more(
+async def test_unused_bytes_are_returned_and_a_session_at_rest_is_left_alone(
     market: Market, node: Node
 ) -> None:
     [session] = await bought_and_used(market, node.meter, 1)
@@ -258,7 +258,7 @@ async def test_what_nobody_uses_is_returned_and_a_session_at_rest_is_looked_at_n
 
 
 @timed(flush_seconds=0.0, idle_seconds=0.0)
-async def test_a_session_whose_cut_is_taken_back_returns_what_nobody_uses(
+async def test_a_session_whose_cut_is_taken_back_returns_its_unused_bytes(
     market: Market, node: Node
 ) -> None:
     [session] = await bought_and_used(market, node.meter, 1)
@@ -275,7 +275,7 @@ async def test_a_session_whose_cut_is_taken_back_returns_what_nobody_uses(
     assert await written(market, session) == 1
 
 
-async def test_a_lease_that_another_program_reduced_cuts_its_session_alone(
+async def test_a_lease_that_another_program_reduced_cuts_only_its_session(
     market: Market, node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = await bought_and_used(market, node.meter, 2)
@@ -296,7 +296,7 @@ async def test_a_lease_that_another_program_reduced_cuts_its_session_alone(
     assert second.status is SessionStatus.ACTIVE
 
 
-def test_a_cut_session_is_refused_for_longer_than_whoever_ends_it_waits() -> None:
+def test_a_cut_session_is_refused_for_longer_than_its_end_waits() -> None:
     """Or a client that is let in again pays for bytes that it got after the end."""
     assert USUAL.cut_seconds > RECALL_SECONDS
 

@@ -163,7 +163,7 @@ def test_there_is_one_share_of_each_exit() -> None:
     assert session.usage == Usage("session", "lease", 0), "nothing was used of them"
 
 
-def test_what_left_directly_belongs_to_no_exit() -> None:
+def test_bytes_that_left_directly_belong_to_no_exit() -> None:
     session, _ = session_of(100)
     use(session, 10)
     session.take(20, None)
@@ -171,7 +171,7 @@ def test_what_left_directly_belongs_to_no_exit() -> None:
     assert session.certain_usage() == Usage("session", "lease", 30, (("device", 20),))
 
 
-def test_a_count_in_all_survives_a_report_and_only_what_changed_is_told_again() -> None:
+def test_a_total_count_survives_a_report_and_only_changes_are_reported_again() -> None:
     session, _ = session_of(1000)
     shares = [session.share_of(name) for name in ("one", "two")]
     for share in shares:
@@ -185,7 +185,7 @@ def test_a_count_in_all_survives_a_report_and_only_what_changed_is_told_again() 
     assert session.certain_usage().exits == (("two", 15),), "nobody said that it was written"
 
 
-def test_what_waits_in_a_sink_of_one_exit_is_uncertain_of_that_one_alone() -> None:
+def test_waiting_bytes_in_a_sink_of_one_exit_are_uncertain_only_for_it() -> None:
     session, _ = session_of(1000)
     one, two, sink = session.share_of("one"), session.share_of("two"), Stalled()
     session.take(40, None)
@@ -219,7 +219,7 @@ def test_a_refund_counts_at_the_exit_when_it_counts_at_the_session(
     assert (share.used, session.used) == (used, used)
 
 
-def test_the_last_byte_is_the_exits_when_the_session_hears_of_it() -> None:
+def test_the_last_byte_is_the_exits_when_the_session_counts_it() -> None:
     seen: list[tuple[int, int]] = []
     _, grant = session_of(30)
     session = LiveSession(grant, lambda each: seen.append((each.used, share.used)))

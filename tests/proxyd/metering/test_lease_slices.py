@@ -73,7 +73,7 @@ def test_it_hands_out_nothing_when_its_time_is_over(node: Node) -> None:
     assert node.session.allowance(None) == 0
 
 
-def test_who_waits_at_a_fence_goes_on_when_it_is_down(node: Node) -> None:
+def test_a_transfer_that_waits_at_a_fence_goes_on_when_it_is_down(node: Node) -> None:
     woken: list[int] = []
     node.session.wait(lambda: woken.append(1))
     node.session.wake()
@@ -81,7 +81,7 @@ def test_who_waits_at_a_fence_goes_on_when_it_is_down(node: Node) -> None:
     assert woken == [1]
 
 
-def test_who_waits_for_bytes_asks_and_goes_on_with_the_answer(node: Node) -> None:
+def test_a_transfer_that_waits_for_bytes_asks_and_goes_on_with_the_answer(node: Node) -> None:
     session = node.session
     use(session, GRANTED)
     assert node.asked == [node.slice]  # at the last byte: perhaps it was the session's last
@@ -126,6 +126,6 @@ def test_an_answer_that_was_lost_is_made_up_for_by_the_next(node: Node) -> None:
     assert (session.granted, session.available) == (GRANTED, GRANTED - 100)
 
 
-def test_less_than_what_is_counted_on_is_never_granted(node: Node) -> None:
+def test_a_grant_below_the_counted_bytes_is_never_accepted(node: Node) -> None:
     with pytest.raises(AssertionError):
         node.session.regrant(GRANTED - 1)

@@ -10,7 +10,7 @@ from storage.bandwidth.sessions import find
 from storage.engines.errors import UnavailableError
 
 
-async def test_the_meter_gives_back_what_it_is_not_sure_to_have(
+async def test_the_meter_gives_back_bytes_that_it_is_not_sure_to_have(
     market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = await market.person("10")

@@ -56,7 +56,7 @@ def paced(timers: Timers, rate: int) -> Pace:
     return Pace(timers, rate)  # type: ignore[arg-type]
 
 
-def test_what_was_taken_in_advance_is_earned_before_anything_else(timers: Timers) -> None:
+def test_bytes_taken_in_advance_are_earned_before_any_others(timers: Timers) -> None:
     pace = paced(timers, 1000)
     assert 0 < pace.allowance("datagrams") < 1200
     pace.spend("datagrams", 1200)
@@ -78,7 +78,7 @@ def test_no_more_than_the_rate_is_taken_and_hardly_less(timers: Timers, rate: in
     assert rate * (20 - 2 * ROUND_SECONDS) - 1 <= taker.taken <= most + 1
 
 
-def test_all_who_want_more_get_the_same(timers: Timers) -> None:
+def test_all_takers_that_want_more_get_the_same(timers: Timers) -> None:
     pace = paced(timers, 1_000_000)
     takers = [Taker(pace) for _ in range(7)]
     for taker in takers:
@@ -89,7 +89,7 @@ def test_all_who_want_more_get_the_same(timers: Timers) -> None:
     assert max(shares) - min(shares) <= 0.02 * max(shares)
 
 
-def test_what_one_leaves_the_others_get(timers: Timers) -> None:
+def test_bytes_that_one_taker_leaves_go_to_the_others(timers: Timers) -> None:
     pace = paced(timers, 1_000_000)
     modest, greedy = Taker(pace, most=100), Taker(pace)
     for taker in (modest, greedy):
@@ -99,7 +99,7 @@ def test_what_one_leaves_the_others_get(timers: Timers) -> None:
     assert modest.taken + greedy.taken >= 9_800_000
 
 
-def test_whoever_stops_waiting_is_not_called(timers: Timers) -> None:
+def test_a_taker_that_stops_waiting_is_not_called(timers: Timers) -> None:
     pace = paced(timers, 1000)
     taker = Taker(pace)
     taker.go()
@@ -137,7 +137,7 @@ def test_another_speed_holds_from_the_next_round_on(timers: Timers) -> None:
     assert taker.taken - before > 1_000 * 10.0
 
 
-def test_no_speed_is_no_limit_also_for_those_who_wait(timers: Timers) -> None:
+def test_no_speed_is_no_limit_also_for_waiting_takers(timers: Timers) -> None:
     pace = paced(timers, 1)
     taker = Taker(pace, most=5_000)
     taker.go()

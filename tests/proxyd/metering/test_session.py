@@ -35,7 +35,7 @@ def test_each_move_of_a_byte_keeps_the_invariants() -> None:
         (SessionStatus.ENDED, (70, 30)),
     ],
 )
-def test_what_is_refunded_is_handed_out_again_only_while_the_session_is_active(
+def test_refunded_bytes_are_handed_out_again_only_while_the_session_is_active(
     status: SessionStatus, left: tuple[int, int]
 ) -> None:
     session, _ = session_of(100)

@@ -32,7 +32,7 @@ async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_l
     await meter.stop()
 
 
-async def test_a_session_that_could_not_be_ended_before_it_was_known_is_never_forgotten_in_use(
+async def test_an_unknown_session_that_could_not_be_ended_is_never_forgotten_in_use(
     market: Market,
 ) -> None:
     """No report counted its bytes then, and an end cut no connection."""
@@ -54,7 +54,7 @@ async def test_a_session_that_could_not_be_ended_before_it_was_known_is_never_fo
     await meter.stop()
 
 
-async def test_a_session_that_is_leased_is_not_forgotten_whatever_was_noted_of_it() -> None:
+async def test_a_leased_session_is_not_forgotten_in_spite_of_notes_about_it() -> None:
     sessions = Sessions(bounds=FORGETFUL)
     session = known(sessions)
     sessions.forget_later(session.id)
@@ -62,7 +62,7 @@ async def test_a_session_that_is_leased_is_not_forgotten_whatever_was_noted_of_i
     assert sessions.get(session.id) is session
 
 
-async def test_refusals_of_sessions_that_nobody_comes_for_are_bounded() -> None:
+async def test_refusals_of_sessions_without_clients_are_bounded() -> None:
     sessions = Sessions(bounds=MemoryBounds(unseen_most=2))
     until = asyncio.get_running_loop().time() + 100
     for session_id in ("first", "second", "third"):
@@ -116,7 +116,7 @@ async def test_an_exhausted_session_is_not_made_usable_by_a_cut_that_is_taken_ba
     assert session.status is SessionStatus.EXHAUSTED
 
 
-async def test_what_is_over_is_forgotten_after_a_while_unless_it_is_to_be_kept() -> None:
+async def test_an_ended_session_is_forgotten_after_a_while_unless_it_is_to_be_kept() -> None:
     forgotten: list[str] = []
     sessions = Sessions(forgotten.append, FORGETFUL)
     session = known(sessions)

@@ -73,7 +73,7 @@ async def test_counts_wait_for_a_store_that_is_away(
     assert await written(market) == Sum(1, 1_000_000, 1, {"timed_out": 3})
 
 
-def test_what_is_not_written_is_bounded() -> None:
+def test_unwritten_tallies_are_bounded() -> None:
     tallies = Tallies(TallyBounds(sessions_max=3, reported_max_sessions=2))
     for number in range(5):
         tallies.begin(str(number))

@@ -45,7 +45,7 @@ async def test_a_flush_looks_at_the_sessions_that_moved_and_at_no_other(
     await meter.stop()
 
 
-async def test_what_is_uncertain_is_written_down_once_it_is_certain(
+async def test_uncertain_bytes_are_written_down_once_they_are_certain(
     market: Market, meter: Meter
 ) -> None:
     [session] = await bought_and_used(market, meter, 1)
@@ -60,7 +60,7 @@ async def test_what_is_uncertain_is_written_down_once_it_is_certain(
     assert await written(market, session) == 11
 
 
-async def test_what_a_session_used_is_written_down_after_a_cut_that_is_taken_back(
+async def test_the_bytes_of_a_session_are_written_down_after_a_cut_that_is_taken_back(
     market: Market, meter: Meter
 ) -> None:
     [session] = await bought_and_used(market, meter, 1)
@@ -164,7 +164,7 @@ async def test_exits_are_reported_with_the_session_when_theirs_is_certain(
 
 
 @pytest.mark.parametrize("among_nodes", [False, True])
-async def test_what_was_not_written_down_is_reported_again(
+async def test_unwritten_counts_are_reported_again(
     market: Market,
     meter: Meter,
     reports: Reports,
@@ -205,7 +205,7 @@ async def test_a_session_that_is_used_up_is_settled_with_its_exits(
 
 
 @pytest.mark.parametrize("among_nodes", [False, True])
-async def test_a_cut_tells_of_the_exits_what_it_tells_of_the_session(
+async def test_a_cut_reports_the_same_bytes_of_the_exits_and_the_session(
     market: Market, meter: Meter, among_nodes: bool, one: str
 ) -> None:
     meter = (await node_of(market, bounds=AT_ONCE)).meter if among_nodes else meter
@@ -216,7 +216,7 @@ async def test_a_cut_tells_of_the_exits_what_it_tells_of_the_session(
     await meter.stop()
 
 
-async def test_what_a_node_is_called_back_for_is_released_with_its_exits(
+async def test_a_session_that_a_node_is_called_back_for_is_released_with_its_exits(
     market: Market, reports: Reports, one: str
 ) -> None:
     node = await node_of(market)

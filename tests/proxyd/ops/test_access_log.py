@@ -84,7 +84,7 @@ async def test_each_proxied_connection_is_recorded(tmp_path: Path) -> None:
         ("network", "fe80::1%lo", "fe80::/48"),
     ],
 )
-def test_a_client_is_told_as_configured(
+def test_a_client_is_recorded_as_configured(
     tmp_path: Path, client: str, address: str, told: str | None
 ) -> None:
     log = opened(tmp_path, [NOON], client=client)
@@ -95,7 +95,7 @@ def test_a_client_is_told_as_configured(
     assert (address in json.dumps(found)) is (client == "full")
 
 
-def test_a_record_tells_when_the_client_had_connected(tmp_path: Path) -> None:
+def test_a_record_has_the_time_of_the_clients_connection(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON])
     log.put(ONE._replace(seconds=3_600.25))
     log.put(ONE._replace(seconds=0.003))
@@ -109,7 +109,9 @@ def test_a_record_tells_when_the_client_had_connected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "keys"), [("host", {"host"}), ("hash", {"host_hash"}), ("none", set())]
 )
-def test_a_target_is_told_hashed_or_left_out(tmp_path: Path, target: str, keys: set[str]) -> None:
+def test_a_target_is_recorded_hashed_or_left_out(
+    tmp_path: Path, target: str, keys: set[str]
+) -> None:
     log = opened(tmp_path, [NOON], target=target)
     log.put(ONE)
     log.close()
@@ -144,7 +146,7 @@ def test_a_day_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
     assert log.written == 4
 
 
-def test_old_files_go_when_nobody_comes(tmp_path: Path) -> None:
+def test_old_files_go_while_no_connection_comes(tmp_path: Path) -> None:
     now = [NOON]
     log = opened(tmp_path, now, idle_seconds=0.01)
     log.put(ONE)
@@ -180,13 +182,13 @@ def test_a_disk_that_does_not_follow_costs_records_and_nothing_else(tmp_path: Pa
     assert log.written == 4
 
 
-def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotRecordError, match=r"the access log in .*: "):
         opened(tmp_path / "file", [NOON])
 
 
-def test_what_several_processes_write_to_one_file_is_whole_lines(tmp_path: Path) -> None:
+def test_lines_of_several_processes_in_one_file_are_whole(tmp_path: Path) -> None:
     logs = [opened(tmp_path, [NOON], process=number) for number in range(4)]
     long = ONE._replace(host="long." * 40 + "example.com")
     for number in range(2_000):

@@ -64,7 +64,7 @@ def test_sockets_are_taken_by_name_and_not_handed_on() -> None:
         ("api:proxy", "socket activation: 'proxy' is not a listening TCP socket"),
     ],
 )
-def test_what_cannot_be_served_on_is_told(names: str, words: str) -> None:
+def test_a_socket_that_cannot_be_served_on_is_named(names: str, words: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as api, socket.socket() as other:
         if names != "api:proxy":
             other.bind(("127.0.0.1", 0))
@@ -74,7 +74,7 @@ def test_what_cannot_be_served_on_is_told(names: str, words: str) -> None:
     assert done.stderr.splitlines()[-1].endswith(f"CannotListenError: {words}")
 
 
-def test_a_descriptor_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_descriptor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activation, "FIRST_DESCRIPTOR", 1_000_000)
     environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "api"}
     with pytest.raises(CannotListenError, match="'api': Bad file descriptor"):

@@ -13,7 +13,7 @@ MORE_THAN_CORES = {"PROXYD_PROXY__PROCESSES": str(len(os.sched_getaffinity(0)) +
 
 
 @pytest.mark.parametrize("variables", [EVERY_ADDRESS, EVERY_ADDRESS | MORE_THAN_CORES])
-def test_a_start_warns_of_what_config_check_names(
+def test_a_start_logs_the_warnings_of_config_check(
     tmp_path: Path, variables: Mapping[str, str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"

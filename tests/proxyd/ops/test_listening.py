@@ -176,7 +176,7 @@ def test_an_address_is_written_as_in_a_url(host: str, port: int, words: str) -> 
         ),
     ],
 )
-def test_a_port_in_use_is_told_with_the_setting_that_changes_it(
+def test_a_port_in_use_is_reported_with_the_setting_that_changes_it(
     purpose: str, variable: str, setting: str
 ) -> None:
     with listen("127.0.0.1", 0, "API") as sock, pytest.raises(CannotListenError) as caught:
@@ -235,7 +235,7 @@ def accept_all(sock: socket.socket) -> int:
         number += 1
 
 
-def test_what_the_service_manager_holds_is_shared_by_the_processes() -> None:
+def test_sockets_of_the_service_manager_are_shared_by_the_processes() -> None:
     with ExitStack() as opened:
         api, proxy, own = (opened.enter_context(listen("127.0.0.1", 0, "proxy")) for _ in range(3))
         first = Listeners(api, proxy, (own,), None, frozenset([api, proxy]))
@@ -292,14 +292,14 @@ def test_a_missing_key_is_named(tmp_path: Path, certificate: str) -> None:
         tls_context(certificate, str(tmp_path / "missing.key"))
 
 
-def test_a_key_of_another_certificate_is_told(tmp_path: Path, certificate: str) -> None:
+def test_a_key_of_another_certificate_is_reported(tmp_path: Path, certificate: str) -> None:
     other = tmp_path / "other.pem"
     other.write_text(ANOTHER_KEY)
     with pytest.raises(CannotListenError, match=r"cannot use the certificate .*mismatch"):
         tls_context(certificate, str(other))
 
 
-def test_what_is_no_certificate_is_told(tmp_path: Path, key: str) -> None:
+def test_a_file_that_is_no_certificate_is_named(tmp_path: Path, key: str) -> None:
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
     with pytest.raises(
@@ -308,7 +308,7 @@ def test_what_is_no_certificate_is_told(tmp_path: Path, key: str) -> None:
         tls_context(str(nonsense), key)
 
 
-def test_exits_speak_tls_1_3_alone(certificate: str, key: str) -> None:
+def test_exits_speak_only_tls_1_3(certificate: str, key: str) -> None:
     context = exits_context(certificate, key)
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3
     with pytest.raises(CannotListenError, match="cannot read"):

@@ -136,14 +136,14 @@ def test_lines_from_the_level_up_are_written(
     assert written.out == ""
 
 
-def test_json_is_written_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_written_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_to_stderr("info", "json"):
         logging.getLogger("somewhere").info("hello")
     fields = json.loads(capsys.readouterr().err)
     assert (fields["logger"], fields["message"]) == ("somewhere", "hello")
 
 
-def test_the_journal_is_told_the_priority_of_each_line(
+def test_the_journal_gets_the_priority_of_each_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = os.fstat(2)
@@ -160,7 +160,7 @@ def test_the_journal_is_told_the_priority_of_each_line(
     assert all(line.startswith("<6>") for line in lines[5:])
 
 
-def test_what_goes_elsewhere_than_to_the_journal_has_no_priority(
+def test_logs_elsewhere_than_in_the_journal_have_no_priority(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when systemd starts a shell that sends the daemon's lines to a file."""
@@ -195,7 +195,7 @@ def test_noisy_loggers_are_no_louder_than_the_others(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_what_a_terminal_would_obey_is_written_out() -> None:
+def test_characters_that_a_terminal_would_obey_are_written_out() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "a\x1b[2Jb\u2028c\x85d é", (), None)
     line = TextFormatter().format(record)
     assert line.endswith("x: a\\x1b[2Jb\\u2028c\\x85d é")

@@ -25,6 +25,6 @@ CERTIFIED = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
         ({"trusted_proxies": ["0.0.0.0/0", "::/0"]}, ["api.trusted_proxies"] * 2),
     ],
 )
-def test_what_is_open_is_named(api: dict[str, Any], names: list[str]) -> None:
+def test_open_parts_are_named(api: dict[str, Any], names: list[str]) -> None:
     settings = msgspec.convert({"api": api}, Settings)
     assert [line.partition(" ")[0] for line in open_settings(settings)] == names

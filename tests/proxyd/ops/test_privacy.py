@@ -50,7 +50,9 @@ def put(path: Path, mode: int) -> Path:
         (0o602, Readers.EVERYBODY),
     ],
 )
-def test_the_mode_says_who_may_read_or_change(folder: Path, mode: int, who: Readers) -> None:
+def test_the_mode_decides_the_users_that_may_read_or_change(
+    folder: Path, mode: int, who: Readers
+) -> None:
     assert readers(put(folder / "file", mode)) is who
 
 
@@ -58,7 +60,7 @@ def test_the_mode_says_who_may_read_or_change(folder: Path, mode: int, who: Read
     ("above", "who"),
     [(0o700, Readers.NOBODY), (0o750, Readers.GROUP), (0o751, Readers.EVERYBODY)],
 )
-def test_a_folder_keeps_out_whoever_may_not_enter_it(
+def test_a_folder_keeps_out_users_that_may_not_enter_it(
     folder: Path, above: int, who: Readers
 ) -> None:
     (folder / "above" / "between").mkdir(parents=True)
@@ -66,13 +68,13 @@ def test_a_folder_keeps_out_whoever_may_not_enter_it(
     assert readers(put(folder / "above" / "between" / "file", 0o644)) is who
 
 
-def test_what_a_link_leads_to_counts(folder: Path, tmp_path: Path) -> None:
+def test_the_target_of_a_link_counts(folder: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(put(folder / "file", 0o644))
     assert readers(link) is Readers.EVERYBODY
 
 
-def test_a_key_that_everybody_may_read_is_refused(folder: Path, settings: Settings) -> None:
+def test_a_key_that_every_user_may_read_is_refused(folder: Path, settings: Settings) -> None:
     path = put(folder / "signing.key", 0o644)
     with pytest.raises(SigningKeyError, match=r"every user of this machine.*chmod go-rwx"):
         signing_key(settings)
@@ -81,7 +83,7 @@ def test_a_key_that_everybody_may_read_is_refused(folder: Path, settings: Settin
     assert exposed_files(settings) == []
 
 
-def test_a_key_that_a_group_may_read_is_used_and_told(folder: Path, settings: Settings) -> None:
+def test_a_key_that_a_group_may_read_is_used_and_reported(folder: Path, settings: Settings) -> None:
     path = put(folder / "signing.key", 0o640)
     assert signing_key(settings) == KEY.encode()
     assert exposed_files(settings) == [
@@ -112,7 +114,7 @@ def test_a_database_on_a_server_has_no_file() -> None:
     )
 
 
-def test_a_start_warns_of_what_others_may_read_and_goes_on(folder: Path) -> None:
+def test_a_start_warns_of_files_that_others_may_read_and_goes_on(folder: Path) -> None:
     url, database = f"sqlite:///{folder}/proxyd.db", folder / "proxyd.db"
     process.funded(url)
     database.chmod(0o644)

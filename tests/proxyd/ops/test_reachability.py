@@ -31,18 +31,18 @@ def told(settings: ProxySettings, *hosts: str, name: str = "proxy") -> list[str]
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1"])
-def test_a_socket_for_everybody_is_not_told_as_loopback(bound: str, host: str) -> None:
+def test_a_socket_for_all_addresses_is_not_reported_as_loopback(bound: str, host: str) -> None:
     (problem,) = told(ProxySettings(host=host), bound)
     assert problem.startswith("proxy.public_host: must name the host that buyers dial")
     assert f"holds the proxy's socket on {bound}, and the API gives them {host}" in problem
 
 
 @pytest.mark.parametrize("public", ["proxy.example.com", "192.0.2.1", "127.0.0.1"])
-def test_what_is_said_outright_is_told(public: str) -> None:
+def test_an_explicit_public_host_causes_no_problem(public: str) -> None:
     assert told(ProxySettings(public_host=public), "0.0.0.0") == []
 
 
-def test_an_address_that_is_not_loopback_is_told() -> None:
+def test_an_address_that_is_not_loopback_is_reported() -> None:
     assert told(ProxySettings(host="192.0.2.1"), "0.0.0.0") == []
 
 
@@ -51,7 +51,7 @@ def test_a_socket_on_loopback_is_a_developers(bound: str) -> None:
     assert told(ProxySettings(), bound) == []
 
 
-def test_one_of_several_is_enough_and_told_once() -> None:
+def test_one_of_several_is_enough_and_reported_once() -> None:
     assert len(told(ProxySettings(), "127.0.0.1", "0.0.0.0", "0.0.0.0", name="passwordless")) == 1
 
 
@@ -59,7 +59,7 @@ def test_the_apis_socket_is_no_proxys() -> None:
     assert told(ProxySettings(), "0.0.0.0", name="api") == []
 
 
-def test_without_such_a_socket_loopback_is_meant() -> None:
+def test_without_such_a_socket_loopback_is_no_problem() -> None:
     assert list(reachability.problems(Settings(), {})) == []
 
 
@@ -84,7 +84,7 @@ def of_unit(folder: Path, text: str, *edits: str) -> list[str]:
         "ListenStream=127.0.0.1:1080\nListenStream=0.0.0.0:1080",
     ],
 )
-def test_a_unit_for_everybody_is_read(tmp_path: Path, line: str) -> None:
+def test_a_unit_for_all_addresses_is_read(tmp_path: Path, line: str) -> None:
     assert len(of_unit(tmp_path, f"[Unit]\nDescription=x\n[Socket]\n{line}\n")) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_unit_for_this_machine_is_read(tmp_path: Path, line: str) -> None:
     assert of_unit(tmp_path, f"[Socket]\n{line}\n") == []
 
 
-def test_what_was_edited_counts(tmp_path: Path) -> None:
+def test_an_edit_of_the_unit_counts(tmp_path: Path) -> None:
     edit = "[Socket]\nListenStream=\nListenStream={}:443\n"
     assert of_unit(tmp_path, UNIT.read_text(), edit.format("127.0.0.1")) == []
     again = of_unit(tmp_path, UNIT.read_text(), edit.format("127.0.0.1"), edit.format("0.0.0.0"))
@@ -131,7 +131,7 @@ def check(folder: Path, *arguments: str, **settings: str) -> subprocess.Complete
         )
 
 
-def test_config_check_sees_what_is_passed_to_it_and_the_unit_that_is_named(tmp_path: Path) -> None:
+def test_config_check_sees_its_sockets_and_the_given_unit(tmp_path: Path) -> None:
     dialled_by_name = {"PROXYD_PROXY__PUBLIC_HOST": "proxy.example.com"}
     for arguments, held in (([], {"PROXY_IS_HELD": "1"}), (["--unit", str(UNIT)], {})):
         refused = check(tmp_path, *arguments, **held)

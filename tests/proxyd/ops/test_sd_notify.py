@@ -24,7 +24,7 @@ def told(sock: socket.socket) -> list[str]:
     return sock.recv(4096).decode().split("\n")
 
 
-def test_each_state_is_told(manager: socket.socket) -> None:
+def test_each_state_is_notified(manager: socket.socket) -> None:
     service = service_manager({"NOTIFY_SOCKET": manager.getsockname()})
     service.ready("serving")
     assert told(manager) == ["READY=1", "STATUS=serving"]
@@ -79,5 +79,5 @@ async def test_the_watchdog_is_fed_again_and_again(manager: socket.socket) -> No
     "environment",
     [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "30000", "WATCHDOG_PID": "1"}],
 )
-async def test_nobody_is_fed_who_does_not_watch(environment: dict[str, str]) -> None:
+async def test_a_service_without_a_watchdog_is_not_fed(environment: dict[str, str]) -> None:
     await service_manager(environment).feed()

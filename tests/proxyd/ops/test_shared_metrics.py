@@ -73,7 +73,7 @@ def test_counters_and_gauges_are_added_up_and_a_start_is_the_first(
     }
 
 
-def test_what_the_dead_have_counted_stays_and_what_they_had_open_does_not(
+def test_counts_of_the_dead_stay_and_their_open_connections_do_not(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = process(role, 0, 10, Counts({"wrong": 1}, 2, 500.0), monkeypatch)
@@ -91,7 +91,7 @@ def test_what_the_dead_have_counted_stays_and_what_they_had_open_does_not(
     assert successor["proxyd_clients"] == 3
 
 
-def test_metrics_that_are_too_large_are_told_once(
+def test_metrics_that_are_too_large_are_logged_once(
     role: Role, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counts = Counts({"x" * METRICS_MAX_BYTES: 1}, 1, 1.0)

@@ -28,7 +28,7 @@ def test_one_that_is_too_large_leaves_the_old_one() -> None:
     assert record.read() == b"old"
 
 
-def test_what_a_forked_process_writes_is_read_here() -> None:
+def test_bytes_that_a_forked_process_writes_are_read_here() -> None:
     record = SharedRecord(16)
     pid = os.fork()
     if pid == 0:

@@ -65,7 +65,7 @@ def test_two_installations_have_two_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_only_the_owner_reads_what_was_made(tmp_path: Path, umask: int) -> None:
+def test_only_the_owner_reads_the_made_key(tmp_path: Path, umask: int) -> None:
     folder = tmp_path / "var"
     before = os.umask(umask)
     try:
@@ -105,20 +105,20 @@ def test_a_key_that_is_too_short_is_refused_by_its_file(tmp_path: Path, content:
     assert path.read_bytes() == content
 
 
-def test_a_folder_in_the_place_of_the_key_is_told(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_the_key_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SigningKeyError) as caught:
         signing_key(settings_with_file(tmp_path))
     assert str(caught.value) == f"the signing key {tmp_path}: Is a directory"
 
 
-def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "key"
     with pytest.raises(SigningKeyError, match=f"the signing key {path}: ."):
         signing_key(settings_with_file(path))
 
 
-def test_whoever_comes_second_takes_the_key_of_the_first(
+def test_the_second_process_takes_the_key_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "key"

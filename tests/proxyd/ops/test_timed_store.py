@@ -19,7 +19,7 @@ def count(latency: Latency) -> int:
     return sum(latency.counts)
 
 
-async def test_each_read_and_write_is_counted_once_and_returns_what_the_store_does(
+async def test_each_read_and_write_is_counted_once_and_returns_the_stores_result(
     store: Store,
 ) -> None:
     timed = TimedStore(store)
@@ -31,7 +31,7 @@ async def test_each_read_and_write_is_counted_once_and_returns_what_the_store_do
     assert timed.version() == store.version()
 
 
-async def test_one_that_fails_is_counted_too(store: Store) -> None:
+async def test_a_failed_call_is_counted(store: Store) -> None:
     timed = TimedStore(store)
     for ask in (timed.read, timed.write):
         with pytest.raises(LookupError):
@@ -39,7 +39,7 @@ async def test_one_that_fails_is_counted_too(store: Store) -> None:
     assert (count(timed.reads), count(timed.writes)) == (1, 1)
 
 
-async def test_what_is_set_aside_is_counted_with_the_rest(store: Store) -> None:
+async def test_calls_that_are_set_aside_are_counted_with_the_rest(store: Store) -> None:
     timed = TimedStore(store)
     aside = timed.set_aside()
     assert await aside.read(number) == 7

@@ -53,7 +53,7 @@ async def failure(model: OpenAiModel, question: Question = QUESTION) -> ModelErr
     return caught.value
 
 
-async def test_a_question_is_asked_as_the_protocol_has_it(
+async def test_a_question_is_sent_in_the_form_of_the_protocol(
     upstream: Upstream, model: OpenAiModel
 ) -> None:
     assert await model.complete(QUESTION, 20) == ModelText("Hello from the model.", "small")
@@ -151,7 +151,7 @@ async def test_of_a_model_that_speaks_at_once_nothing_is_held_back(
     assert await pieces(model) == words
 
 
-async def test_of_thoughts_that_broke_off_nothing_is_said(
+async def test_thoughts_that_broke_off_are_not_returned(
     upstream: Upstream, model: OpenAiModel
 ) -> None:
     upstream.will(stand_in.breaks_off("I wonder ", "whether"))
@@ -220,14 +220,16 @@ async def test_a_server_that_refuses_schemas_is_told_from_one_that_refuses_all(
 
 
 @pytest.mark.parametrize("stream_max_bytes", [100_000])
-async def test_an_answer_that_is_too_large_is_none(upstream: Upstream, model: OpenAiModel) -> None:
+async def test_an_answer_that_is_too_large_is_refused(
+    upstream: Upstream, model: OpenAiModel
+) -> None:
     upstream.will(stand_in.never_ends)
     assert "too large" in str(await failure(model))
     with pytest.raises(ModelError, match="too large"):
         await pieces(model)
 
 
-async def test_a_line_that_does_not_end_is_none(upstream: Upstream, model: OpenAiModel) -> None:
+async def test_a_line_that_does_not_end_is_refused(upstream: Upstream, model: OpenAiModel) -> None:
     async def behave(request: object, question: object) -> object:
         return await stand_in.streaming(request, "m", [], b"data: " + b" " * 1_000_000)  # type: ignore[arg-type]
 
@@ -277,7 +279,7 @@ async def test_a_server_that_is_not_there_is_named_without_secrets(upstream: Ups
         assert "sk-secret" not in str(error)
 
 
-async def test_a_stream_that_nobody_reads_on_lets_go_of_its_connection(
+async def test_an_unread_stream_lets_go_of_its_connection(
     upstream: Upstream, model: OpenAiModel
 ) -> None:
     upstream.will(stand_in.never_ends)
@@ -289,7 +291,7 @@ async def test_a_stream_that_nobody_reads_on_lets_go_of_its_connection(
             await asyncio.sleep(0.01)
 
 
-async def test_closing_what_was_never_opened_is_harmless() -> None:
+async def test_closing_an_unopened_stream_is_harmless() -> None:
     model = OpenAiModel("http://127.0.0.1:1/v1", "", max_tokens=1, connections=1)
     await model.close()
     await model.close()

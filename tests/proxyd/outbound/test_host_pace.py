@@ -14,7 +14,7 @@ def test_a_burst_goes_at_once_and_then_one_after_the_other() -> None:
     assert [pace.delay("u", "a.example") for _ in range(5)] == [0] * 5
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_remembered_hosts_are_bounded() -> None:
     now = 0.0
     pace = HostPace(per_second=10, burst=1, clock=lambda: now)
     for number in range(3 * host_pace.KNOWN_MAX):

@@ -170,7 +170,7 @@ async def test_a_server_that_wants_a_password_gets_it(post: Post) -> None:
         "eve@example.com\r\nBcc: all@example.com",
     ],
 )
-async def test_what_is_not_one_address_gets_no_email_and_harms_nobody(
+async def test_a_text_that_is_not_one_address_gets_no_email_and_harms_no_other(
     post: Post, to: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     mailbox = Mailbox()
@@ -182,7 +182,7 @@ async def test_what_is_not_one_address_gets_no_email_and_harms_nobody(
     assert "given up" in caplog.text
 
 
-async def test_an_address_beyond_ascii_is_tried_once_where_the_server_takes_none(
+async def test_an_address_beyond_ascii_is_tried_once_where_the_server_refuses_it(
     post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
     mailbox = Mailbox()
@@ -193,7 +193,7 @@ async def test_an_address_beyond_ascii_is_tried_once_where_the_server_takes_none
     assert "e-mail to é@example.com: given up" in caplog.text
 
 
-async def test_a_recipient_whom_the_server_does_not_know_is_tried_once(
+async def test_a_recipient_that_the_server_does_not_know_is_tried_once(
     post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
     mailbox = Mailbox(replies={"nobody@example.com": "550 5.1.1 no such user"})
@@ -239,7 +239,7 @@ async def test_an_email_is_tried_again_and_no_secret_is_logged(
     assert "secre" not in caplog.text
 
 
-async def test_an_email_is_given_up_when_nobody_wants_it_any_more(
+async def test_an_email_that_is_no_longer_wanted_is_given_up(
     post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
     mailbox = Mailbox(replies={"ada@example.com": "451 try again later"})
@@ -278,7 +278,7 @@ async def test_a_domain_whose_server_is_slow_leaves_room_for_others(post: Post) 
     assert len(mailbox.emails) == 41
 
 
-async def test_what_is_tried_again_leaves_room_for_what_was_not_tried_yet(post: Post) -> None:
+async def test_a_repeated_attempt_leaves_room_for_first_attempts(post: Post) -> None:
     addresses = [f"ada@{number}.example" for number in range(2 * SENDERS)]
     mailbox = Mailbox(replies=dict.fromkeys(addresses, "451 try again later"))
     async with smtp(mailbox) as port, post.sending(port):
@@ -332,7 +332,7 @@ async def test_a_mistake_in_a_library_costs_one_email_its_attempt(
 # --- a server that is away is no e-mail's fault --------------------------------------------------
 
 
-async def test_what_waits_for_a_server_that_is_away_is_sent_when_it_is_back(
+async def test_an_email_that_waits_for_a_server_is_sent_when_the_server_is_back(
     post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -435,7 +435,9 @@ async def test_a_cancellation_that_comes_with_the_answer_is_not_lost(
     assert mailbox.recipients == [["ada@example.com"], ["next@example.com"]]
 
 
-async def test_what_is_being_sent_when_a_daemon_stops_is_not_sent_twice(post: Post) -> None:
+async def test_an_email_that_is_being_sent_when_a_daemon_stops_is_not_sent_twice(
+    post: Post,
+) -> None:
     mailbox = Mailbox(is_late=True)
     async with smtp(mailbox) as port:
         running = asyncio.create_task(
@@ -451,7 +453,7 @@ async def test_what_is_being_sent_when_a_daemon_stops_is_not_sent_twice(post: Po
     assert await emails_waiting(post.store) == 0
 
 
-async def test_a_mailer_that_waits_for_a_silent_server_ends_all_the_same(post: Post) -> None:
+async def test_a_mailer_that_waits_for_a_silent_server_still_ends(post: Post) -> None:
     mailbox = Mailbox(slow=["slow.example"])
     async with smtp(mailbox) as port:
         async with post.sending(port):

@@ -139,7 +139,7 @@ async def test_a_large_file_is_sent_in_parts(
     assert (await fetched(blobs.address(begun.key, "x")))[0] in GONE
 
 
-async def test_what_is_too_short_or_missing_is_no_content(blobs: S3Blobs) -> None:
+async def test_a_short_or_missing_file_is_no_content(blobs: S3Blobs) -> None:
     upload = upload_of(b"content")
     with pytest.raises(MismatchError, match="0 of 7 bytes"):
         await blobs.finish(upload, [])
@@ -149,7 +149,7 @@ async def test_what_is_too_short_or_missing_is_no_content(blobs: S3Blobs) -> Non
     assert (await fetched(blobs.address(upload.key, "x")))[0] in GONE
 
 
-async def test_a_store_that_is_away_is_said_so_without_the_signature() -> None:
+async def test_a_store_that_is_away_is_reported_without_the_signature() -> None:
     with closed_port() as port:
         bucket = Bucket(f"http://127.0.0.1:{port}", "jobs", "us-east-1", "key", "secret")
         blobs = S3Blobs(Signer(bucket, clock.seconds))

@@ -135,7 +135,7 @@ async def post(url: str, **given: object) -> Outcome:
     return await sender_of(**given).post(attempt_at(url))  # type: ignore[arg-type]
 
 
-async def test_what_arrives_is_what_was_signed() -> None:
+async def test_the_arrived_bytes_are_the_signed_bytes() -> None:
     async with receiving() as receiver:
         outcome = await post(receiver.url)
     assert (outcome.status, outcome.error, outcome.answer) == (200, "", "thanks")
@@ -395,7 +395,7 @@ async def endpoint(market: Market, user_id: str, url: str) -> Secret:
     return await market.webhooks.create(user_id, url=url, types=["*"], description="")
 
 
-async def test_what_is_due_is_sent_and_written_down(market: Market) -> None:
+async def test_a_due_delivery_is_sent_and_written_down(market: Market) -> None:
     me = await market.person()
     sender = sender_of(market)
     async with receiving() as receiver:
@@ -417,7 +417,7 @@ async def test_what_is_due_is_sent_and_written_down(market: Market) -> None:
     assert (row.last_status, row.attempts) == (200, 1)
 
 
-async def test_an_endpoint_has_a_bound_and_others_are_told_meanwhile(market: Market) -> None:
+async def test_an_endpoint_has_a_bound_and_others_are_served_meanwhile(market: Market) -> None:
     me, other = await market.person(), await market.person()
     sender = sender_of(market)
     async with receiving(is_held=True) as slow, receiving() as quick:
@@ -439,7 +439,7 @@ async def test_an_endpoint_has_a_bound_and_others_are_told_meanwhile(market: Mar
         assert len(slow.requests) == ATTEMPTS_PER_ENDPOINT + 3
 
 
-async def test_what_waits_for_an_attempt_to_end_does_not_wait_for_the_next_look(
+async def test_a_delivery_that_waits_for_an_attempt_does_not_wait_for_the_next_look(
     market: Market,
 ) -> None:
     me = await market.person()
@@ -453,7 +453,7 @@ async def test_what_waits_for_an_attempt_to_end_does_not_wait_for_the_next_look(
     assert len(receiver.requests) == 5 * ATTEMPTS_PER_ENDPOINT
 
 
-async def test_an_attempt_that_ends_during_a_question_to_the_store_keeps_no_delivery_waiting(
+async def test_an_attempt_that_ends_during_a_query_keeps_no_delivery_waiting(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = await market.person()
@@ -496,7 +496,7 @@ async def test_one_user_s_events_reach_a_host_at_a_pace(market: Market) -> None:
         assert len(busy.requests) == 14
 
 
-async def test_an_endpoint_that_is_disabled_while_an_attempt_waits_is_told_nothing(
+async def test_an_endpoint_that_is_disabled_while_an_attempt_waits_gets_nothing(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = await market.person()
@@ -525,7 +525,9 @@ async def test_an_endpoint_that_is_disabled_while_an_attempt_waits_is_told_nothi
         assert await market.webhooks.due(but=(), limit=9) == []
 
 
-async def test_who_fills_the_window_of_what_is_due_hides_nobody(market: Market) -> None:
+async def test_an_endpoint_that_fills_the_window_of_due_deliveries_hides_no_other(
+    market: Market,
+) -> None:
     market.webhooks.bounds = QueueBounds(turns=10)
     me, other = await market.person(), await market.person()
     sender = sender_of(market, bounds=SendingBounds(attempts_max=8))
@@ -579,7 +581,7 @@ async def reached(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_is_cut_off_at_the_end_is_sent_again(market: Market) -> None:
+async def test_a_delivery_that_is_cut_off_at_the_end_is_sent_again(market: Market) -> None:
     me = await market.person()
     async with receiving(is_held=True) as receiver:
         made = await endpoint(market, me, receiver.url)

@@ -34,7 +34,7 @@ def locks(sock: socket.socket) -> int:
     return sock.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK)
 
 
-def test_what_is_short_is_fitted_and_what_is_long_is_given_back(
+def test_a_short_path_is_fitted_and_a_long_one_is_given_back(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     sock = pair[0]
@@ -62,7 +62,7 @@ def test_a_buffer_for_which_less_is_allowed_stays_with_the_kernel(
     assert locks(pair[0]) == SEND_LOCK
 
 
-def test_a_path_that_nobody_has_measured_is_left_alone() -> None:
+def test_an_unmeasured_path_is_left_alone() -> None:
     with socket.socket() as sock:
         assert not fit_to_path(sock, was_short=False)
         assert locks(sock) == 0

@@ -201,7 +201,7 @@ async def test_a_sink_that_stalls_stops_the_source_and_keeps_one_pipe() -> None:
         assert made.session.used == 30_000_000
 
 
-async def test_what_a_cut_leaves_in_a_pipe_goes_back() -> None:
+async def test_bytes_that_a_cut_leaves_in_a_pipe_go_back() -> None:
     async with scene() as made:
         made.start()
         sending = made.loop.create_task(made.loop.sock_sendall(made.target, pattern(30_000_000)))
@@ -241,7 +241,7 @@ async def test_early_bytes_wait_for_the_budget() -> None:
         assert made.exhausted
 
 
-async def test_what_follows_the_limit_is_dropped_and_free() -> None:
+async def test_bytes_behind_the_limit_are_dropped_and_free() -> None:
     async with scene() as made:
         made.start(b"head", limit=5)
         await made.loop.sock_sendall(made.client, b"body!more that is meant for somebody else")
@@ -298,7 +298,7 @@ def questions() -> Iterator[list[int]]:
         yield asked
 
 
-async def test_a_count_costs_a_question_for_each_way_that_moved_and_none_for_what_is_open() -> None:
+async def test_a_count_asks_once_for_each_way_that_moved_and_never_for_open_ones() -> None:
     raise_descriptors()
     async with scene() as made:
         pairs = [made.another(b"early") for _ in range(1000)]
@@ -317,7 +317,7 @@ async def test_a_count_costs_a_question_for_each_way_that_moved_and_none_for_wha
             assert asked == []
 
 
-async def test_what_is_certain_is_what_the_kernel_says_has_left_and_never_falls() -> None:
+async def test_certain_bytes_have_left_by_the_kernels_count_and_never_fall() -> None:
     async with scene() as made:
         made.start()
         chance = random.Random(7)
@@ -344,7 +344,7 @@ async def test_what_is_certain_is_what_the_kernel_says_has_left_and_never_falls(
         assert made.session.used > seen, "nothing had to wait, so nothing was shown"
 
 
-async def test_an_end_behind_what_a_reset_throws_away_is_no_byte_to_give_back() -> None:
+async def test_an_end_behind_bytes_that_a_reset_throws_away_is_no_byte_to_give_back() -> None:
     async with scene() as made:
         made.start()
         made.target.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -371,7 +371,7 @@ async def stalled(made: Scene, source: socket.socket, sink: socket.socket) -> No
 
 @pytest.mark.parametrize("is_down", [False, True])
 @pytest.mark.parametrize("who", ["receiver", "sender"])
-async def test_a_reset_by_either_side_takes_back_what_did_not_leave(
+async def test_a_reset_by_either_side_takes_back_the_bytes_that_did_not_leave(
     is_down: bool, who: str
 ) -> None:
     async with scene() as made:
@@ -387,7 +387,7 @@ async def test_a_reset_by_either_side_takes_back_what_did_not_leave(
         assert made.session.used + made.session.available == QUOTA
 
 
-async def test_a_spent_budget_is_refunded_late_by_who_never_reads() -> None:
+async def test_a_spent_budget_is_refunded_late_by_a_client_that_never_reads() -> None:
     async with scene(quota=500_000) as made:
         made.start()
         made.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -401,7 +401,7 @@ async def test_a_spent_budget_is_refunded_late_by_who_never_reads() -> None:
         assert made.session.available == 0
 
 
-async def test_after_an_end_nothing_is_refunded_to_anybody() -> None:
+async def test_after_an_end_nothing_is_refunded() -> None:
     async with scene() as made:
         made.start()
         await stalled(made, made.client, made.target)
@@ -410,7 +410,7 @@ async def test_after_an_end_nothing_is_refunded_to_anybody() -> None:
         assert made.certain() == made.session.used == 500_000
 
 
-async def test_a_mistake_cuts_the_relay_alone(
+async def test_a_mistake_cuts_only_the_relay(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scene(quota=1) as made:
@@ -473,7 +473,7 @@ class Stepping:
         return self._now
 
 
-async def test_what_a_moment_later_would_not_have_to_wait_goes_on_all_the_same(
+async def test_a_transfer_that_would_soon_not_have_to_wait_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = pattern(205)  # the burst of 200, and a byte a round

@@ -91,7 +91,7 @@ def test_a_reload_is_complete_when_every_process_has_reloaded(processes: Process
     ]
 
 
-def test_a_reload_during_the_start_is_told_when_it_is_complete(
+def test_a_reload_during_the_start_is_notified_when_it_is_complete(
     processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -115,13 +115,13 @@ def test_one_that_dies_while_it_reloads_holds_up_nothing(processes: Processes) -
     assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes are ready: here"]
 
 
-def test_the_watchdog_and_the_stop_are_told(processes: Processes) -> None:
+def test_the_watchdog_and_the_stop_are_notified(processes: Processes) -> None:
     processes.announcer.alive()
     processes.announcer.stopping(30.0)
     assert processes.told == ["WATCHDOG=1", "STOPPING=1\nSTATUS=2 processes drain"]
 
 
-def test_the_log_says_once_what_is_the_same_for_all_processes(
+def test_the_log_has_the_common_lines_of_all_processes_once(
     processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -151,7 +151,7 @@ def test_the_log_says_once_what_is_the_same_for_all_processes(
     ]
 
 
-def test_the_log_says_what_was_reloaded_once_every_process_has(
+def test_the_log_has_the_reloaded_settings_once_every_process_has_them(
     processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     for index in (0, 1):

@@ -53,7 +53,7 @@ def begin(child: Child) -> tuple[socket.socket, ServiceManager]:
     return theirs, ServiceManager(theirs.send, 30.0)
 
 
-def test_it_hears_what_a_service_manager_would(child: Child, clock: Clock) -> None:
+def test_it_gets_the_notifications_of_a_service_manager(child: Child, clock: Clock) -> None:
     theirs, manager = begin(child)
     assert child.hear()
     assert not child.is_settled
@@ -155,7 +155,7 @@ def test_process_0_leaves_the_proxys_clients_and_never_the_apis(
     other.close()
 
 
-def test_what_the_service_manager_holds_stays_open_to_all(clock: Clock) -> None:
+def test_sockets_of_the_service_manager_stay_open_to_all(clock: Clock) -> None:
     proxy, own = (listen("127.0.0.1", 0, "proxy") for _ in range(2))
     child = Child(1, Listeners(None, proxy, (own,), None, frozenset([proxy])), clock)
     theirs, _ = begin(child)

@@ -47,7 +47,7 @@ def test_an_unknown_address_type_is_dropped(kind: int) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"a b", b"a\0", b"\xff", b"fe80::1%eth0"])
-def test_what_no_name_can_be_is_dropped(name: bytes) -> None:
+def test_a_text_that_no_name_can_be_is_dropped(name: bytes) -> None:
     assert unwrap(b"\0\0\0\x03" + bytes((len(name),)) + name + b"\0\x35payload") is None
 
 
@@ -64,7 +64,7 @@ def test_the_payload_of_a_view_is_not_copied() -> None:
 
 
 @given(st.ip_addresses(), st.integers(0, 65_535), st.binary(max_size=100))
-def test_what_is_written_is_read(
+def test_a_written_datagram_is_read_back(
     host: IPv4Address | IPv6Address, port: int, payload: bytes
 ) -> None:
     assert unwrap(header(host, port) + payload) == Datagram(host, port, payload)

@@ -35,7 +35,7 @@ def test_either_protocol_leads_to_its_target(asked: bytes, size: int) -> None:
 @pytest.mark.parametrize(
     ("asked", "answer"), [(SOCKS5, b"\x05\x02\x01\x01"), (HTTP, b"HTTP/1.1 407 ")]
 )
-def test_either_protocol_tells_a_refusal(asked: bytes, answer: bytes) -> None:
+def test_either_protocol_returns_a_refusal(asked: bytes, answer: bytes) -> None:
     protocol = detect(asked[0])
     protocol.receive_data(asked)
     protocol.next_event()
@@ -44,7 +44,7 @@ def test_either_protocol_tells_a_refusal(asked: bytes, answer: bytes) -> None:
 
 
 @pytest.mark.parametrize(("asked", "answer"), [(SOCKS5, b"\x05\x05"), (HTTP, b"HTTP/1.1 502 ")])
-def test_either_protocol_tells_a_failure(asked: bytes, answer: bytes) -> None:
+def test_either_protocol_returns_a_failure(asked: bytes, answer: bytes) -> None:
     protocol = detect(asked[0])
     protocol.receive_data(asked)
     protocol.next_event()
@@ -63,7 +63,7 @@ def test_either_protocol_does_without_a_password(asked: bytes) -> None:
 
 
 @cases("first", [*range(5), *range(6, 0x41), *range(0x5B, 0x61), *range(0x7B, 256)])
-def test_whatever_else_comes_first_is_turned_away_at_once(first: int) -> None:
+def test_any_other_first_byte_is_turned_away_at_once(first: int) -> None:
     owner = Owner()
     owner.hear(bytes((first,)))
     assert [type(event) for event in owner.events] == [Violation]
@@ -86,7 +86,7 @@ def test_no_bytes_raise(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("first", b"\x05G")
-def test_decisions_before_anything_is_heard_are_the_owners_mistake(first: int) -> None:
+def test_decisions_before_any_byte_are_the_owners_mistake(first: int) -> None:
     protocol = detect(first)
     assert protocol.next_event() is None
     assert protocol.data_to_send() == b""

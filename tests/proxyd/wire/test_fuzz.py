@@ -118,7 +118,7 @@ def test_no_conversation_raises_piles_up_or_has_two_meanings() -> None:
             raise
 
 
-def test_most_of_what_is_made_up_gets_far() -> None:
+def test_most_of_the_random_conversations_get_far() -> None:
     conversations = Conversations()
     outcomes = [
         said(conversation, list(conversation.segments()))

@@ -166,7 +166,7 @@ def forwarded(request: bytes) -> bytes:
 # --- CONNECT -------------------------------------------------------------------------------------
 
 
-def test_a_tunnel_is_told_when_it_stands_and_not_before() -> None:
+def test_a_tunnel_is_reported_when_it_stands_and_not_before() -> None:
     protocol = dialling()
     protocol.succeed(*BOUND)
     assert protocol.data_to_send() == TUNNEL
@@ -174,7 +174,7 @@ def test_a_tunnel_is_told_when_it_stands_and_not_before() -> None:
     assert protocol.hand_over() == Handover(b"", upload_limit=None)
 
 
-def test_what_follows_connect_is_given_once_for_the_relay() -> None:
+def test_bytes_behind_connect_are_given_once_for_the_relay() -> None:
     protocol = dialling(CONNECT + b"\x16\x03\x01first")
     protocol.receive_data(b" second")
     assert protocol.next_event() is None
@@ -234,7 +234,7 @@ def test_connect_names_its_target(authority: bytes, host: object, port: int) -> 
         b"n" * 256 + b":80",
     ],
 )
-def test_connect_to_what_is_no_host_and_port_is_refused(authority: bytes) -> None:
+def test_connect_to_a_text_without_host_and_port_is_refused(authority: bytes) -> None:
     refused(asked(b"CONNECT " + authority + b" HTTP/1.1"), 400)
 
 
@@ -336,7 +336,7 @@ def test_a_target_that_is_not_served_is_refused_in_words(target: bytes, words: s
     assert words in refused(asked(b"GET " + target + b" HTTP/1.1"), 400).text
 
 
-def test_what_is_for_the_proxy_stays_there_and_the_rest_goes_on_byte_for_byte() -> None:
+def test_fields_for_the_proxy_stay_there_and_the_rest_goes_on_byte_for_byte() -> None:
     request = asked(
         b"GET http://example.com/ HTTP/1.1",
         b"User-Agent:x/1 ",
@@ -514,7 +514,7 @@ def test_a_head_that_could_be_read_in_two_ways_is_refused(request_: bytes) -> No
 
 
 @pytest.mark.parametrize("line", [b"GET http://example.com/ HTTP/1.1\n", b"GET a\r\r", b"GET \0"])
-def test_a_line_that_ends_otherwise_is_told_at_once(line: bytes) -> None:
+def test_a_line_that_ends_otherwise_is_refused_at_once(line: bytes) -> None:
     refused(line, 400)
 
 
@@ -540,7 +540,7 @@ def test_a_host_field_must_be_there_once_and_well_formed(
 
 
 @pytest.mark.parametrize("host", [b"", b"example.com", b"other.example:81", b"[::1]:443", b":80"])
-def test_whatever_a_proper_host_field_names_the_target_counts(host: bytes) -> None:
+def test_the_target_counts_with_any_proper_host_field(host: bytes) -> None:
     request = asked(b"GET http://example.com/ HTTP/1.1", host=host)
     assert target_of(request) == Connect("example.com", 80)
     assert forwarded(request).startswith(b"GET / HTTP/1.1\r\nHost: example.com\r\n")
@@ -579,7 +579,7 @@ def test_the_largest_head_is_read_and_a_larger_one_is_not() -> None:
     refused(head_of(HEAD_MAX_BYTES + 5)[:-4], 431)
 
 
-def test_more_fields_than_anybody_sends_are_refused() -> None:
+def test_more_fields_than_any_client_sends_are_refused() -> None:
     assert target_of(asked(b"GET http://example.com/ HTTP/1.1", *[b"X: y"] * 98))
     refused(asked(b"GET http://example.com/ HTTP/1.1", *[b"X: y"] * 99), 431)
 
@@ -669,7 +669,7 @@ def challenged(protocol: Http, request: bytes) -> Answer:
 @pytest.mark.parametrize(
     "headers", [(), (b"Proxy-Authorization: Digest x=y",), (b"Content-Length: 0",)]
 )
-def test_who_shows_nothing_is_asked_and_may_go_on(
+def test_a_client_without_credentials_is_asked_and_may_go_on(
     method: bytes, headers: tuple[bytes, ...]
 ) -> None:
     protocol = Http()
@@ -694,11 +694,11 @@ def test_an_old_client_that_asks_for_it_may_go_on() -> None:
         + b"GET / HT",
     ],
 )
-def test_who_cannot_go_on_is_asked_and_closed(request_: bytes) -> None:
+def test_a_client_that_cannot_go_on_is_asked_and_closed(request_: bytes) -> None:
     assert "Proxy-Authenticate" in refused(request_, 407).headers
 
 
-def test_who_never_shows_anything_is_not_asked_forever() -> None:
+def test_a_client_that_never_shows_credentials_is_not_asked_forever() -> None:
     protocol = Http()
     for _ in range(CHALLENGES_MAX - 1):
         challenged(protocol, CONNECT_BARE)
@@ -734,7 +734,7 @@ def test_each_refusal_of_credentials_has_its_answer(
     assert ("Retry-After" in answer.headers) == (status in (429, 503))
 
 
-def test_a_refusal_may_say_more_exactly_what_is_wrong() -> None:
+def test_a_refusal_may_have_a_more_exact_reason() -> None:
     protocol = deciding()
     protocol.refuse_credentials(Refusal.PARAMETERS, "The parameter 'ctry' is not known.")
     answer = protocol.data_to_send()
@@ -773,7 +773,7 @@ def test_where_no_password_is_required_none_is_looked_at(headers: tuple[bytes, .
 
 
 @pytest.mark.parametrize("refusal", sorted(set(Refusal) - {Refusal.PARAMETERS}, key=str))
-def test_where_no_password_is_required_none_is_asked_for(refusal: Refusal) -> None:
+def test_where_no_password_is_required_no_challenge_is_sent(refusal: Refusal) -> None:
     protocol = Http(password_required=False)
     assert says(protocol, CONNECT_BARE) == Identify()
     protocol.refuse_credentials(refusal)
@@ -809,7 +809,7 @@ def test_each_failure_has_its_answer(failure: Failure, status: int, error: str) 
         assert assert_over(protocol, status).error == error
 
 
-def test_a_name_that_nobody_knows_is_told_as_that() -> None:
+def test_an_unknown_name_is_reported_as_that() -> None:
     protocol = dialling()
     protocol.fail(Failure.HOST_UNREACHABLE)
     assert assert_over(protocol, 502).error == "dns_error"
@@ -899,7 +899,7 @@ def overheard(conversation: bytes, sizes: list[int], **decisions: bool) -> tuple
 @cases("accept", [True, False])
 @cases("reach", [True, False])
 @cases("name", CONVERSATIONS)
-def test_a_byte_at_a_time_means_what_one_segment_means(
+def test_a_byte_at_a_time_has_the_meaning_of_one_segment(
     name: str, reach: bool, accept: bool
 ) -> None:
     conversation = CONVERSATIONS[name]

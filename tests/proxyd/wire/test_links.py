@@ -135,7 +135,7 @@ def test_no_type_is_also_one_of_an_agent() -> None:
     assert not is_link(b"\x00")
 
 
-def test_an_agents_reader_ignores_what_a_node_says() -> None:
+def test_an_agents_reader_ignores_the_frames_of_a_node() -> None:
     reader = FrameReader()
     assert not list(reader.receive_data(encode(Greeting(1, "a", "b", PROOF))))
 
@@ -145,7 +145,7 @@ def test_an_unknown_type_is_ignored() -> None:
     assert read(framed(1, b"{}"), encode(Leaving())) == [Leaving()]
 
 
-def test_what_stands_behind_the_last_known_field_is_ignored() -> None:
+def test_bytes_behind_the_last_known_field_are_ignored() -> None:
     [fields] = json.loads(encode(Exits((EXIT,)))[3:])
     data = framed(Kind.EXITS, json.dumps([[*fields, {"new": 1}]]).encode())
     assert read(data) == [Exits((EXIT,))]
@@ -200,7 +200,7 @@ def test_many_exits_take_several_frames_of_a_bounded_size() -> None:
     assert announced == exits
 
 
-def test_an_exit_with_all_that_it_may_tell_fits_into_a_frame() -> None:
+def test_an_exit_with_all_its_fields_fits_into_a_frame() -> None:
     words = "\N{SNOWMAN}" * 100
     ports = tuple(range(64_000, 64_000 + links.PORTS_MAX))
     widest = EXIT._replace(paused=words, city=words, limits=Limits(1, 2, 3, ports))
@@ -234,7 +234,7 @@ def test_a_proof_is_good_for_one_pair_one_certificate_and_one_side() -> None:
 # --- fuzz ----------------------------------------------------------------------------------------
 
 
-def test_whatever_comes_is_frames_or_refused() -> None:
+def test_any_bytes_are_frames_or_refused() -> None:
     chance = random.Random(1)
     for _ in range(3_000):
         body = bytes(chance.randrange(256) for _ in range(chance.randrange(60)))

@@ -162,19 +162,19 @@ def test_a_two_beyond_the_list_is_no_method() -> None:
 
 
 @pytest.mark.parametrize("version", [0x00, 0x01, 0x06, 0x15, 0x43, 0x47, 0xFF])
-def test_another_version_is_told_at_its_first_byte_and_gets_no_answer(version: int) -> None:
+def test_another_version_is_refused_at_its_first_byte_and_gets_no_answer(version: int) -> None:
     protocol = Socks5()
     assert says(protocol, bytes([version])) == Violation(f"version {version} instead of 5")
     assert_over(protocol, b"")
 
 
-def test_a_client_of_socks4_is_told_in_its_own_words() -> None:
+def test_a_client_of_socks4_is_refused_in_its_own_protocol() -> None:
     protocol = Socks5()
     assert says(protocol, b"\x04") == Violation("SOCKS4 instead of SOCKS5")
     assert_over(protocol, b"\x00\x5b" + bytes(6))
 
 
-def test_a_client_of_tls_is_told_nothing() -> None:
+def test_a_client_of_tls_gets_no_answer() -> None:
     protocol = Socks5()
     assert says(protocol, b"\x16\x03\x01") == Violation("TLS instead of SOCKS5")
     assert_over(protocol, b"")
@@ -184,7 +184,7 @@ def test_a_client_of_tls_is_told_nothing() -> None:
 
 
 @pytest.mark.parametrize("methods", [b"\x00", b"\x00\x02", b"\x02\x01\x00", bytes(range(255))])
-def test_who_offers_to_go_without_a_password_is_identified_before_that_is_chosen(
+def test_a_client_that_offers_no_password_is_identified_before_that_is_chosen(
     methods: bytes,
 ) -> None:
     protocol = Socks5(password_required=False)
@@ -195,7 +195,7 @@ def test_who_offers_to_go_without_a_password_is_identified_before_that_is_chosen
     assert says(protocol, CONNECT_V4) == Connect(IPv4Address("8.8.8.8"), 80)
 
 
-def test_who_insists_on_a_password_may_show_any() -> None:
+def test_a_client_that_insists_on_a_password_may_show_any() -> None:
     protocol = Socks5(password_required=False)
     assert says(protocol, GREETING) is None
     assert protocol.data_to_send() == METHOD_CHOSEN
@@ -398,7 +398,7 @@ def test_an_unknown_address_type_is_refused_with_eight(kind: int) -> None:
     assert_over(protocol, refusal_reply(8))
 
 
-def test_an_unknown_address_type_is_told_at_its_byte() -> None:
+def test_an_unknown_address_type_is_refused_at_its_byte() -> None:
     protocol = logged_in()
     assert says(protocol, b"\x05\x01\x00") is None
     assert says(protocol, b"\x02") == Violation("address type 2")
@@ -436,7 +436,7 @@ def test_an_address_in_text_is_that_address(text: bytes, host: IPv4Address | IPv
         (b"a" * 254 + b".", "a" * 254),
     ],
 )
-def test_whatever_else_a_text_may_be_is_a_name_to_look_up(text: bytes, host: str) -> None:
+def test_any_other_text_is_a_name_to_look_up(text: bytes, host: str) -> None:
     assert says(logged_in(), name_request(text)) == Connect(host, 80)
 
 
@@ -457,7 +457,7 @@ def test_whatever_else_a_text_may_be_is_a_name_to_look_up(text: bytes, host: str
         b"\xff" * 255,
     ],
 )
-def test_what_no_name_can_be_is_refused_as_an_unknown_host(text: bytes) -> None:
+def test_a_text_that_no_name_can_be_is_refused_as_an_unknown_host(text: bytes) -> None:
     protocol = logged_in()
     assert says(protocol, name_request(text)) == Violation("not a host name")
     assert_over(protocol, refusal_reply(4))
@@ -525,7 +525,7 @@ def test_every_failure_has_a_code_of_its_own_but_those_of_exits() -> None:
     assert len(replies) == len(of_targets)
 
 
-def test_success_has_no_room_for_what_http_says_of_the_exit() -> None:
+def test_success_has_no_room_for_the_http_fields_of_the_exit() -> None:
     protocol = dialling()
     protocol.succeed(*BOUND, ("X-Exit: country=de",))
     assert protocol.data_to_send() == SUCCESS
@@ -546,13 +546,13 @@ def test_success_carries_the_bound_ipv6_address() -> None:
     assert protocol.data_to_send() == b"\x05\x00\x00\x04" + bound + b"\xff\xff"
 
 
-def test_what_is_to_be_sent_is_given_once() -> None:
+def test_bytes_to_send_are_given_once() -> None:
     protocol = established()
     assert protocol.data_to_send() == SUCCESS
     assert protocol.data_to_send() == b""
 
 
-def test_what_follows_the_request_is_given_once_for_the_relay() -> None:
+def test_bytes_behind_the_request_are_given_once_for_the_relay() -> None:
     protocol = logged_in()
     assert says(protocol, CONNECT_NAME + b"first") == Connect("example.com", 443)
     protocol.receive_data(b" second")
@@ -647,7 +647,7 @@ CONVERSATIONS = {
 @cases("accept", [True, False])
 @cases("reach", [True, False])
 @cases("name", CONVERSATIONS)
-def test_a_byte_at_a_time_means_what_one_segment_means(
+def test_a_byte_at_a_time_has_the_meaning_of_one_segment(
     name: str, reach: bool, accept: bool
 ) -> None:
     conversation = CONVERSATIONS[name]

@@ -63,7 +63,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-async def test_sent_bytes_are_stored_by_hash_for_their_user_only(
+async def test_a_sent_file_is_kept_by_its_hash_for_this_user_only(
     blobs: LocalBlobs, tmp_path: Path
 ) -> None:
     upload = upload_of(CONTENT)
@@ -85,7 +85,7 @@ async def test_sent_bytes_are_stored_by_hash_for_their_user_only(
         await blobs.open(upload.key)
 
 
-async def test_abandoned_uploads_are_removed_after_a_while(
+async def test_an_abandoned_upload_is_removed_after_a_while(
     blobs: LocalBlobs, tmp_path: Path
 ) -> None:
     assert await blobs.forget(60) == 0  # there is nothing, not even the folder
@@ -127,7 +127,7 @@ async def test_only_bytes_after_a_restart_are_hashed_again(
     await blobs.finish(upload, [])
 
 
-async def test_bytes_sent_again_replace_the_stored_ones(blobs: LocalBlobs) -> None:
+async def test_bytes_that_are_sent_again_replace_the_earlier_ones(blobs: LocalBlobs) -> None:
     upload = upload_of(CONTENT)
     await send(blobs, upload, b"x" * len(CONTENT))
     await send(blobs, upload, CONTENT)  # from the beginning
@@ -138,7 +138,7 @@ async def test_bytes_sent_again_replace_the_stored_ones(blobs: LocalBlobs) -> No
     assert await contents(blobs, upload.key) == CONTENT
 
 
-async def test_hashing_files_again_does_not_delay_other_work(
+async def test_files_that_are_hashed_again_hold_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs = LocalBlobs(tmp_path, reserve_bytes=0, is_shared=True)
@@ -173,7 +173,7 @@ async def test_a_gap_is_not_taken(blobs: LocalBlobs) -> None:
     assert await blobs.stored(upload) == 10
 
 
-async def test_a_short_or_different_file_is_not_stored(blobs: LocalBlobs, tmp_path: Path) -> None:
+async def test_a_short_or_different_file_is_no_content(blobs: LocalBlobs, tmp_path: Path) -> None:
     upload = upload_of(CONTENT)
     with pytest.raises(MismatchError, match=f"0 of {len(CONTENT)} bytes"):
         await blobs.finish(upload, [])
@@ -240,7 +240,7 @@ async def test_a_file_that_was_finished_before_it_was_locked_is_not_written_to(
     assert await contents(blobs, upload.key) == CONTENT
 
 
-async def test_bytes_sent_while_another_request_finishes_are_hashed(
+async def test_bytes_that_are_sent_while_another_request_finishes_them_are_hashed(
     blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = upload_of(CONTENT)
@@ -277,7 +277,7 @@ async def test_an_upload_that_a_kill_left_renamed_goes_on(
     assert files(tmp_path / "work") == {upload.key}
 
 
-async def test_bytes_that_arrived_before_a_sender_left_are_stored(blobs: LocalBlobs) -> None:
+async def test_bytes_that_arrived_before_a_sender_left_are_there(blobs: LocalBlobs) -> None:
     upload = upload_of(CONTENT)
 
     async def leave() -> None:
@@ -328,7 +328,7 @@ async def test_a_file_that_a_thread_still_writes_is_closed_behind_it(
     await blobs.finish(upload, [])
 
 
-async def test_without_room_no_bytes_are_stored(tmp_path: Path) -> None:
+async def test_without_room_nothing_is_taken(tmp_path: Path) -> None:
     blobs = LocalBlobs(tmp_path / "work", reserve_bytes=2**60)
     with pytest.raises(FullError):
         await send(blobs, upload_of(CONTENT), CONTENT)
@@ -336,7 +336,9 @@ async def test_without_room_no_bytes_are_stored(tmp_path: Path) -> None:
     await blobs.close()
 
 
-async def test_a_disk_that_becomes_full_drops_the_write_that_filled_it(tmp_path: Path) -> None:
+async def test_a_disk_that_becomes_full_keeps_nothing_of_the_file_that_filled_it(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path / "disk", megabytes=16) as disk:
         blobs = LocalBlobs(disk / "work", reserve_bytes=0)
         first = upload_of(b"kept")

@@ -48,7 +48,7 @@ async def test_a_copy_made_under_load_agrees_with_itself(tmp_path: Path) -> None
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".copy")]
 
 
-def test_a_copy_of_many_steps_ends_during_writes(tmp_path: Path) -> None:
+def test_a_copy_of_many_steps_ends_while_another_process_writes(tmp_path: Path) -> None:
     path = tmp_path / "large.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as made:
         made.execute("PRAGMA journal_mode = WAL")
@@ -85,7 +85,7 @@ async def test_no_file_is_overwritten(tmp_path: Path) -> None:
     assert there.read_text() == "precious"
 
 
-async def test_a_failed_copy_is_reported(tmp_path: Path) -> None:
+async def test_a_database_that_cannot_be_copied_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CannotOpenError, match="no database"):
         back_up(f"sqlite:///{tmp_path}/none.db", tmp_path / "copy.db")
     with pytest.raises(BackupError, match="pg_dump"):

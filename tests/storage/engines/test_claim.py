@@ -38,7 +38,7 @@ def test_a_claim_lasts_as_long_as_a_process_lives_that_inherited_it(tmp_path: Pa
     os.close(again)
 
 
-async def test_a_single_daemon_is_refused_while_others_share_the_database(tmp_path: Path) -> None:
+async def test_a_lone_daemon_is_refused_while_others_share_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"
     claim = take_claim(url)
     assert claim is not None
@@ -53,7 +53,7 @@ async def test_a_single_daemon_is_refused_while_others_share_the_database(tmp_pa
     os.close(claim)
 
 
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotOpenError, match="file"):
         take_claim(f"sqlite:///{tmp_path}/file/proxyd.db")
@@ -62,5 +62,5 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         take_claim(f"sqlite:///{tmp_path}/proxyd.db")
 
 
-def test_an_unreachable_server_has_no_claim() -> None:
+def test_a_server_has_no_claim() -> None:
     assert take_claim("postgresql://nowhere/proxyd") is None

@@ -100,7 +100,7 @@ async def test_steps_taken_one_by_one_reach_the_same_schema(
     assert any("later" in line for line in grown[-1])
 
 
-async def test_payloads_of_deploys_are_moved_out_of_the_descriptions_of_jobs(
+async def test_the_program_of_a_deploy_leaves_the_descriptions_of_its_jobs(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version <= RELEASED]
@@ -165,7 +165,7 @@ async def insert_user(tx: Transaction, *names: str) -> None:
         )
 
 
-async def test_reasons_of_failures_are_separated_from_results(
+async def test_the_reason_of_a_failed_job_is_told_apart_from_its_result(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = migrate.migrations(engine_of(empty_url))
@@ -203,7 +203,7 @@ async def test_reasons_of_failures_are_separated_from_results(
     await store.close()
 
 
-async def test_earlier_transfers_are_distinguished_and_stay_unchangeable(
+async def test_earlier_transfers_are_told_apart_and_stay_unchangeable(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = migrate.migrations(engine_of(empty_url))
@@ -252,7 +252,7 @@ async def test_earlier_transfers_are_distinguished_and_stay_unchangeable(
     await store.close()
 
 
-async def test_users_of_an_earlier_database_may_have_pending_money(
+async def test_users_of_an_earlier_database_may_have_pending_accounts(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = migrate.migrations(engine_of(empty_url))
@@ -330,7 +330,7 @@ async def test_the_database_of_an_earlier_program_gets_the_schema_of_a_fresh_one
 
 
 @pytest.mark.parametrize("version", [12, 39])
-async def test_a_database_between_the_joined_steps_is_not_changed(
+async def test_a_database_between_the_joined_steps_is_left_alone(
     empty_url: str, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version <= RELEASED]
@@ -342,7 +342,7 @@ async def test_a_database_between_the_joined_steps_is_not_changed(
     assert await opened_with(monkeypatch, empty_url, steps) == before
 
 
-async def test_work_of_an_earlier_database_continues_and_is_paid_as_agreed(
+async def test_a_running_job_of_an_earlier_database_runs_on_and_is_paid_as_agreed(
     empty_url: str,
 ) -> None:
     await restore(empty_url, "release_0_1_0")
@@ -367,7 +367,7 @@ async def test_work_of_an_earlier_database_continues_and_is_paid_as_agreed(
         await store.close()
 
 
-async def test_use_before_the_dated_records_is_known_from_the_first_day(
+async def test_usage_before_it_was_dated_is_known_from_the_first_day(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One session that goes on, under an open lease, and one that is over; both have used some."""
@@ -471,7 +471,7 @@ async def test_ten_that_start_at_once_migrate_once(empty_url: str) -> None:
         await store.close()
 
 
-async def test_a_database_from_a_newer_program_is_not_changed(empty_url: str) -> None:
+async def test_a_database_from_a_newer_program_is_left_alone(empty_url: str) -> None:
     store = await open_store(empty_url)
 
     async def grow(tx: Transaction) -> None:

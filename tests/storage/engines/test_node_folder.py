@@ -33,14 +33,14 @@ def read_all(pipe: int) -> list[str]:
     return [line for line in data.decode().split("\n") if line]
 
 
-def test_only_the_owner_can_read_the_folder(folder: NodeFolder) -> None:
+def test_only_its_owner_reads_the_folder(folder: NodeFolder) -> None:
     folder.make()
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     os.close(folder.open_pipe("here"))
     assert stat.S_IMODE((folder.path / "here.pipe").stat().st_mode) == 0o600
 
 
-def test_an_occupied_place_for_the_folder_is_reported(tmp_path: Path) -> None:
+def test_a_place_for_it_that_is_taken_is_named(tmp_path: Path) -> None:
     (tmp_path / "proxyd.db.nodes").touch()
     with pytest.raises(CannotOpenError, match=r"proxyd\.db\.nodes"):
         NodeFolder(tmp_path / "proxyd.db").make()
@@ -79,7 +79,7 @@ def test_a_notice_that_might_be_torn_is_refused(text: str) -> None:
         checked(text)
 
 
-def test_a_node_that_does_not_read_misses_notices_knows_it_and_delays_no_other(
+def test_a_node_that_does_not_read_misses_notices_learns_it_and_holds_up_no_other(
     folder: NodeFolder,
 ) -> None:
     slow, brisk = folder.open_pipe("slow"), folder.open_pipe("brisk")
@@ -151,7 +151,7 @@ def test_a_pipe_that_cannot_be_made_leaves_nothing_and_is_made_later(folder: Nod
     assert [each.name for each in folder.path.iterdir()] == ["here.pipe"]
 
 
-def test_a_killed_process_is_seen_immediately_and_a_living_one_is_not(
+def test_a_process_that_was_killed_is_seen_at_once_and_one_that_lives_is_not(
     folder: NodeFolder, tmp_path: Path
 ) -> None:
     processes = {

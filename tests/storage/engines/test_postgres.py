@@ -173,7 +173,7 @@ async def connections(tx: Transaction) -> int:
 
 
 @pytest.mark.parametrize(("pool_size", "left"), [(2, 1), (10, 7)])
-async def test_set_aside_connections_answer_while_every_other_one_is_taken(
+async def test_a_store_set_aside_answers_while_every_other_connection_is_taken(
     postgres_server: str, pool_size: int, left: int
 ) -> None:
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
@@ -199,7 +199,7 @@ async def test_one_connection_is_shared_by_all(postgres_server: str) -> None:
         await store.close()
 
 
-async def test_the_state_of_the_sweep_is_read_without_taking_the_lock(
+async def test_a_sweeper_is_looked_for_without_taking_the_lock(
     postgres_server: str,
 ) -> None:
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:

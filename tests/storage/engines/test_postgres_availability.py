@@ -270,7 +270,7 @@ async def test_a_commit_goes_on_when_its_task_is_cancelled(
 
 
 @pytest.mark.long
-async def test_a_statement_that_waits_for_a_lock_does_not_affect_other_connections(
+async def test_a_statement_that_waits_for_a_lock_disturbs_no_other_connection(
     server: KillableServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await open_store(server.url, statement_seconds=0.5)

@@ -262,7 +262,7 @@ async def test_a_primary_is_left_when_another_one_is_promoted_while_it_answers(
     assert caught.value.cause is Cause.READ_ONLY
 
 
-async def test_a_server_on_a_socket_of_the_file_system_is_used_unchanged(
+async def test_a_server_on_a_socket_of_the_file_system_is_used_as_it_is(
     postgres_server: str,
 ) -> None:
     connection = await Servers(postgres_server).connect()

@@ -29,7 +29,7 @@ async def count(tx: Transaction) -> int:
     return found or 0
 
 
-async def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+async def test_only_the_owner_reads_the_file(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "proxyd.db"
     store = await open_store(f"sqlite:///{path}")
     await store.close()
@@ -130,7 +130,7 @@ async def test_a_folder_is_no_database(tmp_path: Path) -> None:
         await open_store(f"sqlite:///{tmp_path}")
 
 
-async def test_the_version_changes_with_every_commit_and_only_then(
+async def test_the_version_changes_with_every_commit_of_any_process_and_only_then(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "proxyd.db"

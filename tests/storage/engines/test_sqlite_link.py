@@ -133,7 +133,7 @@ async def row_count(tx: Transaction) -> int:
 # --- notices -------------------------------------------------------------------------------------
 
 
-async def test_every_node_receives_committed_notices_and_none_of_a_rollback(
+async def test_every_node_gets_committed_notices_and_no_rolled_back_one(
     pair: tuple[Member, Member],
 ) -> None:
     first, second = pair
@@ -250,7 +250,7 @@ async def test_two_signs_of_life_within_a_second_are_two(pair: tuple[Member, Mem
     assert len(set(known)) == 21
 
 
-async def test_a_node_that_was_declared_dead_is_notified_and_registers_again(
+async def test_a_node_that_was_declared_dead_is_notified_and_registers_anew(
     pair: tuple[Member, Member],
 ) -> None:
     first, second = pair
@@ -263,7 +263,7 @@ async def test_a_node_that_was_declared_dead_is_notified_and_registers_again(
     await until(lambda: first.heard == second.heard == ["to all"])
 
 
-async def test_a_node_whose_folder_was_removed_makes_it_again_and_is_not_taken_for_dead(
+async def test_a_node_whose_folder_was_removed_makes_it_anew_and_is_not_taken_for_dead(
     pair: tuple[Member, Member], path: Path
 ) -> None:
     first, second = pair
@@ -287,7 +287,7 @@ async def test_a_renewal_that_the_database_does_not_take_is_a_lost_connection(jo
         await member.link.renew("here")
 
 
-async def test_a_registration_that_the_database_does_not_take_looks_like_a_node_that_has_ended(
+async def test_a_registration_that_the_database_refuses_looks_like_an_ended_node(
     join: Join, path: Path
 ) -> None:
     """Its row may be there all the same, so the others must not take it for alive."""
@@ -355,7 +355,7 @@ async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(
     assert [each.name for each in Path(f"{path}.nodes").glob("*.pipe")] == ["here.pipe"]
 
 
-async def test_an_ended_node_may_have_committed_without_a_notice(join: Join) -> None:
+async def test_a_node_that_ends_may_have_committed_an_unsent_notice(join: Join) -> None:
     member, other = await join("here"), await join("there")
     assert await member.link.renew("here")
     assert member.lost == 0
@@ -475,7 +475,7 @@ async def test_a_file_that_another_process_is_opening_is_waited_for(
     await (await second).close()
 
 
-async def test_a_file_that_another_process_keeps_opening_is_not_opened(path: Path) -> None:
+async def test_a_file_that_another_process_opens_for_ever_is_not_opened(path: Path) -> None:
     folder = NodeFolder(path)
     folder.make()
     first = folder.open_lock("open")
@@ -507,7 +507,7 @@ async def test_no_unit_fails_beside_processes_that_write_all_the_time(
     await copy.close()
 
 
-async def test_a_folder_that_cannot_be_made_is_reported(path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_is_named(path: Path) -> None:
     Path(f"{path}.nodes").touch()
     with pytest.raises(CannotOpenError, match="nodes"):
         await open_store(f"sqlite:///{path}", is_shared=True)

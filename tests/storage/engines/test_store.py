@@ -45,7 +45,7 @@ async def test_an_exception_rolls_the_unit_back_and_reaches_the_caller(store: St
     assert await store.read(names) == []
 
 
-async def test_units_of_one_group_commit_or_fail_separately(store: Store) -> None:
+async def test_units_of_one_group_stand_or_fall_by_themselves(store: Store) -> None:
     await store.write(make_table)
     outcomes = await asyncio.gather(
         *(
@@ -131,7 +131,7 @@ async def test_a_probe_answers_until_the_store_is_closed(store: Store) -> None:
         await store.write(probe)
 
 
-async def test_calls_after_a_commit_do_not_run_after_a_rollback(store: Store) -> None:
+async def test_a_call_after_a_commit_is_not_made_after_a_rollback(store: Store) -> None:
     await store.write(make_table)
     called: list[str] = []
 

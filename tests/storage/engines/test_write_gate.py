@@ -38,7 +38,7 @@ def is_locked(folder: NodeFolder, name: str) -> bool:
     return False
 
 
-def test_a_recent_writer_does_not_pass_a_waiting_one(folder: NodeFolder) -> None:
+def test_a_unit_that_has_just_written_does_not_pass_the_waiting_one(folder: NodeFolder) -> None:
     busy, patient = WriteGate.of_members(folder), WriteGate.of_members(folder)
     order = []
 
@@ -81,7 +81,7 @@ def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
     os.close(hanging)
 
 
-def test_a_waiter_behind_many_writers_takes_none_for_a_hung_one(
+def test_a_unit_that_waits_behind_many_takes_none_of_them_for_one_that_hangs(
     folder: NodeFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     patient, ahead = WriteGate.of_members(folder), threading.Event()
@@ -107,7 +107,7 @@ def test_a_waiter_behind_many_writers_takes_none_for_a_hung_one(
     assert caplog.messages == []
 
 
-def test_a_passed_waiter_takes_turns_with_the_others_again(folder: NodeFolder) -> None:
+def test_one_that_was_passed_takes_turns_with_the_others_again(folder: NodeFolder) -> None:
     slow, other = WriteGate.of_members(folder), WriteGate.of_members(folder)
     other.patience_seconds = 0.01
     with slow.entered():
@@ -183,7 +183,7 @@ def test_a_program_beside_the_processes_takes_turns_and_makes_no_files(
     guest.close()
 
 
-def test_a_half_opened_gate_is_closed(folder: NodeFolder) -> None:
+def test_a_gate_of_which_half_cannot_be_opened_leaves_nothing_open(folder: NodeFolder) -> None:
     (folder.path / "next").touch()
     (folder.path / "turn").mkdir()
     with pytest.raises(IsADirectoryError):

@@ -60,7 +60,7 @@ def test_the_beginning_and_the_end_are_kept(tmp_path: Path) -> None:
     assert files.read(ONE, "err", 0, 10) == Part(0, b"", 0)
 
 
-def test_only_its_owner_can_read_a_log_and_remove_it(tmp_path: Path) -> None:
+def test_only_the_owner_reads_a_log_and_it_can_be_removed(tmp_path: Path) -> None:
     files = small_files(tmp_path / "logs", keep_bytes=KEEP)
     files.write(ONE, "out", 0, b"first")
     files.write(TWO, "out", 0, b"second")
@@ -87,7 +87,7 @@ def test_bytes_behind_a_loss_do_not_count(tmp_path: Path, lost: int) -> None:
     assert files.read(ONE, "out", 0, 10_000) == Part(0, content(size), size)
 
 
-def test_a_cut_stays_with_other_settings(tmp_path: Path) -> None:
+def test_parts_that_were_cut_out_stay_so_with_other_settings(tmp_path: Path) -> None:
     size = 30 * SEGMENT
     small_files(tmp_path, keep_bytes=KEEP).write(ONE, "out", 0, content(size))
     for keep in (10 * SEGMENT, SEGMENT):
@@ -98,7 +98,7 @@ def test_a_cut_stays_with_other_settings(tmp_path: Path) -> None:
     assert len(segments(tmp_path)) == 2
 
 
-def test_a_reader_is_ahead_of_a_cut_during_its_read(
+def test_a_reader_is_ahead_of_the_parts_that_are_cut_out_while_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = small_files(tmp_path, keep_bytes=SEGMENT)

@@ -44,7 +44,7 @@ def test_every_step_of_an_honest_walk_is_right_and_no_other() -> None:
     assert [spot for spot in range(WALK.steps) if not is_step(WALK, wrong, spot)] == [9, 10]
 
 
-def test_whoever_has_not_all_blocks_goes_wrong() -> None:
+def test_a_walk_without_all_blocks_fails() -> None:
     def read_less(number: int, offset: int, size: int) -> bytes:
         return read(number, offset, size) if number else bytes(size)
 

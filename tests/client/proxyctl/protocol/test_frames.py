@@ -263,7 +263,7 @@ def test_frames_arrive_whole_however_they_are_cut(said: list[Frame], sizes: list
     assert [type(each) for each in heard] == [type(each) for each in said]
 
 
-def test_bytes_are_taken_although_nobody_looks_at_the_frames_yet() -> None:
+def test_bytes_are_taken_although_the_frames_are_not_read_yet() -> None:
     reader, data = FrameReader(), encode(Park(3)) + encode(Park(4))
     reader.receive_data(data[:3])
     first = reader.receive_data(data[3:])
@@ -324,17 +324,17 @@ def test_the_largest_frames_fit(frame: Frame) -> None:
         Return(1 << 64),
     ],
 )
-def test_what_the_other_side_would_not_take_is_not_said(frame: Frame) -> None:
+def test_a_frame_that_the_other_side_would_refuse_is_not_sent(frame: Frame) -> None:
     with pytest.raises(FrameError, match=type(frame).__name__):
         encode(frame)
 
 
-def test_of_too_many_addresses_the_first_ones_are_said() -> None:
+def test_of_too_many_addresses_the_first_ones_are_sent() -> None:
     many = tuple(IPv4Address(each) for each in range(1, 10))
     assert read(encode(Dial(1, many, 443))) == [Dial(1, many[:CANDIDATES_MAX], 443)]
 
 
-def test_a_text_of_the_machine_that_is_none_is_said_all_the_same() -> None:
+def test_a_broken_text_of_the_machine_is_still_sent() -> None:
     assert read(encode(State("b\udcfccher"))) == [State("b?cher")]
 
 
@@ -456,7 +456,7 @@ def test_a_text_becomes_one_line_that_can_be_shown(said: str) -> None:
         ),
     ],
 )
-def test_what_is_no_frame_says_so_in_a_line(data: bytes) -> None:
+def test_bytes_that_are_no_frame_are_refused_in_a_line(data: bytes) -> None:
     with pytest.raises(FrameError) as refused:
         read(data + b"\0" * 3)
     said = str(refused.value)
@@ -535,7 +535,7 @@ def test_a_whole_frame_of_another_version_is_passed_over() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\0", b"\0\x01", b"\0\0", b"\0\0\x05", encode(Park(1))[:-1], encode(Park(1)) * 2]
 )
-def test_less_or_more_than_a_frame_is_none(data: bytes) -> None:
+def test_less_or_more_than_a_frame_is_no_frame(data: bytes) -> None:
     with pytest.raises(FrameError, match="not one frame"):
         frames.decode_whole(data)
 
@@ -556,14 +556,14 @@ PREFACE = Said(
 )
 
 
-def test_a_preface_has_33_bytes_and_says_who_comes() -> None:
+def test_a_preface_has_33_bytes_and_names_its_sender() -> None:
     assert PREFACE.preface.encode() == PREFACE.data
     assert len(PREFACE.data) == frames.PREFACE.size == 33
     assert Preface.decode(PREFACE.data) == PREFACE.preface
 
 
 @given(integers, integers, st.binary(min_size=16, max_size=16))
-def test_a_preface_is_read_as_it_was_said(attachment: int, number: int, ticket: bytes) -> None:
+def test_a_preface_is_read_as_it_was_sent(attachment: int, number: int, ticket: bytes) -> None:
     said = Preface(attachment, number, ticket)
     assert Preface.decode(said.encode()) == said
 
@@ -571,7 +571,7 @@ def test_a_preface_is_read_as_it_was_said(attachment: int, number: int, ticket: 
 @pytest.mark.parametrize(
     "data", [b"", PREFACE.data[:32], PREFACE.data + b"x", b"w" + PREFACE.data[1:], b"\x16" * 33]
 )
-def test_what_is_no_preface_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_preface_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError, match="a preface"):
         Preface.decode(data)
 

@@ -185,7 +185,7 @@ def test_a_mapped_public_address_is_as_good_as_the_address() -> None:
 
 @cases("form", [form for form in CARRIERS if form != "mapped"])
 @cases("address", ["8.8.8.8", "127.0.0.1", "10.0.0.1"])
-def test_every_other_carrier_is_refused_whatever_it_carries(form: str, address: str) -> None:
+def test_every_other_form_that_carries_an_address_is_refused(form: str, address: str) -> None:
     assert not DEFAULT.permits(carriers(address)[form], 443)
 
 
@@ -224,7 +224,7 @@ def test_an_allowed_network_is_reachable_although_it_is_special() -> None:
 
 
 @pytest.mark.parametrize("network", ["168.63.129.16/32", "161.26.0.0/16", "166.8.0.0/14"])
-def test_what_a_cloud_answers_itself_is_reachable_where_it_is_allowed(network: str) -> None:
+def test_an_address_that_a_cloud_answers_is_reachable_where_it_is_allowed(network: str) -> None:
     first, _, last = inside(network)
     for address in (first, last):
         assert not DEFAULT.permits(address, 80)
@@ -315,7 +315,9 @@ addresses = st.one_of(
 
 @settings(max_examples=1000, deadline=None)
 @given(addresses, st.integers(1, 65535))
-def test_what_python_calls_anything_but_public_is_refused(address: Address, port: int) -> None:
+def test_an_address_that_python_does_not_call_public_is_refused(
+    address: Address, port: int
+) -> None:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     judged = mapped or address
     special = (
@@ -333,7 +335,7 @@ def test_what_python_calls_anything_but_public_is_refused(address: Address, port
 
 @settings(max_examples=1000, deadline=None)
 @given(addresses)
-def test_what_is_permitted_lies_in_no_special_range(address: Address) -> None:
+def test_a_permitted_address_lies_in_no_special_range(address: Address) -> None:
     if not DEFAULT.permits(address, 443):
         return
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
@@ -373,7 +375,7 @@ def test_an_address_that_becomes_this_machines_own_is_refused_from_then_on() -> 
     assert not policy.permits(ip_address("8.8.8.8"), 443)
 
 
-def test_a_port_alone_may_be_asked_about() -> None:
+def test_a_port_may_be_checked_by_itself() -> None:
     policy = Policy(blocked_ports=[25])
     assert [policy.permits_port(port) for port in (0, 25, 443)] == [False, False, True]
 

@@ -35,7 +35,7 @@ def test_nothing_may_come_behind_the_end() -> None:
 
 
 @given(st.binary(max_size=500))
-def test_whatever_comes_is_a_stream_or_an_error(data: bytes) -> None:
+def test_any_bytes_are_a_stream_or_an_error(data: bytes) -> None:
     reader = ChunkReader()
     try:
         assert len(read(reader, data, 7)) <= len(data)

@@ -127,7 +127,7 @@ def test_lists_are_read_to_their_end_and_not_for_ever(
         api.items("/endless")
 
 
-def test_a_refusal_is_told_in_the_servers_words_on_one_line(api: KubeApi) -> None:
+def test_a_refusal_has_the_servers_words_on_one_line(api: KubeApi) -> None:
     with pytest.raises(KubeError) as caught:
         api.get("/no")
     assert caught.value.status == 403
@@ -136,7 +136,7 @@ def test_a_refusal_is_told_in_the_servers_words_on_one_line(api: KubeApi) -> Non
     api.delete("/what-is-not-there")
 
 
-def test_what_is_no_answer_is_none(api: KubeApi) -> None:
+def test_a_malformed_answer_is_an_error(api: KubeApi) -> None:
     with pytest.raises(KubeError) as caught:
         api.get("/array")
     assert caught.value.status == 0
@@ -201,7 +201,7 @@ def test_a_kubeconfig_that_cannot_be_used_says_why(
         read_access(write(tmp_path / "kube.json", fields))
 
 
-def test_a_file_that_is_no_kubeconfig_says_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_no_kubeconfig_names_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "kube.json"
     with pytest.raises(KubeError, match="is not there"):
         read_access(str(path))

@@ -12,7 +12,7 @@ from proxyctl_clusters.kubernetes.kube_objects import EXCHANGE
 from proxyctl_clusters.kubernetes.kubernetes import _CLIENT, POD
 
 
-def test_the_client_starts_and_says_that_there_is_no_cluster(tmp_path: Path) -> None:
+def test_the_client_starts_and_reports_a_missing_cluster(tmp_path: Path) -> None:
     exchange = tmp_path / EXCHANGE
     exchange.mkdir()
     files.write(exchange / POD, {"config": "", "namespace": "n", "name": "p", "uid": "u"})

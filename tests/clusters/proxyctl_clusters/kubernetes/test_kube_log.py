@@ -85,7 +85,7 @@ def test_a_log_whose_beginning_was_thrown_away_goes_on_where_it_was(pipe: tuple[
     assert shown(pipe) == TEXT
 
 
-def test_where_something_is_missing_it_is_said(pipe: tuple[int, int]) -> None:
+def test_a_missing_part_is_marked(pipe: tuple[int, int]) -> None:
     node = Node(TEXT[:1000])
     follower = LogFollower(node, "log", pipe[1], lambda: None)
     follower._read({})

@@ -70,7 +70,7 @@ def test_an_image_is_asked_for_at_its_registry_once() -> None:
     assert (gate["imagePullPolicy"], job["imagePullPolicy"]) == ("Always", "IfNotPresent")
 
 
-def test_a_pod_is_nobody_in_its_cluster_and_on_its_node() -> None:
+def test_a_pod_has_no_identity_in_its_cluster_and_on_its_node() -> None:
     spec = pod_spec()
     assert not spec["automountServiceAccountToken"]
     assert not spec["enableServiceLinks"]
@@ -85,7 +85,7 @@ def test_a_pod_is_nobody_in_its_cluster_and_on_its_node() -> None:
     assert spec["runtimeClassName"] == "gvisor"
 
 
-def test_a_job_sees_its_own_folders_alone_and_never_the_word() -> None:
+def test_a_job_sees_only_its_own_folders_and_never_the_word() -> None:
     """The folder with the word is the gate's; a job that had it could not write there, either."""
     [job], [gate] = pod_spec()["containers"], pod_spec()["initContainers"]
     shared = {each["mountPath"]: each for each in job["volumeMounts"] if each["name"] == "folder"}
@@ -97,7 +97,7 @@ def test_a_job_sees_its_own_folders_alone_and_never_the_word() -> None:
     assert only["subPath"] == "agent/attempts/0b9a-1/kube"
 
 
-def test_a_job_is_run_once_and_ends_whatever_becomes_of_the_agent() -> None:
+def test_a_job_is_run_once_and_ends_without_its_agent() -> None:
     job = objects.job_of(TASK, NAMED, PLACE)
     assert job["spec"]["backoffLimit"] == 0
     seconds = BOUNDS.seconds + objects.NET_SECONDS
@@ -135,7 +135,7 @@ def test_an_attempt_without_an_identifier_has_no_name(attempt_id: str) -> None:
         _ = Named("0123456789ab", attempt_id).name
 
 
-def test_names_fit_into_what_a_cluster_takes() -> None:
+def test_names_fit_into_the_limits_of_a_cluster() -> None:
     longest = Named("0123456789ab-check", "A_" * 40)
     assert len(longest.name) + len("-abcde") <= 63
     assert longest.name == longest.name.lower()
@@ -184,7 +184,7 @@ def test_the_end_of_a_pod_is_that_of_its_job(pod: dict[str, Any], end: End | Non
         ("Preempting", "Preempted in order to admit critical pod", False),
     ],
 )
-def test_what_the_cluster_ends_is_the_jobs_fault_only_where_it_is(
+def test_an_end_by_the_cluster_is_the_jobs_fault_only_where_it_is(
     reason: str, message: str, *, is_own: bool
 ) -> None:
     pod = pod_with("Failed", reason=reason, message=message, **ended(137, "Error"))
@@ -208,7 +208,7 @@ def waiting(reason: str) -> dict[str, Any]:
     return pod_with("Pending", initContainerStatuses=[{"name": "gate", "state": state}])
 
 
-def test_why_a_pod_does_not_come_to_the_gate_is_told_by_its_kind() -> None:
+def test_the_reason_of_a_pod_that_does_not_come_to_the_gate_has_a_kind() -> None:
     for reason, kind, is_final in (
         ("InvalidImageName", "image", True),
         ("ErrImagePull", "image", False),
@@ -236,9 +236,7 @@ def test_why_a_pod_does_not_come_to_the_gate_is_told_by_its_kind() -> None:
         ("ImagePullBackOff", End(None, lost="ImagePullBackOff: words")),
     ],
 )
-def test_what_does_not_start_is_the_jobs_fault_only_where_it_is(
-    reason: str, end: End | None
-) -> None:
+def test_a_failed_start_is_the_jobs_fault_only_where_it_is(reason: str, end: End | None) -> None:
     state = {"waiting": {"reason": reason, "message": "words"}}
     pod = pod_with("Pending", containerStatuses=[{"name": "job", "state": state}])
     assert objects.start_problem_of(pod) == end

@@ -50,7 +50,7 @@ def test_a_wrong_setting_of_a_plug_in_is_named(
         record.load(path)
 
 
-def test_an_executor_gets_what_the_record_says_and_the_defaults() -> None:
+def test_an_executor_gets_the_record_and_the_defaults() -> None:
     settings = {"kube_claim": "proxyd:/shared", "kube_nodes": ("a=b",), "colour": "red"}
     said = settings_of(Sandbox(executor="kubernetes", settings=settings))
     assert said == Settings(claim="proxyd:/shared", nodes=("a=b",))

@@ -197,7 +197,7 @@ def test_a_job_runs_in_a_pod_and_its_log_comes_while_it_does(
 @pytest.mark.parametrize(
     ("bomb", "kind", "words"), [("memory", "oom", "memory"), ("disk", "job", "wrote")]
 )
-def test_a_bomb_ends_alone_and_its_buyer_is_told(
+def test_a_bomb_ends_only_itself_and_its_buyer_gets_the_reason(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
 ) -> None:
     [(verb, said)] = run(agent, market, BOMBS[bomb]).reports
@@ -269,7 +269,7 @@ def test_a_job_whose_supervisor_is_killed_is_taken_from_the_cluster(
     until_nothing_is_left(cluster)
 
 
-def test_a_pod_that_somebody_removes_is_the_devices_failure_and_no_other_begins(
+def test_a_removed_pod_is_the_devices_failure_and_no_other_begins(
     agent: WorkerAgent, market: WorkerMarket, cluster: Cluster
 ) -> None:
     """The cluster makes another pod in its place, which nobody has given the word."""
@@ -317,7 +317,7 @@ def test_an_api_server_that_is_away_costs_no_result_and_no_line(
     until_nothing_is_left(cluster)
 
 
-def test_while_the_api_server_is_away_nobody_takes_that_for_nothing_runs(
+def test_an_api_server_that_is_away_does_not_mean_that_nothing_runs(
     agent: WorkerAgent, market: WorkerMarket, cluster: Cluster
 ) -> None:
     executor = Kubernetes(agent.folder, settings_of(cluster))
@@ -349,7 +349,7 @@ def test_an_image_that_is_not_to_be_had_is_no_fault_of_the_device(
     until_nothing_is_left(cluster)
 
 
-def test_what_a_cluster_cannot_do_is_refused(cluster: Cluster) -> None:
+def test_a_job_that_a_cluster_cannot_run_is_refused(cluster: Cluster) -> None:
     executor = Kubernetes(cluster.shared / "agent-3", settings_of(cluster))
     folder = cluster.shared / "agent-3" / names.ATTEMPTS / "job-1"
     plain = Task("job-1", folder, "script", ("true",), BOUNDS)
@@ -383,7 +383,7 @@ def test_a_job_for_which_there_is_no_room_is_given_back(
     until_nothing_is_left(cluster)
 
 
-def test_an_owner_cannot_lend_what_a_cluster_has_not(
+def test_an_owner_cannot_lend_resources_that_a_cluster_lacks(
     market: WorkerMarket, cluster: Cluster
 ) -> None:
     agent = WorkerAgent(cluster.shared / "agent-7", market)
@@ -421,7 +421,7 @@ def test_a_network_that_keeps_to_no_rule_is_found_out(cluster: Cluster) -> None:
     assert ":10250" in network.actual  # what runs the pods of the node
 
 
-def test_an_agent_without_rights_is_told_which(cluster: Cluster) -> None:
+def test_an_agent_without_rights_gets_the_missing_ones(cluster: Cluster) -> None:
     account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
     secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
     cluster.ask("POST", account, {"metadata": {"name": "nobody"}})

@@ -202,7 +202,7 @@ def test_a_job_runs_on_a_node_and_its_log_comes_while_it_does(
     assert cluster.jobs() == ""
 
 
-def test_what_was_used_is_told(agent: WorkerAgent, market: WorkerMarket) -> None:
+def test_used_resources_are_reported(agent: WorkerAgent, market: WorkerMarket) -> None:
     job = agent.run("x = bytearray(100_000_000); print(sum(range(3_000_000)))")
     [(verb, said)] = job.reports
     assert verb == "complete"
@@ -214,7 +214,7 @@ def test_what_was_used_is_told(agent: WorkerAgent, market: WorkerMarket) -> None
     ("bomb", "kind", "words"),
     [("memory", "oom", "memory"), ("disk", "job", "wrote")],
 )
-def test_a_bomb_ends_alone_and_its_buyer_is_told(
+def test_a_bomb_ends_only_itself_and_its_buyer_gets_the_reason(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
 ) -> None:
     [(verb, said)] = agent.run(BOMBS[bomb]).reports
@@ -339,7 +339,7 @@ def test_the_check_list_looks_at_a_node(agent: WorkerAgent, market: WorkerMarket
     assert not [each for each in agent.folder.iterdir() if each.name.startswith("proxyd-check")]
 
 
-def test_what_a_cluster_cannot_do_is_refused(cluster: Cluster, top: Path) -> None:
+def test_a_job_that_a_cluster_cannot_run_is_refused(cluster: Cluster, top: Path) -> None:
     executor = Slurm(top / "agent-2", queue_seconds=10)
     bounds = Bounds(1.0, 64 << 20, 1 << 20, 64, 60)
     plain = Task("job-1", top / "agent-2" / names.ATTEMPTS / "job-1", "script", ("true",), bounds)
@@ -368,7 +368,7 @@ def test_a_job_for_which_there_is_no_room_is_given_back(cluster: Cluster, top: P
         cluster.call("scontrol", "update", "partitionname=main", "state=up")
 
 
-def test_an_owner_cannot_lend_what_a_cluster_has_not(
+def test_an_owner_cannot_lend_resources_that_a_cluster_lacks(
     agent: WorkerAgent, market: WorkerMarket, cluster: Cluster, top: Path
 ) -> None:
     token = top / "token"

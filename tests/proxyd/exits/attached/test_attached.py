@@ -121,7 +121,7 @@ async def test_never_more_wait_than_an_exit_may_have(port: Port) -> None:
     sock.close()
 
 
-async def test_fewer_are_asked_for_when_the_burst_is_over(
+async def test_fewer_connections_are_requested_when_the_burst_is_over(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = await port.parked()
@@ -137,7 +137,7 @@ async def test_fewer_are_asked_for_when_the_burst_is_over(
     await until(lambda: device.wanted == 0, "nobody uses it")
 
 
-async def test_what_is_old_is_replaced(port: Port) -> None:
+async def test_an_old_parked_connection_is_replaced(port: Port) -> None:
     device = await port.parked()
     exit_ = exit_of(port)
     (old,) = exit_.pool._parked
@@ -211,7 +211,7 @@ async def test_the_round_trip_is_measured(port: Port) -> None:
     assert exit_.pool.demand.rtt < pool.RTT_MOST_SECONDS
 
 
-async def test_a_silent_exit_is_cut_with_what_goes_through_it(tmp_path: Path) -> None:
+async def test_a_silent_exit_is_cut_with_its_streams(tmp_path: Path) -> None:
     port = Port(tmp_path, heartbeat_seconds=BEAT_SECONDS)
     device = await port.parked()
     exit_, relay = exit_of(port), Relayed()
@@ -224,7 +224,7 @@ async def test_a_silent_exit_is_cut_with_what_goes_through_it(tmp_path: Path) ->
     await port.close()
 
 
-async def test_what_goes_through_an_exit_whose_control_is_lost_goes_on(port: Port) -> None:
+async def test_streams_through_an_exit_whose_control_is_lost_go_on(port: Port) -> None:
     device = await port.parked()
     exit_, relay = exit_of(port), Relayed()
     exit_.begin(relay)
@@ -239,7 +239,7 @@ REVOKED = MarketError(Code.WORKER_UNAUTHORIZED)
 
 @pytest.mark.parametrize("refusal", [REVOKED, None], ids=["revoked", "paused"])
 @pytest.mark.parametrize("is_back", [False, True], ids=["away", "attached again"])
-async def test_what_goes_on_without_control_ends_when_the_device_may_carry_nothing(
+async def test_streams_without_control_end_when_the_device_may_carry_nothing(
     port: Port, refusal: MarketError | None, is_back: bool
 ) -> None:
     device = await port.parked()
@@ -261,7 +261,7 @@ async def test_what_goes_on_without_control_ends_when_the_device_may_carry_nothi
     await until(lambda: relay.was_cut)
 
 
-async def test_who_carries_nothing_is_forgotten(port: Port) -> None:
+async def test_an_exit_that_carries_nothing_is_forgotten(port: Port) -> None:
     device = await port.parked()
     exit_, relay = exit_of(port), Relayed()
     exit_.begin(relay)
@@ -348,7 +348,7 @@ async def test_dials_that_wait_count_as_connections(port: Port) -> None:
     assert exit_.has_place
 
 
-def test_a_buyer_is_told_what_is_known_of_the_place_and_not_which_device_it_is() -> None:
+def test_a_buyer_gets_the_place_and_not_the_device() -> None:
     place = Place("de", "be", "berlin", 3320, "residential")
     text = describe("0190-device", place)
     assert text.startswith("country=de; state=be; city=berlin; asn=3320; kind=residential; id=")

@@ -18,7 +18,7 @@ from proxyd.exits.attached.certificate import (
 NOW = 1_700_000_000
 
 
-def test_it_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_it_is_made_once_and_only_for_its_owner(tmp_path: Path) -> None:
     path = own_certificate(tmp_path / "new", NOW)
     assert path.stat().st_mode & 0o777 == 0o600
     before = path.read_bytes()
@@ -41,7 +41,7 @@ def test_starts_at_once_get_the_same_one(tmp_path: Path) -> None:
     assert len(set(seen)) == 1
 
 
-def test_it_serves_and_its_fingerprint_is_what_a_client_sees(tmp_path: Path) -> None:
+def test_it_serves_and_a_client_sees_its_fingerprint(tmp_path: Path) -> None:
     path = own_certificate(tmp_path, NOW)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(path)
@@ -73,7 +73,7 @@ def test_a_file_without_a_certificate_is_named(tmp_path: Path) -> None:
         fingerprint(path)
 
 
-def test_what_is_wrong_with_the_next_certificate_is_named_before_the_start(tmp_path: Path) -> None:
+def test_an_error_in_the_next_certificate_is_named_before_the_start(tmp_path: Path) -> None:
     def problems(path: Path | str) -> list[str]:
         settings = settings_for("sqlite:///unused.db", exits={"next_tls_cert": str(path)})
         return [*next_certificate_problems(settings)]

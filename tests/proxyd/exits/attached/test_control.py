@@ -38,7 +38,7 @@ def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
     assert reached == set(state)
 
 
-def test_frames_are_read_in_these_states_alone() -> None:
+def test_frames_are_read_only_in_these_states() -> None:
     state = module.State
     assert set(module._ACTIONS) == {state.GREETING, state.ASKED, state.ATTACHED}
     assert set(module._ACTIONS[state.ASKED]) == {Ping}, "hello is said once"
@@ -61,13 +61,13 @@ async def test_a_ping_is_answered(port: Port) -> None:
     await until(lambda: Pong(b"payload!") in device.frames)
 
 
-async def test_a_protocol_that_is_too_old_is_told_so(port: Port) -> None:
+async def test_a_protocol_that_is_too_old_is_refused(port: Port) -> None:
     device = await port.device(protocol=0)
     assert device.sorry is not None
     assert (device.sorry.code, device.sorry.retry_seconds) == ("version_too_old", 0)
 
 
-async def test_a_newer_protocol_attaches_and_what_it_adds_is_passed_over(port: Port) -> None:
+async def test_a_newer_protocol_attaches_and_its_additions_are_passed_over(port: Port) -> None:
     device = await port.device(protocol=VERSION + 1, features=("telepathy",))
     device.send_raw(b"\x00\x03\xc8??")
     device.send(Ping(b"stillok?"))
@@ -84,14 +84,14 @@ async def test_nothing_goes_before_hello(port: Port, frame: Frame) -> None:
     await over(device, port, "violation")
 
 
-async def test_hello_is_said_once(port: Port) -> None:
+async def test_hello_is_sent_once(port: Port) -> None:
     device = await port.device()
     device.send(hello())
     await over(device, port, "violation")
 
 
 @pytest.mark.parametrize("frame", [Park(3), Sorry("code", "words", 0), Limits(1, 2, 3, (4,))])
-async def test_what_the_daemon_says_is_not_for_exits(port: Port, frame: Frame) -> None:
+async def test_frames_of_the_daemon_are_not_for_exits(port: Port, frame: Frame) -> None:
     device = await port.device()
     device.send(frame)
     await over(device, port, "violation")
@@ -148,14 +148,14 @@ class Nobody:
 
 
 @bounded(exit_bounds(port=PortBounds(control=ControlBounds(hello_seconds=0.05))))
-async def test_who_does_not_say_hello_is_cut(port: Port) -> None:
+async def test_an_exit_that_does_not_say_hello_is_cut(port: Port) -> None:
     device = port.unattached()
     await device.connect()
     await over(device, port, "silent")
 
 
 @bounded(exit_bounds(port=PortBounds(control=ControlBounds(waiting_max_bytes=1000))))
-async def test_who_does_not_read_is_cut(port: Port) -> None:
+async def test_an_exit_that_does_not_read_is_cut(port: Port) -> None:
     device = await port.parked()
     assert device._writer is not None
     device._writer.transport.pause_reading()

@@ -34,7 +34,7 @@ async def test_a_network_with_many_does_not_delay_another() -> None:
         assert len(handshakes) == 0
 
 
-async def test_a_network_has_so_many_and_no_more() -> None:
+async def test_the_handshakes_of_a_network_are_bounded() -> None:
     handshakes = Handshakes[Some](asyncio.get_running_loop(), lambda _: None)
     near, far = socket.socketpair()
     with near, far:

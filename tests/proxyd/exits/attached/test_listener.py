@@ -38,7 +38,7 @@ async def test_a_device_attaches_and_its_connections_wait(port: Port) -> None:
     assert port.counters.attached == 1
 
 
-async def test_what_a_device_leaves_is_forgotten(port: Port) -> None:
+async def test_the_records_of_a_device_that_leaves_are_forgotten(port: Port) -> None:
     device = await port.parked()
     await device.kill()
     await until(lambda: len(port.listener) == 0, "it is gone")
@@ -97,7 +97,7 @@ async def refused(port: Port, preface: bytes) -> None:
     assert port.counters.parked == 0
 
 
-async def test_a_ticket_lets_one_connection_in_once_and_of_its_exit_alone(port: Port) -> None:
+async def test_a_ticket_lets_in_one_connection_of_only_its_exit_once(port: Port) -> None:
     first, second = port.unattached(), port.unattached()
     for device, token in ((first, "first"), (second, "second")):
         device.parks = False
@@ -135,7 +135,7 @@ async def test_a_connection_that_says_something_before_its_order_is_closed(port:
 
 
 @pytest.mark.parametrize("data", [b"", b"W" * 10])
-async def test_who_says_nothing_is_closed(tmp_path: Path, data: bytes) -> None:
+async def test_a_silent_connection_is_closed(tmp_path: Path, data: bytes) -> None:
     port = Port(tmp_path, bounds=arriving(seconds=0.05))
     with await raw(port.port, data) as sock:
         assert await is_closed(sock)
@@ -144,7 +144,7 @@ async def test_who_says_nothing_is_closed(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, None])
-async def test_a_flood_of_silent_connections_and_half_handshakes_keeps_nobody_out(
+async def test_a_flood_of_silent_connections_and_half_handshakes_keeps_no_exit_out(
     tmp_path: Path, size: int | None
 ) -> None:
     port = Port(tmp_path, bounds=arriving(room_after_seconds=0.0), arrivals=5)
@@ -160,7 +160,7 @@ async def test_a_flood_of_silent_connections_and_half_handshakes_keeps_nobody_ou
     await port.close()
 
 
-async def test_a_flood_of_those_who_speak_tls_and_say_no_more_keeps_nobody_out(
+async def test_a_flood_of_silent_connections_under_tls_keeps_no_exit_out(
     tmp_path: Path,
 ) -> None:
     port = Port(tmp_path, bounds=arriving(room_after_seconds=0.0), arrivals=5)
@@ -173,7 +173,7 @@ async def test_a_flood_of_those_who_speak_tls_and_say_no_more_keeps_nobody_out(
     await port.close()
 
 
-async def test_one_network_may_not_have_all_who_speak_tls_and_say_no_more(tmp_path: Path) -> None:
+async def test_one_network_may_not_have_all_silent_places_under_tls(tmp_path: Path) -> None:
     port = Port(tmp_path, exits_per_network=1)
     for _ in range(module.ARRIVALS_PER_EXIT):
         await port.unattached().connect()
@@ -272,7 +272,7 @@ async def test_a_device_that_attaches_again_replaces_itself(port: Port) -> None:
     assert len(port.listener) == 1
 
 
-async def test_who_may_not_attach_is_told_why(port: Port) -> None:
+async def test_an_exit_that_may_not_attach_gets_the_reason(port: Port) -> None:
     port.devices.refusal = MarketError(Code.INVALID_CREDENTIALS, "words for its owner")
     device = await port.device()
     assert device.sorry is not None
@@ -353,7 +353,7 @@ async def test_no_exit_is_cheaper_than_its_country(port: Port) -> None:
     assert exit_.min_price_per_gb == 5
 
 
-async def test_a_store_that_is_away_lets_nobody_go(port: Port) -> None:
+async def test_a_store_that_is_away_keeps_every_exit(port: Port) -> None:
     await port.parked()
     asked = port.devices.asked
     port.devices.refusal = UnavailableError("gone")
@@ -363,7 +363,7 @@ async def test_a_store_that_is_away_lets_nobody_go(port: Port) -> None:
     assert len(port.listener) == 1
 
 
-async def test_exits_are_told_that_the_daemon_stops(port: Port) -> None:
+async def test_exits_are_notified_that_the_daemon_stops(port: Port) -> None:
     device = await port.parked()
     port.listener.drain(30.0)
     await until(lambda: device.drained, "it is told")

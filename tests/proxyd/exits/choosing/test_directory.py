@@ -146,7 +146,7 @@ def test_the_first_port_of_a_label_chooses_its_exit_and_others_are_refused(book)
 # --- who is there --------------------------------------------------------------------------------
 
 
-def test_nobody_is_chosen_where_nobody_is(book):
+def test_no_exit_is_chosen_where_none_is_attached(book):
     assert book.pick() is Missing.NO_EXIT
     assert book.pick("session-a") is Missing.NO_EXIT
     assert book.pick("session-a-strict") is Missing.NO_EXIT
@@ -193,7 +193,7 @@ def test_of_one_network_one_exit_is_active_and_the_next_moves_up(book):
     assert not book.directory._lines
 
 
-def test_of_one_network_the_exit_that_attached_first_is_active_whenever_it_is_heard_of(book):
+def test_of_one_network_the_first_attached_exit_is_active_in_any_order_of_notices(book):
     devices = [
         Device(each, network="192.0.2.1", since=at)
         for each, at in zip("cba", (5, 7, 7), strict=True)
@@ -210,7 +210,7 @@ def test_of_one_network_the_exit_that_attached_first_is_active_whenever_it_is_he
     assert not book.directory._buckets
 
 
-def test_an_exit_that_nobody_can_use_blocks_nobody_on_its_line(book):
+def test_an_exit_that_no_buyer_can_use_blocks_no_other_on_its_line(book):
     greedy, rare, own, cheap = book.add(
         Device("greedy", network="192.0.2.1", min_price_per_gb=900),
         Device("rare", network="192.0.2.1", ports=(5222,)),
@@ -226,7 +226,7 @@ def test_an_exit_that_nobody_can_use_blocks_nobody_on_its_line(book):
     assert isinstance(book.pick(port=443, owner="another"), Missing)
 
 
-def test_an_exit_that_rests_blocks_nobody_on_its_line(book):
+def test_an_exit_that_rests_blocks_no_other_on_its_line(book):
     spent, next_ = book.add(Device("1", network="192.0.2.1"), Device("2", network="192.0.2.1"))
     assert {book.pick() for _ in range(20)} == {spent}
     spent.is_spent, spent.has_place = True, False
@@ -276,7 +276,7 @@ def test_an_exit_that_an_older_one_displaces_has_its_failures_remembered(book):
     assert book.pick() is Missing.NO_EXIT  # it still rests
 
 
-def test_an_exit_that_moves_is_found_at_its_new_place_alone(book):
+def test_an_exit_that_moves_is_found_only_at_its_new_place(book):
     device = book.add(Device("one", BERLIN))
 
     device.place = PARIS
@@ -287,7 +287,7 @@ def test_an_exit_that_moves_is_found_at_its_new_place_alone(book):
     assert book.directory.coverage() == {Region("fr", "", "paris"): 1}
 
 
-def test_coverage_counts_what_can_be_chosen_by_region(book):
+def test_coverage_counts_the_exits_that_can_be_chosen_by_region(book):
     book.add(
         Device("a", BERLIN, network="192.0.2.1"),
         Device("b", BERLIN, network="192.0.2.1"),  # stands by
@@ -345,7 +345,7 @@ def test_an_exit_is_where_it_was_wished(book, wants, will_do, how):
 
 
 @pytest.mark.parametrize("wants", ["country-de", "country-de-session-{}"])
-def test_who_will_not_do_is_never_chosen(book, wants):
+def test_an_unfit_exit_is_never_chosen(book, wants):
     book.add(
         Device("own", owner_id="buyer"),
         Device("dear", min_price_per_gb=101),
@@ -370,7 +370,7 @@ def test_the_one_that_will_do_is_found_among_many(book):
 
 
 @pytest.mark.parametrize("wants", ["", "country-de", "kind-residential", "city-berlin", "rotate"])
-def test_who_carries_datagrams_is_found_among_many_who_do_not(book, wants):
+def test_an_exit_that_carries_datagrams_is_found_among_many_that_do_not(book, wants):
     book.fill(3 * module.USUAL.searched_max)
     carries = [book.add(Device(f"udp-{number}", features=("udp",))) for number in range(2)]
     for _ in range(20):
@@ -412,7 +412,7 @@ def test_rotation_never_chooses_an_exit_twice_in_a_row(book):
     assert others[0] is not others[1]
 
 
-def test_rotation_with_a_single_exit_finds_none(book):
+def test_rotation_with_a_single_exit_finds_no_other(book):
     book.fill(1)
     assert book.pick("rotate") is not Missing.NO_EXIT
     assert book.pick("rotate") is Missing.NO_EXIT
@@ -497,7 +497,7 @@ def test_a_full_exit_does_not_rest(book):
     assert book.pick() is device
 
 
-def test_faults_that_one_buyer_meets_count_for_that_buyer_alone(book):
+def test_faults_that_one_buyer_meets_count_only_for_that_buyer(book):
     device = book.add(Device("one"))
     for seconds in (30, 60):
         book.note(device, *[Outcome.FAILED] * 3, buyer="mallory")
@@ -516,7 +516,7 @@ def test_faults_at_one_site_are_counted_once(book):
     assert book.pick() is device
 
 
-def test_what_fails_through_two_exits_is_the_targets_fault(book):
+def test_a_failure_through_two_exits_is_the_targets_fault(book):
     one, two = book.add(Device("one"), Device("two"))
     for number in range(10):
         for device in (one, two):
@@ -612,13 +612,13 @@ def test_a_rest_is_an_hour_at_most(book):
         assert book.pick() is device
 
 
-def test_what_targets_say_is_nobodys_failure(book):
+def test_an_answer_of_a_target_is_no_failure_of_an_exit(book):
     device = book.add(Device("one"))
     book.note(device, *[Outcome.REFUSED, Outcome.TIMED_OUT, Outcome.HOST_UNREACHABLE] * 10)
     assert book.pick() is device
 
 
-def test_who_comes_back_is_still_known(book):
+def test_an_exit_that_comes_back_is_still_known(book):
     device = book.add(Device("one"))
     book.directory.remove(device)
     book.note(device, None, None, None)  # its dials are lost after it
@@ -633,7 +633,7 @@ def test_who_comes_back_is_still_known(book):
     assert book.add(Device("one")) is book.pick()
 
 
-def test_who_attaches_anew_rests_on(book):
+def test_an_exit_that_attaches_anew_rests_on(book):
     device = book.add(Device("one"))
     book.note(device, None, None, None)
     book.directory.remove(device)
@@ -718,7 +718,7 @@ def test_a_restarted_daemon_finds_the_exits_of_labels_again(book):
     assert [restarted.pick(label).device_id for label in labels] == chosen
 
 
-def test_who_has_attached_from_a_network_goes_before_who_only_leaves_there(book):
+def test_an_exit_attached_from_a_network_goes_before_one_that_only_leaves_there(book):
     mover = book.add(Device("mover", network="192.0.2.1", since=1, is_elsewhere=True))
     assert book.pick() is mover
     local = book.add(Device("local", network="192.0.2.1", since=2))
@@ -879,7 +879,7 @@ def test_labels_that_other_nodes_have_bound_count_at_their_account():
         assert book.pick(f"session-{number}-strict", owner="alice", session="alice's") is device
 
 
-def test_the_rest_is_bounded_too():
+def test_the_rest_is_bounded():
     book = bounded(rotating_total=10, sites_total=10, gone_total=10, suspects_total=10)
     devices = book.fill(50)
     for number, device in enumerate(devices):
@@ -893,7 +893,7 @@ def test_the_rest_is_bounded_too():
         assert len(book.directory._gone) <= 10
 
 
-def test_what_is_over_is_forgotten_a_part_at_a_time():
+def test_ended_records_are_forgotten_a_part_at_a_time():
     book = bounded(labels_per_sweep=3)
     book.fill(5)
     for session in range(10):

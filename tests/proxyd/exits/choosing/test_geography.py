@@ -71,7 +71,7 @@ def test_the_packaged_source_knows_countries_of_both_families(opened):
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "10.1.2.3", "fe80::1%eth0", "2001:db8::1", "", "not an address"]
 )
-def test_what_nobody_knows_is_nowhere(opened, address):
+def test_an_unknown_address_is_nowhere(opened, address):
     assert opened().place(address) == Place()
 
 
@@ -128,7 +128,7 @@ def test_ranges_end_where_they_end(opened, debian):
     assert geography.place("2001:200:0:1::").country == "jp"
 
 
-def test_files_of_an_operator_replace_what_comes_along(opened, debian, tmp_path):
+def test_files_of_an_operator_replace_the_bundled_ones(opened, debian, tmp_path):
     country = mmdb.write(
         tmp_path / "c.mmdb", {"8.8.8.0/24": {"country": {"iso_code": "GB"}}}, description="Mine"
     )
@@ -159,7 +159,7 @@ def test_city_state_and_network_are_spelled_as_buyers_write_them(opened, tmp_pat
     ]
 
 
-def test_a_city_in_another_country_is_none(opened, tmp_path):
+def test_a_city_in_another_country_is_not_found(opened, tmp_path):
     city = mmdb.write(tmp_path / "city.mmdb", CITIES)
     country = mmdb.write(
         tmp_path / "country.mmdb",
@@ -204,7 +204,7 @@ def test_every_file_that_will_not_do_is_named_with_its_setting(opened, tmp_path,
     assert "is a file of something else (Test)" in problem(other)
 
 
-def test_all_mistakes_are_told_at_once(opened):
+def test_all_mistakes_are_reported_at_once(opened):
     with pytest.raises(SettingsError) as refused:
         opened(country="/a", city="/b", known={"1.2.3.4/8": "de", "192.0.2.0/24": "zz"})
 

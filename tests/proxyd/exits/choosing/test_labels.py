@@ -228,7 +228,7 @@ async def test_moves_that_were_missed_are_noticed_with_the_next_link(three: Clus
     assert (await three.use(1, 1))["label0"] == {other}
 
 
-async def test_a_known_label_asks_nobody(three: Cluster) -> None:
+async def test_a_known_label_causes_no_question(three: Cluster) -> None:
     await three.use(1, 3)
     for each in three.services:
 
@@ -289,7 +289,7 @@ async def test_a_dial_that_is_given_up_while_it_waits_is_not_gone_on_with(three:
     assert not called
 
 
-async def test_what_is_over_is_swept(three: Cluster) -> None:
+async def test_ended_labels_are_swept(three: Cluster) -> None:
     await three.use(1, 4)
     service = three.services[0]
     assert await count(service) == 4

@@ -58,7 +58,7 @@ async def test_no_buyer_reaches_the_service_through_an_exit(service: Service) ->
     await device.kill()
 
 
-async def test_an_agent_is_told_what_names_may_not_lead_to(service: Service) -> None:
+async def test_an_agent_gets_the_addresses_that_names_may_not_lead_to(service: Service) -> None:
     made = await consented(service)
     device = Device(bound_port(service.daemon.listeners.exits))
     await device.attach(made.first._replace(features=(DENY,)))

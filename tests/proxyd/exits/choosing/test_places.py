@@ -59,7 +59,7 @@ def hall() -> Hall:
     return Hall()
 
 
-def test_a_buyer_alone_leaves_a_quarter_to_newcomers(hall: Hall) -> None:
+def test_a_lone_buyer_leaves_a_quarter_to_newcomers(hall: Hall) -> None:
     assert len(hall.take_all("a")) == MOST * 3 // 4
     assert len(hall.take_all("b")) == MOST // 4
 
@@ -70,7 +70,7 @@ def test_two_buyers_have_half_each(hall: Hall) -> None:
     assert len(hall.take_all("b")) == MOST // 2 - 1
 
 
-def test_one_who_has_not_asked_for_a_minute_counts_no_more(hall: Hall) -> None:
+def test_a_holder_that_has_not_asked_for_a_minute_counts_no_more(hall: Hall) -> None:
     relay = hall.take("b")
     hall.places.leave(relay.place, hall.now)
     assert len(hall.take_all("a")) == MOST // 2
@@ -92,7 +92,7 @@ def test_an_exit_without_a_limit_takes_any_number(hall: Hall) -> None:
         hall.take("a")
 
 
-def test_what_is_idle_gives_way_and_first_that_of_the_largest_holder(hall: Hall) -> None:
+def test_an_idle_place_gives_way_and_first_that_of_the_largest_holder(hall: Hall) -> None:
     large, small = hall.take_all("a"), hall.take_all("b")
     assert not hall.has("c")
     for each in (*large[1:], *small[1:]):
@@ -146,7 +146,7 @@ def test_a_place_is_free_when_the_device_has_let_go_of_it(hall: Hall) -> None:
     assert hall.places.taken == 0
 
 
-def test_a_device_that_says_it_is_full_is_asked_again_later(hall: Hall) -> None:
+def test_a_full_device_is_asked_again_later(hall: Hall) -> None:
     hall.places.fill(hall.now, datagrams=True)
     assert hall.has("a")
     assert not hall.has("a", datagrams=True)
@@ -156,7 +156,7 @@ def test_a_device_that_says_it_is_full_is_asked_again_later(hall: Hall) -> None:
     assert hall.has("a", datagrams=True)
 
 
-def test_a_device_that_always_says_it_is_full_is_asked_less_and_less_often(hall: Hall) -> None:
+def test_a_device_that_is_always_full_is_asked_less_and_less_often(hall: Hall) -> None:
     hall.places.reports_ends = True
     began, asked = hall.now, []
     while hall.now < began + 200:
@@ -179,7 +179,7 @@ def test_a_device_that_always_says_it_is_full_is_asked_less_and_less_often(hall:
         assert hall.has("anybody")
 
 
-def test_what_begins_does_not_give_way(hall: Hall) -> None:
+def test_a_beginning_connection_does_not_give_way(hall: Hall) -> None:
     for each in [*hall.take_all("a"), *hall.take_all("b")]:
         each.at = inf
     hall.now += 1000
@@ -206,7 +206,7 @@ def test_accounts_with_all_places_divide_them_with_a_newcomer(hall: Hall) -> Non
     assert sum(each.is_cut for each in (*first, *second)) == taken
 
 
-def test_an_account_within_its_share_keeps_what_moves(hall: Hall) -> None:
+def test_an_account_within_its_share_keeps_its_moving_connections(hall: Hall) -> None:
     taken = [hall.take(str(number)) for number in range(MOST)]
     for _ in range(8):
         hall.now += module.IDLE_SECONDS / 2

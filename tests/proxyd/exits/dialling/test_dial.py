@@ -135,7 +135,7 @@ async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
         ("::ffff:8.8.8.8", "198.51.100.7"),
     ],
 )
-def test_what_an_exit_says_of_its_address_is_believed_where_it_can_be(
+def test_the_address_that_an_exit_reports_is_believed_where_it_can_be(
     claimed: str | None, told: str
 ) -> None:
     known = ip_address("198.51.100.7")
@@ -143,7 +143,7 @@ def test_what_an_exit_says_of_its_address_is_believed_where_it_can_be(
     assert module.seen_address(known, said) == ip_address(told)
 
 
-async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> None:
+async def test_a_buyer_is_notified_that_another_exit_was_promised(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.CONNECTED)
     port.directory.has_moved = True
@@ -153,7 +153,7 @@ async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> Non
     await answer.close(port)
 
 
-async def test_a_name_is_looked_up_here_and_its_addresses_are_asked_for(port: Port) -> None:
+async def test_a_name_is_looked_up_here_and_its_addresses_are_sent(port: Port) -> None:
     device = await port.parked()
     async with targets.echo() as target:
         answer = await dialled(port, "localhost", target.port)
@@ -161,14 +161,16 @@ async def test_a_name_is_looked_up_here_and_its_addresses_are_asked_for(port: Po
         await answer.close(port, target)
 
 
-async def test_an_exit_that_does_not_know_what_is_denied_looks_up_no_names(port: Port) -> None:
+async def test_an_exit_that_does_not_know_the_denied_addresses_looks_up_no_names(
+    port: Port,
+) -> None:
     device = await port.parked()
     answer = await dialled(port, "example.com", 443, Wants(dns_at_exit=True))
     assert answer.failure is Failure.NO_EXIT
     assert device.dials == []
 
 
-async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> None:
+async def test_an_exit_gets_no_order_for_its_own_addresses(port: Port) -> None:
     own, other = await port.parked("own"), await port.parked("other")
     for device in (own, other):
         device.obey = answering(Outcome.TIMED_OUT)
@@ -179,7 +181,7 @@ async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> Non
     assert (len(own.dials), len(other.dials)) == (0, 1)
 
 
-async def test_an_older_agent_that_is_attached_by_ipv6_is_asked_for_no_ipv4(port: Port) -> None:
+async def test_an_older_agent_that_is_attached_by_ipv6_gets_no_ipv4(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.TIMED_OUT)
     attached = port.listener.roster.attached_here("device")
@@ -192,7 +194,7 @@ async def test_an_older_agent_that_is_attached_by_ipv6_is_asked_for_no_ipv4(port
     assert attached.permitted(there) == there, "it judges by itself"
 
 
-async def test_exits_that_may_not_be_asked_use_up_no_try(port: Port) -> None:
+async def test_unusable_exits_use_up_no_try(port: Port) -> None:
     names = ["one", "two", "three", "four"]
     *blind, last = [await port.parked(name) for name in names]
     for name in names[:3]:
@@ -228,7 +230,7 @@ async def test_an_exit_looks_a_name_up_if_that_is_wanted(port: Port) -> None:
         (LOOPBACK, 80, Wants(tls_only=True)),
     ],
 )
-async def test_what_is_forbidden_is_never_asked_of_an_exit(
+async def test_a_forbidden_target_is_never_requested_of_an_exit(
     port: Port, host: Address | str, number: int, wants: Wants
 ) -> None:
     device = await port.parked()
@@ -248,7 +250,9 @@ async def test_what_is_forbidden_is_never_asked_of_an_exit(
         ("x" * 300, True),
     ],
 )
-async def test_what_is_no_name_is_not_asked_for(port: Port, host: str, dns_at_exit: bool) -> None:
+async def test_a_text_that_is_no_name_is_not_requested(
+    port: Port, host: str, dns_at_exit: bool
+) -> None:
     device = await port.parked()
     answer = await dialled(port, host, 80, Wants(dns_at_exit=dns_at_exit))
     assert answer.failure is Failure.HOST_UNREACHABLE
@@ -263,7 +267,7 @@ async def test_what_is_no_name_is_not_asked_for(port: Port, host: str, dns_at_ex
         (Outcome.NAME_UNKNOWN, Failure.HOST_UNREACHABLE),
     ],
 )
-async def test_the_words_of_the_target_are_told_and_no_other_exit_is_asked(
+async def test_the_bytes_of_the_target_are_passed_on_and_no_other_exit_is_tried(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
     devices = [await port.parked(token) for token in ("one", "two")]
@@ -315,7 +319,7 @@ DOUBTFUL = pytest.mark.parametrize(
 
 
 @DOUBTFUL
-async def test_what_may_be_the_exits_own_is_tried_through_one_more(
+async def test_a_failure_that_may_be_the_exits_own_is_tried_through_one_more(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
     devices = [await port.parked(token) for token in ("one", "two", "three")]
@@ -326,7 +330,7 @@ async def test_what_may_be_the_exits_own_is_tried_through_one_more(
 
 
 @DOUBTFUL
-async def test_what_another_exit_contradicts_is_a_fault(
+async def test_an_answer_that_another_exit_contradicts_is_a_fault(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
     first, second = await port.parked("first"), await port.parked("second")
@@ -351,7 +355,7 @@ async def test_an_exit_may_have_no_route_by_the_other_family(port: Port) -> None
 
 
 @DOUBTFUL
-async def test_it_is_told_where_there_is_no_other_exit(
+async def test_a_failure_is_reported_where_no_other_exit_exists(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
     device = await port.parked()
@@ -386,14 +390,14 @@ async def test_without_an_exit_there_is_no_connection(port: Port) -> None:
     assert (await dialled(port)).failure is Failure.NO_EXIT
 
 
-async def test_nobody_leaves_through_a_device_of_their_own(port: Port) -> None:
+async def test_no_buyer_leaves_through_an_own_device(port: Port) -> None:
     device = await port.parked()
     answer = await dialled(port, buyer=Somebody(user_id="owner"))
     assert answer.failure is Failure.NO_EXIT
     assert device.dials == []
 
 
-async def test_a_device_that_takes_nothing_is_not_asked_until_it_does(port: Port) -> None:
+async def test_a_device_that_takes_nothing_gets_no_order_until_it_does(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.REFUSED)
     device.send(paused("on battery"))
@@ -405,7 +409,7 @@ async def test_a_device_that_takes_nothing_is_not_asked_until_it_does(port: Port
     assert (await dialled(port)).failure is Failure.REFUSED
 
 
-async def test_a_device_that_attaches_paused_is_not_asked(port: Port) -> None:
+async def test_a_device_that_attaches_paused_gets_no_order(port: Port) -> None:
     await port.device(paused="at night")
     assert (await dialled(port)).failure is Failure.NO_EXIT
 
@@ -612,7 +616,7 @@ async def test_a_dial_waits_on_where_there_is_no_other_exit(port: Port) -> None:
 # --- a buyer who leaves ---------------------------------------------------------------------------
 
 
-async def test_a_buyer_who_leaves_ends_the_order(port: Port) -> None:
+async def test_a_buyer_that_leaves_ends_the_order(port: Port) -> None:
     device = await port.parked()
     device.obey = ignore
     call = Call(port, LOOPBACK, 80)
@@ -627,7 +631,7 @@ async def test_a_buyer_who_leaves_ends_the_order(port: Port) -> None:
     assert exit_.dials == {}
 
 
-async def test_a_buyer_who_leaves_while_a_name_is_looked_up_costs_no_order(port: Port) -> None:
+async def test_a_buyer_that_leaves_while_a_name_is_looked_up_costs_no_order(port: Port) -> None:
     device = await port.parked()
     port.exits.resolver = resolver = Slow("127.0.0.1")
     call = Call(port, "localhost", 80)
@@ -639,7 +643,7 @@ async def test_a_buyer_who_leaves_while_a_name_is_looked_up_costs_no_order(port:
     assert call.answers == []
 
 
-async def test_what_the_target_says_before_the_answer_waits(port: Port) -> None:
+async def test_bytes_of_the_target_before_the_answer_wait(port: Port) -> None:
     device = await port.parked()
 
     async def obey(device: Device, dial: Dial) -> None:

@@ -129,7 +129,7 @@ async def test_a_soft_label_goes_on_elsewhere_and_stays_there(
 
 @bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.5)))
 @ENDS
-async def test_a_strict_label_is_told_that_its_exit_is_lost(
+async def test_a_strict_label_gets_the_loss_of_its_exit(
     port: Port, end: Callable[[Device], Awaitable[None]]
 ) -> None:
     first, second = await two(port, STRICT)
@@ -138,7 +138,7 @@ async def test_a_strict_label_is_told_that_its_exit_is_lost(
     assert second.dials == []
 
 
-async def test_an_exit_that_dies_after_it_was_heard_is_noticed(port: Port) -> None:
+async def test_an_exit_that_dies_after_its_answer_is_noticed(port: Port) -> None:
     """It has answered the first question: that it is there, is not believed for ever."""
     first, second = await two(port, SOFT)
     port.exits.change_seconds(2 * DIAL_SECONDS)

@@ -64,7 +64,7 @@ async def looked(service: Service, device: Device) -> None:
     await until(lambda: bool(device.dials) and not listener.origins._calls, "the call is over")
 
 
-async def test_who_leaves_from_where_it_attaches_stays_there(service: Service) -> None:
+async def test_an_exit_that_leaves_from_its_own_address_stays_there(service: Service) -> None:
     made = await consented(service)
     device = await attached(service, made)
     await looked(service, device)
@@ -75,7 +75,7 @@ async def test_who_leaves_from_where_it_attaches_stays_there(service: Service) -
     await device.kill()
 
 
-async def test_who_leaves_from_elsewhere_is_counted_there(service: Service) -> None:
+async def test_an_exit_that_leaves_from_elsewhere_is_counted_there(service: Service) -> None:
     made = await consented(service)
     device = await attached(service, made, leaves_from=ELSEWHERE)
     listener = listener_of(service)
@@ -121,7 +121,7 @@ async def test_two_lines_that_leave_from_one_are_one(service: Service) -> None:
     await other.kill()
 
 
-async def test_an_agent_that_makes_calls_learns_what_was_seen(service: Service) -> None:
+async def test_an_agent_that_makes_calls_learns_the_seen_address(service: Service) -> None:
     made = await consented(service)
     first = made.first._replace(features=(CALLS,))
     device = await attached(service, replace(made, first=first), leaves_from=ELSEWHERE)
@@ -144,7 +144,7 @@ async def test_a_look_at_the_other_family_makes_no_call_in_the_own_one(service: 
     await device.kill()
 
 
-async def test_a_call_puts_nobody_ahead_of_who_has_attached_from_there(service: Service) -> None:
+async def test_a_call_puts_no_exit_ahead_of_one_attached_from_there(service: Service) -> None:
     evil, honest = await consented(service), await consented(service)
     listener = listener_of(service)
     mover = await attached(service, evil, leaves_from="127.0.0.8")
@@ -202,7 +202,7 @@ async def test_calls_from_a_network_take_no_place_of_those_that_attach_there(
     assert not listener.roster.per_network
 
 
-async def test_who_wanders_is_not_chosen(service: Service) -> None:
+async def test_an_exit_that_wanders_is_not_chosen(service: Service) -> None:
     made = await consented(service)
     device = await attached(service, made)
     await looked(service, device)
@@ -216,7 +216,9 @@ async def test_who_wanders_is_not_chosen(service: Service) -> None:
     await device.kill()
 
 
-async def test_who_always_leaves_from_the_same_other_line_does_not_wander(service: Service) -> None:
+async def test_an_exit_that_always_leaves_from_the_same_other_line_does_not_wander(
+    service: Service,
+) -> None:
     made, listener = await consented(service), listener_of(service)
     for _ in range(MOVES_MAX + 2):
         device = await attached(service, made, leaves_from=ELSEWHERE)
@@ -252,7 +254,7 @@ async def test_a_daemon_that_is_not_public_is_not_called(service: Service) -> No
     "data",
     [CALL + bytes(CALL_NUMBER_BYTES), CALL + bytes(CALL_NUMBER_BYTES + 1), CALL + b"x" * 33],
 )
-async def test_numbers_that_nobody_expects_are_refused(service: Service, data: bytes) -> None:
+async def test_unexpected_numbers_are_refused(service: Service, data: bytes) -> None:
     listener = listener_of(service)
     sock = await raw(bound_port(service.daemon.listeners.exits), data)
     await until(lambda: sum(listener.counters.arrivals_refused.values()) == 1, "it is closed")

@@ -234,7 +234,7 @@ async def test_without_a_device_there_is_no_stream(place: Place) -> None:
     await until(lambda: not place.tunnels.is_attached("device"))
 
 
-async def test_who_never_dials_back_is_given_up_and_comes_too_late(place: Place) -> None:
+async def test_a_device_that_never_dials_back_is_given_up_and_comes_too_late(place: Place) -> None:
     device = await place.worker()
     assert await reason(place.opening(seconds=0.01)) == "timeout"
     reader, _ = await place.dial_back(preface_of(device, await order_of(device)))
@@ -310,7 +310,7 @@ async def test_a_token_that_was_revoked_elsewhere_is_noticed(tmp_path: Path) -> 
     await place.close()
 
 
-async def test_who_may_not_attach_is_told_why(place: Place) -> None:
+async def test_a_device_that_may_not_attach_gets_the_reason(place: Place) -> None:
     device = await place.worker("nobody's")
     assert device.sorry is not None
     assert (device.sorry.code, device.sorry.retry_seconds) == ("worker_unauthorized", 0)
@@ -385,7 +385,7 @@ async def test_one_buyer_has_a_part_of_all_streams(tmp_path: Path) -> None:
     await place.close()
 
 
-async def test_only_devices_that_run_what_listens_are_attached(place: Place) -> None:
+async def test_only_devices_with_listening_jobs_are_attached(place: Place) -> None:
     place.authority.idle.add("device")
     refused = await place.worker()
     assert refused.sorry is not None
@@ -405,7 +405,7 @@ async def test_only_devices_that_run_what_listens_are_attached(place: Place) -> 
     assert other.sorry is None
 
 
-async def test_a_device_that_floods_or_says_what_is_no_workers_is_cut(place: Place) -> None:
+async def test_a_device_that_floods_or_sends_frames_of_no_worker_is_cut(place: Place) -> None:
     device = await place.worker()
     for _ in range(6000):  # twice the burst that it may have
         device.send(Dialled(7, Outcome.REFUSED, 0, None, 0))
@@ -420,7 +420,7 @@ async def test_a_device_that_floods_or_says_what_is_no_workers_is_cut(place: Pla
     assert place.tunnels.gone["violation"] == 2
 
 
-async def test_so_many_devices_are_attached_and_no_more(tmp_path: Path) -> None:
+async def test_the_attached_devices_are_bounded(tmp_path: Path) -> None:
     place = Place(tmp_path, most=1)
     await place.worker()
     late = await place.worker("other")
@@ -447,7 +447,7 @@ async def test_one_owner_leaves_room_for_others(tmp_path: Path) -> None:
     await place.close()
 
 
-async def test_a_hello_is_said_once(place: Place) -> None:
+async def test_a_hello_is_sent_once(place: Place) -> None:
     device = place.port.unattached()
     await device.connect()
     twice = encode(Tunnel(VERSION, "device", "0.0"))

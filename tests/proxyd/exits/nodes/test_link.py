@@ -167,7 +167,7 @@ async def register(
     await service.daemon.store.write(insert)
 
 
-async def test_a_node_with_a_proof_is_linked_and_told_of_every_exit(service: Service) -> None:
+async def test_a_node_with_a_proof_is_linked_and_notified_of_every_exit(service: Service) -> None:
     mesh_of(service).hub._lenders[:] = [Choosing()]
     await register(service, FIRST)
     made = await consented(service)
@@ -197,7 +197,7 @@ async def test_a_node_with_a_proof_is_linked_and_told_of_every_exit(service: Ser
         await until(lambda: Gone(made.device_id) in node.frames)
 
 
-async def test_of_what_an_exit_offers_others_are_told_what_is_known(service: Service) -> None:
+async def test_other_nodes_get_the_known_features_of_an_exit(service: Service) -> None:
     await register(service, FIRST)
     made = await consented(service)
     words = ("udp", "lend", "udp", *(f"feature {number}" for number in range(200)))
@@ -231,7 +231,7 @@ async def test_a_node_with_a_wrong_proof_is_refused(
     assert listener_of(service).counters.refused["not a node"] == 1
 
 
-async def test_a_flood_of_greetings_leaves_exits_and_links_alone(service: Service) -> None:
+async def test_a_flood_of_greetings_disturbs_no_exit_and_no_link(service: Service) -> None:
     await register(service, FIRST)
     made = await consented(service)
     device = await made.attach(service)
@@ -254,7 +254,7 @@ async def flood(service: Service, first: bytes) -> None:
 
 
 @pytest.mark.parametrize("garbage", brief(GARBAGE, 2), ids=range(len(GARBAGE)))
-async def test_a_node_that_talks_garbage_loses_its_link_alone(
+async def test_a_node_that_talks_garbage_loses_only_its_link(
     service: Service, garbage: bytes
 ) -> None:
     mesh_of(service).hub._lenders[:] = [lender := Choosing()]
@@ -284,7 +284,7 @@ async def test_a_node_announces_no_more_than_it_may(service: Service) -> None:
 
 
 @bounded(exit_bounds(mesh=MeshBounds(shared_max=10)))
-async def test_what_is_kept_once_for_all_exits_is_bounded(service: Service) -> None:
+async def test_the_shared_values_of_all_exits_are_bounded(service: Service) -> None:
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
         for number in range(100):
@@ -297,7 +297,7 @@ async def test_what_is_kept_once_for_all_exits_is_bounded(service: Service) -> N
 
 
 @bounded(exit_bounds(mesh=MeshBounds(link=LinkTimes(turn_seconds=0.0))))
-async def test_what_a_node_has_sent_is_taken_in_turns_and_in_order(
+async def test_the_frames_of_a_node_are_taken_in_turns_and_in_order(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await register(service, FIRST)
@@ -362,7 +362,7 @@ async def test_a_node_that_is_silent_loses_its_link(service: Service) -> None:
     await all_know([service], set())
 
 
-async def test_what_is_not_attached_or_not_lent_is_refused(service: Service) -> None:
+async def test_an_exit_that_is_not_attached_or_not_lent_is_refused(service: Service) -> None:
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
         node.send(Borrow(1, "device", "127.0.0.1", 1, 1))
@@ -436,7 +436,7 @@ async def test_a_node_whose_row_made_no_sense_is_linked_when_it_does(
         await until(lambda: mesh_of(service).link(OTHER) is not None, "it is linked")
 
 
-async def test_a_node_with_another_certificate_is_told_nothing(
+async def test_a_node_with_another_certificate_gets_nothing(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

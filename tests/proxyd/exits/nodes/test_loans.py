@@ -181,7 +181,7 @@ async def test_a_burst_is_served(two: Two) -> None:
         await until(lambda: target.ended + target.resets == 12)
 
 
-async def test_what_the_target_says_is_told(two: Two) -> None:
+async def test_bytes_of_the_target_are_passed_on(two: Two) -> None:
     await two.home.agent()
     two.edge.hear_of("device", two.link)
     async with targets.echo() as target:
@@ -235,7 +235,7 @@ async def test_an_exit_that_does_not_reach_the_node_is_passed_over(
     assert not len(two.home.lending)
 
 
-async def test_what_an_agent_could_not_reach_is_not_asked_of_it_again_for_a_while(
+async def test_an_exit_that_could_not_reach_a_borrower_is_not_lent_again_for_a_while(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = await two.home.device(features=("lend",))
@@ -266,7 +266,7 @@ async def test_an_exit_whose_agent_cannot_carry_for_others_is_passed_over(two: T
 
 
 @bounded(exit_bounds(borrowing=BorrowingBounds(loans_max=1)))
-async def test_an_exit_that_nobody_can_borrow_is_passed_over(two: Two) -> None:
+async def test_an_exit_that_cannot_be_borrowed_is_passed_over(two: Two) -> None:
     await two.home.agent()
     used = two.edge.loans.exit_of(two.edge.hear_of("device", two.link))
     assert used is not None
@@ -323,7 +323,7 @@ class Relayed:
         self.was_cut = True
 
 
-async def test_what_goes_through_from_elsewhere_counts_at_the_home(tmp_path: Path) -> None:
+async def test_streams_from_elsewhere_count_at_the_home(tmp_path: Path) -> None:
     edge, home = Node(tmp_path / "edge", BEAT_SECONDS), Node(tmp_path / "home")
     home.devices.grants["device"] = Granted("device", "owner", 0, Limits(2, 0, 1000, ()))
     await home.agent()
@@ -399,7 +399,7 @@ async def test_a_revoked_exit_is_cut_on_every_node(two: Two) -> None:
         call.close()
 
 
-async def test_what_goes_on_after_the_link_or_the_home_is_lost(two: Two) -> None:
+async def test_streams_go_on_after_the_link_or_the_home_is_lost(two: Two) -> None:
     await two.home.agent()
     two.edge.hear_of("device", two.link)
     async with targets.echo() as target:
@@ -466,7 +466,7 @@ async def test_an_exit_that_is_filed_anew_is_lent_once(two: Two) -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-async def test_a_borrower_that_says_what_it_may_not_is_cut(two: Two, frame: Passed) -> None:
+async def test_a_borrower_that_sends_a_forbidden_frame_is_cut(two: Two, frame: Passed) -> None:
     await two.home.agent()
     assert two.edge.loans.exit_of(two.edge.hear_of("device", two.link)) is not None
     two.link.send(frame)
@@ -475,7 +475,7 @@ async def test_a_borrower_that_says_what_it_may_not_is_cut(two: Two, frame: Pass
     assert not len(two.home.lending)
 
 
-async def test_what_is_said_of_loans_that_are_over_is_passed_over(two: Two) -> None:
+async def test_frames_about_ended_loans_are_passed_over(two: Two) -> None:
     await two.home.agent()
     for frame in (
         Passed(7, encode(Park(1))),
@@ -500,7 +500,7 @@ async def test_what_is_said_of_loans_that_are_over_is_passed_over(two: Two) -> N
     ],
     ids=["welcome", "dial", "cut off", "nothing"],
 )
-async def test_an_agent_that_says_what_it_may_not_is_cut(two: Two, frame: For) -> None:
+async def test_an_agent_that_sends_a_forbidden_frame_is_cut(two: Two, frame: For) -> None:
     device = await two.home.device(features=("lend",))
     assert two.edge.loans.exit_of(two.edge.hear_of("device", two.link)) is not None
     await until(lambda: any(isinstance(each, Lend) for each in device.frames))
@@ -527,7 +527,7 @@ async def test_another_exit_cannot_speak_for_a_loan(two: Two) -> None:
 
 
 @bounded(exit_bounds(lending=LendingBounds(per_exit=1)))
-async def test_one_exit_is_lent_so_often(two: Two) -> None:
+async def test_the_loans_of_one_exit_are_bounded(two: Two) -> None:
     device = await two.home.device(features=("lend",))
     two.link.send(Borrow(1, "device", "127.0.0.1", 1, 1))
     two.link.send(Borrow(3, "device", "127.0.0.1", 1, 1))
@@ -543,7 +543,7 @@ async def test_one_exit_is_lent_so_often(two: Two) -> None:
 
 
 @bounded(exit_bounds(lending=LendingBounds(loans_max=1)))
-async def test_all_exits_are_lent_so_often(two: Two) -> None:
+async def test_the_loans_of_all_exits_are_bounded(two: Two) -> None:
     for name in ("device", "other"):
         await two.home.device(name, features=("lend",))
     two.link.send(Borrow(1, "device", "127.0.0.1", 1, 1))

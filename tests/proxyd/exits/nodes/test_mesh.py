@@ -64,7 +64,7 @@ async def end(devices: list[tuple[Consented, Device]]) -> None:
         await device.kill()
 
 
-async def test_every_node_knows_every_exit_and_what_changes(three: list[Service]) -> None:
+async def test_every_node_knows_every_exit_and_its_changes(three: list[Service]) -> None:
     devices = await attached(three, 6)
     ids = [each.device_id for each, _ in devices]
     await all_know(three, set(ids))
@@ -296,7 +296,7 @@ async def test_exits_of_a_node_that_drains_attach_to_the_others(
         )
 
 
-async def test_an_agent_is_told_of_nodes_that_come_and_go(url: str, tmp_path: Path) -> None:
+async def test_an_agent_is_notified_of_nodes_that_come_and_go(url: str, tmp_path: Path) -> None:
     async with nodes(url, tmp_path, 1) as services, agents(services, tmp_path, 1):
         await until(lambda: len(listener_of(services[0])) == 1)
         async with running(node_settings(url, tmp_path, 1)):

@@ -124,7 +124,7 @@ def exit_of(port: Port, device: str = "device") -> Attached:
     return port.listener.roster.by_device[device]
 
 
-async def test_what_is_handed_over_belongs_to_the_one_that_has_asked(two: Two) -> None:
+async def test_a_handed_over_connection_belongs_to_the_asking_process(two: Two) -> None:
     await two.port.parked()
     watched = len(two.port.reactor.poller)
     async with targets.echo() as target:
@@ -142,7 +142,7 @@ async def test_what_is_handed_over_belongs_to_the_one_that_has_asked(two: Two) -
 
 
 @bounded(exit_bounds(asking=AskingTimes(tell_seconds=0.01)))
-async def test_traffic_and_the_end_are_told(two: Two) -> None:
+async def test_traffic_and_the_end_are_reported(two: Two) -> None:
     await two.port.parked()
     exit_ = exit_of(two.port)
     async with targets.echo() as target:
@@ -156,7 +156,7 @@ async def test_traffic_and_the_end_are_told(two: Two) -> None:
     assert exit_.load._ended_bytes == 140
 
 
-async def test_the_first_answer_of_a_target_is_told(two: Two) -> None:
+async def test_the_first_answer_of_a_target_is_reported(two: Two) -> None:
     """Or an exit that sends junk would be good as long as other processes relay it."""
     await two.port.parked()
     exit_, told = exit_of(two.port), []
@@ -180,7 +180,7 @@ async def test_the_first_answer_of_a_target_is_told(two: Two) -> None:
             each.close()
 
 
-async def test_an_exit_is_held_to_its_speed_here_too(two: Two) -> None:
+async def test_an_exit_is_held_to_its_speed_here(two: Two) -> None:
     slow = Limits(0, 1000, 0, ())
     two.port.devices.grants["device"] = Granted("device", "owner", limits=slow)
     await two.port.parked()
@@ -197,7 +197,7 @@ async def test_an_exit_is_held_to_its_speed_here_too(two: Two) -> None:
     assert not two.asked._paces
 
 
-async def test_who_wants_it_no_more_has_it_closed(two: Two) -> None:
+async def test_a_stream_that_is_no_longer_wanted_is_closed(two: Two) -> None:
     device = await two.port.parked()
     async with targets.echo() as target:
         dial = two.dial(target.port)
@@ -293,13 +293,13 @@ async def test_a_device_is_looked_up_once_for_all_its_relays(two: Two) -> None:
         await until(lambda: not two.desk.relays)
 
 
-def test_what_is_told_of_many_relays_is_read_in_one_piece() -> None:
+def test_a_resume_message_of_many_relays_fits_into_one_read() -> None:
     place = ("us", "s" * 180, "c" * 180, 4_200_000_000, "residential")
     relays = [Relaying(1 << 40, "d" * 36, place, 1 << 50)] * RELAYS_PER_MESSAGE
     assert len(encode(Resume(tuple(relays)))) < BUFFER_BYTES
 
 
-async def test_what_is_asked_meanwhile_waits_for_the_successor(two: Two) -> None:
+async def test_a_request_meanwhile_waits_for_the_successor(two: Two) -> None:
     await two.port.parked()
     two.desk.close()
     async with targets.echo() as target:
@@ -336,7 +336,7 @@ async def test_a_process_that_says_nonsense_is_cut(two: Two, message: bytes) -> 
         assert not two.desk._processes
 
 
-async def test_what_is_told_of_unknown_relays_is_harmless(two: Two) -> None:
+async def test_notices_about_unknown_relays_are_harmless(two: Two) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(two.supervisors.getsockname())
         for message in (Moved(((7, 100),)), Ended(7, 100), Resume(())):
@@ -380,7 +380,7 @@ class Short:
         self.sock.close()
 
 
-async def test_without_descriptors_nobody_is_asked_for_until_there_may_be_some(two: Two) -> None:
+async def test_without_descriptors_no_stream_is_requested_until_there_may_be_some(two: Two) -> None:
     await two.port.parked()
     two.desk._sock = short = Short(two.desk._sock)
     async with targets.echo() as target:

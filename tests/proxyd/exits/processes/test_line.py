@@ -92,7 +92,7 @@ async def test_a_descriptor_comes_with_its_message(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("waiting_max_bytes", [10_000])
-async def test_a_side_that_does_not_read_loses_its_line_and_what_waits_is_closed(
+async def test_a_side_that_does_not_read_loses_its_line_and_its_waiting_streams(
     pair: Pair,
 ) -> None:
     with ExitStack() as stack:
@@ -114,7 +114,7 @@ async def test_a_side_that_does_not_read_loses_its_line_and_what_waits_is_closed
     assert not pair.ours.send(b"too late")
 
 
-async def test_what_waits_is_sent_when_the_other_side_reads(pair: Pair) -> None:
+async def test_waiting_messages_are_sent_when_the_other_side_reads(pair: Pair) -> None:
     count = 0
     while pair.ours.waiting < 100:
         pair.ours.send(bytes(1000))
@@ -123,7 +123,7 @@ async def test_what_waits_is_sent_when_the_other_side_reads(pair: Pair) -> None:
     assert pair.ours.waiting == 0
 
 
-async def test_the_end_is_heard_once(pair: Pair) -> None:
+async def test_the_end_is_notified_once(pair: Pair) -> None:
     pair.ours.send(b"last words")
     pair.ours.close()
     pair.ours.close()

@@ -102,7 +102,7 @@ async def reply_to(service: Service, bought: Bought, port: int) -> int:
     return code
 
 
-async def test_an_honest_exit_passes_and_nobody_pays_for_it(tmp_path: Path, pages: Pages) -> None:
+async def test_an_honest_exit_passes_and_no_buyer_pays_for_it(tmp_path: Path, pages: Pages) -> None:
     async with looking(tmp_path, pages) as service:
         made = await consented(service)
         device = await attached(service, made, carry)
@@ -129,7 +129,7 @@ async def test_an_honest_exit_passes_and_nobody_pays_for_it(tmp_path: Path, page
 
 
 @pytest.mark.parametrize(("encrypt", "share"), [("all", 0.0), ("orders", 1.0), ("orders", 0.0)])
-async def test_who_is_asked_under_tls_is_looked_at_under_tls(
+async def test_an_exit_that_carries_tls_is_checked_under_tls(
     tmp_path: Path, pages: Pages, encrypt: str, share: float
 ) -> None:
     """Or a device could tell buyers from canaries, and be honest to these alone."""
@@ -234,7 +234,7 @@ async def test_names_that_lead_elsewhere_at_the_exit_are_found(
 
 
 @pytest.mark.parametrize("is_made_up", [True, False])
-async def test_who_reports_what_nobody_asked_for_is_barred(
+async def test_an_exit_that_reports_an_unrequested_dial_is_barred(
     tmp_path: Path, pages: Pages, is_made_up: bool
 ) -> None:
     async with looking(tmp_path, pages) as service:
@@ -323,7 +323,7 @@ async def test_a_flood_bars(tmp_path: Path, pages: Pages) -> None:
         await device.kill()
 
 
-async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pages: Pages) -> None:
+async def test_until_it_has_passed_an_exit_carries_only_443(tmp_path: Path, pages: Pages) -> None:
     allowed = asyncio.Event()
 
     async def waiting(device: Device, dial: Dial) -> None:
@@ -390,7 +390,7 @@ async def test_a_slow_line_is_no_black_hole(tmp_path: Path, pages: Pages, is_tls
         await device.kill()
 
 
-async def test_what_a_site_says_itself_over_tls_is_no_lie(tmp_path: Path, pages: Pages) -> None:
+async def test_an_answer_of_a_site_itself_over_tls_is_no_lie(tmp_path: Path, pages: Pages) -> None:
     async with looking(tmp_path, pages, pages.urls[2:]) as service:
         looks = service.daemon.exit_port.canaries
         await until(lambda: bool(looks._truths), "the truth is known")
@@ -402,7 +402,7 @@ async def test_what_a_site_says_itself_over_tls_is_no_lie(tmp_path: Path, pages:
         await device.kill()
 
 
-async def test_who_is_turned_away_by_a_page_carries_443_until_it_passes(
+async def test_an_exit_that_a_page_turns_away_carries_443_until_it_passes(
     tmp_path: Path, pages: Pages
 ) -> None:
     """A buyer may have asked for the page through it until it was turned away."""
@@ -567,7 +567,7 @@ def test_each_half_of_the_pages_has_some_with_and_some_without_tls() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FAILED, Outcome.PAUSED])
-async def test_who_does_not_connect_has_not_lied(
+async def test_an_exit_that_does_not_connect_has_not_lied(
     tmp_path: Path, pages: Pages, outcome: Outcome
 ) -> None:
     async with looking(tmp_path, pages) as service:
@@ -579,7 +579,9 @@ async def test_who_does_not_connect_has_not_lied(
         await device.kill()
 
 
-async def test_who_rests_is_looked_at_when_it_carries_again(tmp_path: Path, pages: Pages) -> None:
+async def test_a_resting_exit_is_checked_when_it_carries_again(
+    tmp_path: Path, pages: Pages
+) -> None:
     async with looking(tmp_path, pages, again_seconds=0.05) as service:
         looks = service.daemon.exit_port.canaries
         await until(lambda: len(looks._truths) == 3, "the truth is known")
@@ -594,7 +596,9 @@ async def test_who_rests_is_looked_at_when_it_carries_again(tmp_path: Path, page
         await device.kill()
 
 
-async def test_who_is_paused_in_a_round_is_looked_at_again(tmp_path: Path, pages: Pages) -> None:
+async def test_an_exit_that_is_paused_in_a_round_is_checked_again(
+    tmp_path: Path, pages: Pages
+) -> None:
     async with looking(tmp_path, pages, again_seconds=0.05) as service:
         made = await consented(service)
         device = await attached(service, made, swallow)
@@ -653,7 +657,7 @@ async def test_a_page_that_differs_from_itself_is_no_canary(
         await device.kill()
 
 
-async def test_what_it_carried_before_is_unpaid(tmp_path: Path, pages: Pages) -> None:
+async def test_the_bytes_that_it_carried_before_are_unpaid(tmp_path: Path, pages: Pages) -> None:
     async with looking(tmp_path, pages) as service:
         service.wishes = "-country-xx"
         person, bought = await buy(service)
@@ -723,7 +727,7 @@ async def test_a_pardoned_exit_may_attach_again(tmp_path: Path, pages: Pages) ->
         await again.kill()
 
 
-async def test_without_canaries_nobody_is_looked_at(tmp_path: Path, pages: Pages) -> None:
+async def test_without_canaries_no_exit_is_checked(tmp_path: Path, pages: Pages) -> None:
     async with looking(tmp_path, pages, []) as service:
         made = await consented(service)
         device = await attached(service, made, carry)

@@ -47,7 +47,7 @@ def test_a_page_by_its_url(url: str, page: Page) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "ftp://a.example", "http://", "a.example/b", "http://a:99999"])
-def test_what_is_no_url_of_a_page(url: str) -> None:
+def test_a_text_that_is_no_url_of_a_page_is_refused(url: str) -> None:
     with pytest.raises(ValueError):
         page_of(url)
 
@@ -96,7 +96,7 @@ async def test_headers_that_lead_elsewhere_are_part_of_an_answer() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhi\r\n",
     ],
 )
-async def test_what_is_no_answer_is_junk(data: bytes) -> None:
+async def test_bytes_that_are_no_answer_are_junk(data: bytes) -> None:
     with pytest.raises(JunkError):
         await fetched(data)
 
@@ -111,7 +111,7 @@ async def test_what_is_no_answer_is_junk(data: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
     ],
 )
-async def test_what_is_not_whole_is_cut(data: bytes) -> None:
+async def test_an_incomplete_answer_is_cut(data: bytes) -> None:
     with pytest.raises(CutError):
         await fetched(data)
 
@@ -136,7 +136,7 @@ async def test_a_page_over_tls_has_its_certificate(tmp_path: Path) -> None:
         assert await fetch(await connected(port), page) == answer
 
 
-async def test_what_speaks_no_tls_is_junk() -> None:
+async def test_a_server_without_tls_is_junk() -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")

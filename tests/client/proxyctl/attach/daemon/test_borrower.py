@@ -180,7 +180,7 @@ async def test_new_connections_in_a_second_are_bounded_over_all(
         assert agent.describe()["parked"] <= 6
 
 
-async def test_what_is_returned_is_closed_and_relays_go_on(
+async def test_a_returned_loan_is_closed_and_relays_go_on(
     daemons: list[ExitDaemon], folder: Path
 ) -> None:
     home, first, _ = daemons
@@ -219,7 +219,7 @@ async def test_a_pause_and_the_loss_of_the_home_are_over_all(
 
 
 @pytest.mark.parametrize("where", ["silent", "nobody"])
-async def test_a_borrower_that_is_not_reached_is_told_of_at_once(
+async def test_an_unreachable_borrower_is_reported_at_once(
     daemons: list[ExitDaemon], folder: Path, where: str
 ) -> None:
     bounds = replace(QUICK, carrying=CarryingBounds(borrower_seconds=0.2))
@@ -247,7 +247,7 @@ async def test_a_borrower_that_is_not_reached_is_told_of_at_once(
         ("169.254.169.254", "127.0.0.2"),
     ],
 )
-async def test_a_home_cannot_make_an_exit_connect_to_what_is_near(
+async def test_a_home_cannot_make_an_exit_connect_to_near_addresses(
     daemons: list[ExitDaemon], folder: Path, host: str, listens_at: str
 ) -> None:
     home, first, _ = daemons
@@ -264,7 +264,7 @@ async def test_a_home_cannot_make_an_exit_connect_to_what_is_near(
             await first.park(1)
 
 
-async def test_names_are_judged_by_what_they_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_are_judged_by_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[tuple[str, int]] = []
 
     async def connect(address: object, port: int, _seconds: float) -> None:

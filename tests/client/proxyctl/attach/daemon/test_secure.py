@@ -119,7 +119,7 @@ async def test_another_certificate_sees_no_ticket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoken", [chunked(b"x"), END, END + b"x"])
-async def test_whoever_speaks_before_a_dial_is_cut(tmp_path: Path, spoken: bytes) -> None:
+async def test_a_daemon_that_speaks_before_a_dial_is_cut(tmp_path: Path, spoken: bytes) -> None:
     lost: list[int] = []
     async with serving(tmp_path) as (server, port, pin):
         await parked(port, pin, lost)

@@ -255,13 +255,15 @@ async def called(daemon: ExitDaemon, doorstep: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("judge", ["policy", "surroundings", "kernel"])
-async def test_the_others_hold_what_one_judge_lets_through(tmp_path: Path, judge: str) -> None:
+async def test_the_other_judges_hold_the_targets_that_one_lets_through(
+    tmp_path: Path, judge: str
+) -> None:
     command = (sys.executable, "-m", "support.exits.agent", str(tmp_path), judge)
     async with home() as around, agent(around, tmp_path, *command) as daemon:
         await besiege(around, daemon, FROM_OUTSIDE if judge == "surroundings" else ())
 
 
-async def test_the_sniffer_sees_what_an_agent_without_judges_does(tmp_path: Path) -> None:
+async def test_the_sniffer_sees_the_packets_of_an_agent_without_judges(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "support.exits.agent", str(tmp_path), "all")
     async with home() as around, agent(around, tmp_path, *command) as daemon:
         reached = await outcomes(daemon, (STORAGE, PUBLIC, STORAGE_V6, "127.0.0.1"))
@@ -405,7 +407,7 @@ ODD_NAMES = (
 
 
 @cases("name", ODD_NAMES)
-def test_what_is_no_public_name_is_not_looked_up(name: str) -> None:
+def test_a_local_name_is_not_looked_up(name: str) -> None:
     assert public_name(name) is None
 
 

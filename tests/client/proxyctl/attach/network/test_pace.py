@@ -19,7 +19,7 @@ def test_a_rate_is_kept_over_time() -> None:
     assert 1_000 <= taken <= 1_110
 
 
-def test_what_was_not_used_is_kept_for_a_burst_alone() -> None:
+def test_unused_bytes_are_kept_only_for_a_burst() -> None:
     seconds = Seconds()
     pace = Pace(100, 0.5, seconds)
     seconds.now = 1_000.0

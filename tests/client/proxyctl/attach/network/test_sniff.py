@@ -44,7 +44,7 @@ def test_an_http_request_names_its_host() -> None:
         b"\x16\x03\x01\x00\x00" + bytes(38),
     ],
 )
-def test_what_says_no_name_has_none(data: bytes) -> None:
+def test_a_stream_without_a_name_has_none(data: bytes) -> None:
     assert name_in(data) is None
 
 

@@ -17,11 +17,11 @@ from proxyctl.attach.network.surroundings import Surroundings, read_networks
         "::10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1", "64:ff9b:1::a00:1",
     ],
 )  # fmt: skip
-def test_private_addresses_are_near_whatever_is_known(text: str) -> None:
+def test_private_addresses_are_always_near(text: str) -> None:
     assert Surroundings(set).contains(ip_address(text))
 
 
-def test_what_was_read_is_near_until_it_is_read_anew() -> None:
+def test_read_networks_are_near_until_the_next_reading() -> None:
     networks = {ip_network("45.33.32.0/24"), ip_network("2600:3c01::/64")}
     near = Surroundings(lambda: networks)
     assert near.contains(ip_address("45.33.32.156"))
@@ -64,7 +64,7 @@ def test_a_family_is_known_by_the_daemons_word_or_by_an_own_public_address() -> 
     assert near.knows(v4)
 
 
-def test_what_was_seen_on_another_line_is_known_no_more() -> None:
+def test_networks_of_another_line_are_forgotten() -> None:
     """A laptop that is carried elsewhere has another router, with another IPv4 address."""
     v4 = ip_address("93.184.215.14")
     near = Surroundings(set, list)
@@ -117,7 +117,7 @@ def test_without_the_kernels_word_it_is_assumed(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="rtnetlink is Linux'")
-def test_the_kernel_tells_its_own_networks() -> None:
+def test_the_kernel_lists_its_own_networks() -> None:
     networks = netlink.networks()
     assert ip_network("127.0.0.0/8") in networks
     assert ip_network("127.0.0.1/32") in networks

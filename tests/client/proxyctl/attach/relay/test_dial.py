@@ -87,14 +87,14 @@ async def test_silence_everywhere_ends_in_time(dialer: MakeDialer) -> None:
     assert raised.value.outcome is Outcome.TIMED_OUT
 
 
-async def test_the_failure_that_came_furthest_is_told(dialer: MakeDialer) -> None:
+async def test_the_failure_that_came_furthest_is_reported(dialer: MakeDialer) -> None:
     here = dialer("127.0.0.0/8", "240.0.0.0/8")
     with closed_port() as port, pytest.raises(DialError) as raised:
         await here.dial((IPv4Address("240.0.0.1"), HERE), port, every_port)
     assert raised.value.outcome is Outcome.REFUSED
 
 
-async def test_who_gives_up_leaves_no_socket(dialer: MakeDialer) -> None:
+async def test_a_cancelled_dial_leaves_no_socket(dialer: MakeDialer) -> None:
     with silent_port() as port:
         before = descriptors()
         task = asyncio.create_task(dialer("127.0.0.0/8").dial((HERE, THERE), port, every_port))
@@ -116,7 +116,7 @@ async def test_of_a_names_addresses_only_permitted_ones_are_dialled(
         sock.close()
 
 
-async def test_a_name_with_addresses_of_the_home_alone_is_unknown(
+async def test_a_name_with_only_addresses_of_the_home_is_unknown(
     dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answers(monkeypatch, lambda: ["192.168.1.1", "::ffff:10.0.0.1"]) as asked:
@@ -155,7 +155,7 @@ async def refusal(
     return raised.value.outcome
 
 
-async def test_a_name_that_is_not_there_is_told(
+async def test_a_missing_name_is_reported(
     dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown() -> list[str]:
@@ -210,7 +210,7 @@ async def test_a_port_that_the_limits_lack_is_not_allowed(dialer: MakeDialer) ->
         (OSError(errno.EPROTO, ""), Outcome.HOST_UNREACHABLE),
     ],
 )
-def test_how_a_failure_is_told(error: OSError, outcome: Outcome) -> None:
+def test_each_failure_has_its_outcome(error: OSError, outcome: Outcome) -> None:
     assert outcome_of(error) is outcome
 
 

@@ -229,7 +229,7 @@ async def test_sockets_and_pipes_are_closed_once() -> None:
     await until(lambda: descriptors() <= before, "nothing is left open")
 
 
-async def test_the_last_words_of_who_resets_while_it_is_written_to_are_heard() -> None:
+async def test_the_last_bytes_of_a_peer_that_resets_during_a_write_are_read() -> None:
     async with relaying() as relays:
         for far_first in (True, False):
             async with joined(relays) as ends:
@@ -265,7 +265,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(monkeypatch: pytest.Monke
     await until(lambda: descriptors() <= before, "nothing is left open")
 
 
-async def test_what_is_on_its_way_out_is_cut_at_once_and_bounded(
+async def test_bytes_on_their_way_out_are_cut_at_once_and_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(closing_module, "LEAVING_MAX_SOCKETS", 1)
@@ -281,7 +281,7 @@ async def test_what_is_on_its_way_out_is_cut_at_once_and_bounded(
         assert not relays._closer._leaving
 
 
-async def test_who_is_gone_while_the_other_side_takes_nothing_is_not_kept_for_ever(
+async def test_a_closed_peer_is_let_go_while_the_other_side_takes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(relay_linux, "STUCK_SECONDS", 0.0)
@@ -298,7 +298,7 @@ async def test_who_is_gone_while_the_other_side_takes_nothing_is_not_kept_for_ev
         await until(is_over)
 
 
-async def test_what_goes_too_fast_is_held_back() -> None:
+async def test_a_fast_sender_is_held_back() -> None:
     async with relaying() as relays, joined(relays) as ends:
         pauses = [0.05, 0.0]
         ends.meter.then = lambda: pauses.pop(0) if pauses else 0.0
@@ -395,7 +395,7 @@ class Noted:
         pytest.fail("it has failed")
 
 
-async def test_a_socket_does_not_hear_what_was_meant_for_its_predecessor() -> None:
+async def test_a_socket_gets_no_event_of_its_predecessor() -> None:
     poller = Poller(asyncio.get_running_loop())
     (first, first_far), (second, second_far) = pair(), pair()
     new: list[socket.socket] = []

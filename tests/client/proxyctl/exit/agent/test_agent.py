@@ -105,7 +105,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "exit"
 
 
-async def test_an_exit_says_who_it_is_and_is_let_in(daemon: ExitDaemon, folder: Path) -> None:
+async def test_an_exit_names_itself_and_is_let_in(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder):
         await daemon.attached()
         (hello,) = daemon.hellos
@@ -272,7 +272,7 @@ async def test_a_slow_reader_holds_the_sender_back(daemon: ExitDaemon, folder: P
     "host",
     ["127.0.0.1", "192.168.1.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::c0a8:101"],
 )
-async def test_what_is_near_is_not_dialled(daemon: ExitDaemon, folder: Path, host: str) -> None:
+async def test_near_addresses_are_not_dialled(daemon: ExitDaemon, folder: Path, host: str) -> None:
     async with running(daemon, folder, allow=()):
         await daemon.attached()
         await daemon.park(1)
@@ -303,7 +303,7 @@ async def test_no_order_leads_to_the_service_itself(daemon: ExitDaemon, folder: 
         assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.NOT_ALLOWED
 
 
-async def test_what_the_service_denies_is_denied_for_names_too(
+async def test_addresses_that_the_service_denies_are_denied_for_names(
     daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def getaddrinfo(_host: str, port: int, **_: object) -> list[tuple]:
@@ -332,7 +332,7 @@ async def test_the_daemon_has_itself_called_where_it_is(daemon: ExitDaemon, fold
         assert daemon.calls == [b"c" * 16]
 
 
-async def test_the_daemons_limits_hold_too(daemon: ExitDaemon, folder: Path) -> None:
+async def test_the_daemons_limits_hold(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder), targets.sink() as target:
         await daemon.attached()
         await daemon.park(3)
@@ -342,7 +342,7 @@ async def test_the_daemons_limits_hold_too(daemon: ExitDaemon, folder: Path) -> 
         assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.AT_LIMIT
 
 
-async def test_a_dial_tells_why_it_failed(daemon: ExitDaemon, folder: Path) -> None:
+async def test_a_dial_reports_its_failure(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder), targets.sink() as target:
         await daemon.attached()
         await daemon.park(1)
@@ -392,7 +392,9 @@ async def test_a_work_connection_that_closes_ends_its_dial(
         assert number not in daemon.dialled
 
 
-async def test_who_speaks_before_the_dial_is_cut_off(daemon: ExitDaemon, folder: Path) -> None:
+async def test_a_daemon_that_speaks_before_the_dial_is_cut_off(
+    daemon: ExitDaemon, folder: Path
+) -> None:
     async with running(daemon, folder):
         await daemon.attached()
         await daemon.park(1)
@@ -402,7 +404,7 @@ async def test_who_speaks_before_the_dial_is_cut_off(daemon: ExitDaemon, folder:
             await reader.read(1)
 
 
-async def test_another_certificate_hears_nothing(
+async def test_another_certificate_gets_no_bytes(
     daemon: ExitDaemon, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "exit")
@@ -425,7 +427,7 @@ async def test_a_certificate_without_a_pin_needs_an_authority(
     assert daemon.hellos == []
 
 
-async def test_a_refusal_is_told_to_the_owner(daemon: ExitDaemon, folder: Path) -> None:
+async def test_a_refusal_is_shown_to_the_owner(daemon: ExitDaemon, folder: Path) -> None:
     daemon.reply = Sorry("terms_changed", "The \x1b[31mterms\nare new.", 0)
     async with running(daemon, folder) as (_, task):
         stop = await task
@@ -435,7 +437,7 @@ async def test_a_refusal_is_told_to_the_owner(daemon: ExitDaemon, folder: Path) 
     assert "proxyctl exit consent" in stop.words
 
 
-async def test_what_is_withdrawn_in_the_account_ends_it(daemon: ExitDaemon, folder: Path) -> None:
+async def test_a_withdrawal_in_the_account_ends_it(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder) as (_, task), targets.echo() as target:
         await daemon.attached()
         await daemon.park(1)
@@ -448,7 +450,7 @@ async def test_what_is_withdrawn_in_the_account_ends_it(daemon: ExitDaemon, fold
     assert "Your consent was withdrawn; log in" in stop.words
 
 
-async def test_who_withdraws_here_is_told_so_although_the_daemon_is_first_to_end_it(
+async def test_a_local_withdrawal_is_reported_although_the_daemon_ends_it_first(
     daemon: ExitDaemon, folder: Path
 ) -> None:
     async with running(daemon, folder) as (_, task):
@@ -489,7 +491,7 @@ async def test_a_daemon_that_sends_junk_is_left(
     assert "does not speak the protocol" in caplog.text
 
 
-async def test_a_daemon_that_asks_for_much_gets_what_is_bounded(
+async def test_a_daemon_that_asks_for_much_gets_a_bounded_part(
     daemon: ExitDaemon, folder: Path
 ) -> None:
     limits = DeviceLimits(dials_per_second=1_000)

@@ -120,7 +120,7 @@ async def test_when_its_daemon_dies_it_attaches_to_another_one(tmp_path: Path) -
         await agents.__aexit__(None, None, None)
 
 
-async def test_when_its_daemon_drains_it_leaves_and_what_it_carries_goes_on(tmp_path: Path) -> None:
+async def test_when_its_daemon_drains_it_leaves_and_its_streams_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "exit"
     async with (
         daemon(tmp_path, "first") as first,
@@ -209,7 +209,7 @@ async def test_a_daemon_that_says_again_and_again_that_it_stops_costs_nothing(
         assert agent._leaving is None
 
 
-async def test_a_daemon_that_lets_nobody_in_is_left_for_another_one(tmp_path: Path) -> None:
+async def test_a_daemon_that_refuses_exits_is_left_for_another_one(tmp_path: Path) -> None:
     folder = tmp_path / "exit"
     async with (
         daemon(tmp_path, "first") as first,
@@ -221,7 +221,7 @@ async def test_a_daemon_that_lets_nobody_in_is_left_for_another_one(tmp_path: Pa
             await second.attached()
 
 
-async def test_a_node_with_another_certificate_than_was_told_hears_nothing(tmp_path: Path) -> None:
+async def test_a_node_with_an_unannounced_certificate_gets_no_bytes(tmp_path: Path) -> None:
     folder = tmp_path / "exit"
     async with daemon(tmp_path, "second") as second:
         async with daemon(tmp_path, "first") as first:
@@ -233,7 +233,7 @@ async def test_a_node_with_another_certificate_than_was_told_hears_nothing(tmp_p
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::ffff:127.0.0.2", "192.168.1.1", "router.lan"])
-async def test_a_daemon_cannot_have_it_attach_to_what_is_near(tmp_path: Path, host: str) -> None:
+async def test_a_daemon_cannot_make_it_attach_to_near_addresses(tmp_path: Path, host: str) -> None:
     folder = tmp_path / "exit"
     with socket.create_server(("127.0.0.2", 0)) as near:
         near.setblocking(False)
@@ -255,7 +255,9 @@ async def test_a_daemon_cannot_have_it_attach_to_what_is_near(tmp_path: Path, ho
             near.accept()
 
 
-async def test_a_daemon_that_has_told_its_next_certificate_is_known_by_it(tmp_path: Path) -> None:
+async def test_a_daemon_that_has_announced_its_next_certificate_is_known_by_it(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "exit"
     for name in ("before", "next"):
         (tmp_path / name).mkdir()
@@ -340,7 +342,7 @@ def test_the_next_certificate_of_home_is_no_other_place(tmp_path: Path) -> None:
     assert Doors(home, tmp_path / "nodes").current == home
 
 
-def test_the_one_where_it_is_attached_is_kept_whoever_is_told(tmp_path: Path) -> None:
+def test_the_attached_daemon_is_kept_when_others_are_announced(tmp_path: Path) -> None:
     doors = Doors(HOME, tmp_path / "nodes")
     doors.learn([FIRST, SECOND])
     doors.leave()
@@ -380,7 +382,7 @@ def test_a_node_that_makes_no_sense_is_not_known(tmp_path: Path, node: object) -
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"nodes": 7}', '{"nodes": [[1]]}', "\x00"])
-def test_a_file_that_is_none_is_no_reason_to_stop(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_no_reason_to_stop(tmp_path: Path, text: str) -> None:
     path = tmp_path / "nodes"
     path.write_text(text)
     assert not Doors(HOME, path).has_others

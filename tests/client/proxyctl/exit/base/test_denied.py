@@ -29,7 +29,7 @@ def test_networks_are_denied_at_every_port_and_addresses_at_some() -> None:
         Deny((), ("192.0.2.1",) * (ADDRESSES_MAX + 1), (443,)),
     ],
 )
-def test_what_cannot_be_is_no_frame(frame: Deny) -> None:
+def test_an_impossible_list_is_no_frame(frame: Deny) -> None:
     with pytest.raises(FrameError):
         Denied().learn(frame)
 

@@ -69,7 +69,7 @@ def test_it_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     assert Journal(path, days).bytes_this_month == 6
 
 
-def test_it_remembers_the_last_targets_alone(tmp_path: Path) -> None:
+def test_it_remembers_only_the_last_targets(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     kept = Journal(path, Days())
     for number in range(250):

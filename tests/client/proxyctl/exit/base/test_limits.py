@@ -23,7 +23,7 @@ def test_sizes_are_written_as_people_do(text: str, size: int) -> None:
 
 
 @cases("text", ["", "GB", "-1GB", "1.2.3GB", "1e9", "5GiB", "9" * 16, "1.2345GB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_a_text_without_a_size_is_refused(text: str) -> None:
     with pytest.raises(LimitError):
         size_from(text)
 

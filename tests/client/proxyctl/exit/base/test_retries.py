@@ -33,7 +33,7 @@ def test_attempts_in_vain_are_further_and_further_apart(clock: Clock) -> None:
     assert [waits.delay(is_exhausted=True) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
 
 
-def test_what_failed_before_an_attachment_does_not_count_after_it(clock: Clock) -> None:
+def test_failures_before_an_attachment_do_not_count_after_it(clock: Clock) -> None:
     waits = Retries(clock)
     for _ in range(10):
         waits.delay(is_exhausted=True)

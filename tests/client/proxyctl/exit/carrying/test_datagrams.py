@@ -134,14 +134,14 @@ def target_address(journal: dict) -> tuple[str, int]:
     return "127.0.0.1", int(port)
 
 
-async def test_an_owner_who_does_not_allow_them_carries_none(tmp_path: Path) -> None:
+async def test_an_owner_without_consent_carries_no_datagrams(tmp_path: Path) -> None:
     async with attached(tmp_path, udp=False) as (daemon, _):
         assert "udp" not in daemon.hellos[0].features
         dialled, _ = await daemon.associate()
         assert dialled.outcome is Outcome.NOT_ALLOWED
 
 
-async def test_what_the_owner_does_not_allow_is_not_sent(tmp_path: Path) -> None:
+async def test_a_datagram_that_the_owner_forbids_is_not_sent(tmp_path: Path) -> None:
     with peer("127.0.0.1") as allowed, peer("127.0.0.2") as elsewhere:
         async with attached(tmp_path, allow="127.0.0.1/32") as (daemon, _):
             _, streams = await daemon.associate()
@@ -182,7 +182,7 @@ async def test_answers_come_only_from_where_something_was_sent_to(tmp_path: Path
         streams[1].close()
 
 
-async def test_a_device_carries_so_many_at_once(tmp_path: Path) -> None:
+async def test_the_concurrent_associations_of_a_device_are_bounded(tmp_path: Path) -> None:
     async with attached(tmp_path, bounds=CarryingBounds(associations_max=1)) as (daemon, agent):
         dialled, streams = await daemon.associate()
         assert dialled.outcome is Outcome.CONNECTED
@@ -251,14 +251,14 @@ async def test_it_ends_with_a_pause(tmp_path: Path) -> None:
     st.integers(0, 65_535),
     st.binary(max_size=2_000),
 )
-def test_what_is_wrapped_is_unwrapped(address: IPv4Address, port: int, payload: bytes) -> None:
+def test_a_wrapped_datagram_is_unwrapped(address: IPv4Address, port: int, payload: bytes) -> None:
     data = wrapped(address, port, payload)
     assert int.from_bytes(data[:2], "big") == len(data) - 2
     assert unwrapped(data[2:]) == (address, port, payload)
 
 
 @given(st.binary(max_size=300))
-def test_whatever_comes_is_a_datagram_or_an_error(data: bytes) -> None:
+def test_any_bytes_are_a_datagram_or_an_error(data: bytes) -> None:
     try:
         host, port, payload = unwrapped(data)
     except DatagramError:
@@ -268,7 +268,7 @@ def test_whatever_comes_is_a_datagram_or_an_error(data: bytes) -> None:
     assert isinstance(host, (str, IPv4Address, IPv6Address))
 
 
-def test_what_is_too_large_is_not_wrapped() -> None:
+def test_a_datagram_that_is_too_large_is_not_wrapped() -> None:
     assert wrapped(IPv6Address("::1"), 9, bytes(65_535 - 22))
     assert wrapped(IPv6Address("::1"), 9, bytes(65_535 - 21)) == b""
 

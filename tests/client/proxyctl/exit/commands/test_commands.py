@@ -288,7 +288,7 @@ async def test_limits_are_kept_unless_they_are_named(device: Device, daemon: Exi
     assert (await device.say("consent", "--api", "x", "--bytes-per-day", "much"))[0] == 2
 
 
-def test_the_agent_imports_the_standard_library_alone() -> None:
+def test_the_agent_imports_only_the_standard_library() -> None:
     script = (
         f"import sys; sys.path.append({str(ROOT / 'client')!r}); "
         "before = set(sys.modules); import proxyctl.__main__; "

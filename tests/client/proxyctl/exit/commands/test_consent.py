@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "proxyctl" / names.CONSENT
 
 
-def test_what_was_agreed_to_is_shown_and_written_down(path: Path) -> None:
+def test_the_consent_is_shown_and_written_down(path: Path) -> None:
     limits = DeviceLimits(hours="22:00-07:00", bytes_per_second=1_000_000)
     with exit_api(certificate_sha256="cd" * 32) as api:
         shown = agree(api, path, limits=limits)
@@ -73,7 +73,7 @@ def test_what_was_agreed_to_is_shown_and_written_down(path: Path) -> None:
         ({"error": {"code": "rate_limited", "message": "Later."}}, "was not tried: .*Later"),
     ],
 )
-def test_a_token_that_the_service_refuses_is_named_before_anybody_reads_the_terms(
+def test_a_refused_token_is_named_before_the_terms_are_shown(
     path: Path, refusal: dict, words: str
 ) -> None:
     def never(_: str) -> str:
@@ -122,7 +122,7 @@ def test_the_same_is_agreed_to_once_where_the_owner_wants_that(path: Path) -> No
         {"certificate_sha256": "ab" * 32},
     ],
 )
-def test_whatever_else_is_agreed_to_is_asked(path: Path, fields: dict) -> None:
+def test_any_other_consent_is_asked_for(path: Path, fields: dict) -> None:
     with exit_api() as api:
         agree(api, path)
         api.terms.update(fields)
@@ -179,7 +179,7 @@ def test_an_api_that_is_not_there_is_named(path: Path) -> None:
         agree(api, path, url=url)
 
 
-def test_a_withdrawal_is_told_and_leaves_no_token(path: Path) -> None:
+def test_a_withdrawal_is_sent_and_leaves_no_token(path: Path) -> None:
     with exit_api() as api:
         agree(api, path)
         assert consent.withdraw(path.parent).startswith("withdrawn")
@@ -189,7 +189,7 @@ def test_a_withdrawal_is_told_and_leaves_no_token(path: Path) -> None:
     assert "no consent" in consent.withdraw(path.parent)
 
 
-def test_a_withdrawal_holds_here_although_nobody_hears_of_it(path: Path) -> None:
+def test_a_withdrawal_holds_here_although_the_service_does_not_get_it(path: Path) -> None:
     with exit_api() as api:
         agree(api, path)
         api.refusal = {"ok": False, "error": {"code": "x", "message": "Not \x1b[1mnow."}}
@@ -220,7 +220,7 @@ def test_a_token_is_not_sent_to_where_a_redirect_leads(path: Path) -> None:
         assert other.revoked == []
 
 
-def test_a_new_consent_ends_what_was_told_to_an_old_one(path: Path) -> None:
+def test_a_new_consent_removes_the_files_of_an_old_one(path: Path) -> None:
     left = [path.with_name(name) for name in (names.CONTROL, names.NODES)]
     for each in left:
         files.write(each, {"revoked": True})

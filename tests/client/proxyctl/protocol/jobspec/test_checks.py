@@ -66,7 +66,7 @@ def test_images(image: str) -> None:
         "x" * 513,
     ],
 )
-def test_what_is_no_image(image: str) -> None:
+def test_a_text_that_is_no_image_is_refused(image: str) -> None:
     assert problem(image=image) == "image"
 
 
@@ -74,7 +74,7 @@ def test_the_longest_name_that_is_almost_an_image_is_refused_at_once() -> None:
     assert problem(image="a-" * 255 + "!") == "image"
 
 
-def test_something_is_to_run_and_one_thing_alone() -> None:
+def test_a_specification_has_exactly_one_program() -> None:
     assert problem(command=[]) == "command"
     assert problem(command=[], image="a") == ""
     assert problem(command=[], script="x") == ""
@@ -82,7 +82,7 @@ def test_something_is_to_run_and_one_thing_alone() -> None:
     assert problem(command=[""]) == "command[0]"
 
 
-def test_types_of_jobs_need_what_they_run() -> None:
+def test_types_of_jobs_need_their_fields() -> None:
     with pytest.raises(SpecError) as caught:
         check(payload_of({"command": ["x"]}), "docker")
     assert caught.value.field == "image"
@@ -93,7 +93,7 @@ def test_types_of_jobs_need_what_they_run() -> None:
     check(payload_of({"script": "x"}), "script")
 
 
-def test_sizes_of_what_runs() -> None:
+def test_sizes_of_scripts_and_commands_are_bounded() -> None:
     assert problem(command=[], script="ü" * 32_768) == ""
     assert problem(command=[], script="ü" * 32_768 + "x") == "script"
     assert problem(command=["x"] * 256) == ""

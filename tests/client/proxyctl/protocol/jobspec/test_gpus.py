@@ -86,7 +86,7 @@ def test_a_name_finds_its_card_and_no_other(wanted: str, name: str) -> None:
 
 
 @cases("name", NAMES)
-def test_the_name_of_the_driver_finds_it_too(name: str) -> None:
+def test_the_name_of_the_driver_finds_it(name: str) -> None:
     assert gpus.fits(name, name)
     assert gpus.is_known(name)
 
@@ -104,7 +104,7 @@ def test_the_bus_and_the_memory_may_be_open(wanted: str, names: set[str]) -> Non
     assert {each for each in NAMES if gpus.fits(wanted, each)} == {f"NVIDIA {n}" for n in names}
 
 
-def test_a_maker_alone_is_any_of_theirs() -> None:
+def test_the_name_of_a_maker_is_any_of_its_cards() -> None:
     found = {each for each in NAMES if gpus.fits("an NVIDIA GPU".removeprefix("an "), each)}
     assert "Tesla T4" in found
     assert not [each for each in found if "AMD" in each or "Intel" in each]
@@ -114,7 +114,7 @@ def test_a_maker_alone_is_any_of_theirs() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "GPU", "fast", "7", "4090000", "disk", "x86_64"])
-def test_what_is_no_name_is_not_known(name: str) -> None:
+def test_a_text_that_is_no_name_is_not_known(name: str) -> None:
     assert not gpus.is_known(name)
 
 

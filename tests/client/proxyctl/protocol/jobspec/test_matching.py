@@ -32,7 +32,7 @@ RIG = Capacity(
 WHOLE = Resources(2, "RTX 4090", 24.0, 8.0, 32.0, 100.0, "x86_64", "12.1")
 
 
-def test_what_a_device_has_fits() -> None:
+def test_a_requirement_that_a_device_meets_fits() -> None:
     assert fits(Resources(), RIG)
     assert fits(WHOLE, RIG)
     assert fits(WHOLE, replace(RIG, arch="AMD64"))
@@ -59,7 +59,7 @@ def test_what_a_device_has_fits() -> None:
         {"cuda": "unknown"},
     ],
 )
-def test_what_it_lacks_or_does_not_tell_does_not(lacks: dict[str, Any]) -> None:
+def test_a_resource_that_it_lacks_or_does_not_report_does_not_fit(lacks: dict[str, Any]) -> None:
     assert not fits(WHOLE, replace(RIG, **lacks))
 
 
@@ -92,7 +92,7 @@ def test_the_memory_in_a_name_counts() -> None:
     assert not fits(Resources(1, "RTX 4060 Ti 16GB"), cards)
 
 
-def test_what_is_left_is_less_by_the_job() -> None:
+def test_the_rest_is_less_by_the_job() -> None:
     rest = left(RIG, Resources(1, "", 24.0, 6.0, 16.0, 30.0))
     assert (rest.slots, rest.cores, rest.ram_gb, rest.disk_gb, rest.gpus) == (1, 2.0, 16.0, 70.0, 1)
     with pytest.raises(AssertionError):
@@ -122,7 +122,7 @@ _CAPACITIES = st.builds(
 
 
 @given(_RESOURCES, _CAPACITIES)
-def test_who_has_more_still_fits_and_nobody_lends_what_they_lack(
+def test_a_larger_device_still_fits_and_no_device_lends_more_than_it_has(
     resources: Resources, capacity: Capacity
 ) -> None:
     if not fits(resources, capacity):
@@ -132,7 +132,7 @@ def test_who_has_more_still_fits_and_nobody_lends_what_they_lack(
     assert min(rest.slots, rest.cores, rest.ram_gb, rest.disk_gb, rest.gpus) >= 0
 
 
-def test_the_dearer_comes_first_and_who_waits_gains() -> None:
+def test_the_dearer_comes_first_and_a_waiting_job_gains() -> None:
     day = 86_400
     assert rank(2_000, day) > rank(1_000, day)
     assert rank(1_000, day) > rank(1_000, day + 1)

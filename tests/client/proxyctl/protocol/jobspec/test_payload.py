@@ -38,7 +38,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_what_is_read_is_what_was_said() -> None:
+def test_a_read_payload_is_the_written_payload() -> None:
     payload = payload_of(WHOLE)
     assert as_fields(payload) == WHOLE
     assert payload_of(json.loads(json.dumps(as_fields(payload)))) == payload
@@ -49,12 +49,12 @@ def test_the_api_reads_it_like_the_device() -> None:
     assert msgspec.json.decode(data, type=Payload) == payload_of(WHOLE)
 
 
-def test_what_nobody_said_is_not_told() -> None:
+def test_a_field_that_was_not_set_is_not_sent() -> None:
     assert as_fields(payload_of({"command": ["true"]})) == {"command": ["true"]}
     assert as_fields(Resources()) == {}
 
 
-def test_null_and_what_is_not_known_say_nothing() -> None:
+def test_null_and_unknown_fields_say_nothing() -> None:
     said = {"image": None, "checkpoint": None, "later": 1}
     assert payload_of(said) == Payload()
 
@@ -115,7 +115,7 @@ _JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([each.name for each in fields(Payload)]), _JSON))
-def test_whatever_comes_is_a_payload_or_an_error(said: dict[str, Any]) -> None:
+def test_any_text_is_a_payload_or_an_error(said: dict[str, Any]) -> None:
     try:
         payload = payload_of(said)
     except SpecError:

@@ -81,7 +81,7 @@ UNDERSTOOD = {
 
 
 @cases("text", UNDERSTOOD)
-def test_what_is_understood(text: str) -> None:
+def test_known_requirements_are_understood(text: str) -> None:
     assert parse(text) == Parsed(UNDERSTOOD[text])
 
 
@@ -100,7 +100,9 @@ def test_what_is_understood(text: str) -> None:
         ("GPU: 1 x Frobnicator 9000", Resources(1, "Frobnicator 9000"), "only one of this name"),
     ],
 )
-def test_what_is_taken_with_a_warning(text: str, resources: Resources, words: str) -> None:
+def test_some_requirements_are_taken_with_a_warning(
+    text: str, resources: Resources, words: str
+) -> None:
     parsed = parse(text)
     assert parsed.resources == resources
     assert words in parsed.warnings[0]
@@ -130,7 +132,7 @@ def test_what_is_taken_with_a_warning(text: str, resources: Resources, words: st
         ("8 cores " * 10 + ",") * (ITEMS_MAX // 10 + 1),
     ],
 )
-def test_what_counts_and_is_not_understood_is_offered_to_nobody(text: str) -> None:
+def test_a_requirement_that_counts_and_is_unknown_fits_no_device(text: str) -> None:
     parsed = parse(text)
     assert parsed.is_manual
     assert any("no device is offered the job by itself" in each for each in parsed.warnings)
@@ -162,7 +164,7 @@ _TEXTS = st.text() | st.lists(_ITEMS, max_size=6).flatmap(
 @example("GPU: 2 x 3 x foo7")
 @example("GPU: foo7 24 GB, 48 GB VRAM")
 @example("gpu: 7.")
-def test_a_text_never_raises_and_what_is_printed_parses_to_the_same(text: str) -> None:
+def test_a_text_never_raises_and_its_printed_form_parses_to_the_same(text: str) -> None:
     parsed = parse(text)
     check_resources(parsed.resources)
     again = parse(text_of(parsed.resources))

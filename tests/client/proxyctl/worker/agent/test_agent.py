@@ -250,7 +250,7 @@ def test_a_job_outlives_its_agent_and_is_adopted(agent: WorkerAgent, market: Wor
 
 
 @pytest.mark.long
-def test_without_the_marketplace_an_agent_that_drains_stays_with_its_job_until_it_may_leave(
+def test_a_draining_agent_stays_with_its_job_while_the_marketplace_is_away(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     agent.start()
@@ -318,7 +318,7 @@ def test_a_job_runs_on_while_the_marketplace_is_away_and_its_result_waits(
 
 
 @pytest.mark.long
-def test_an_attempt_that_was_given_to_somebody_else_is_dropped(
+def test_an_attempt_that_was_given_to_another_device_is_dropped(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     agent.start()
@@ -355,7 +355,7 @@ def test_two_agents_in_one_folder(agent: WorkerAgent, market: WorkerMarket) -> N
     assert agent.command("status").stdout.startswith("running as process")
 
 
-def test_who_only_looks_does_not_keep_an_agent_from_its_folder(
+def test_a_reader_does_not_keep_an_agent_from_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (tmp_path / names.LOCK).open("w") as file:
@@ -392,7 +392,7 @@ def test_an_agent_in_whose_place_another_one_works_says_so_and_waits(
 
 
 @pytest.mark.long
-def test_a_drain_waits_for_what_runs(agent: WorkerAgent, market: WorkerMarket) -> None:
+def test_a_drain_waits_for_running_jobs(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(UNTIL_TOLD)
     until(lambda: job.started, agent)
@@ -407,7 +407,7 @@ def test_a_drain_waits_for_what_runs(agent: WorkerAgent, market: WorkerMarket) -
 
 
 @pytest.mark.long
-def test_a_drain_at_once_stops_what_runs(agent: WorkerAgent, market: WorkerMarket) -> None:
+def test_a_drain_at_once_stops_running_jobs(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(FOR_EVER)
     until(lambda: job.started, agent)
@@ -419,7 +419,7 @@ def test_a_drain_at_once_stops_what_runs(agent: WorkerAgent, market: WorkerMarke
 
 
 @pytest.mark.long
-def test_a_drain_at_once_without_an_agent_ends_what_it_has_left(
+def test_a_drain_at_once_without_an_agent_ends_its_left_jobs(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     agent.start()
@@ -442,7 +442,7 @@ def test_a_drain_at_once_without_an_agent_ends_what_it_has_left(
 
 
 @pytest.mark.long
-def test_an_owner_who_ends_it_is_told_what_goes_on(
+def test_an_owner_that_ends_it_is_shown_the_jobs_that_go_on(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     agent.start()
@@ -481,7 +481,7 @@ def test_setup_changes_nothing_beside_an_agent(agent: WorkerAgent, market: Worke
     assert (agent.folder / names.CONSENT).read_bytes() == before
 
 
-def test_what_a_job_says_at_last_is_one_line_of_the_log(
+def test_the_last_output_of_a_job_is_one_line_of_the_log(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     agent.start()
@@ -538,7 +538,7 @@ def test_without_consent_nothing_runs(agent: WorkerAgent) -> None:
     assert "nobody at this device has agreed" in done.stderr
 
 
-def test_what_the_daemon_is_told(agent: WorkerAgent, market: WorkerMarket) -> None:
+def test_the_daemon_gets_the_devices_report(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(FOR_EVER)
     until(lambda: job.started, agent)
@@ -570,7 +570,7 @@ def test_an_agent_of_which_a_thread_fails_ends_and_says_so(
     assert "a sensor that nobody has thought of" in caplog.text
 
 
-def test_only_silence_of_an_answer_that_may_take_its_time_has_an_agent_ask_more_often(
+def test_an_agent_asks_more_often_only_while_a_slow_answer_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A marketplace that hangs for a while is no proxy that keeps its spaces back."""
@@ -595,7 +595,7 @@ def test_only_silence_of_an_answer_that_may_take_its_time_has_an_agent_ask_more_
     assert waits == [0, 0, 300, 300, 0, 25]
 
 
-def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
+def test_an_agent_that_cannot_list_running_jobs_does_not_begin(
     market: WorkerMarket, tmp_path: Path
 ) -> None:
     class Silent:
@@ -612,7 +612,7 @@ def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
     assert not market.questions
 
 
-def test_who_lets_nobody_in_is_given_no_job_that_listens(tmp_path: Path) -> None:
+def test_a_device_without_a_door_is_given_no_job_that_listens(tmp_path: Path) -> None:
     class Serving:
         def can_reach_ports(self) -> bool:
             return True
@@ -644,7 +644,7 @@ def test_a_device_that_cannot_unpack_safely_takes_no_archives(
     assert "no job with archives is taken" in caplog.text
 
 
-def test_what_an_engine_makes_after_all_was_removed_is_removed_too(
+def test_a_container_that_appears_after_the_removal_is_removed(
     market: WorkerMarket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Late:
@@ -698,7 +698,7 @@ def test_a_sweep_that_the_end_overtakes_touches_nothing(
     agent._sweep(set())
 
 
-def test_what_gets_free_is_offered_at_once(agent: WorkerAgent, market: WorkerMarket) -> None:
+def test_a_free_slot_is_offered_at_once(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(UNTIL_TOLD)
     until(lambda: job.started and market.questions[-1]["attempts"], agent)

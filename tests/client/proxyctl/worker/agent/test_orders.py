@@ -20,7 +20,7 @@ JSON = st.recursive(
         {}, optional=dict.fromkeys(("jobs", "actions", "lease_s", "seen", "benchmark"), JSON)
     )
 )
-def test_whatever_a_daemon_answers_is_an_order(reply: dict[str, object]) -> None:
+def test_any_answer_of_a_daemon_is_an_order(reply: dict[str, object]) -> None:
     order = orders_of(reply)
     assert order.lease_s >= 4
     for work in order.jobs:

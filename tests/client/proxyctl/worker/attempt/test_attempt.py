@@ -225,7 +225,7 @@ def test_a_program_that_cannot_be_run_is_the_jobs_failure(device: Device) -> Non
         (Ending(), {"signal": 15, "asked": True, "timed_out": True}, "timeout"),
     ],
 )
-def test_what_ends_a_job_from_outside_is_not_its_own_failure(
+def test_an_end_from_outside_is_not_the_jobs_own_failure(
     device: Device, ending: Ending, ended: dict[str, Any], kind: str
 ) -> None:
     device.ending = ending
@@ -243,7 +243,7 @@ def test_a_job_that_was_stopped_and_ended_well_is_not_complete(device: Device) -
     assert (verb, fields["kind"], fields["reason"]) == ("fail", "host", BY_OWNER.reason)
 
 
-def test_what_nobody_wants_is_not_reported_however_it_ended(device: Device) -> None:
+def test_an_attempt_that_is_not_wanted_is_never_reported(device: Device) -> None:
     attempt = device.attempt(State.ENDED)
     device.write(names.ENDED, ENDED)
     attempt.stop(Stop("cancelled"))
@@ -305,7 +305,7 @@ def test_a_long_log_holds_a_slot_for_a_bounded_time(device: Device) -> None:
     ]
 
 
-def test_what_is_over_is_not_reported_again_if_it_cannot_be_removed(device: Device) -> None:
+def test_an_ended_attempt_is_not_reported_again_if_it_cannot_be_removed(device: Device) -> None:
     device.attempt(State.DONE)
     failures = []
 
@@ -337,7 +337,7 @@ def test_an_agent_that_leaves_while_it_prepares_starts_nothing_and_reports_nothi
         assert not device.posted
 
 
-def test_a_job_writes_what_its_inputs_have_left_of_its_disk(device: Device) -> None:
+def test_a_job_may_write_the_disk_that_its_inputs_leave(device: Device) -> None:
     """One bound for both; a job whose inputs take all of it may write hardly anything."""
     left = []
     for size in (0, 300_000_000, 30_000_000_000):
@@ -454,7 +454,7 @@ def until_over(device: Device) -> None:
     until_true(device.patience.is_over, "there is no bound")
 
 
-def test_a_slow_server_of_an_input_is_reported_before_the_marketplace_ends_the_attempt(
+def test_a_slow_server_of_an_input_is_reported_before_the_attempt_is_ended(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetch(_: Attempt) -> None:
@@ -506,7 +506,7 @@ def test_an_agent_that_is_started_again_does_not_begin_the_time_anew(
 
 
 @pytest.mark.parametrize("changes", [{"taken_at": None}, {"taken_at": 0.0, "boot": "another"}])
-def test_where_nobody_knows_how_long_it_took_the_time_begins_anew(
+def test_where_the_duration_is_unknown_the_time_begins_anew(
     device: Device, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(WORK, "prepare_s", 3_600)
@@ -532,7 +532,7 @@ def running(device: Device, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
     return device.attempt(State.RUNNING, **changes)
 
 
-def test_that_a_job_is_ready_is_told_until_it_is_heard_and_once(
+def test_the_readiness_of_a_job_is_reported_until_it_is_acknowledged_and_once(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = running(device, monkeypatch, is_start_known=True)
@@ -561,9 +561,7 @@ def test_that_a_job_is_ready_is_told_until_it_is_heard_and_once(
     assert len(device.posted) == 1
 
 
-def test_of_a_job_that_was_ready_nobody_asks_again(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ready_job_is_not_probed_again(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = running(device, monkeypatch, is_start_known=True, is_ready_known=True)
     attempt.start()
     until_true(lambda: bool(device.ports.served), "its ports are served by the next agent, too")

@@ -54,7 +54,7 @@ def send_all(sender: LogSender, *, calls: int = 1_000) -> int:
     raise AssertionError("it never ends")
 
 
-def test_what_is_there_is_sent_and_what_comes_later(tmp_path: Path) -> None:
+def test_present_and_later_output_is_sent(tmp_path: Path) -> None:
     daemon = Daemon()
     sender = LogSender(tmp_path, daemon.post)
     assert not sender.send()  # nothing was printed
@@ -169,7 +169,7 @@ def test_a_refusal_is_passed_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_lost_all_of_it_arrives(tmp_path: Path, seed: int) -> None:
+def test_all_output_arrives_after_any_loss(tmp_path: Path, seed: int) -> None:
     """Requests, answers, the memory of the agent, and what the daemon had."""
     chance = random.Random(seed)
     daemon = Daemon()

@@ -54,7 +54,7 @@ def run(agent: Path, script: str, **options: Any) -> dict[str, Any]:
     }
 
 
-def test_what_a_program_prints_and_how_it_ends(tmp_path: Path) -> None:
+def test_the_output_and_the_end_of_a_program_are_recorded(tmp_path: Path) -> None:
     ended = run(tmp_path, "echo out; echo err >&2; exit 3")
     assert (ended["status"], ended["signal"], ended["timed_out"]) == (3, None, False)
     assert (ended["out"], ended["err"]) == (b"out\n", b"err\n")
@@ -109,7 +109,7 @@ def test_the_end_of_an_orphan_is_seen_while_the_program_runs(tmp_path: Path) -> 
     supervisors.close()
 
 
-def test_no_more_is_kept_than_was_said(tmp_path: Path) -> None:
+def test_no_more_is_kept_than_the_bound(tmp_path: Path) -> None:
     ended = run(tmp_path, "head -c 300000 /dev/zero", log_bytes=1_000)
     assert ended["log_bytes"]["out"] == 300_000
     assert ended["log_kept"]["out"] == len(ended["out"]) == 1_000
@@ -118,7 +118,7 @@ def test_no_more_is_kept_than_was_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "launch", [{"cwd": "/nowhere"}, {"cgroups": ("/nowhere/cgroup.procs",)}, {"gate": 12}]
 )
-def test_what_cannot_be_started_says_why(tmp_path: Path, launch: dict[str, Any]) -> None:
+def test_a_program_that_cannot_be_started_says_why(tmp_path: Path, launch: dict[str, Any]) -> None:
     ended = run(tmp_path, "true", launch=launch)
     assert "could not be started: No such file or directory" in ended["failed"]
 

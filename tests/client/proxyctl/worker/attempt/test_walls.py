@@ -85,7 +85,7 @@ def test_neither_the_agents_token_nor_its_folder_is_in_proc(
         ("deep", "job", "folders within folders"),
     ],
 )
-def test_a_bomb_ends_alone_and_its_buyer_is_told(
+def test_a_bomb_ends_only_itself_and_its_buyer_gets_the_reason(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
 ) -> None:
     """The agent goes on, and takes the next one."""
@@ -97,7 +97,7 @@ def test_a_bomb_ends_alone_and_its_buyer_is_told(
 
 
 @pytest.mark.long
-def test_a_job_that_fills_the_disk_where_nobody_sees_it_is_to_blame(tmp_path: Path) -> None:
+def test_a_job_that_fills_the_hidden_disk_is_to_blame(tmp_path: Path) -> None:
     """Removed files in flight in a socket are in no table. They come back by the job's end."""
     with (
         small_disk(tmp_path / "small", 570) as folder,

@@ -85,7 +85,7 @@ def test_a_poll_is_interrupted_wherever_it_is(market: WorkerMarket, link: Link) 
     assert len(market.questions) == 1
 
 
-def test_what_is_sent_while_a_poll_is_interrupted_is_never_in_the_clear(
+def test_a_request_that_is_sent_while_a_poll_is_interrupted_is_never_in_the_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_the_clear: list[int] = []  # it lets go of the encryption, and then of the connection
@@ -125,7 +125,7 @@ def test_what_is_sent_while_a_poll_is_interrupted_is_never_in_the_clear(
     assert not in_the_clear
 
 
-def test_the_first_answer_after_an_outage_is_told_once() -> None:
+def test_the_first_answer_after_an_outage_is_logged_once() -> None:
     returns = []
     now = [0.0]
     outage = Outage(lambda: now[0])
@@ -143,7 +143,9 @@ def test_the_first_answer_after_an_outage_is_told_once() -> None:
     assert returns == [30.0]
 
 
-def test_who_waits_for_the_marketplace_is_told_when_it_is_back(market: WorkerMarket) -> None:
+def test_a_caller_that_waits_for_the_marketplace_is_notified_of_its_return(
+    market: WorkerMarket,
+) -> None:
     link = Link(market.url, TOKEN, outage_seconds=0.0)
     returned = threading.Event()
     link.on_return(returned.set)

@@ -70,7 +70,7 @@ def test_a_plug_in_is_found_by_its_entry_point(install: Callable[..., None]) -> 
     assert not plugins.needs_private_folder("slurm")
 
 
-def test_what_is_built_in_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_built_in_executor_needs_no_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     assert [plugins.problem(each) for each in ("bwrap", "auto", None, [])] == [""] * 4
     assert plugins.needs_private_folder("podman")

@@ -11,7 +11,7 @@ from proxyctl.worker.base.private import require_private
 UID = 61_001  # an ordinary user without a name
 
 
-def test_a_folder_of_its_owner_alone_is_taken(tmp_path: Path) -> None:
+def test_a_folder_of_only_its_owner_is_taken(tmp_path: Path) -> None:
     require_private(tmp_path)
     require_private(tmp_path / "a" / "b")  # which are made later
 
@@ -24,7 +24,7 @@ def test_a_folder_that_others_write_to_is_refused(tmp_path: Path, mode: int) -> 
 
 
 @pytest.mark.parametrize(("mode", "is_taken"), [(0o777, False), (0o1777, True), (0o755, True)])
-def test_a_folder_above_may_be_written_to_with_the_sticky_bit_alone(
+def test_a_folder_above_may_be_written_to_only_with_the_sticky_bit(
     tmp_path: Path, mode: int, is_taken: bool
 ) -> None:
     (tmp_path / "agent").mkdir(mode=0o700)

@@ -21,7 +21,7 @@ def write(path: Path, **fields: object) -> None:
     path.chmod(0o600)
 
 
-def test_what_was_agreed_to_is_read_as_it_was_written(path: Path) -> None:
+def test_a_consent_is_read_as_it_was_written(path: Path) -> None:
     consent = Consent(
         "https://market.example",
         "secret",

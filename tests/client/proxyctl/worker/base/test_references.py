@@ -36,7 +36,7 @@ def test_a_name_has_one_meaning(text: str, full: str) -> None:
         f"a@md5:{'0' * 32}",
     ],
 )
-def test_what_is_no_name_is_none(text: str) -> None:
+def test_a_text_that_is_no_name_is_no_reference(text: str) -> None:
     assert parse(text) is None
 
 

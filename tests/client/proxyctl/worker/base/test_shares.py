@@ -12,7 +12,7 @@ SMALL = Gpu("GPU-small", "RTX 3060", 12_288, "550", 0)
 LARGE = Gpu("GPU-large", "RTX 4090", 24_564, "550", 1)
 
 
-def test_who_asks_for_nothing_gets_an_equal_part() -> None:
+def test_a_job_that_asks_for_nothing_gets_an_equal_part() -> None:
     shares = Shares(LEND, [])
     for name in "abc":
         assert shares.take(name, Resources()) == ()
@@ -34,7 +34,7 @@ def test_no_gpu_is_shared_and_the_smallest_that_is_enough_is_given() -> None:
 
 
 @pytest.mark.parametrize("cores", [0.0104, 0.0106, 1.3, 0.7])
-def test_whatever_is_told_to_be_free_is_given(cores: float) -> None:
+def test_reported_free_resources_are_given(cores: float) -> None:
     shares = Shares(LEND, [])
     shares.take("a", Resources(cores=cores, ram_gb=cores, disk_gb=cores))
     told = capacity_fields(shares.free())
@@ -43,7 +43,7 @@ def test_whatever_is_told_to_be_free_is_given(cores: float) -> None:
     assert told["cores"] > shares.free().cores - 0.001  # nor is anything to be lost
 
 
-def test_of_a_gpu_no_more_memory_is_told_than_it_has() -> None:
+def test_no_more_memory_of_a_gpu_is_reported_than_it_has() -> None:
     large = Gpu("GPU-80", "H100", 81_559, "550", 0)
     shares = Shares(LEND, [large])
     asked = capacity_fields(shares.free())["vram_gb"] / 0.95

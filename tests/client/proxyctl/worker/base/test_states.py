@@ -20,6 +20,6 @@ def test_every_life_ends_and_no_state_comes_twice(data: st.DataObject) -> None:
     assert state is State.DONE
 
 
-def test_what_runs_is_never_reported_before_it_has_ended() -> None:
+def test_a_running_attempt_is_never_reported_before_it_has_ended() -> None:
     for state in (State.RUNNING, State.STOPPING):
         assert not NEXT[state] & {State.UPLOADING, State.REPORTING, State.DONE}

@@ -47,7 +47,7 @@ def without_limits() -> str:
     return "systemd" if not Path("/run/systemd/system").is_dir() else "cgroup1"
 
 
-def test_setup_shows_what_is_lent_and_writes_it_down(agent: WorkerAgent) -> None:
+def test_setup_shows_the_lent_resources_and_writes_them_down(agent: WorkerAgent) -> None:
     shown = setup(agent, "--cores", "0.5", "--network", "egress", "--hours", "22:00-07:00")
     for words in ("0.5 cores", "public addresses", "no GPU", "22:00-07:00", "your other programs"):
         assert words in shown
@@ -98,7 +98,7 @@ def test_nothing_is_lent_that_is_not_there(
 
 
 @pytest.mark.long
-def test_setup_tries_the_token_before_anybody_reads_what_is_lent(agent: WorkerAgent) -> None:
+def test_setup_tries_the_token_before_it_shows_the_lent_resources(agent: WorkerAgent) -> None:
     agent.market.is_revoked = True
     shown = setup(agent)
     assert "does not know this token, or has revoked it; make a new one" in shown
@@ -141,7 +141,7 @@ def test_setup_asks_once_for_the_same_where_the_owner_wants_that(agent: WorkerAg
 
 
 @pytest.mark.long
-def test_setup_keeps_the_token_of_before_for_the_same_marketplace_alone(agent: WorkerAgent) -> None:
+def test_setup_keeps_the_earlier_token_only_for_the_same_marketplace(agent: WorkerAgent) -> None:
     before = agent.command("setup", "--api", agent.market.url, typed="yes\n")
     assert before.returncode == 1
     assert "there is no terminal to ask for the token at; name a file" in before.stderr
@@ -183,7 +183,7 @@ def test_check_shows_everything_where_no_limits_can_be_held(agent: WorkerAgent) 
     assert "(one way to hold limits is enough)" in shown
 
 
-def test_setup_names_what_is_missing_and_what_to_do_before_it_asks(
+def test_setup_names_missing_parts_and_their_remedy_before_it_asks(
     agent: WorkerAgent,
 ) -> None:
     """Owners agreed to everything once, and learned then that nothing could run."""
@@ -203,7 +203,7 @@ def test_anything_but_yes_is_no(agent: WorkerAgent) -> None:
     assert "would carry your token in clear" in setup(agent, api="http://market.example")
 
 
-def test_check_names_what_is_missing_and_what_to_do(agent: WorkerAgent) -> None:
+def test_check_names_missing_parts_and_their_remedy(agent: WorkerAgent) -> None:
     before = agent.command("check").stdout
     assert "nobody at this device has agreed" in before
     assert "device/disk" in before

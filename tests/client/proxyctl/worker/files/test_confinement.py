@@ -192,7 +192,7 @@ def successes(said: dict[str, Any]) -> list[str]:
 @needs_root
 @pytest.mark.parametrize("uid", [0, ORDINARY_UID], ids=["root", "ordinary"])
 @pytest.mark.parametrize("walls", ["root landlock", "root", "landlock", "landlock-1", "landlock-2"])
-def test_a_confined_process_reaches_its_folder_alone(public: Path, walls: str, uid: int) -> None:
+def test_a_confined_process_reaches_only_its_folder(public: Path, walls: str, uid: int) -> None:
     said = confined(public, walls, uid=uid)
     assert said["walls"]["root"] == said["walls"]["network"] == ("root" in walls)
     assert bool(said["walls"]["landlock"]) == ("landlock" in walls)

@@ -106,7 +106,7 @@ def test_too_many_and_too_deep_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert inspected(tmp_path) == 0
 
 
-def test_a_path_that_nobody_could_open_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     make_deep(tmp_path, "a" * 250, 20)
     with pytest.raises(ArchiveError, match="is not a name for every system"):
         inspected(tmp_path)

@@ -83,7 +83,9 @@ def make(folder: Path, *paths: str) -> None:
         ("a/b", []),
     ],
 )
-def test_a_pattern_finds_what_a_person_expects(work: Path, pattern: str, found: list[str]) -> None:
+def test_a_pattern_finds_the_files_that_a_person_expects(
+    work: Path, pattern: str, found: list[str]
+) -> None:
     make(work, "a", "out/b.txt", "out/c.bin", "out/deep/er/d.txt")
     collection = left(work, Output("x", pattern))
     assert names(collection) == found
@@ -116,7 +118,7 @@ def test_no_link_is_followed(work: Path) -> None:
             read(work, name)
 
 
-def test_what_could_wait_is_not_opened(work: Path) -> None:
+def test_a_file_that_could_block_is_not_opened(work: Path) -> None:
     os.mkfifo(work / "pipe")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(work / "sock"))
@@ -260,7 +262,7 @@ def unreadable(work: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
-def test_what_cannot_be_read_is_said_so(unreadable: Path) -> None:
+def test_an_unreadable_file_is_reported(unreadable: Path) -> None:
     assert "cannot be read" in left(unreadable).sentences()[0]
 
 
@@ -279,7 +281,7 @@ PARTS = st.lists(st.sampled_from(["a", "b", "ab", "*", "**", "?", "[ab]"]), min_
 
 
 @given(pattern=PARTS, path=st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=12))
-def test_matching_is_what_trying_all_ways_gives(pattern: list[str], path: list[str]) -> None:
+def test_matching_gives_the_result_of_trying_all_ways(pattern: list[str], path: list[str]) -> None:
     assert matches(path, pattern) == _tried(tuple(path), tuple(pattern))
 
 

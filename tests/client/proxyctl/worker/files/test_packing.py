@@ -49,7 +49,7 @@ def test_it_is_read_from_anywhere() -> None:
         assert archive.read() == b""
 
 
-def test_a_file_that_became_shorter_is_told(tmp_path: Path) -> None:
+def test_a_file_that_became_shorter_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"short")
     with (

@@ -176,7 +176,7 @@ def archive(**files: bytes) -> bytes:
     return made.getvalue()
 
 
-async def test_outputs_arrive_at_the_buyer_and_the_rest_is_told(device: Device) -> None:
+async def test_outputs_arrive_at_the_buyer_and_the_rest_is_reported(device: Device) -> None:
     model = os.urandom(3_000_000)
     device.leave("out/model.bin", model)
     device.leave("out/deep/log.txt", b"log")
@@ -202,7 +202,7 @@ async def test_a_job_without_outputs_sends_nothing(device: Device) -> None:
     assert await device.left() == {}
 
 
-async def test_an_upload_that_broke_off_goes_on_behind_what_arrived(
+async def test_an_upload_that_broke_off_goes_on_behind_the_arrived_bytes(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = os.urandom(2_000_000)
@@ -307,7 +307,7 @@ async def test_a_line_too_slow_for_all_outputs_does_not_fail_the_work(
     ]
 
 
-async def test_outputs_beyond_the_bounds_are_told_in_a_file_and_in_the_report(
+async def test_outputs_beyond_the_bounds_are_named_in_a_file_and_in_the_report(
     device: Device,
 ) -> None:
     artifacts = device.service.daemon.market.artifacts
@@ -334,7 +334,7 @@ async def test_outputs_beyond_the_bounds_are_told_in_a_file_and_in_the_report(
     ]
 
 
-async def test_inputs_are_there_read_only_and_unpacked_where_that_is_said(device: Device) -> None:
+async def test_inputs_are_there_read_only_and_unpacked_on_request(device: Device) -> None:
     data = os.urandom(2_000_000)
     device.given["inputs"] = [
         await give(device, data, "in/data.bin"),
@@ -375,7 +375,7 @@ async def test_an_input_that_broke_off_goes_on(
     assert offsets == [1_500_000]
 
 
-async def test_an_input_that_is_not_what_it_should_be_is_the_jobs_end(device: Device) -> None:
+async def test_an_input_with_wrong_content_is_the_jobs_end(device: Device) -> None:
     good = await give(device, b"content")
     bad = archive(**{"../../out": b"x"})
     for changes, words in (
@@ -486,7 +486,7 @@ async def test_an_input_that_is_complete_and_read_only_is_fetched_again(device: 
     assert (device.folder / INPUTS / "data").stat().st_mode & 0o777 == 0o444
 
 
-async def test_what_a_killed_agent_has_left_of_whole_inputs_is_removed(device: Device) -> None:
+async def test_whole_inputs_that_a_killed_agent_has_left_are_removed(device: Device) -> None:
     device.given["inputs"] = [await give(device, archive(a=b"a"), "code", unpack=True)]
     await device.fetch()
     left = device.folder / inputs.FETCHED / device.given["inputs"][0]["sha256"]
@@ -616,7 +616,7 @@ def from_others(url: str, content: bytes, **more: Any) -> dict[str, Any]:
     return {"name": "x", "path": "x", "url": url, "sha256": digest, "unpack": False, **more}
 
 
-async def test_what_others_have_put_somewhere_is_fetched_without_our_token(
+async def test_an_input_elsewhere_is_fetched_without_our_token(
     device: Device, target: WebTarget
 ) -> None:
     target.pages["/file"] = b"page"
@@ -640,7 +640,7 @@ async def test_what_others_have_put_somewhere_is_fetched_without_our_token(
         "{api}/api/worker/jobs",  # which the device itself may ask
     ],
 )
-async def test_nothing_of_the_owners_own_network_is_asked(
+async def test_no_address_of_the_owners_own_network_is_requested(
     device: Device, target: WebTarget, url: str
 ) -> None:
     device.web = Web(device.service.url, device.token, to_nowhere_near())
@@ -655,13 +655,13 @@ async def test_nothing_of_the_owners_own_network_is_asked(
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://", "http://a b/", "gopher://x"]
 )
-async def test_other_addresses_are_none(device: Device, url: str) -> None:
+async def test_other_addresses_are_refused(device: Device, url: str) -> None:
     device.given["inputs"] = [from_others(url, b"x")]
     with pytest.raises(TaskError, match="not one with http or https"):
         await device.fetch()
 
 
-async def test_what_an_address_has_answered_is_not_for_the_buyer(
+async def test_the_answer_of_an_address_is_not_for_the_buyer(
     device: Device, target: WebTarget, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither a status, nor a hash, nor an error of the network: the owner's log has them."""
@@ -754,7 +754,7 @@ async def test_a_mistake_while_inputs_are_fetched_is_of_the_inputs(
     assert caught.value.kind == "input"
 
 
-async def test_what_is_not_wanted_any_more_is_left_alone(device: Device) -> None:
+async def test_an_upload_that_is_no_longer_wanted_is_left_alone(device: Device) -> None:
     device.given["inputs"] = [await give(device, b"content")]
     await device.fetch(is_stopped=lambda: True)
     assert list((device.folder / INPUTS).iterdir()) == []

@@ -191,7 +191,7 @@ WALLS = "import os, sys; say = lambda t: os.write(1, t.encode() + b'\\n'); say('
         (f"{WALLS} say('{{\"refused\": \"\\\\u001b[2J' + 'x' * 999 + '\"}}')", ArchiveError, "x…$"),
     ],
 )
-def test_what_that_process_says_is_checked(
+def test_the_report_of_that_process_is_checked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     program: str,
@@ -233,14 +233,14 @@ def test_a_claim_that_all_is_done_counts_for_nothing(
     assert not (tmp_path / "into").exists()
 
 
-def test_an_archive_has_so_much_processor_time(tmp_path: Path) -> None:
+def test_the_processor_time_of_an_archive_is_bounded(tmp_path: Path) -> None:
     times = UnpackTimes(cpu_seconds=1, bytes_per_cpu_second=1 << 40)
     content, options = gzip.compress(b"") * 3_000_000, UnpackOptions(max_bytes=1 << 40)
     with pytest.raises(ArchiveError, match="signal 24 at the end"):
         unpacked(tmp_path, content, options, times=times)
 
 
-def test_an_archive_has_so_much_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_an_archive_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, f"{WALLS} import time; time.sleep(60)")
     with pytest.raises(ArchiveError, match=r"takes more than"):
         unpacked(tmp_path, ORDINARY, times=UnpackTimes(most_seconds=0.5))
@@ -328,7 +328,7 @@ def test_a_device_without_walls_refuses_archives_and_says_so(
     assert finding.remedy
 
 
-def test_a_device_says_what_confines_its_archives(tmp_path: Path) -> None:
+def test_a_device_reports_the_confinement_of_its_archives(tmp_path: Path) -> None:
     finding = check(tmp_path)
     assert finding.is_met, finding.actual
     assert "a filter of system calls" in finding.actual

@@ -144,7 +144,7 @@ def test_an_image_that_is_here_by_its_digest_needs_no_registry(
 
 
 @pytest.mark.long
-def test_what_is_not_there_is_said_in_words(podman: Containers, folder: Path, liar: Liar) -> None:
+def test_a_missing_image_is_reported_in_words(podman: Containers, folder: Path, liar: Liar) -> None:
     images = images_of(podman, folder)
     for name, words in (
         (f"{liar.host}/none:v1", "there is no"),
@@ -274,9 +274,7 @@ def test_a_registry_that_lies_is_not_believed(podman: Containers, folder: Path, 
     assert kept(podman) == []
 
 
-def test_a_digest_that_is_not_what_is_there_is_refused(
-    podman: Containers, folder: Path, liar: Liar
-) -> None:
+def test_a_wrong_digest_is_refused(podman: Containers, folder: Path, liar: Liar) -> None:
     image = shell_image()
     digest = "sha256:" + "0" * 64
     liar.answers[f"/v2/own/manifests/{digest}"] = (200, {}, image.manifest)
@@ -391,9 +389,7 @@ def test_a_pull_that_waits_for_another_ones_slow_registry_is_the_devices_affair(
 
 
 @pytest.mark.long
-def test_a_pull_that_nobody_wants_any_more_ends(
-    podman: Containers, folder: Path, liar: Liar
-) -> None:
+def test_a_pull_that_is_no_longer_wanted_ends(podman: Containers, folder: Path, liar: Liar) -> None:
     liar.serve("own", shell_image())
     with pytest.raises(TaskError, match="not wanted"):
         images_of(podman, folder).ensure(f"{liar.host}/own", Patience(is_stopped=lambda: True))
@@ -462,7 +458,7 @@ def test_a_registry_at_home_is_not_reached(podman: Containers, folder: Path, lia
     assert liar.asked == []
 
 
-def test_what_a_killed_agent_has_fetched_of_an_image_is_removed(
+def test_parts_of_an_image_that_a_killed_agent_has_fetched_are_removed(
     podman: Containers, folder: Path
 ) -> None:
     left = folder / "image-a1b2"

@@ -102,7 +102,7 @@ async def test_one_that_cannot_be_reached_holds_up_no_other(service: Service) ->
     assert service.attaches[C] == 1
 
 
-async def test_while_the_marketplace_is_away_what_is_attached_stays(service: Service) -> None:
+async def test_while_the_marketplace_is_away_attached_doors_stay(service: Service) -> None:
     await service.at(A)
     service.is_away = True
     asked = service.asked
@@ -113,7 +113,7 @@ async def test_while_the_marketplace_is_away_what_is_attached_stays(service: Ser
     await service.at(A, B)
 
 
-async def test_so_many_and_no_more(service: Service) -> None:
+async def test_the_number_of_doors_is_bounded(service: Service) -> None:
     for number in range(4):  # a service that lies, and names others each time
         service.doors = [Door(f"{number}-{each}", 1, "") for each in range(DOORS_MAX)]
         asked = service.asked

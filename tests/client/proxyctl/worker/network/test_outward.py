@@ -213,6 +213,6 @@ def test_files_and_images_have_no_sockets_of_their_own(name: str) -> None:
     assert re.findall(r"self\._?sock = |connection\.sock = ", text)
 
 
-def test_what_is_this_machine() -> None:
+def test_addresses_of_this_machine_are_known() -> None:
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1")))
     assert not any(map(is_loopback, ("localhost.example.com", "10.0.0.1", "name", "::")))

@@ -96,7 +96,7 @@ def test_an_answer_in_order_is_readiness(ports: Ports, answer: bytes) -> None:
         (b"", True),
     ],
 )
-def test_what_answers_otherwise_is_asked_again(
+def test_a_port_with_another_answer_is_probed_again(
     ports: Ports, answer: bytes, is_endless: bool
 ) -> None:
     job, told = Job(answer, is_endless=is_endless), threading.Event()
@@ -144,7 +144,7 @@ def test_without_a_page_a_connection_is_enough(ports: Ports) -> None:
     job.close()
 
 
-def test_where_it_cannot_be_found_out_nothing_is_asked(ports: Ports) -> None:
+def test_where_the_port_cannot_be_found_nothing_is_requested(ports: Ports) -> None:
     job, told, asked = Job(b""), threading.Event(), threading.Event()
 
     def connect(_: int) -> socket.socket:
@@ -160,7 +160,7 @@ def test_where_it_cannot_be_found_out_nothing_is_asked(ports: Ports) -> None:
     job.close()
 
 
-def test_who_serves_no_ports_has_no_thread() -> None:
+def test_a_device_without_ports_has_no_thread() -> None:
     before = set(threading.enumerate())  # some of them, of tests before this one, are just ending
     ports = Ports()
     ports.forget("a-1")

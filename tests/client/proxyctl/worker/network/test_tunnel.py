@@ -174,7 +174,7 @@ async def test_a_stream_goes_where_the_job_listens(place: Place) -> None:
         await until(lambda: target.ended + target.resets == 1)
 
 
-async def test_a_daemon_reaches_declared_ports_of_what_runs_and_nothing_else(place: Place) -> None:
+async def test_a_daemon_reaches_only_declared_ports_of_running_jobs(place: Place) -> None:
     await place.attach(8888, 9999)
     assert await place.outcome(port=22) is Outcome.REFUSED
     assert await place.outcome(port=80) is Outcome.REFUSED
@@ -224,7 +224,7 @@ async def test_nothing_waits_for_an_acknowledgement_that_is_delayed(place: Place
 
 
 @pytest.mark.parametrize("is_from_job", [True, False])
-async def test_no_byte_goes_through_above_what_the_owner_allows(
+async def test_no_byte_goes_through_above_the_owners_limit(
     place: Place, *, is_from_job: bool
 ) -> None:
     allowed, read = 1_000_003, 0
@@ -278,7 +278,7 @@ async def test_a_stream_on_its_way_when_the_day_is_spent_carries_nothing(place: 
         await until(lambda: place.device.streams == 0)
 
 
-async def test_why_a_job_is_not_reached_is_told(place: Place) -> None:
+async def test_the_reason_of_an_unreached_job_is_reported(place: Place) -> None:
     await place.attach(8888)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -300,7 +300,7 @@ async def test_why_a_job_is_not_reached_is_told(place: Place) -> None:
         assert await place.outcome() is outcome
 
 
-async def test_who_waits_for_an_attempt_that_ends_is_told(place: Place) -> None:
+async def test_a_caller_that_waits_for_an_ended_attempt_is_notified(place: Place) -> None:
     await place.attach(8888)
     place.serve(9999, attempt_id=f"{JOB}-2")  # so that the device stays attached
     ended = threading.Event()
@@ -331,7 +331,7 @@ async def test_a_ticket_that_the_daemon_does_not_know_costs_nothing(place: Place
         assert place.tunnels.is_attached(TOKEN)
 
 
-async def test_the_token_is_told_to_the_right_daemon_alone(
+async def test_only_the_right_daemon_gets_the_token(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "worker")

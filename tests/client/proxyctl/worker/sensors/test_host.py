@@ -7,7 +7,9 @@ import pytest
 from proxyctl.worker.sensors import host, nvidia
 
 
-def test_what_cannot_be_read_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_read_is_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(host, "_THERMAL", tmp_path)
     monkeypatch.setattr(host, "_psutil_temperatures", list)
     assert host.cpu_temperature() is None
@@ -21,7 +23,7 @@ def test_what_cannot_be_read_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert host.readings(host.Processor())["cpu_temp"] == 63.5
 
 
-def test_what_every_machine_has(tmp_path: Path) -> None:
+def test_every_machine_has_these_values(tmp_path: Path) -> None:
     readings = host.readings(host.Processor())
     assert readings["cpu_cores"] >= host.cores() >= 1
     assert readings["ram_gb"] > 0

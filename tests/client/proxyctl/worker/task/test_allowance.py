@@ -38,7 +38,9 @@ def spend(allowance: Allowance) -> int:
     return spent
 
 
-def test_a_day_has_so_many_bytes_and_the_next_one_again(tmp_path: Path, clock: Clock) -> None:
+def test_the_bytes_of_a_day_are_bounded_and_the_next_day_has_them_again(
+    tmp_path: Path, clock: Clock
+) -> None:
     allowance = made(tmp_path, clock)
     assert not allowance.is_spent
     assert spend(allowance) == DAY
@@ -55,7 +57,7 @@ def test_with_nothing_allowed_nothing_goes_through(tmp_path: Path, clock: Clock)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 15_624, 15_625, 300_000, DAY])
-def test_what_an_agent_has_spent_is_spent_for_the_next_one(
+def test_bytes_that_an_agent_has_spent_are_spent_for_the_next_one(
     tmp_path: Path, clock: Clock, taken: int
 ) -> None:
     for is_killed in (True, False):
@@ -84,7 +86,7 @@ def test_a_large_allowance_is_not_written_down_byte_by_byte(tmp_path: Path, cloc
     assert allowance.left() == STEP_BYTES
 
 
-def test_what_cannot_be_written_down_does_not_go_through(tmp_path: Path, clock: Clock) -> None:
+def test_bytes_that_cannot_be_written_down_do_not_go_through(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "ports.json").mkdir()
     allowance = made(tmp_path, clock)
     assert allowance.left() == 0
@@ -95,7 +97,7 @@ def test_what_cannot_be_written_down_does_not_go_through(tmp_path: Path, clock: 
     assert spend(allowance) == DAY
 
 
-def test_who_knocks_at_a_day_that_is_spent_writes_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_a_connection_on_a_spent_day_writes_nothing(tmp_path: Path, clock: Clock) -> None:
     allowance = made(tmp_path, clock)
     spend(allowance)
     (tmp_path / "ports.json").unlink()

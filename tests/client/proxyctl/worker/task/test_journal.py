@@ -24,7 +24,7 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list((tmp_path / names.ATTEMPTS).iterdir()) == []
 
 
-def test_what_is_written_can_be_read_again_and_what_could_not_is_not_taken(
+def test_a_written_entry_can_be_read_and_a_failed_write_is_not_taken(
     tmp_path: Path,
 ) -> None:
     journal = Journal(tmp_path)
@@ -47,7 +47,7 @@ def test_no_state_is_left_out(tmp_path: Path) -> None:
         journal.move(entry, State.RUNNING)
 
 
-def test_what_has_no_entry_is_removed_and_a_broken_entry_is_not(tmp_path: Path) -> None:
+def test_a_folder_without_an_entry_is_removed_and_a_broken_entry_is_not(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     entry = journal.add(dict(WORK), ())
     attempts = tmp_path / names.ATTEMPTS
@@ -64,7 +64,7 @@ def test_what_has_no_entry_is_removed_and_a_broken_entry_is_not(tmp_path: Path) 
         journal.load()
 
 
-def test_the_disk_is_waited_for_once_others_hear_of_an_attempt(
+def test_the_disk_is_waited_for_once_others_get_an_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -88,7 +88,7 @@ def test_an_entry_that_a_loss_of_power_has_left_empty_is_removed(tmp_path: Path)
     assert not journal.folder_of(entry).exists()
 
 
-def test_a_folder_that_cannot_be_removed_keeps_neither_a_slot_nor_the_agent_from_starting(
+def test_a_folder_that_cannot_be_removed_keeps_no_slot_and_no_agent_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(path: Path) -> None:

@@ -76,7 +76,7 @@ def test_bytes_buy_time_at_the_least_speed_and_only_of_their_own_server() -> Non
         assert fast.failure() is None
 
 
-def test_what_nobody_wants_is_over_without_a_failure() -> None:
+def test_an_attempt_that_is_no_longer_wanted_ends_without_a_failure() -> None:
     stopped = threading.Event()
     patience = Patience(is_stopped=stopped.is_set)
     assert not patience.is_over()

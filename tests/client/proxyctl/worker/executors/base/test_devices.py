@@ -31,7 +31,7 @@ def test_a_job_gets_the_nodes_of_its_own_cards(driver: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("uuid", ["GPU-ccc", ""])
-def test_a_card_that_is_not_there_is_told(driver: Path, tmp_path: Path, uuid: str) -> None:
+def test_a_missing_card_is_named(driver: Path, tmp_path: Path, uuid: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(TaskError) as error:
         gpu_nodes((uuid,), driver, tmp_path / "dev")

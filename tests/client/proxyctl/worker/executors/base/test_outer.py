@@ -161,7 +161,7 @@ time.sleep(600)
 """
 
 
-def test_a_job_leaves_the_owner_what_the_kernel_counts_per_user(top: Path) -> None:
+def test_a_job_leaves_the_owner_the_objects_that_the_kernel_counts_per_user(top: Path) -> None:
     """Where the agent is an ordinary user, programs of the owner go on as before beside a job."""
     if os.geteuid() != 0:
         pytest.skip("only root can become an ordinary user")

@@ -187,7 +187,9 @@ def test_a_sandbox_that_cannot_be_started_is_told_from_a_job_that_fails(
         executor.clean(task.attempt_id)
 
 
-def test_a_job_of_root_is_nobody_of_this_machine(executor: BwrapExecutor, folder: Path) -> None:
+def test_a_job_of_root_is_an_unprivileged_user_of_this_machine(
+    executor: BwrapExecutor, folder: Path
+) -> None:
     """Files of a job that root has started belong to a user of that attempt alone."""
     if os.geteuid() != 0:
         pytest.skip("only for root")
@@ -221,7 +223,7 @@ def test_an_unpacked_image_is_the_jobs_root(
     assert (folder / WORK / "y").read_text() == "y\n"
 
 
-def test_what_an_administrator_has_configured_is_not_there(
+def test_files_that_an_administrator_has_configured_are_not_there(
     executor: BwrapExecutor, folder: Path
 ) -> None:
     """Programs such as npm keep tokens for all users of the device in /usr/local/etc."""
@@ -305,7 +307,9 @@ def test_a_fork_bomb_ends_at_its_bound(executor: BwrapExecutor, folder: Path) ->
 
 
 @pytest.mark.parametrize("bomb", ["memory", "tmpfs"])
-def test_a_memory_bomb_is_killed_and_told(executor: BwrapExecutor, folder: Path, bomb: str) -> None:
+def test_a_memory_bomb_is_killed_and_reported(
+    executor: BwrapExecutor, folder: Path, bomb: str
+) -> None:
     """Its memory ends at its bound, temporary files counted, and nobody else's does."""
     result = run(executor, folder, BOMBS[bomb])
     assert result.status != 0
@@ -342,7 +346,9 @@ def test_a_job_is_asked_to_end_first(executor: BwrapExecutor, folder: Path) -> N
     executor.clean(job.attempt_id)
 
 
-def test_what_is_inside_can_be_asked_alone(executor: BwrapExecutor, folder: Path) -> None:
+def test_the_program_inside_can_be_signalled_by_itself(
+    executor: BwrapExecutor, folder: Path
+) -> None:
     """As the supervisor does at the job's time, which knows its program alone."""
     job = battery.python_task(folder, BOMBS["polite"])
     started = battery.launch(executor, job)
@@ -364,7 +370,7 @@ def test_a_deaf_job_ends_with_all_its_descendants(executor: BwrapExecutor, folde
     executor.clean(job.attempt_id)
 
 
-def test_another_executor_finds_what_runs(
+def test_another_executor_finds_running_attempts(
     executor: BwrapExecutor, folder: Path, scope: str
 ) -> None:
     """An agent that was started anew knows nothing, and finds and ends it by its name."""
@@ -452,7 +458,7 @@ def test_another_user_cannot_pass_for_a_job(executor: BwrapExecutor, scope: str)
         ({"bounds": Bounds(1.0, 64 << 20, 1 << 20, 2, 60)}, "refused"),
     ],
 )
-def test_what_cannot_be_walled_in_is_refused(
+def test_a_job_that_cannot_be_walled_in_is_refused(
     executor: BwrapExecutor, folder: Path, changes: dict[str, Any], kind: str
 ) -> None:
     """It is a refusal, never a job with fewer walls; and nothing stays behind."""

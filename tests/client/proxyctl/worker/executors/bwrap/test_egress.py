@@ -146,7 +146,7 @@ def run(folder: Path, wishes: list[tuple[Any, ...]], guard: Guard, **rules: int)
         egress.stop()
 
 
-def test_what_is_allowed_is_reached_both_ways(top: Path, server: int, guard: Guard) -> None:
+def test_an_allowed_target_is_reached_both_ways(top: Path, server: int, guard: Guard) -> None:
     """By HTTP with the variables that every program knows, and by SOCKS5."""
     wishes = [
         ("fetch", f"http://127.0.0.1:{server}/"),
@@ -185,7 +185,7 @@ NOT_ALLOWED = [
 ]
 
 
-def test_what_is_not_public_is_refused_in_words(
+def test_an_address_that_is_not_public_is_refused_in_words(
     top: Path, strict: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Addresses in every spelling, mail, names of the home, and names that lead there."""

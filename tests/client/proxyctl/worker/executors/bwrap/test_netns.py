@@ -76,7 +76,7 @@ def first_within(process: subprocess.Popen[bytes]) -> int:
     return found[0]
 
 
-def test_a_port_that_the_job_alone_sees(started: list[subprocess.Popen[bytes]]) -> None:
+def test_a_port_that_only_the_job_sees(started: list[subprocess.Popen[bytes]]) -> None:
     """What listens there is served from outside; outside itself nothing listens."""
     process = within(CLIENT)
     started.append(process)

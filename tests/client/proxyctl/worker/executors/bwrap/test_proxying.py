@@ -23,13 +23,13 @@ def test_socks_names_and_addresses() -> None:
 
 
 @pytest.mark.parametrize("request_", [b"\x04\x01\x00\x01\x00", b"\x05\x01\x00\x09\x00"])
-def test_what_is_no_socks_request_is_refused(request_: bytes) -> None:
+def test_bytes_that_are_no_socks_request_are_refused(request_: bytes) -> None:
     """Another version, another kind of address."""
     with pytest.raises(AskingError):
         proxying.socks_request_size(request_)
 
 
-def test_socks_serves_connections_alone() -> None:
+def test_socks_serves_only_connections() -> None:
     """Neither BIND nor datagrams."""
     with pytest.raises(AskingError, match="CONNECT"):
         proxying.socks_wish(b"\x05\x03\x00\x01\x01\x02\x03\x04\x00\x50")
@@ -64,7 +64,7 @@ def test_a_connect_and_a_plain_request() -> None:
         b"\x16\x03\x01\r\n\r\n",
     ],
 )
-def test_what_is_no_request_to_a_proxy_is_refused(head: bytes) -> None:
+def test_bytes_that_are_no_request_to_a_proxy_are_refused(head: bytes) -> None:
     """In words, and never by an error of this program."""
     with pytest.raises(AskingError):
         proxying.http_wish(head)

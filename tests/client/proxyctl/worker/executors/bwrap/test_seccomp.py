@@ -122,7 +122,7 @@ def test_a_list_allows_its_calls_by_their_arguments_and_no_others(machine: str) 
     assert verdict(machine, numbers["read"], architecture=I386, calls=calls) == errno.EPERM
 
 
-def test_engines_are_told_the_same() -> None:
+def test_engines_get_the_same_filter() -> None:
     """The JSON form allows the same calls; where it judges an argument, it does so bit by bit."""
     profile = seccomp.engine_profile()
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"

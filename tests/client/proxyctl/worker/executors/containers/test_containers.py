@@ -215,7 +215,7 @@ def test_a_program_that_is_not_in_the_image_is_the_jobs_fault(
 
 
 @pytest.mark.long
-def test_what_cannot_be_run_is_refused_in_words(containers: Containers, task: Task) -> None:
+def test_a_job_that_cannot_be_run_is_refused_in_words(containers: Containers, task: Task) -> None:
     def refusal(**changes: object) -> TaskError:
         with pytest.raises(TaskError) as caught:
             containers.prepare(replace(task, **changes))  # type: ignore[arg-type]
@@ -484,7 +484,7 @@ def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
     containers.clean(task.attempt_id)
 
 
-def test_what_a_job_uses_is_known(containers: Containers, task: Task) -> None:
+def test_the_resources_that_a_job_uses_are_known(containers: Containers, task: Task) -> None:
     child = start(containers.prepare(sh(task, "while :; do :; done")))
     containers.attach(task, child.pid)
     until_true(lambda: (containers.ended(task.attempt_id).cpu_seconds or 0) > 0.1, "no use of it")
@@ -568,9 +568,7 @@ def test_a_port_of_a_job_is_reached_from_outside(containers: Containers, task: T
 
 
 @pytest.mark.parametrize("kind", ["gvisor"])
-def test_a_kernel_of_its_own_has_ports_that_nobody_reaches(
-    containers: Containers, task: Task
-) -> None:
+def test_a_kernel_of_its_own_has_unreachable_ports(containers: Containers, task: Task) -> None:
     with pytest.raises(TaskError, match="ports"):
         containers.prepare(replace(task, ports=(8080,)))
     with pytest.raises(TaskError, match="ports"):

@@ -78,13 +78,13 @@ def test_every_line_of_the_probe_is_judged(outcomes: dict[str, Outcome]) -> None
     assert set(outcomes) <= set(EXPECTED)
 
 
-def test_nobodys_secrets_are_in_proc(outcomes: dict[str, Outcome]) -> None:
+def test_no_secret_is_in_proc(outcomes: dict[str, Outcome]) -> None:
     told = outcomes["environments and command lines"].detail
     assert SECRET not in told
     assert str(Path.home()) not in told.split("\n")
 
 
-def test_what_it_may_read_of_the_host_is_empty(outcomes: dict[str, Outcome]) -> None:
+def test_the_readable_parts_of_the_host_are_empty(outcomes: dict[str, Outcome]) -> None:
     assert outcomes["read /run"].detail in ("", "[]", "['.containerenv']") or (
         outcomes["read /run"].outcome == "ENOENT"
     )

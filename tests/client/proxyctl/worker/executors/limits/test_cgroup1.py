@@ -24,7 +24,7 @@ def limits() -> Iterator[Cgroup1]:
     made.clean("cgroup1-test")
 
 
-def test_the_kernel_holds_what_was_asked_for(limits: Cgroup1) -> None:
+def test_the_kernel_holds_the_requested_bounds(limits: Cgroup1) -> None:
     """Each bound is in the kernel's own file, and all is gone in the end."""
     groups = [Path(each).parent for each in limits.admit("cgroup1-test", BOUNDS).cgroups]
     values = {
@@ -48,7 +48,7 @@ def test_the_kernel_holds_what_was_asked_for(limits: Cgroup1) -> None:
     assert "cgroup1-test" not in limits.attempts()
 
 
-def test_what_the_kernel_does_not_take_leaves_nothing_behind(limits: Cgroup1) -> None:
+def test_a_bound_that_the_kernel_refuses_leaves_nothing_behind(limits: Cgroup1) -> None:
     """A bound that cannot be held is a refusal."""
     absurd = Bounds(1e9, 64 << 20, 1 << 20, 20, 60)
     with pytest.raises(TaskError, match=r"cpu.cfs_quota_us"):
@@ -56,7 +56,7 @@ def test_what_the_kernel_does_not_take_leaves_nothing_behind(limits: Cgroup1) ->
     assert "cgroup1-test" not in limits.attempts()
 
 
-def test_folders_that_are_not_ours_are_told() -> None:
+def test_foreign_folders_are_named() -> None:
     """With the command that gives them to the agent's user."""
     finding = Cgroup1({}).check()[0]
     assert not finding.is_met

@@ -8,19 +8,19 @@ from proxyctl.worker.executors.limits.cgroup1 import Cgroup1
 from proxyctl.worker.executors.limits.choose import choose
 
 
-def test_nobody_runs_jobs_without_limits() -> None:
+def test_no_jobs_run_without_limits() -> None:
     """What cannot be held is a refusal."""
     with pytest.raises(TaskError, match="none of: auto"):
         choose("none")
 
 
-def test_an_unknown_kind_is_told_with_those_that_there_are() -> None:
+def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     """A mistake in the owner's file says what would be right."""
     with pytest.raises(TaskError, match="cgroup2"):
         choose("cgroups")
 
 
-def test_where_nothing_holds_all_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_holds_all_reasons_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the owner can choose what to mend."""
     monkeypatch.setattr(
         module, "KINDS", {"one": lambda _: Cgroup1({}), "two": lambda _: Cgroup1({})}

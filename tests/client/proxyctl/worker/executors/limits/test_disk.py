@@ -38,7 +38,7 @@ def test_bytes_are_those_on_the_disk(work: Path) -> None:
     assert "bytes" in look(work)
 
 
-def test_what_was_removed_counts_until_it_is_closed(work: Path) -> None:
+def test_a_removed_file_counts_until_it_is_closed(work: Path) -> None:
     """Each file once, however many have it open; files elsewhere are not the job's."""
     watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(), 1 << 30))
     with (work / "file").open("wb", buffering=0) as file:
@@ -63,7 +63,7 @@ def map_file(path: Path, size: int) -> int:
         return int(mmap(None, size, 1, 1, file.fileno(), 0))
 
 
-def test_what_was_removed_counts_as_long_as_it_is_mapped(work: Path) -> None:
+def test_a_removed_file_counts_while_it_is_mapped(work: Path) -> None:
     """Each file once, however often it is mapped, and open besides."""
     watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(),))
     places = [map_file(work / "file", 600_000)]
@@ -77,9 +77,7 @@ def test_what_was_removed_counts_as_long_as_it_is_mapped(work: Path) -> None:
     assert watch.look() == ""
 
 
-def test_an_ordinary_user_sees_what_is_mapped_too(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ordinary_user_sees_mapped_files(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the size of the mapping: the file itself is root's to see."""
     monkeypatch.chdir(work.parent)
 
@@ -93,7 +91,7 @@ def test_an_ordinary_user_sees_what_is_mapped_too(
     assert as_ordinary_user(work, looking).startswith(", more than the 1048576 bytes")
 
 
-def test_a_thread_with_a_table_of_files_of_its_own_hides_none(work: Path) -> None:
+def test_a_thread_with_a_table_of_files_of_its_own_hides_no_file(work: Path) -> None:
     """`unshare` of its files is a call that jobs have, as is `clone` without them."""
     watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(),))
     opened, looked = threading.Event(), threading.Event()
@@ -116,7 +114,7 @@ def test_a_thread_with_a_table_of_files_of_its_own_hides_none(work: Path) -> Non
         thread.join()
 
 
-def test_what_holds_up_a_look_is_too_much(work: Path) -> None:
+def test_a_folder_that_holds_up_a_look_is_too_much(work: Path) -> None:
     watch = DiskWatch(
         work,
         1 << 20,
@@ -128,7 +126,7 @@ def test_what_holds_up_a_look_is_too_much(work: Path) -> None:
 
 
 @pytest.mark.parametrize(("back", "is_jobs"), [(300_000, False), (900_000, True)])
-def test_what_came_back_was_the_jobs(
+def test_space_that_came_back_was_the_jobs(
     work: Path, monkeypatch: pytest.MonkeyPatch, back: int, is_jobs: bool
 ) -> None:
     """Together with the files in its folder."""
@@ -156,7 +154,7 @@ def test_links_are_not_followed(work: Path, tmp_path: Path) -> None:
     assert look(work) == ""
 
 
-def test_what_is_deep_or_many_is_too_much(work: Path) -> None:
+def test_a_deep_or_large_folder_is_too_much(work: Path) -> None:
     """Folders within folders and mere names have bounds."""
     few = SumBounds(depth_max=5, entries_max=50)
     (work / "1/2/3/4").mkdir(parents=True)
@@ -215,7 +213,7 @@ def as_ordinary_user(work: Path, looking: Callable[[], str]) -> str:
 
 @pytest.mark.parametrize("mode", [0o000, 0o100, 0o200, 0o300, 0o400, 0o600])
 @pytest.mark.parametrize("place", ["work", "work/closed"])
-def test_what_is_closed_is_opened(
+def test_a_closed_folder_is_opened(
     work: Path, monkeypatch: pytest.MonkeyPatch, place: str, mode: int
 ) -> None:
     """A job hides nothing by closing a folder, be it the topmost one, and ends nobody by it."""
