@@ -1,1 +1,1 @@
-"""The rules of the marketplace: who may do what, and what it costs."""
+"""Rules of the marketplace: permissions, limits and prices."""

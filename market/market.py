@@ -56,9 +56,9 @@ from storage.blobs.base import Blobs
 
 
 class Rules(Struct, frozen=True):
-    """What the operator decides about the marketplace, a slice for each service.
+    """Settings of the operator for the marketplace, a slice for each service.
 
-    `app_url` is where the links in e-mails lead.
+    `app_url` is the target of the links in e-mails.
     """
 
     terms: Terms
@@ -79,7 +79,7 @@ class Rules(Struct, frozen=True):
 
 
 class Keys(Struct, frozen=True):
-    """What keeps people, e-mails, secrets of jobs and keys safe: hashing, signing, sealing."""
+    """Protection of accounts, e-mails, secrets of jobs and keys: hashing, signing, sealing."""
 
     passwords: Passwords
     tokens: Tokens
@@ -92,18 +92,18 @@ class Keys(Struct, frozen=True):
 class Market:
     """Every service of the marketplace.
 
-    Metering comes between the leases, which it spends, and the sessions, which are sold by what it
-    says of live traffic: so `leases` are built first, then the meter, then this.
+    The meter spends the leases, and the sale of sessions needs its live counts. So `leases` are
+    built first, then the meter, then this.
 
     Args:
         context: the store, identifiers and the time.
-        rules: what the operator decides.
-        keys: hash passwords, sign tokens, seal e-mails that wait and the secrets of jobs.
+        rules: the settings of the operator.
+        keys: hash passwords, sign tokens, seal waiting e-mails and the secrets of jobs.
         leases: grant the bytes of sessions.
         traffic: the live counters.
-        observed_seconds: for how many seconds this daemon has been there to hear devices.
+        observed_seconds: seconds in which this daemon could receive reports of devices.
         blobs: keeps the bytes of artifacts.
-        live_uses: what sessions in the memory of this process have used.
+        live_uses: the live use of sessions in the memory of this process.
         is_shared: whether other daemons work on the same store.
     """
 

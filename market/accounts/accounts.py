@@ -1,4 +1,4 @@
-"""Accounts of people: registering, logging in, and what they own."""
+"""Accounts of users: registration, login, and their data."""
 
 import hashlib
 from collections.abc import Callable
@@ -44,7 +44,8 @@ LOGIN_MAX_SECONDS = 30 * 86_400
 LOGIN_WINDOW_SECONDS = 15 * 60
 HOUR_SECONDS = 3_600
 KNOWN_MAX = 10_000
-# Networks of a user that are known. Who moves about more than that is told again.
+# Networks that are remembered for each user. A user with more networks is notified again of
+# forgotten ones.
 NETWORKS_MAX = 50
 LOGINS_MAX = 100  # that are listed; older ones are ended with "all others"
 ENDED = "The login session has ended; log in again."
@@ -86,10 +87,10 @@ class _Known(Struct, frozen=True):
 
 
 class LoginLimits(Struct, frozen=True):
-    """How often somebody may fail within a quarter of an hour, and register in an hour.
+    """Limits of failures in a quarter of an hour, and of registrations in an hour.
 
-    Failing is showing a wrong password or a wrong secret, or asking for a name that is taken. 0
-    switches a limit off.
+    A failure is a wrong password, a wrong secret, or a request for a taken name. 0 switches a limit
+    off.
     """
 
     failures_per_email: int = 10
@@ -98,7 +99,7 @@ class LoginLimits(Struct, frozen=True):
 
 
 class _Throttles:
-    """How often each e-mail address, client and user has tried of late.
+    """Recent attempts of each e-mail address, client and user.
 
     `failures_by_user` counts wrong passwords of callers who are logged in: they must not be locked
     out by others who fail at their e-mail address.
@@ -113,14 +114,14 @@ class _Throttles:
 
 
 class Accounts:
-    """Registers people, lets them in, and knows who is calling.
+    """Registration and login of users, and the lookup of callers.
 
     Args:
         context: the store, identifiers and the time.
         passwords: hashes and verifies.
         tokens: signs and verifies.
-        limits: how often somebody may try.
-        rewards: what a referral earns the newcomer and the owner of the code.
+        limits: the limits of failures and registrations.
+        rewards: the bonuses of a referral for the newcomer and for the owner of the code.
         proofs: makes the e-mail that asks a newcomer to confirm their address.
         letters: e-mails to users.
     """
@@ -158,18 +159,18 @@ class Accounts:
         user_agent: str = "",
         receipt: Receipt[tuple[Login, bool]] | None = None,
     ) -> tuple[Login, bool]:
-        """Open an account and log its owner in; say too whether the referral code was applied.
+        """Open an account and log its owner in. Return also whether the referral code was applied.
 
-        With it goes the e-mail that asks them to confirm their address.
+        This also sends the e-mail that asks the owner to confirm the address.
 
         Args:
-            username: how others see them.
-            email: how they log in.
-            password: what they prove it with.
+            username: the name that other users see.
+            email: the address for the login.
+            password: the password for the login.
             ref: a referral code; a wrong one does not stop the registration.
-            client: the network that they are counted by.
-            user_agent: the program that they use, in a few words.
-            receipt: keeps the reply, if this is to be done once.
+            client: the network that counts the attempts.
+            user_agent: the name of the program in use.
+            receipt: stores the reply, for a request that must take effect once.
 
         Raises:
             MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
@@ -199,9 +200,10 @@ class Accounts:
     async def login(
         self, *, email: str, password: str, client: str = "", user_agent: str = ""
     ) -> Login:
-        """Log a user in; `client` is the network that their failures are counted by.
+        """Log a user in; failures count against the address and against the network `client`.
 
-        An unknown e-mail address is answered like a wrong password, and takes as long.
+        The reply to an unknown e-mail address equals the reply to a wrong password, and takes the
+        same time.
 
         Raises:
             MarketError: `invalid_credentials`, `too_busy`, `too_many_attempts`.
@@ -223,7 +225,7 @@ class Accounts:
         return login
 
     async def logout(self, caller: Caller) -> None:
-        """End the caller's login session; its tokens are void at once."""
+        """End the caller's login session and invalidate its tokens."""
 
         async def unit(tx: Transaction) -> None:
             await self._take_back(tx, caller)
@@ -238,7 +240,7 @@ class Accounts:
         )
 
     async def end_login(self, caller: Caller, session_id: str) -> None:
-        """End a login session of the caller; its tokens are void at once.
+        """End a login session of the caller and invalidate its tokens.
 
         Raises:
             MarketError: `login_not_found`.
@@ -325,7 +327,7 @@ class Accounts:
             raise MarketError(Code.UNAUTHORIZED, ENDED)
         profile, expires_at = login
         caller = Caller(profile, claims.session_id)
-        if version is not None:  # without one, a cached caller could not be told from a stale one
+        if version is not None:  # without a version, a stale cached caller would be accepted
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[token] = _Known(version, expires_at, caller)
@@ -337,7 +339,7 @@ class Accounts:
         A key must also permit the caller's address still.
 
         Raises:
-            StoreError: it cannot be said now.
+            StoreError: the database is unavailable.
         """
         now = self._now()
         if caller.key is not None:
@@ -368,7 +370,7 @@ class Accounts:
         receipt: Receipt[tuple[Login, bool]] | None,
         origin: "_Origin",
     ) -> tuple[Login, bool]:
-        """Store a user who is logged in, and say whether the referral code was applied."""
+        """Store a user with a login. Return whether the referral code was applied."""
         claims = Claims(user.id, self._identifiers.new(), user.created_at)
         token = self._tokens.sign(claims, token_id=self._identifiers.new())
         proof = self._proofs.of_address(user.id, user.email)
@@ -481,7 +483,7 @@ async def deposit(
 
 
 async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:
-    """Return what a user can spend, in micro-units by currency.
+    """Return a user's spendable money, in micro-units by currency.
 
     Raises:
         MarketError: `user_not_found`.
@@ -627,10 +629,10 @@ async def _begin_login(
 
 
 async def _note_network(tx: Transaction, context: Context, user_id: str, client: str) -> None:
-    """Tell a user, who is locked, of a login from a network that none of theirs came from before.
+    """Notify a locked user of a login from a network without an earlier login of the user.
 
-    Addresses of the internet count by their site, as providers change them. The first network of
-    an account is no news.
+    Internet addresses count by their site, because providers change them. The first network of an
+    account causes no notification.
     """
     if not client:
         return

@@ -1,4 +1,4 @@
-"""How much one user or device may have open at once: what costs nothing must not grow for ever."""
+"""Limits on the open things of one user or device: free things must not grow without a bound."""
 
 from msgspec import Struct
 
@@ -9,18 +9,18 @@ from storage.engines.store import Transaction
 
 
 class Bounds(Struct, frozen=True):  # as wide as the list of bounds
-    """What one user or one device may have open at once; 0 switches a bound off.
+    """Limits on the open things of one user or one device; 0 switches a limit off.
 
-    What is bounded is counted whenever something is added, which costs no more than the bound.
+    Each addition counts the existing rows, up to the limit.
 
     Attributes:
         sessions: active sessions.
         addresses: client addresses that these let in without a password.
         jobs: waiting or running jobs, replicas of deploys included.
-        free_jobs: those of them with a price below `free_below`.
-        free_below: the price from which a job is not as good as free, in micro-credits.
-        job_bytes: what jobs take in the database while they are open, and for a day if they paid
-            nobody.
+        free_jobs: open jobs with a price below `free_below`.
+        free_below: the price in micro-credits below which a job counts as free.
+        job_bytes: bytes of open jobs in the database, and for a day also of ended jobs without a
+            payment.
         devices: devices whose token is not revoked.
         device_slots: jobs that one device holds.
         new_device_slots: the same, until the device has completed some jobs.
@@ -55,7 +55,7 @@ class CurrentBounds:
 
 
 async def lock_user(tx: Transaction, user_id: str) -> None:
-    """Serialise the transactions that add to what a user has open.
+    """Serialise the transactions that add to a user's open things.
 
     The lock is on an account, not on the user: a hold locks accounts last, so the order of locks
     stays the same everywhere.
@@ -64,10 +64,10 @@ async def lock_user(tx: Transaction, user_id: str) -> None:
 
 
 def require(amount: int, most: int, code: Code, *, field: str | None = None) -> None:
-    """Check that an amount, including what is being added, is within a bound.
+    """Check that an amount, including the addition, is within a limit.
 
     Raises:
-        MarketError: `code`; the message names the bound.
+        MarketError: `code`; the message names the limit.
     """
     if most and amount > most:
         raise MarketError(code, f"{code.meaning} The bound is {most}.", field=field)

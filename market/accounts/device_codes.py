@@ -1,9 +1,9 @@
-"""Device authorisation (RFC 8628): a program without a browser is let in by a person who has one.
+"""Device authorisation (RFC 8628): a person with a browser lets in a program without one.
 
-The program begins and gets two codes. It shows its person the short one, which they type into a
-page of this service where they are logged in, and asks again and again with the long one. Once they
-have approved, it is answered with an API key, once. Nothing but hashes of both codes is kept, and
-the key is made when it is handed over, so that nobody finds it in the store meanwhile.
+The program begins and gets two codes. It shows the short one to its user, who types it into a page
+of this service after a login. Meanwhile the program polls with the long code. After the approval,
+one poll returns an API key, once. The store keeps only the hashes of both codes, and the key is
+made when it is handed over, so the store never holds a usable secret.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ from storage.engines.store import Transaction
 
 LIFETIME_SECONDS = 600
 INTERVAL_SECONDS = 5
-SLOWER_SECONDS = 5  # what each request that comes too soon adds (RFC 8628, section 3.5)
-# No vowels, so no words, and none that is taken for another letter: 34 bits in eight of them.
+SLOWER_SECONDS = 5  # added by each request that comes too soon (RFC 8628, section 3.5)
+# No vowels, so no words, and no letter that resembles another one: 34 bits in eight letters.
 USER_CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 USER_CODE_LENGTH = 8
 DEVICE_CODE_BYTES = 32
-# Wrong codes that a user may type in a minute. At five, guessing one of ten thousand that wait
-# takes half a million minutes, of which each code lives ten.
+# Wrong codes that a user may type in a minute. At five, a user needs half a million minutes to
+# guess one of ten thousand waiting codes, but each code lives ten minutes.
 TRIES_MAX, TRIES_SECONDS = 5, 60
 BEGUN_MAX, BEGUN_SECONDS = 30, 3_600  # by one network
-# Programs that wait for an answer. One more takes the place of the oldest of the network with the
+# Programs that wait for an approval. One more takes the place of the oldest of the network with the
 # most, so that one network cannot keep others out: an IPv4 /24, and an IPv6 /32, as providers have.
 WAITING_MAX = 10_000
 SHARE_BITS = {4: 24, 6: 32}
@@ -50,14 +50,14 @@ _DRAWS_MAX = 5  # of a user code that is in use already, once in ten million tim
 
 
 class Begun(Struct, frozen=True):
-    """What a program gets: the code to ask with, and the one to show."""
+    """Codes of a program: the one to poll with, and the one to show."""
 
     device_code: str
     user_code: str
 
 
 class DeviceCodes:
-    """Lets programs in that a person has approved.
+    """Authorisation of programs that a user has approved.
 
     Args:
         context: the store, identifiers and the time.
@@ -80,12 +80,12 @@ class DeviceCodes:
         self.verification_uri = f"{app_url}/device"
 
     async def begin(self, client_name: str, scopes: Sequence[Scope], *, client: str) -> Begun:
-        """Have a program wait for an answer.
+        """Register a program that waits for an approval.
 
         Args:
-            client_name: what it says that it is; people see it, and the key has this name.
-            scopes: what it wants to do, which the caller has checked.
-            client: the network that it asks from; people see it, too.
+            client_name: the program's own name; users see it, and the key gets it.
+            scopes: the scopes that it requests; the caller has checked them.
+            client: the network of the request; users see it as well.
 
         Raises:
             MarketError: `invalid_field`; `too_many_attempts` from this network; `too_busy`, when
@@ -120,11 +120,11 @@ class DeviceCodes:
         return Begun(device_code, _shown(user_code))
 
     async def redeem(self, device_code: str) -> IssuedKey:
-        """Return the key of a program that was approved; it is made now, and once.
+        """Make and return the key of an approved program; this works once.
 
         Raises:
-            MarketError: `authorization_pending`, `slow_down`, `access_denied`, `expired_token`;
-                what refuses the user another key.
+            MarketError: `authorization_pending`, `slow_down`, `access_denied`, `expired_token`; or
+                the error that refuses the user another key.
         """
         come = await self._store.write(self._redeem, _hash(device_code))
         if isinstance(come, Code):

@@ -1,8 +1,8 @@
-"""API keys: what programs call the API with in the place of their owner, within scopes and limits.
+"""API keys: programs use them to call the API for their owner, within scopes and limits.
 
 A key is `pxd_`, 43 letters and digits of 256 random bits, and 6 of their CRC-32: secret scanners
-recognise it, and one that was mistyped is refused without a look into the database. Only its digest
-is stored; since the key is random, nobody can guess it from that.
+recognise it, and a mistyped key is refused without a query. Only its digest is stored; since the
+key is random, the digest does not reveal it.
 """
 
 import hashlib
@@ -42,23 +42,24 @@ from storage.engines.store import Transaction
 PREFIX = "pxd_"
 SECRET_CHARACTERS = 43  # of 62 kinds: 256 bits
 CHECK_CHARACTERS = 6  # the same of 32 bits
-SHOWN_CHARACTERS = 10  # of a key in lists: 36 bits of it, which help nobody to guess the others
-KEYS_MAX = 50  # valid ones of a user: a program each, and some
+SHOWN_CHARACTERS = 10  # of a key in lists: 36 bits of it, which do not help to guess the others
+KEYS_MAX = 50  # valid keys of a user: one for each program, and some more
 LISTED_MAX = 500
 NAME_MAX_CHARACTERS = 100
 ADDRESSES_MAX = 20
 LIFETIME_DEFAULT_DAYS = 90
 LIFETIME_MAX_DAYS = 365
 OVERLAP_MAX_HOURS = 168
-# Ended keys stay in the list for so long.
+# Time that ended keys stay in the list.
 KEPT_SECONDS = 90 * 86_400
-# How often it is written down that a key is used, at most.
+# Shortest time between two records that a key is used.
 USED_SECONDS = 3_600
-# An owner is told so long before a key expires, unless it was not meant to live for much longer.
+# Time before the expiry of a key at which its owner is notified, unless its lifetime is not much
+# longer.
 WARNED_SECONDS = 7 * 86_400
-TOLD_MAX = 500  # in one transaction of the sweep
+TOLD_MAX = 500  # notified in one transaction of the sweep
 KNOWN_MAX = 10_000
-# A month is over by then, whatever the clock of another daemon says.
+# After this time a month is over by the clock of every daemon.
 SPENT_KEPT_SECONDS = 62 * 86_400
 FORGET_MAX = 5_000
 
@@ -69,7 +70,7 @@ EXPIRED = "The API key has expired; its owner can make another one."
 
 
 class NewKey(Struct, frozen=True, kw_only=True):
-    """What a key is to be: without `expires_in_days` it does not expire."""
+    """Fields of a new key: without `expires_in_days` it does not expire."""
 
     name: str
     scopes: tuple[Scope, ...]
@@ -79,14 +80,14 @@ class NewKey(Struct, frozen=True, kw_only=True):
 
 
 class IssuedKey(Struct, frozen=True):
-    """A key that was made: the text, which is shown once, and what is stored."""
+    """New key: its text, which is shown once, and its row."""
 
     key: str
     row: KeyRow
 
 
 class ListedKey(Struct, frozen=True):
-    """A key as its owner sees it, with what was spent in the present period, in micro-units."""
+    """Key in its owner's view, with the spending of the present period, in micro-units."""
 
     row: KeyRow
     status: str
@@ -95,7 +96,7 @@ class ListedKey(Struct, frozen=True):
 
 
 class KeyChange(Struct, frozen=True, kw_only=True):
-    """What of a key is to be another; None stays as it is."""
+    """Fields of a key to change; None leaves a field unchanged."""
 
     name: str | None = None
     allow_ips: tuple[str, ...] | None = None
@@ -128,11 +129,11 @@ class ApiKeys:
         self._known: dict[str, _Known] = {}  # by digest
 
     async def authenticate(self, key: str, address: str) -> Caller:
-        """Return whose key this is, as of now, and what it is for.
+        """Return the owner of a key and its present rights.
 
         Args:
-            key: what the request shows.
-            address: where it comes from; "" where that is not known.
+            key: the key in the request.
+            address: the address of the client, or "" if unknown.
 
         Raises:
             MarketError: `unauthorized`, `key_address`.
@@ -172,7 +173,7 @@ class ApiKeys:
         return found
 
     async def create(self, user_id: str, new: NewKey, *, login_id: str | None = None) -> IssuedKey:
-        """Make a key, unless the login that asks for it has ended since the request began.
+        """Make a key, unless the requesting login has ended since the request began.
 
         Raises:
             MarketError: `invalid_field`, `too_many_keys`, `unauthorized`.
@@ -211,7 +212,7 @@ class ApiKeys:
         return await self.one(user_id, key_id)
 
     async def revoke(self, user_id: str, key_id: str) -> None:
-        """End a key at once; one that has ended stays as it is.
+        """End a key immediately; a key that has ended stays unchanged.
 
         Raises:
             MarketError: `key_not_found`.
@@ -221,9 +222,10 @@ class ApiKeys:
     async def roll(
         self, user_id: str, key_id: str, *, overlap_hours: int, login_id: str | None = None
     ) -> IssuedKey:
-        """Make a key like another one, which ends `overlap_hours` later.
+        """Make a successor of a key; the old key ends `overlap_hours` later.
 
-        What both spend counts for one limit. The new one lives as long as the old one was to.
+        The spending of both counts against one limit. The new key has the full lifetime of the old
+        one.
 
         Raises:
             MarketError: `key_not_found`; `unauthorized`, if the login has ended meanwhile.
@@ -237,12 +239,12 @@ class ApiKeys:
         return await self._store.write(unit)
 
     async def warn(self) -> int:
-        """Tell owners of keys that are about to expire; return how many were told.
+        """Notify owners of keys that expire soon. Return the number of notified keys.
 
-        What was spent in days and months that are long over is forgotten.
+        The records of spending in past days and months are deleted.
 
         Raises:
-            StoreError: not all were.
+            StoreError: some owners were not notified.
         """
         before = self._now() - SPENT_KEPT_SECONDS
         await self._store.write(queries.forget_spent, before=before, limit=FORGET_MAX)
@@ -250,19 +252,19 @@ class ApiKeys:
 
 
 def is_key(token: str) -> bool:
-    """Say whether a bearer token means to be an API key."""
+    """Return whether a bearer token has the prefix of an API key."""
     return token.startswith(PREFIX)
 
 
 def is_well_formed(key: str) -> bool:
-    """Say whether a text can be a key: its length and its check are right."""
+    """Return whether a text can be a key: its length and its check are right."""
     if len(key) != len(PREFIX) + SECRET_CHARACTERS + CHECK_CHARACTERS or not is_key(key):
         return False
     return key.isascii() and key[-CHECK_CHARACTERS:] == _check(key[:-CHECK_CHARACTERS])
 
 
 def digest(key: str) -> str:
-    """Return what is stored of a key."""
+    """Return the stored digest of a key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -273,7 +275,7 @@ def new_text() -> str:
 
 
 def check(new: NewKey) -> None:
-    """Check what somebody wants of a new key.
+    """Check the fields of a new key.
 
     Raises:
         MarketError: `invalid_field`.
@@ -298,14 +300,14 @@ async def issue(
 ) -> IssuedKey:
     """Make a key in a transaction.
 
-    The owner gets an e-mail of one that may do everything, or that does not expire.
+    The owner gets an e-mail about a key with all rights, or without an expiry.
 
     Args:
         tx: the transaction.
-        context: identifiers, the time, and who is told.
-        user_id: whose key it is.
-        new: what it is to be.
-        created_by: "login", or "device" where a device asked for it.
+        context: identifiers, the time, and the notifications.
+        user_id: the owner of the key.
+        new: the fields of the key.
+        created_by: "login", or "device" if a device requested it.
         letters: e-mails to users; the caller wakes their sender.
 
     Raises:
@@ -346,7 +348,7 @@ async def issue(
 
 
 async def end_all(tx: Transaction, context: Context, user_id: str) -> None:
-    """Revoke every key of a user, who has lost the password or had it stolen."""
+    """Revoke every key of a user that has lost the password, or whose password was stolen."""
     now = context.now()
     for row in await queries.live_of(tx, user_id, now):
         await _end(tx, context, row, now)
@@ -436,7 +438,7 @@ async def _roll(
     tx: Transaction, context: Context, user_id: str, key_id: str, *, overlap_seconds: int
 ) -> IssuedKey:
     now = context.now()
-    await lock_user(tx, user_id)  # whoever else rolls or changes it waits
+    await lock_user(tx, user_id)  # another transaction that rolls or changes the key waits
     row = await _own(tx, user_id, key_id)
     if overlap_seconds:
         has_ended = not await queries.end_by(tx, key_id, expires_at=now + overlap_seconds, now=now)
@@ -470,7 +472,7 @@ async def _warn(tx: Transaction, context: Context) -> int:
     now = context.now()
     told = 0
     for row in await queries.expiring(tx, now=now, before=now + WARNED_SECONDS, limit=TOLD_MAX):
-        assert row.expires_at is not None  # noqa: S101 - what the query asks for
+        assert row.expires_at is not None  # noqa: S101 - the query selects these
         if not await queries.note_expiry_told(tx, row.id):
             continue
         data = KeyExpiring(row.id, row.name, timestamp(row.expires_at))

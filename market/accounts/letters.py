@@ -1,4 +1,4 @@
-"""E-mails that tell a user of a change to the account, put in the transaction of the change.
+"""E-mails that report a change to the account's user, queued in the transaction of the change.
 
 An address that its owner has not confirmed gets none: it may belong to another person.
 """

@@ -38,9 +38,9 @@ def decoded(payload: bytes) -> Message:
 
 
 def mail_share(address: str) -> str:
-    """Return the share of the outbox that an e-mail counts for: the domain's last two labels.
+    """Return the share of the outbox that counts an e-mail: the domain's last two labels.
 
-    So a domain is one share, however many subdomains it has.
+    So a domain with all its subdomains is one share.
     """
     domain = email_key(address).rpartition("@")[2]
     return ".".join(domain.split(".")[-2:])[-SHARE_MAX_CHARACTERS:]
@@ -63,18 +63,19 @@ def password_reset(to: str, app_url: str, token: str) -> Message:
     return Message(
         to,
         "Choose a new password",
-        f"Somebody asked to replace your password.\n\nIf it was you, open this link within an hour:"
+        "A replacement of your password was requested.\n\n"
+        "If you requested it, open this link within an hour:"
         f"\n\n{link}\n\nIf not, ignore this e-mail; nothing has changed.\n",
     )
 
 
 def password_changed(to: str, app_url: str) -> Message:
-    """Return the e-mail that says that the password is another one."""
+    """Return the e-mail that reports a changed password."""
     return Message(
         to,
         "Your password was changed",
         "The password of your account was changed just now, and other logins have ended.\n\n"
-        "If it was not you, choose a new one at once, which also revokes all API keys:"
+        "If it was not you, choose a new one now, which also revokes all API keys:"
         f"\n\n{app_url}/forgot\n",
     )
 
@@ -84,18 +85,18 @@ def strong_key_created(to: str, app_url: str, name: str) -> Message:
     return Message(
         to,
         "A strong API key was made",
-        f"An API key of your account was made that may do everything, or that never expires:\n\n"
+        f"An API key with all rights, or without an expiry, was made for your account:\n\n"
         f"{name}\n\nIf it was not you, revoke it and change your password:"
         f"\n\n{app_url}/console/keys\n",
     )
 
 
 def webhook_disabled(to: str, app_url: str, url: str, reason: str) -> Message:
-    """Return the e-mail that says that an endpoint of webhooks is sent nothing any more."""
+    """Return the e-mail that reports a disabled endpoint of webhooks."""
     return Message(
         to,
         "An endpoint of your webhooks was disabled",
-        f"This endpoint is not told of events any more, because {reason}:\n\n{url}\n\n"
-        "What it has missed is kept for thirty days. When it works again, enable it and have the "
-        f"missed events sent:\n\n{app_url}/console/webhooks\n",
+        f"This endpoint does not receive events any more, because {reason}:\n\n{url}\n\n"
+        "Missed events are kept for thirty days. When the endpoint works again, enable it and have "
+        f"them sent:\n\n{app_url}/console/webhooks\n",
     )

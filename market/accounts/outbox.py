@@ -1,9 +1,9 @@
-"""The outbox: what is sent to the outside is first stored by the transaction that causes it.
+"""Outbox: the transaction that causes a message first stores it, and a sender sends it later.
 
-So nothing is sent for a transaction that was rolled back, and nothing that was committed goes
-unsent, whatever dies in between. A sender claims an item for a while, sends it, and deletes it; an
-item is sent twice only if its sender is killed between the last two. Items are sealed while they
-wait, because they may hold secrets.
+So a transaction that was rolled back sends nothing, and every committed message is sent, even after
+a crash at any point. A sender claims an item for a while, sends it, and deletes it; an item is sent
+twice only if its sender is killed between the last two. Items are sealed while they wait, because
+they may hold secrets.
 
 An `Outbox` is the queue of one channel: due rows, claims, growing pauses between attempts, and a
 bound, beyond which rows are dropped. A row has a key: a later row replaces an earlier one that
@@ -44,16 +44,16 @@ class Item(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What the item is, for log lines."""
+        """The key of the item, for log lines."""
         return self.row.item_key
 
 
 class Outbox:
-    """The queue of one channel; `waiting` is its length when `tidy` last counted.
+    """Queue of one channel; `waiting` is its length when `tidy` last counted.
 
     Args:
         context: the store, identifiers and the time.
-        sealing: seals them.
+        sealing: seals the items.
         channel: the channel's name: "mail", for one.
         most: how many items may wait; beyond it the largest shares lose theirs.
     """
@@ -79,10 +79,11 @@ class Outbox:
         """Return an item's sealed row for `storage.accounts.outbox.put` in the causing transaction.
 
         Args:
-            key: what it is; it replaces an item with the same key that still waits.
-            share: the part of the queue that it counts for; an overflow costs the largest.
-            payload: what is sent.
-            lifetime_seconds: after which it is not sent any more.
+            key: identifies the item; the item replaces a waiting one with the same key.
+            share: the part of the queue that counts the item; an overflow drops items of the
+                largest share.
+            payload: the bytes to send.
+            lifetime_seconds: the lifetime, after which it is not sent any more.
         """
         now = self._now()
         return OutboxRow(
@@ -102,7 +103,7 @@ class Outbox:
         self._wakeup.set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait for `wake`, `seconds` at most: nobody wakes us for another daemon's items."""
+        """Wait for `wake`, at most `seconds`: another daemon's items do not cause a `wake` here."""
         try:
             async with asyncio.timeout(seconds):
                 await self._wakeup.wait()
@@ -136,8 +137,8 @@ class Outbox:
         """Return the items that are due, earliest first.
 
         Args:
-            again: True for items that were tried before, False for those that were not.
-            limit: how many at most.
+            again: True for items with an earlier attempt, False for the others.
+            limit: the largest number of items.
             but: shares to leave out.
 
         Raises:
@@ -200,7 +201,7 @@ class Outbox:
         return pause
 
     async def put_back(self, item: Item) -> None:
-        """Give up the claim on an item that was not tried after all; it is due at once.
+        """Release the claim on an item that was not tried after all; it is due immediately.
 
         Raises:
             StoreError: nothing was done.

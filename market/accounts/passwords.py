@@ -64,7 +64,7 @@ class Passwords:
         """Return the encoded hash of a password, with a salt of its own.
 
         Args:
-            password: what is hashed.
+            password: the password to hash.
             client: the caller's network, which may have only a part of the queue; "" for none.
 
         Raises:
@@ -73,10 +73,10 @@ class Passwords:
         return await self._in_thread(client, lambda: self._hasher.hash(password))
 
     async def verify(self, password: str, encoded: str | None, *, client: str = "") -> bool:
-        """Say whether a password belongs to a hash; for None, as slowly, False.
+        """Return whether a password matches a hash. For None, return False after the same time.
 
         Args:
-            password: what is verified.
+            password: the password to verify.
             encoded: the hash.
             client: as for `hash`.
 
@@ -111,7 +111,7 @@ def _be_nice() -> None:
 
 
 def _decoy(time_cost: int, memory_kib: int) -> str:
-    """Return what `verify` compares with when there is no user: it costs as much as a real hash.
+    """Return the hash for `verify` without a user: it costs the same time as a real hash.
 
     No password was hashed to make it, so that a start costs nothing: verifying computes a hash from
     the parameters and the salt, and only then compares.

@@ -1,7 +1,7 @@
-"""Secrets that are sent by e-mail: using one proves that its user reads the address's e-mail.
+"""Secrets that are sent by e-mail: the use of one proves that its user reads that address.
 
-A secret is made before the transaction that stores it. That transaction stores the secret's hash
-and the sealed e-mail together, beside whatever else it does (`keep`).
+A secret is made before the transaction that stores it. That transaction stores the secret's hash,
+the sealed e-mail and its other changes together (`keep`).
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from storage.accounts.outbox import OutboxRow
 from storage.engines.store import Transaction
 
 SECRET_BYTES = 32  # 256 bits: not guessable, and its hash needs no salt
-# A new user may read the e-mail tomorrow. A password reset opens the account to anyone who reads
-# the e-mail, and is wanted now.
+# A new user can read the e-mail on the next day. A password reset opens the account to every reader
+# of the e-mail, and its user waits for it.
 VERIFY_SECONDS = 2 * 86_400
 RESET_SECONDS = 3_600
-# Nobody can flood an address through us; five are enough for a user whose e-mails are late.
+# Limit against a flood of e-mails to an address; five are enough for a user whose e-mails are late.
 EMAILS_PER_WINDOW = 5
 WINDOW_SECONDS = 15 * 60
 
@@ -40,12 +40,12 @@ class Proof(Struct, frozen=True):
 
 
 class Proofs:
-    """Makes secrets and their e-mails, `EMAILS_PER_WINDOW` for each user or address.
+    """Generator of secrets and their e-mails, `EMAILS_PER_WINDOW` for each user or address.
 
     Args:
         context: the store, identifiers and the time.
         outbox: the e-mails that wait.
-        app_url: what the links in them begin with.
+        app_url: the prefix of the links in them.
     """
 
     def __init__(self, context: Context, outbox: Outbox, app_url: str) -> None:

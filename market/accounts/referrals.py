@@ -27,12 +27,13 @@ from storage.engines.store import Transaction
 
 CODE_CHARACTERS = 8
 APPLY_SECONDS = 30 * 86_400
-# A bonus that cannot be paid within this lapses: what waits is bounded.
+# A bonus that cannot be paid within this lapses: the number of waiting bonuses is bounded.
 PENDING_SECONDS = 30 * 86_400
 REFERRALS_MAX = 100  # that are listed
 DAY_SECONDS = 86_400
 ATTEMPTS = 5
-# A longer circle is not found. It takes as many accounts, and pays no more than a line of them.
+# A longer circle is not found. A circle needs that number of accounts, and earns no more than a
+# chain of them.
 CHAIN_MAX = 100
 # Each payment is a transaction that every other application waits for.
 PAY_MAX_REFERRALS = 20
@@ -55,7 +56,7 @@ _logger = logging.getLogger("referrals")
 
 
 class Rewards(Struct, frozen=True):
-    """What a referral earns, in micro-credits: the owner of the code, and the newcomer.
+    """Bonuses of a referral, in micro-credits: for the owner of the code, and for the newcomer.
 
     With `needs_verified`, it is paid once the newcomer has confirmed their address. In a UTC day,
     a referrer is paid for `per_referrer_daily` at most, and all together are paid `total_daily`; 0
@@ -85,7 +86,7 @@ class Applied(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """A user's code and what came of it."""
+    """A user's code and the totals of its referrals."""
 
     code: str
     totals: TotalsRow
@@ -100,9 +101,10 @@ class ReferralState(StrEnum):
 
 
 class Referred(Struct, frozen=True):
-    """Somebody who came by a user's code: when (UTC seconds), and the user's bonus for it.
+    """User that registered by a user's code: the time (UTC seconds), and the bonus for it.
 
-    Who it is stays theirs. `bonus` is in micro-credits, and is paid where the state says so.
+    The identity of the newcomer is not shown. `bonus` is in micro-credits, and is paid if the
+    state is `PAID`.
     """
 
     created_at: int
@@ -115,9 +117,9 @@ class Referrals:
 
     Args:
         context: the store, identifiers and the time.
-        rewards: what a referral earns.
-        chain_max: how many users a circle is looked for among.
-        pay_max: how many referrals are paid at once.
+        rewards: the bonuses of a referral.
+        chain_max: the longest chain of users that is searched for a circle.
+        pay_max: the number of referrals that one transaction pays.
     """
 
     def __init__(
@@ -138,17 +140,17 @@ class Referrals:
         self._failures = Throttle(FAILURES_MAX, FAILURES_SECONDS, context.now)
 
     async def standing(self, user_id: str) -> Standing:
-        """Return a user's code, made at the first call, and what came of it."""
+        """Return a user's code, which the first call makes, and the totals of its referrals."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._store.write(_standing, user_id, _new_code())
             except ConstraintError:
-                # Somebody else has that code.
+                # Another user has that code.
                 continue
         return await self._store.write(_standing, user_id, _new_code())
 
     async def referred(self, user_id: str) -> list[Referred]:
-        """Return who came by a user's code, the latest hundred, newest first."""
+        """Return the latest hundred users that registered by a user's code, newest first."""
         rows = await self._store.read(queries.of_referrer, user_id, limit=REFERRALS_MAX)
         now = self._now()
         return [Referred(row.created_at, _state(row, now), row.referrer_bonus) for row in rows]
@@ -158,7 +160,7 @@ class Referrals:
     ) -> Applied:
         """Apply another user's code, and return the caller's bonus.
 
-        When it is paid is a forecast: of many applications at once, the last may be paid later.
+        The time of payment is a forecast: many simultaneous applications can delay the last one.
 
         Raises:
             MarketError: `invalid_field`, `referral_code_not_found`, `own_referral_code`,
@@ -177,7 +179,7 @@ class Referrals:
         return applied
 
     async def pay_due(self) -> int:
-        """Pay the pending bonuses that are due; return the number of referrals."""
+        """Pay the pending bonuses that are due. Return the number of referrals."""
         now = self._now()
         due = await self._store.read(_due, self.rewards, now, limit=self.pay_max)
         paid = 0
@@ -227,9 +229,9 @@ async def refer(
     is_new: bool = False,
     chain_max: int = CHAIN_MAX,
 ) -> None:
-    """Note by whose code a user came, and pay both as soon as they may be.
+    """Record the referrer of a user, and pay both as soon as that is permitted.
 
-    Nobody has come yet by the code of a user who `is_new`, so there is no circle to look for.
+    A new user (`is_new`) has not referred another user yet, so a circle is impossible.
 
     Raises:
         MarketError: `referral_code_not_found`, `own_referral_code`, `referral_already_applied`,
@@ -289,14 +291,14 @@ async def _apply(
 
 
 async def _outlook(tx: Transaction, user_id: str, code: str, rewards: Rewards, now: int) -> Payment:
-    """Return when the bonus of an application would be paid, if it is not refused."""
+    """Return the time of payment of an application's bonus, if it is not refused."""
     referrer = await queries.owner_of(tx, code) or ""
     referral = ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now, None)
     return await _payment(tx, referral, rewards, now)
 
 
 async def _payment(tx: Transaction, referral: ReferralRow, rewards: Rewards, now: int) -> Payment:
-    """Return when a referral may be paid, as things stand."""
+    """Return the time at which a referral may be paid, in the present state."""
     if rewards.needs_verified and not await queries.is_verified(tx, referral.user_id):
         return Payment.ONCE_VERIFIED
     today = now - now % DAY_SECONDS
@@ -309,7 +311,7 @@ async def _payment(tx: Transaction, referral: ReferralRow, rewards: Rewards, now
 
 
 async def _has_room(tx: Transaction, rewards: Rewards, bonuses: int, today: int) -> bool:
-    """Say whether what all are paid in a day has room for some more."""
+    """Return whether the daily total of all bonuses has room for some more."""
     if not rewards.total_daily or not bonuses:
         return True
     return await queries.paid_since(tx, today) + bonuses <= rewards.total_daily
@@ -357,7 +359,7 @@ async def _pay(
         Movement(house, referred, referral.referred_bonus),
     )
     key = f"referral:{referral.user_id}"
-    # The reference does not tell one of the two who the other is.
+    # The reference does not reveal one of the two to the other.
     reference = str(TransferKind.REFERRAL)
     transfer = Transfer(
         transfer_id, key, TransferKind.REFERRAL, reference, Currency.CREDIT, movements, now

@@ -1,4 +1,4 @@
-"""What an API key may do: its scopes, and what is known of the one that a request shows."""
+"""Rights of an API key: its scopes, and the data of the key in a request."""
 
 from enum import StrEnum
 from ipaddress import ip_address, ip_network

@@ -1,8 +1,8 @@
-"""Spending limits of API keys, kept where money is held.
+"""Spending limits of API keys, enforced where money is held.
 
-What is put aside counts, in the transaction that puts it aside: so no number of purchases at the
-same moment gets beyond a limit. What comes back unused is not given back to the limit, which says
-how much a key may commit, not what that cost in the end.
+Each hold counts in its own transaction, so any number of purchases at the same moment stays within
+a limit. Unused money that is released does not lower the count: the limit bounds the money that a
+key may commit, not the final cost.
 """
 
 from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ NO_LIMITS = SpendLimits()
 
 
 class LimitsChange(Struct, frozen=True):
-    """What of a key's limits is to be another; what is unset stays."""
+    """Changes to a key's limits; an unset field stays."""
 
     usd: int | UnsetType | None = UNSET
     credit: int | UnsetType | None = UNSET
@@ -58,21 +58,21 @@ class LimitsChange(Struct, frozen=True):
 
 
 class Spender(Struct, frozen=True):
-    """A key that pays; how much it may is read when it does, as the owner says by then."""
+    """Key that pays; its limits are read at the payment, so later changes by the owner count."""
 
     key_id: str
     user_id: str
 
 
 def limits_of(row: KeyRow) -> SpendLimits:
-    """Return how much may be spent with a key."""
+    """Return the spending limits of a key."""
     period = row.limit_period
     assert period in ("day", "month", "lifetime")  # noqa: S101 - the schema's own check
     return SpendLimits(row.limit_usd, row.limit_credit, period)  # type: ignore[arg-type]
 
 
 def beginning(period: Period, now: int) -> int:
-    """Return when the period began that `now` is in, in UTC seconds; a lifetime began at 0."""
+    """Return the beginning of the period of `now`, in UTC seconds; a lifetime began at 0."""
     if period == "lifetime":
         return 0
     moment = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0)
@@ -84,17 +84,17 @@ def beginning(period: Period, now: int) -> int:
 async def spend(
     tx: Transaction, spender: Spender | None, currency: str, micro_units: int, now: int
 ) -> None:
-    """Count what a key spends; nothing where its owner does so by hand.
+    """Count a key's spending; do nothing for an owner without a key.
 
-    In the transaction of the hold, after whatever locks the user. What keys spend that succeed each
-    other counts for the purse that they share.
+    Call this in the transaction of the hold, after the lock on the user. A key and its successors
+    share one purse.
 
     Raises:
         MarketError: `spend_limit_reached`; `unauthorized` once the key has ended, which may be
             after the request began.
     """
     if spender is None or not micro_units:
-        return  # what costs nothing goes on beyond a limit, too, as having fewer replicas
+        return  # a change without a cost is allowed beyond a limit, such as fewer replicas
     row = await queries.find_live(tx, spender.key_id, now)
     if row is None:
         raise MarketError(Code.UNAUTHORIZED, ENDED)
@@ -120,10 +120,10 @@ async def written(
     *args: Arguments.args,
     **kwargs: Arguments.kwargs,
 ) -> Result:
-    """Write a unit in which a key may spend; its owner is told, once in a period, that it may not.
+    """Write a unit in which a key may spend, and notify its owner once a period of a reached limit.
 
     Raises:
-        MarketError: whatever the unit raises.
+        MarketError: the error of the unit.
     """
     try:
         return await context.store.write(unit, *args, **kwargs)  # type: ignore[arg-type]

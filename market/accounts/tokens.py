@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 ALGORITHM = "HS256"
 SIGNING_KEY_MIN_BYTES = 32  # the size of the hash, as RFC 7518, section 3.2, demands
-TOKEN_MAX_CHARACTERS = 2048  # five times ours: what is longer is refused before it is decoded
-# Tokens that are known to be ours: each request shows one, and what it says never changes. Some
-# megabytes; a token that is none of these costs fifty microseconds.
+TOKEN_MAX_CHARACTERS = 2048  # five times ours: a longer token is refused before it is decoded
+# Cached tokens with a verified signature: each request has one, and its content never changes. They
+# take some megabytes. Another token costs fifty microseconds.
 VERIFIED_MAX = 10_000
 INVALID = "The session token is malformed, or was not issued by this service; log in again."
 
@@ -28,7 +28,7 @@ class Claims(Struct, frozen=True):
 
 
 class _Verified(Struct, frozen=True):
-    """What a token says that was signed by us; `expires_at` is in UTC seconds."""
+    """Claims of a token with our signature; `expires_at` is in UTC seconds."""
 
     claims: Claims
     expires_at: int
@@ -107,16 +107,17 @@ class Tokens:
             raise MarketError(Code.UNAUTHORIZED, INVALID) from error
 
     def load(self) -> None:
-        """Import the library, in any thread: it would be a tenth of a start, and so comes after.
+        """Import the library, in any thread, after the start.
 
-        Whoever shows a token before waits for it, and holds the event loop up meanwhile.
+        The import would take a tenth of the start. A request with a token before that waits for the
+        import, and blocks the event loop meanwhile.
         """
         assert self._jwt  # noqa: S101 - asking for it imports it
         assert self._invalid  # noqa: S101 - as above
 
     @cached_property
     def _jwt(self) -> "PyJWT":
-        """The library, imported when it is asked for; see `load`."""
+        """The library, imported at the first use; see `load`."""
         import jwt  # noqa: PLC0415
 
         return jwt.PyJWT()

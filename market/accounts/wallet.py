@@ -9,19 +9,19 @@ from market.money.money import Currency
 from storage.money import ledger as queries
 from storage.money.ledger import MovedRow
 
-# Whoever gets something of a capture has earned it; so has who is paid out.
+# The receiver of a part of a capture has earned it, and so has the receiver of a payout.
 EARNING = "earning"
 WORDS: dict[str, str] = {TransferKind.CAPTURE: EARNING, TransferKind.PAYOUT: EARNING}
-# A job is called what it is, also where its money comes out of a review.
+# A job keeps its word, even if its money comes from a review.
 IN_REVIEW = "review:"
-# These move what is pending, or the house's own, and never what a user can spend.
+# These move pending money or the house's own, and never the spendable money of a user.
 UNSEEN = frozenset((TransferKind.EXIT_EARNING, TransferKind.REVERSAL, TransferKind.FEE))
 
 
 class Change(NamedTuple):
-    """What one transfer changed of what a user can spend: micro-units, below zero what left.
+    """Change of a user's spendable money by one transfer: micro-units, negative for a debit.
 
-    `reference` names what it was for: a job, a session, a deposit, a photo.
+    `reference` names the subject: a job, a session, a deposit, a photo.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 class Wallet:
-    """Reads users' wallets.
+    """Reader of users' wallets.
 
     Args:
         context: the store, identifiers and the time.
@@ -43,7 +43,7 @@ class Wallet:
         self._store = context.store
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[Change]:
-        """Return what changed of what a user can spend, newest first; it sums to the balance."""
+        """Return the changes of a user's spendable money, newest first; they sum to the balance."""
         rows = await self._store.read(
             queries.moved,
             usd=ledger.available(user_id, Currency.USD),

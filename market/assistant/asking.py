@@ -104,10 +104,10 @@ def model_slots(
     """Return the slots for calls of one server, which all its models share.
 
     Args:
-        concurrency: how many calls run at once.
-        per_caller: how many of one caller's do; 0 for no less than all.
-        waiting_max: how many calls wait.
-        waiting_per_caller_max: how many of one caller's wait.
+        concurrency: the number of calls that run at the same time.
+        per_caller: the number of one caller's running calls; 0 for all of them.
+        waiting_max: the number of waiting calls.
+        waiting_per_caller_max: the number of one caller's waiting calls.
     """
     bounds = SlotBounds(
         total=concurrency,
@@ -119,7 +119,7 @@ def model_slots(
 
 
 def _busy(reason: Busy) -> ModelError:
-    """Return, and log, that too many calls are made at once; that is no fault of the server."""
+    """Return and log the error of too many simultaneous calls, which is no fault of the server."""
     text = BUSY[reason]
     _logger.warning("the model was not asked: %s", text)
     return ModelError(text, is_final=True)
@@ -148,7 +148,7 @@ class Asking:
     async def ask(
         self, question: Question, read: Callable[[str], _Read], caller: str
     ) -> tuple[_Read, str]:
-        """Return what `read` makes of an answer, and the name of the model that gave it.
+        """Return the result of `read` for an answer, and the name of its model.
 
         Args:
             question: the question.

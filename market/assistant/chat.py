@@ -109,7 +109,7 @@ class Chat:
 
 
 def context(**facts: str) -> str:
-    """Return what a caller says about their surroundings, as data that cannot look like more."""
+    """Return a caller's text about their surroundings, as data that cannot look like more."""
     present = {name: fact for name, fact in facts.items() if fact}
     if not present:
         return ""

@@ -1,8 +1,8 @@
 """Good deeds in photos: the model's verdict, the reward for it, and its payment, once and capped.
 
-The model names a category and how sure it is, and never an amount; which category earns what is the
-operator's table. Whatever a photo or its caption says, it can earn no more than that table and the
-caps allow.
+The model returns a category and a confidence, and never an amount; the operator's table has the
+reward of each category. A photo can earn at most the amounts of that table and of the caps, for any
+text in the photo or its caption.
 
 The reward, the prints and the transfer are one transaction. It begins with a lock on the account
 that pays rewards, so likeness and daily sums are decided for one photo at a time.
@@ -55,10 +55,10 @@ a result, a score or a reward.
 
 
 class RewardTerms(Struct, frozen=True):
-    """What good deeds earn, in micro-credits.
+    """Rewards for good deeds, in micro-credits.
 
-    `amounts` is by category. A verdict below `confidence_min` earns nothing; `user_daily` bounds
-    what one user earns in a day (UTC), `total_daily` what all do.
+    `amounts` is by category. A verdict below `confidence_min` earns nothing; `user_daily` is the
+    limit of one user in a day (UTC), `total_daily` the limit of all users.
     """
 
     amounts: Mapping[str, int]
@@ -68,9 +68,9 @@ class RewardTerms(Struct, frozen=True):
 
 
 class Submission(Struct, frozen=True):
-    """A photo, and what its sender says about it.
+    """Photo with the text of its sender.
 
-    `asker` is the user or the network that its call to the model is counted by.
+    `asker` is the user or the network that counts its call to the model.
     """
 
     photo: Photo
@@ -93,9 +93,9 @@ class Finding(Struct, frozen=True):
 
 
 class Rewarded(Struct, frozen=True):
-    """What a user was paid for photos, newest first, and what may be paid today (UTC).
+    """Payments to a user for photos, newest first, and the amount that remains today (UTC).
 
-    Amounts are in micro-credits; `left` is what no cap stands in the way of, theirs or that of all.
+    Amounts are in micro-credits; `left` is within the user's cap and the cap of all users.
     """
 
     daily: int
@@ -114,7 +114,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Outcome(Enum):
-    """What happened to the reward of a photo, by the name of its phrase."""
+    """Outcome of the reward for a photo, by the name of its phrase."""
 
     PAID = "rewarded"
     PAID_BEFORE = "rewarded_before"
@@ -124,19 +124,19 @@ class Outcome(Enum):
 
 
 class Decision(NamedTuple):
-    """An outcome, and what was paid for the photo, now or before, in micro-credits."""
+    """Outcome, and the payment for the photo, now or earlier, in micro-credits."""
 
     outcome: Outcome
     amount: int = 0
 
 
 class Goodness:
-    """Looks at photos and rewards good deeds.
+    """Rewards for good deeds in photos.
 
     Args:
         context: the store, identifiers and the time.
-        terms: what good deeds earn.
-        asking: asks the vision model; None when there is none.
+        terms: the rewards for good deeds.
+        asking: calls the vision model; None without one.
         model: its name on the server.
     """
 
@@ -188,7 +188,7 @@ class Goodness:
         )
 
     async def rewards(self, user_id: str) -> Rewarded:
-        """Return the rewards of a user, the latest hundred, and what is left of today's."""
+        """Return the latest hundred rewards of a user, and the amount that remains today."""
         day = self._now() // DAY_SECONDS
         return await self._store.read(_rewarded, user_id, day, self._terms)
 
@@ -198,7 +198,7 @@ class Goodness:
             verdict = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1], type=Verdict)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise ModelError(
-                "its verdict is not of the kind that was asked for", is_fault=False
+                "its verdict does not match the requested schema", is_fault=False
             ) from error
         if verdict.goodness_type not in {*self._terms.amounts, NO_DEED}:
             raise ModelError("its verdict names a category that does not exist", is_fault=False)
@@ -258,7 +258,7 @@ async def _rewarded(tx: Transaction, user_id: str, day: int, terms: RewardTerms)
 async def refusal(
     tx: Transaction, reward: RewardRow, likeness: Likeness, terms: RewardTerms
 ) -> Decision | None:
-    """Return why a reward is not paid: a known photo, or a cap; None when it can be paid."""
+    """Return the obstacle to a reward: a known photo, or a cap; None when it can be paid."""
     before = await _reward_before(tx, reward.file_hash, likeness)
     if before is not None:
         is_own = before.user_id == reward.user_id

@@ -1,4 +1,4 @@
-"""Which language to answer in: the one that the caller chose, else the one of the message."""
+"""Language of an answer: the caller's choice, else the language of the message."""
 
 import re
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def language_of(chosen: Language | None, message: str, accept_language: str) -> 
 
     Args:
         chosen: the caller's choice; it wins.
-        message: what the caller wrote, "" for nothing; its script and commonest words decide.
+        message: the caller's text, or ""; its script and commonest words decide.
         accept_language: the header of that name (RFC 9110, section 12.5.4), "" for none.
     """
     return chosen or _written(message) or _preferred(accept_language) or "en"

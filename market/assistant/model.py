@@ -25,9 +25,9 @@ class Schema(Struct, frozen=True):
 class Question(Struct, frozen=True):
     """A question to a model.
 
-    `instructions` are the service's own; everything that a caller sent is in `turns`, the last of
-    which is the caller's, and in `photo`, a JPEG that belongs to it. With a `schema` the answer
-    must be JSON of that schema; some servers ignore it.
+    `instructions` are the service's own; `turns` has all texts of the caller; the last turn is the
+    present one, and `photo`, a JPEG, belongs to it. With a `schema` the answer must be JSON of that
+    schema; some servers ignore it.
     """
 
     model: str
@@ -45,12 +45,12 @@ class ModelText(Struct, frozen=True):
 
 
 class ModelError(Exception):
-    """A model did not answer, or not sensibly; the message says how, without any secret.
+    """A model gave no answer, or no useful one; the message describes the failure without a secret.
 
     Args:
-        reason: what happened, for the operator.
+        reason: the cause, for the operator.
         is_final: whether a retry is pointless.
-        retry_after_seconds: how long the server wants no retry.
+        retry_after_seconds: the pause that the server demands before a retry.
         without_schema: whether the server may be one that refuses schemas.
         is_fault: whether it is the server's fault; False if the question may have caused it.
     """
@@ -78,12 +78,12 @@ class Model(Protocol):
         """Return the whole answer.
 
         Raises:
-            ModelError: there is none.
+            ModelError: the model gave no answer.
         """
 
     def stream(self, question: Question, seconds: float) -> AsyncGenerator[ModelText, None]:
         """Yield the answer piece by piece.
 
         Raises:
-            ModelError: there is none, or it broke off.
+            ModelError: the model gave no answer, or the answer broke off.
         """

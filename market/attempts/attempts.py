@@ -1,6 +1,6 @@
-"""Attempts: what a device says of a job that it runs, and whether that counts.
+"""Attempts: reports of a device about a job that it runs, and their validity.
 
-Whatever a device says of an attempt counts as long as that attempt is the current one. An attempt
+The reports of a device about an attempt count while that attempt is the current one. An attempt
 that was taken back, cancelled or followed by another one writes no log, no file and earns nothing.
 """
 
@@ -18,14 +18,14 @@ from storage.engines.store import Transaction
 from storage.jobs import jobs as queries
 from storage.jobs.jobs import JobRow
 
-CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
-# Enough to see that a device finishes what it takes, and a day's work of a slow one.
+CANCELLED = "The buyer has cancelled the job; the work done so far is paid."
+# Number of jobs that proves that a device finishes its work; a slow device needs a day for them.
 PROVEN_JOBS = 10
 NAMED_MAX = 256  # attempts that a device may name at once: many times its slots
 
 
 class FailureKind(StrEnum):
-    """Whose fault it is that a job was not done, as the device that could not do it says."""
+    """Cause of a failure, as the device that failed reports it."""
 
     JOB = "job"
     HOST = "host"
@@ -38,12 +38,12 @@ class FailureKind(StrEnum):
 
 # The device's own: the job may come back to the same owner once.
 HOST_KINDS = frozenset((FailureKind.HOST, FailureKind.REFUSED))
-# What the work itself came to. Its buyer may have said that it is not to be run again.
+# The work itself failed. Its buyer may have forbidden another attempt.
 WORK_KINDS = frozenset((FailureKind.JOB, FailureKind.TIMEOUT, FailureKind.OOM))
 
 
 class Action(Struct, frozen=True):
-    """What a device is to do with an attempt that it should not hold; `action` is "stop"."""
+    """Action for a device on an attempt that it should not hold; `action` is "stop"."""
 
     job_id: str
     attempt: int
@@ -52,7 +52,7 @@ class Action(Struct, frozen=True):
 
 
 class LeftOut(Struct, frozen=True):
-    """Outputs of an attempt that were not sent: how many, their bytes, and why, a line each."""
+    """Outputs of an attempt that were not sent: their number, their bytes, and their reasons."""
 
     files: int
     bytes: int
@@ -60,9 +60,9 @@ class LeftOut(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """What a device says of how an attempt ended, beside the result or the reason.
+    """Details that a device reports about the end of an attempt, beside the result or the reason.
 
-    `log_bytes` is how much it has written to each stream, so that nothing of it is missing.
+    `log_bytes` is the number of bytes written to each stream, so that a gap is noticed.
     """
 
     kind: FailureKind | None = None
@@ -82,7 +82,7 @@ async def require_current(
 
     Args:
         tx: the transaction.
-        device_id: which device says that it runs the job.
+        device_id: the device that reports to run the job.
         job_id: the job.
         attempt: the number of the attempt, from 1; None for the one that runs.
 
@@ -100,15 +100,15 @@ async def require_current(
 
 
 def is_of(job: JobRow, attempt: int | None) -> bool:
-    """Say whether a job is in this attempt; None means any."""
+    """Return whether a job is in this attempt; None means any."""
     return attempt is None or job.attempts == attempt
 
 
 async def slots_left(tx: Transaction, device_id: str, bounds: Bounds) -> int | None:
-    """Return how many more jobs a device may hold; None where there is no bound.
+    """Return the number of further jobs that a device may hold; None without a limit.
 
     The answer holds for the transaction if that has locked the device, as every claim does. It is
-    below zero when the bounds were lowered, or for what the transaction itself has claimed.
+    negative after the limits were lowered, or after claims in the same transaction.
     """
     if not (bounds.device_slots or bounds.new_device_slots):
         return None
@@ -118,7 +118,7 @@ async def slots_left(tx: Transaction, device_id: str, bounds: Bounds) -> int | N
 
 
 def slots_of(completed: int, bounds: Bounds) -> int | None:
-    """Return how many jobs a device may hold that has completed so many; None for no bound."""
+    """Return the limit of jobs of a device with `completed` jobs; None without a limit."""
     most = [bounds.device_slots] if bounds.device_slots else []
     if bounds.new_device_slots and completed < PROVEN_JOBS:
         most.append(bounds.new_device_slots)
@@ -128,7 +128,7 @@ def slots_of(completed: int, bounds: Bounds) -> int | None:
 async def actions_for(
     tx: Transaction, device_id: str, named: Sequence[tuple[str, int]]
 ) -> list[Action]:
-    """Return what a device is to do with the attempts that it says it holds: stop some of them.
+    """Return the actions of a device for the attempts that it names: stop some of them.
 
     Args:
         tx: the transaction.
@@ -142,8 +142,8 @@ async def actions_for(
 async def actions_for_all(
     tx: Transaction, devices: Sequence[tuple[str, Collection[tuple[str, int]]]]
 ) -> list[list[Action]]:
-    """Return the same for several devices, each with what it says it holds."""
-    # Whoever takes the request has a bound.
+    """Return the actions for several devices, each with the attempts that it names."""
+    # The handler of the request limits their number.
     assert all(len(named) <= NAMED_MAX for _, named in devices)  # noqa: S101
     job_ids = {job_id for _, named in devices for job_id, _ in named}
     rows = await attempt_queries.states(tx, list(job_ids)) if job_ids else []
@@ -163,7 +163,9 @@ def _actions(
         is_last = job is not None and (job.device_id, job.attempts) == (device_id, attempt)
         if job is not None and is_last and job.status == JobStatus.CANCELLED:
             reason = CANCELLED
-        elif job is not None and is_last:  # it has said so itself, and has not heard the answer
+        elif (
+            job is not None and is_last
+        ):  # it has reported that itself, and did not receive the reply
             reason = f"The job is over: {job.status}."
         else:
             reason = Code.ATTEMPT_NOT_CURRENT.meaning

@@ -1,6 +1,6 @@
 """Signs of life of attempts: kept in memory, and written down in batches.
 
-Like heartbeats they come again and again, and only the last one matters. After a crash an attempt
+Like heartbeats they repeat, and only the last one matters. After a crash an attempt
 has lost those of the last seconds, which is nothing against the time that it may be silent.
 """
 
@@ -13,17 +13,17 @@ from storage.attempts import attempts as queries
 from storage.attempts.attempts import RenewalRow
 from storage.engines.errors import StoreError, level_of
 
-WRITE_SECONDS = 2.0  # another daemon may judge the silence: it should not hear of them much later
-WRITE_MAX_ATTEMPTS = 1_000  # in one statement, which no other then waits long for
+WRITE_SECONDS = 2.0  # another daemon may judge the silence, so it should see them soon
+WRITE_MAX_ATTEMPTS = 1_000  # in one statement, so that others do not wait long for it
 
 _logger = logging.getLogger("attempts")
 
 
 class Renewals:
-    """Remembers which attempts were heard of, until that is written down.
+    """Buffer of attempts that were reported, until they are stored.
 
-    It holds no more than the attempts that run: whoever calls `renew` has seen that the attempt is
-    the current one.
+    It holds at most the running attempts: the caller of `renew` has checked that the attempt is the
+    current one.
 
     Args:
         context: the store and the time.
@@ -42,21 +42,21 @@ class Renewals:
         self._unwritten[job_id, attempt] = before._replace(renewed_at=self._now())
 
     def name(self, job_id: str, attempt: int, phase: str | None, progress: float | None) -> None:
-        """Note that a device says that it holds an attempt, and how far it is."""
+        """Buffer a device's report that it holds an attempt, with its progress."""
         self._unwritten[job_id, attempt] = RenewalRow(
             job_id, attempt, self._now(), is_named=True, phase=phase, progress=progress
         )
 
     def has_named(self, job_id: str, attempt: int) -> bool:
-        """Say whether a device has named an attempt and that is not written down yet."""
+        """Return whether a device has named an attempt and that is not stored yet."""
         row = self._unwritten.get((job_id, attempt))
         return row is not None and row.is_named
 
     async def flush(self) -> None:
-        """Write down what was noted; one flush waits for the other.
+        """Store the buffered renewals; one flush waits for the other.
 
         Raises:
-            StoreError: what is not written stays for the next flush.
+            StoreError: unsaved renewals stay for the next flush.
         """
         async with self._flushing:
             while self._unwritten:
@@ -64,11 +64,11 @@ class Renewals:
                 await self._store.write(queries.renew, batch)
                 for row in batch:
                     key = row.job_id, row.attempt
-                    if self._unwritten.get(key) is row:  # not noted again meanwhile
+                    if self._unwritten.get(key) is row:  # not renewed again meanwhile
                         del self._unwritten[key]
 
     async def run(self) -> None:
-        """Write down what was noted until cancelled; the store's failures delay that."""
+        """Store the buffered renewals until cancelled; failures of the store only delay this."""
         while True:
             await asyncio.sleep(WRITE_SECONDS)
             try:

@@ -1,6 +1,6 @@
-"""Client addresses that open a session without a password: how they are written and proved.
+"""Client addresses that open a session without a password: their notation and their proof.
 
-A buyer could list an address that is not theirs. So an address opens the session only once a client
+A buyer could list the address of another person. So an address opens the session only once a client
 that may use the session has come from it: the buyer, over the API, or a client with the session's
 password, over the proxy. Until then it is pending: it opens nothing, and takes nothing from others.
 """
@@ -44,7 +44,7 @@ def _each(texts: Iterable[str]) -> Iterator[str]:
 
 
 async def prove(tx: Transaction, session_id: str, address: str) -> AddressRow:
-    """Have a pending address open its session; one that opens it already is returned as it is.
+    """Open a session to its pending address; an address that opens it already stays unchanged.
 
     Raises:
         MarketError: `address_not_pending`; `addresses_taken`, when another session has proved it

@@ -13,7 +13,7 @@ _USERNAME = re.compile(f"[{_ALPHABET}]{{{_USERNAME_CHARACTERS}}}")
 
 
 class Credentials(NamedTuple):
-    """What a client sends to the proxy, and the hash that is stored of its password."""
+    """Credentials of a client at the proxy, and the stored hash of the password."""
 
     username: str
     password: str
@@ -28,7 +28,7 @@ def new_credentials() -> Credentials:
 
 
 def is_username(text: str) -> bool:
-    """Return whether a text has the form of our user names, so that the store need be asked."""
+    """Return whether a text has the form of our user names; other texts need no query."""
     return _USERNAME.fullmatch(text) is not None
 
 

@@ -1,8 +1,9 @@
-"""What a report on a lease changes: arithmetic on the rows of leases and their sessions.
+"""Changes by a report on a lease: arithmetic on the rows of leases and their sessions.
 
-A report says how much of a lease is used in all, so that repeating it is harmless. It is taken
-whole or rejected whole, and never lets `bytes_used + bytes_leased` pass the quota. What it says of
-exits is taken with it: their counts never fall, and never add up to more than the lease has used.
+A report has the total of the used bytes of a lease, so a repeated report is harmless. It is
+accepted whole or rejected whole, and never lets `bytes_used + bytes_leased` pass the quota. The
+counts of exits in it are accepted with it. They never fall, and their sum never exceeds the used
+bytes of the lease.
 """
 
 import logging
@@ -22,17 +23,17 @@ SLICE_LEAST_BYTES = 64 * 1024
 # A node gets this part of a remainder at most, so that three others find some too.
 SHARE_OF_REMAINDER = 4
 
-# Of a session that has less left than this part of it, its buyer is told.
+# The buyer of a session is notified when less than this part of it is left.
 LOW_PART = 10
 
 _logger = logging.getLogger("leases")
 
 
 class Usage(Struct, frozen=True):
-    """How many bytes of a session's lease are used, in all.
+    """Total of the used bytes of a session's lease.
 
-    `exits` are devices and how many of these bytes went through each, in all; those of which
-    nothing has changed may be left out.
+    `exits` are devices, with the total of these bytes that went through each. A device without a
+    change may be left out.
     """
 
     session_id: str
@@ -42,9 +43,10 @@ class Usage(Struct, frozen=True):
 
 
 class Tally(Struct, frozen=True):
-    """What became of connections of a session since it was reported last; counted, never billed.
+    """Connections of a session since its last report, by outcome; counted, never billed.
 
-    `connections` have begun; `refusals` are by reason, in the words of access records.
+    `connections` is the number that began; `refusals` are numbers by reason, in the words of access
+    records.
     """
 
     session_id: str
@@ -59,8 +61,8 @@ class Grant(Struct, frozen=True):
     without a password while it is active, each behind the index of its port; `pending` are those
     that will once a client comes from them with the password.
 
-    It was bought by `user_id` for `price_per_gb` micro-USD. `exit` is what the buyer wants of an
-    exit unless a client says otherwise, as `exit_wishes.canonical` writes it; "" to leave directly.
+    It was bought by `user_id` for `price_per_gb` micro-USD. `exit` has the buyer's wishes
+    unless a client sends others, as `exit_wishes.canonical` writes them; "" to leave directly.
     """
 
     session_id: str
@@ -78,10 +80,10 @@ class Grant(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """A report on a lease, and what is asked of it.
+    """Report on a lease, with a request to change the lease.
 
-    `want_bytes` are to be granted in addition; with `keep_bytes` the lease shall grant that many
-    in all, and the rest is for other nodes.
+    `want_bytes` requests more bytes. `keep_bytes` sets the total of the lease, and gives the rest
+    to other nodes.
     """
 
     usage: Usage
@@ -90,7 +92,7 @@ class Ask(Struct, frozen=True):
 
 
 class LeaseState(Struct, frozen=True):
-    """A lease after a report: what it grants in all, and whether the session is used up."""
+    """Lease after a report: the total of its granted bytes, and whether the session is used up."""
 
     granted_bytes: int
     is_used_up: bool
@@ -99,8 +101,8 @@ class LeaseState(Struct, frozen=True):
 class Rejection(Struct, frozen=True):
     """A report that was not written, because its counts are impossible.
 
-    More than the lease grants, or less than nothing; of exits more than the lease has used, less
-    than before, or of a device that is none.
+    A lease count exceeds the grant or is negative. Or the count of an exit exceeds the lease's use,
+    is lower than before, or names an unknown device.
     """
 
 
@@ -108,7 +110,7 @@ LeaseReply = LeaseState | Rejection | None
 
 
 def slice_of(remainder: int, want_bytes: int) -> int:
-    """Return how many bytes of a remainder a node gets: a quarter, so that others find some too.
+    """Return a node's bytes of a remainder: a quarter, so that others find some as well.
 
     Args:
         remainder: how many bytes are neither used nor leased.
@@ -127,14 +129,14 @@ def earned_by_exit(size_bytes: int, price_per_gb: int, share_percent: int) -> in
 
 
 class Book:
-    """Leases and their sessions while they are locked: replies change it, and it is written then.
+    """Leases and their sessions while they are locked: replies change the book; then it is stored.
 
-    `wanted` are the sessions of which nothing is left to lease, while other leases hold some.
-    `uses` are the counts of exits that have changed.
+    `wanted` are the sessions without bytes left to lease, while other leases hold some. `uses` are
+    the counts of exits that have changed.
 
     Args:
-        rows: the leases and the counters of their sessions, as they are in the store.
-        uses: what the exits that are reported on carried under these leases so far.
+        rows: the leases and the counters of their sessions, as stored.
+        uses: the bytes of the reported exits under these leases so far.
     """
 
     def __init__(
@@ -148,7 +150,7 @@ class Book:
         self._before = {(use.lease_id, use.device_id): use for use in uses}
 
     def reply(self, ask: Ask) -> LeaseReply:
-        """Take a report, and change what its lease grants."""
+        """Process a report, and change the granted bytes of its lease."""
         lease = self.leases.get(ask.usage.lease_id)
         if lease is None:
             return None
@@ -196,7 +198,7 @@ class Book:
         ]
 
     def days(self, day: int) -> list[DayRow]:
-        """Return what each exit carried and earned more than before, as of a day."""
+        """Return the new bytes and earnings of each exit, as of a day."""
         added: dict[str, DayRow] = {}
         for key, use in self.uses.items():
             before = self._before[key]
@@ -223,12 +225,12 @@ class Book:
         return changed if exit_bytes <= usage.used_bytes else None
 
     def _more_bytes(self, use: UseRow) -> int:
-        """Return how many bytes a count adds to what is known of its exit."""
+        """Return the number of bytes that a count adds to its exit's last count."""
         key = use.lease_id, use.device_id
         return use.used_bytes - (self.uses.get(key) or self._before[key]).used_bytes
 
     def _granted(self, ask: Ask, lease: LeaseRow, counts: CountsRow) -> int:
-        """Return how much a lease grants from now on, in all."""
+        """Return the new total of a lease's granted bytes."""
         if ask.keep_bytes is not None:
             return max(lease.used_bytes, min(lease.granted_bytes, ask.keep_bytes))
         if not ask.want_bytes or counts.status != SessionStatus.ACTIVE:
@@ -240,5 +242,5 @@ class Book:
 
 
 def _is_low(counts: CountsRow, used_bytes: int) -> bool:
-    """Say whether a session would have little left, yet something, with so much used."""
+    """Return whether `used_bytes` would leave little of a session, but more than nothing."""
     return 0 < (counts.quota_bytes - used_bytes) * LOW_PART <= counts.quota_bytes

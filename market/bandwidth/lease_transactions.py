@@ -44,9 +44,9 @@ from storage.exits import exits as exit_queries
 from storage.money import ledger as ledger_queries
 
 DAY_SECONDS = 86_400
-# A buyer is told so long before a session is over.
+# Time before the expiry of a session at which its buyer is notified.
 WARNED_SECONDS = DAY_SECONDS
-TOLD_MAX_SESSIONS = 500  # in one transaction of the sweep
+TOLD_MAX_SESSIONS = 500  # notified in one transaction of the sweep
 
 
 def hold_of(session_id: str) -> str:
@@ -55,7 +55,7 @@ def hold_of(session_id: str) -> str:
 
 
 async def prove_all(tx: Transaction, proofs: Sequence[tuple[str, str]]) -> list[int | None]:
-    """Have pending addresses open their sessions; see `Leases.prove`."""
+    """Open sessions to pending addresses; see `Leases.prove`."""
     await queries.lock(tx, [session_id for session_id, _ in proofs])
     port_indexes: list[int | None] = []
     for session_id, address in proofs:
@@ -131,7 +131,7 @@ async def exchange(
     now: int,
     tallies: Sequence[Tally] = (),
 ) -> list[LeaseReply]:
-    """Take reports, and change what leases grant; see `Leases.exchange`."""
+    """Process reports, and change the granted bytes; see `Leases.exchange`."""
     sessions = [ask.usage.session_id for ask in asks]
     await queries.lock(tx, [*sessions, *(tally.session_id for tally in tallies)])
     rows = await queries.leases_with_counts(tx, [ask.usage.lease_id for ask in asks])
@@ -170,7 +170,7 @@ async def _write_usage(
 
 
 async def recall(tx: Transaction, notice: Notice) -> bool:
-    """Have other nodes let go of a session; False when none has a lease of it."""
+    """Request that other nodes release a session; False when no node has a lease of it."""
     if not await queries.leased_elsewhere(tx, notice.session_id, notice.node_id):
         return False
     await tx.notify(notice.text)
@@ -178,7 +178,7 @@ async def recall(tx: Transaction, notice: Notice) -> bool:
 
 
 async def _tell_low(tx: Transaction, context: Context, session_ids: Sequence[str]) -> None:
-    """Tell the buyers of sessions of which little is left, unless they were told before."""
+    """Notify the buyers of sessions with little left, unless they were notified before."""
     if not session_ids:
         return
     low = await queries.mark_low(tx, session_ids)
@@ -190,9 +190,9 @@ async def _tell_low(tx: Transaction, context: Context, session_ids: Sequence[str
 
 
 async def tell_expiring(tx: Transaction, context: Context) -> int:
-    """Tell buyers of sessions whose time is nearly over; return how many sessions were looked at.
+    """Notify buyers of sessions that expire soon. Return the number of examined sessions.
 
-    Of a session that was not sold for much longer than that, its buyer knows.
+    A session with a lifetime that is hardly longer than the notice causes no event.
     """
     now = context.now()
     rows = await queries.mark_expiring(
@@ -212,7 +212,7 @@ async def tell_expiring(tx: Transaction, context: Context) -> int:
 
 
 async def release(tx: Transaction, context: Context, usages: Sequence[Usage], *, now: int) -> None:
-    """Take last reports, and close their leases."""
+    """Process last reports, and close their leases."""
     await exchange(tx, context, [Ask(usage) for usage in usages], node_id="", now=now)
     rows = await queries.leases_with_counts(tx, [usage.lease_id for usage in usages])
     await _close(tx, [lease for lease, _ in rows], now)
@@ -230,7 +230,7 @@ async def settle(
     earning_id: str,
     now: int,
 ) -> bool:
-    """Let a session leave `active`, and capture what it has used; see `Leases.settle`."""
+    """Move a session out of `active`, and capture its price; see `Leases.settle`."""
     SessionStatus.ACTIVE.require_before(status)
     await queries.lock(tx, [session_id])
     if usage is not None:
@@ -253,7 +253,7 @@ async def settle(
 
 
 def _over(session: SessionRow, status: SessionStatus, owed: int) -> EventData:
-    """Return what the buyer of a session is told of its end."""
+    """Return the event that reports the end of a session to its buyer."""
     kinds: dict[SessionStatus, type[SessionEnded | SessionExhausted | SessionExpired]] = {
         SessionStatus.ENDED: SessionEnded,
         SessionStatus.EXHAUSTED: SessionExhausted,
@@ -270,12 +270,11 @@ async def _capture(
     earning_id: str,
     now: int,
 ) -> int:
-    """Capture what a session owes out of its hold, and return that; the rest is released.
+    """Capture the price of a session's use from its hold, release the rest, and return the price.
 
-    The owners of the exits that it went through get what they have earned and is not posted yet;
-    it is pending from then on. The capture pays for all that was posted for them, and the house
-    gets the rest. What went through exits that are barred costs nothing, but for what had been paid
-    out for it.
+    The owners of its exits get their earnings that are not posted yet; these are pending from then
+    on. The capture pays for all posted earnings, and the house gets the rest. Bytes through barred
+    exits are free, except for earnings from them that were paid out before.
 
     Raises:
         LookupError: it has no hold; another program has removed it.
@@ -288,7 +287,7 @@ async def _capture(
     earnings = [exit_earnings.unposted(each) for each in exits]
     paid_bytes, payable = session.bytes_used, 0
     for each in exits:
-        # What was reversed stays free, also if the exit is not barred any more.
+        # Reversed bytes stay free, even if the exit is not barred any more.
         paid_bytes -= each.posted_bytes - each.kept_bytes
         payable += each.kept
         if each.is_barred:
@@ -297,9 +296,9 @@ async def _capture(
             payable += each.amount - each.posted
     owed = earned(paid_bytes, session.price_per_gb)
     if paid_bytes:
-        owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
-    # A share is a part of the price of bytes that are among those used, rounded down like it. Only
-    # where some of an exit's earnings were reversed is each of the others rounded on its own.
+        owed = max(owed, 1)  # uses below a millionth would otherwise be free, any number of times
+    # A share is a part of the price of used bytes, rounded down like the price. Only where some of
+    # an exit's earnings were reversed is each of the others rounded on its own.
     owed = min(max(owed, payable), hold.amount)
     rest = owed - payable
     assert rest >= 0  # noqa: S101 - or the exits would be paid more than the buyer pays
@@ -317,7 +316,10 @@ async def _capture(
 
 
 async def recover(tx: Transaction, *, is_alone: bool, now: int) -> int:
-    """Close the leases that no node holds, and if `is_alone` those of nodes; return how many."""
+    """Close the leases without a node; if `is_alone`, also the nodes' leases.
+
+    Return their number.
+    """
     closed = 0
     if is_alone:
         for node in await nodes.seen(tx):
@@ -338,7 +340,7 @@ async def reap(tx: Transaction, node: SeenRow, *, now: int) -> int:
 
 
 async def leave(tx: Transaction, node_id: str, *, now: int) -> int:
-    """Remove a node, and close its leases with what it had reported; return how many they were."""
+    """Remove a node, and close its leases with its last reports. Return the number of leases."""
     await nodes.lock(tx, node_id)
     leases = await nodes.leases(tx, node_id)
     await queries.lock(tx, [lease.session_id for lease in leases])

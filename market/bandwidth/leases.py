@@ -1,4 +1,4 @@
-"""Leases: who may hand out how many bytes of a session, and what is reported back.
+"""Leases: bytes of a session that a daemon may hand out, and its reports about them.
 
 Theory of operation
 -------------------
@@ -6,33 +6,34 @@ A sale puts the price of the whole quota on hold. From there a session's bytes b
 steps:
 
     hold      the buyer's money is set aside (`market.bandwidth.sessions`);
-    lease     some of the bytes are granted to one daemon, which alone may hand them out (`open`);
-    report    the daemon says how many of them are used, in all (`report`, `exchange`);
-    capture   the session leaves `active`: what is used is paid, the rest of the hold released, in
-              the transaction that changes the status, so once (`settle`).
+    lease     some of the bytes are granted to one daemon; only it may hand them out (`open`);
+    report    the daemon reports the total of the used bytes (`report`, `exchange`);
+    capture   the session leaves `active`: the price of the used bytes is paid, and the rest of the
+              hold released. The transaction that changes the status does this, so it happens once
+              (`settle`).
 
-With each report the hour in which it is made gets what it adds (`storage.bandwidth.usage`): so the
-hours of a session add up to what it has used, and what waits for a store that is away is of the
-hour in which that is back.
+Each report adds its new bytes to the hour of the report (`storage.bandwidth.usage`). So the hours
+of a session add up to its used bytes. Reports that wait for an unavailable store count in the hour
+in which it returns.
 
-The database keeps `bytes_used + bytes_leased <= quota_bytes` as a constraint: no number of leases
-can pass what was sold. A report moves bytes from leased to used; nothing else adds to used.
+The database keeps `bytes_used + bytes_leased <= quota_bytes` as a constraint: all leases together
+cannot exceed the sold bytes. A report moves bytes from leased to used; nothing else adds to used.
 
 One daemon: it leases the whole remainder of a session, and needs no other lease of it.
 
-Many daemons on PostgreSQL, or processes on SQLite: each is a node, and leases a slice. It asks for
-more in time and returns what others need more; a notice says that some is wanted. A node that ends
-a session calls the slices of the others back first (`recall`): they cut their connections and
-report a last time. It waits at most `RECALL_SECONDS`; what is reported later is not billed.
+Many daemons on PostgreSQL, or processes on SQLite: each is a node, and leases a slice. It requests
+more in time, and returns bytes that other nodes need; a notice requests these. A node that ends a
+session recalls the slices of the other nodes first (`recall`): they cut their connections and
+report a last time. It waits at most `RECALL_SECONDS`; later reports are not billed.
 
-What a dead daemon costs: the bytes that it delivered and had not reported, up to a second of
-traffic, are not billed; the rest of its leases goes back to the sessions. The one daemon does that
-itself when it starts again (`recover`). Of a node the others do, when its process has ended or it
-was not seen for so long that it has stopped handing out bytes (`reap`). A node that stops in order
-leaves (`leave`), and loses nothing.
+Cost of a dead daemon: the bytes that it delivered and had not reported, up to a second of traffic,
+are not billed; the rest of its leases returns to the sessions. The one daemon does that itself at
+its next start (`recover`). The other nodes do it for a dead node (`reap`): its process has ended,
+or its last sign of life is old enough that it has stopped handing out bytes. A node that stops in
+order leaves (`leave`), and loses nothing.
 
-An answer that is lost costs nothing either: reports are absolute, and a lease whose opening was not
-confirmed is closed before the session is leased again (`forgo_unsure`).
+A lost reply costs nothing either: reports are absolute, and a lease with an unconfirmed opening is
+closed before the session is leased again (`forgo_unsure`).
 
 The replies and the arithmetic are in `lease_book`, the transactions in `lease_transactions`.
 
@@ -68,11 +69,11 @@ __all__ = [
     "hold_of",
 ]
 
-# Other nodes report in a quarter of a second; one that is busy may need longer, and what it reports
-# too late is given away. One that is dead delays the end of a session so long. Shorter than the API
-# gives to requests in progress when it stops, or the session would not be ended then.
+# Other nodes report in a quarter of a second. A busy node can need longer, and the bytes of a late
+# report are not billed. A dead node delays the end of a session by this time. It is shorter than
+# the API's wait for requests in progress at a stop; otherwise the session would not be ended then.
 RECALL_SECONDS = 4.0
-# A fraction of what others need, so that hardly any of it is added.
+# A fraction of the time of the other nodes, so that hardly any delay is added.
 RECALL_STEP_SECONDS = 0.02
 # The rule of the schema that a node has one open lease of a session at most.
 ONE_OPEN = "bandwidth_leases_open"
@@ -81,7 +82,7 @@ _logger = logging.getLogger("leases")
 
 
 class Leases:
-    """Grants bytes to the meter and writes down what it reports.
+    """Grants of bytes to the meter, and storage of its reports.
 
     `node_id` is this daemon among several on the database, None when there is only one.
 
@@ -95,11 +96,11 @@ class Leases:
         self._identifiers = context.identifiers
         self._now = context.now
         self.node_id: str | None = None
-        # By session: a lease whose opening failed, and was committed perhaps.
+        # By session: a lease whose opening failed, but which may be committed.
         self._unsure: dict[str, str] = {}
 
     async def find(self, username: str, password: bytes) -> str | None:
-        """Return the session that these credentials belong to; None when there is none.
+        """Return the session of these credentials, or None.
 
         Raises:
             UnavailableError: the store did not answer.
@@ -110,7 +111,7 @@ class Leases:
         return session.id
 
     async def find_by_address(self, port_index: int, address: str) -> str | None:
-        """Return the active session that a client's address opens; None when there is none.
+        """Return the active session that a client's address opens, or None.
 
         Raises:
             UnavailableError: the store did not answer.
@@ -118,7 +119,7 @@ class Leases:
         return await self._store.read(allowlist.find_session, port_index, address)
 
     async def prove(self, proofs: Sequence[tuple[str, str]]) -> list[int | None]:
-        """Have pending addresses open their sessions, because a client with the password came.
+        """Open sessions to pending addresses, because a client with the password came from there.
 
         Args:
             proofs: sessions, and the address that a client of each came from.
@@ -188,24 +189,24 @@ class Leases:
     async def report(
         self, usages: Sequence[Usage], tallies: Sequence[Tally] = ()
     ) -> list[LeaseReply]:
-        """Write down what is used: `exchange`, with nothing asked for."""
+        """Store reports of used bytes: an `exchange` without requests."""
         return await self.exchange([Ask(usage) for usage in usages], tallies)
 
     async def exchange(
         self, asks: Sequence[Ask], tallies: Sequence[Tally] = ()
     ) -> list[LeaseReply]:
-        """Report, and change how much leases grant, in a few statements however many they are.
+        """Store reports and change the granted bytes, in a few statements for any number of leases.
 
-        When nothing is left to lease and other nodes hold some, a notice says that it is wanted.
+        When nothing is left to lease and other nodes hold some, a notice requests it.
 
         Args:
-            asks: the reports, absolute, and what is asked for.
-            tallies: what became of connections since the last call; each session at most once.
-                These are added: where the answer of the store is lost, perhaps twice.
+            asks: the reports, absolute, with the requests.
+            tallies: the outcomes of connections since the last call; each session at most once.
+                These are added, perhaps twice if the reply of the store is lost.
 
         Returns:
             A reply to each: None when the lease is no longer open, `Rejection` when its counts are
-            impossible; the others are written all the same.
+            impossible; the others are stored anyway.
 
         Raises:
             UnavailableError: perhaps written, perhaps not; the next reply says so.
@@ -220,9 +221,9 @@ class Leases:
         )
 
     async def recall(self, session_id: str, status: SessionStatus) -> None:
-        """Have other nodes cut a session and report a last time, and wait for them.
+        """Request that other nodes cut a session and report a last time, and wait for them.
 
-        At most `RECALL_SECONDS`: what they report later is not billed.
+        The wait takes at most `RECALL_SECONDS`. Later reports are not billed.
 
         Raises:
             UnavailableError: the store did not answer.
@@ -240,14 +241,14 @@ class Leases:
                 return
 
     async def statuses(self, session_ids: Sequence[str]) -> dict[str, SessionStatus]:
-        """Return where sessions are in their lives."""
+        """Return the states of sessions."""
         statuses = await self._store.read(queries.status_of, session_ids)
         return {session_id: SessionStatus(status) for session_id, status in statuses.items()}
 
     async def release(self, usages: Sequence[Usage]) -> None:
-        """Write down what is used, and give the rest of each lease back to its session.
+        """Store the used bytes, and give the rest of each lease back to its session.
 
-        Where a report is rejected, what was written before stays.
+        If a report is rejected, the earlier reports stay stored.
 
         Raises:
             UnavailableError: perhaps written, perhaps not; release again, which is harmless.
@@ -258,10 +259,10 @@ class Leases:
             )
 
     async def settle(self, session_id: str, status: SessionStatus, usage: Usage | None) -> bool:
-        """Let a session leave `active`: capture what was used, release the rest of its hold.
+        """Move a session out of `active`: capture the price of its use, release the rest.
 
-        One whose every byte is used becomes `exhausted`, whatever `status` says. Returns False when
-        it had left `active` before; then nothing changes.
+        A session without a byte left becomes `exhausted`, for any `status`. Returns False when it
+        had left `active` before; then nothing changes.
 
         Raises:
             UnavailableError: perhaps written, perhaps not; settle again, which is harmless.
@@ -279,11 +280,11 @@ class Leases:
         )
 
     async def recover(self) -> int:
-        """Close the leases that the one daemon left open when it died; return how many.
+        """Close the leases that the one daemon left open when it died. Return their number.
 
-        Where this is the one daemon, there may have been several before: their nodes are dead, too.
-        Only what it had reported counts as used, so nothing is billed that was not delivered. A
-        session that it had used up and not settled is settled now.
+        If this is the one daemon, earlier daemons may have been several; their nodes are dead as
+        well. Only reported bytes count as used, so undelivered bytes are not billed. A session that
+        was used up and not settled is settled now.
         """
         closed = await self._store.write(
             lease_transactions.recover, is_alone=self.node_id is None, now=self._now()
@@ -298,7 +299,7 @@ class Leases:
     async def reap(self, dead: Sequence[SeenRow]) -> int:
         """Close the leases of nodes that are dead and were not seen since, and remove them.
 
-        As in `recover`, what they had reported counts. Returns how many nodes were reaped.
+        As in `recover`, their reported bytes count. Returns the number of reaped nodes.
         """
         reaped = 0
         for node in dead:

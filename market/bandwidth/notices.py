@@ -9,10 +9,10 @@ from market.base.states import SessionStatus
 
 
 class Topic(StrEnum):
-    """What a notice is about.
+    """Topic of a notice.
 
     `WANTED`: a node has no bytes left to hand out. `CUT`: the session is about to leave `active`,
-    and last reports are waited for. `OVER`: it has left `active`.
+    and the sender waits for last reports. `OVER`: it has left `active`.
     """
 
     WANTED = "wanted"

@@ -44,36 +44,36 @@ _STATUSES = {str(status): status for status in SessionStatus}  # looked up for e
 
 
 class Traffic(Protocol):
-    """What the marketplace asks of live traffic; the proxy's meter answers."""
+    """Requests of the marketplace to live traffic; the proxy's meter implements them."""
 
     def used_bytes(self, session_id: str, lease_id: str) -> int | None:
         """Return the bytes used under a session's lease, None when that lease is not held here."""
 
     def cut(self, session_id: str, status: SessionStatus) -> Usage | None:
-        """Cut a session's connections and refuse new ones; return what its lease used in all."""
+        """Cut a session's connections and refuse new ones. Return the total use of its lease."""
 
     def restore(self, session_id: str) -> None:
-        """Take back a `cut` that could not be written down."""
+        """Undo a `cut` that could not be stored."""
 
     def granted(self, port_index: int, addresses: Sequence[str]) -> None:
-        """Drop what is cached of unknown clients: a session was just sold that these open.
+        """Forget that clients are unknown: their addresses open a session that was just sold.
 
         Args:
-            port_index: which of the ports without passwords.
-            addresses: the clients'.
+            port_index: the index among the ports without passwords.
+            addresses: the addresses of the clients.
         """
 
     async def settle_exhausted(self) -> None:
-        """Have written down which sessions are exhausted, if the store can be reached."""
+        """Settle the exhausted sessions, if the store can be reached."""
 
 
 class Terms(Struct, frozen=True):
-    """What the operator sells at: prices in micro-USD per GB, and what a client should dial.
+    """Terms of the operator: prices in micro-USD per GB, and the address that clients dial.
 
-    No session is sold that costs less than `cost_floor`, in micro-USD.
+    A session costs at least `cost_floor`, in micro-USD.
 
-    A client whose address opens a session dials one of `passwordless_ports`; the place of a port
-    among them is its index, which is what is kept of it.
+    A client whose address opens a session dials one of `passwordless_ports`; the stored form of a
+    port is its index among them.
     """
 
     price_default: int
@@ -86,10 +86,10 @@ class Terms(Struct, frozen=True):
 
 
 class Purchase(Struct, frozen=True):
-    """A session that was bought: its credentials, readable this once, and its price in micro-USD.
+    """Session after its purchase: its credentials, readable this once, and its price in micro-USD.
 
-    On `passwordless_port` the buyer's `allow_ips` need no credentials. Those that are
-    `pending_ips` do until a client with the password has come from them.
+    On `passwordless_port` the buyer's `allow_ips` need no credentials. The addresses in
+    `pending_ips` need them until a client with the password has come from there.
     """
 
     session_id: str
@@ -105,11 +105,10 @@ class Purchase(Struct, frozen=True):
 class Session(NamedTuple):
     """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
 
-    While it is active, `allow_ips` need no password on the `passwordless_port`, if there still is
-    such a port; those of them that are `pending_ips` need it until they are proved. The API's list
-    has these fields one by one, hence their number.
-    `paid` is what it has cost, in micro-USD, once it is over. `exit` is what it wants of an exit;
-    "" if it leaves directly.
+    While it is active, `allow_ips` need no password on the `passwordless_port`, if that port still
+    exists; the `pending_ips` among them need it until they are proved. The API's list has these
+    fields one by one, hence their number. `paid` is its final cost in micro-USD, once it is over.
+    `exit` holds its exit wishes; "" if it leaves directly.
     """
 
     id: str
@@ -129,10 +128,10 @@ class Session(NamedTuple):
 
 
 class OneSession(Struct, frozen=True):
-    """A session, where and under which name a client dials it, and its price in micro-USD.
+    """Session with its address, its user name, and its price in micro-USD.
 
-    `held` was set aside when it was bought; `due` is what it has cost, or would if it ended now.
-    The rest of `held` comes back.
+    `held` was held at the purchase; `due` is its cost, or the cost if it ended now. The rest of
+    `held` returns to the buyer.
     """
 
     session: Session
@@ -154,7 +153,7 @@ class _TakenError(Exception):
 
 
 class _Sale(Struct, frozen=True):
-    """A session to be stored, the addresses that open it, what its buyer gets, and who pays."""
+    """Session to store, the addresses that open it, the buyer's reply, and the paying key."""
 
     session: SessionRow
     addresses: Sequence[AddressRow]
@@ -163,16 +162,16 @@ class _Sale(Struct, frozen=True):
 
 
 class Bandwidth:
-    """Sells sessions.
+    """Sale of sessions.
 
     Args:
         context: the store, identifiers and the time.
-        leases: settles them.
+        leases: settle sessions.
         traffic: the live counters.
         terms: prices and addresses.
-        bounds: returns how much one user may have at once.
-        exit_terms: what sessions through exits cost at least, and their owners' share.
-        expire_max_sessions: how many are ended at once.
+        bounds: returns the limits of one user.
+        exit_terms: the least price of sessions through exits, and the share of the exits' owners.
+        expire_max_sessions: most sessions that one sweep ends.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ class Bandwidth:
 
     @property
     def terms(self) -> Terms:
-        """What sessions are sold at."""
+        """Terms at which sessions are sold."""
         return self._terms
 
     async def buy(
@@ -220,14 +219,14 @@ class Bandwidth:
 
         Args:
             user_id: the buyer.
-            quota_bytes: how many bytes, in both directions together.
+            quota_bytes: the number of bytes, in both directions together.
             price_per_gb: micro-USD per GB; None for the operator's price.
-            allow_ips: client addresses that are to need no password, on a port of their own.
-            client: the address that the buyer comes from, which needs no other proof.
-            exit_wishes: which exits its connections leave through, unless a client says otherwise;
-                None to leave directly.
-            receipt: keeps the reply, if this is to be done once.
-            spender: the API key that pays, if one does.
+            allow_ips: client addresses that need no password, on a port of their own.
+            client: the address of the buyer, which needs no other proof.
+            exit_wishes: exits for its connections, unless a client requests others; None to leave
+                directly.
+            receipt: stores the reply, for a request that must take effect once.
+            spender: the API key that pays, or None.
 
         Raises:
             MarketError: `invalid_field`, `price_below_floor`, `session_too_small`,
@@ -300,12 +299,12 @@ class Bandwidth:
             raise MarketError(error.code, message, field="gb") from error
 
     async def allow(self, user_id: str, session_id: str, client: str) -> Door:
-        """Have the address that a buyer comes from open a session that was bought for it.
+        """Open a session to the buyer's present address, if the session was bought for it.
 
-        Doing it again changes nothing.
+        A second call changes nothing.
 
         Raises:
-            MarketError: `session_not_found`, when there is none or it is another user's;
+            MarketError: `session_not_found`, when it does not exist or belongs to another user;
                 `address_not_pending`; `addresses_taken`, when it opens another session there.
         """
         row = await self._store.write(_allow, user_id, session_id, client)
@@ -335,16 +334,16 @@ class Bandwidth:
         return [self._shown(row, addresses.get(row.id, ())) for row in rows]
 
     async def count(self, user_id: str, *, is_active: bool) -> int:
-        """Return how many active sessions a user has, or how many of all, to `COUNTED_MAX`."""
+        """Return the number of active sessions of a user, or of all, up to `COUNTED_MAX`."""
         if is_active:
             return await self._store.read(queries.count_active, user_id)
         return await self._store.read(queries.count, user_id, most=COUNTED_MAX)
 
     async def one(self, user_id: str, session_id: str) -> OneSession:
-        """Return a session of a user, its counters as of now.
+        """Return a session of a user with its present counters.
 
         Raises:
-            MarketError: `session_not_found`, when there is none or it is another user's.
+            MarketError: `session_not_found`, when it does not exist or belongs to another user.
         """
         await self._traffic.settle_exhausted()
         found = await self._store.read(
@@ -354,7 +353,7 @@ class Bandwidth:
             raise MarketError(Code.SESSION_NOT_FOUND, field="session_id")
         row, addresses, username = found
         session = self._shown(row, addresses)
-        # As a settlement rounds it: down, but what was used is never free.
+        # Rounded as in a settlement: down, but a used byte is never free.
         due = max(earned(session.bytes_used, session.price_per_gb), min(session.bytes_used, 1))
         return OneSession(
             session=session,
@@ -365,12 +364,12 @@ class Bandwidth:
         )
 
     async def end(self, user_id: str, session_id: str) -> None:
-        """End a session: cut its connections, capture what was used, release the rest.
+        """End a session: cut its connections, capture the price of its use, release the rest.
 
-        Ending what has ended changes nothing.
+        A second call changes nothing.
 
         Raises:
-            MarketError: `session_not_found`, when there is none or it is another user's.
+            MarketError: `session_not_found`, when it does not exist or belongs to another user.
         """
         session = await self._store.read(queries.find, session_id)
         if session is None or session.user_id != user_id:
@@ -379,9 +378,10 @@ class Bandwidth:
             await self._leave_active(session_id, SessionStatus.ENDED)
 
     async def expire(self) -> int:
-        """End some of the sessions whose time is over; return how many have ended.
+        """End some of the sessions whose time is over. Return the number that ended.
 
-        A session that cannot be ended is logged, and tried again after a while: it delays no other.
+        A session that cannot be ended is logged, and tried again after a while; it does not delay
+        the others.
 
         Raises:
             UnavailableError: the store did not answer; the others wait for it.
@@ -395,10 +395,10 @@ class Bandwidth:
         )
 
     async def warn(self) -> int:
-        """Tell buyers of sessions whose time is over within a day, once; return of how many.
+        """Notify buyers once of sessions that end within a day. Return the number of sessions.
 
         Raises:
-            StoreError: not all were told.
+            StoreError: not all buyers were notified.
         """
         return await self._store.write(tell_expiring, self._context)
 
@@ -520,7 +520,7 @@ async def _buy(
 
 
 async def _take(tx: Transaction, sale: _Sale) -> None:
-    """Have the buyer's address open the session, and note the others as pending."""
+    """Open the session to the buyer's address, and record the others as pending."""
     if await address_queries.is_any_taken(tx, sale.session.user_id, sale.addresses):
         raise _TakenError
     pending = sale.purchase.pending_ips

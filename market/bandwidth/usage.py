@@ -25,24 +25,24 @@ from storage.bandwidth.sessions import UsedLeaseRow
 from storage.bandwidth.usage import HOUR_SECONDS, Bucket, PriceRow, RefusedRow, UsedRow
 from storage.engines.store import Transaction
 
-# No report waits for so long and is written after all, nor do clocks of daemons differ by as much.
+# Longest wait of a report before it is stored, and largest difference of daemons' clocks.
 FINAL_AFTER_SECONDS = 300
 # Prices, or reasons, of one bucket: far more of either than a buyer meets.
 KINDS_MAX = 20
 # A day, so that nights count as much as they last.
 FORECAST_HOURS = 24
-# Fewer hours of use say nothing of a day.
+# Fewer hours of use do not predict a day.
 FORECAST_LEAST_HOURS = 6
-# Bounds a transaction of the sweep; there are as many rows in an hour as sessions that were used.
+# Bounds a transaction of the sweep; an hour has one row per used session.
 ROLLED_MAX_ROWS = 2_000
 ROLLED_MAX_BATCHES = 50
 
 
 class Sum(Struct, frozen=True):
-    """What was used, and what became of connections.
+    """Used bytes, and outcomes of connections.
 
-    `cost` is the price of the bytes, exactly: in micro-USD per GB times bytes, which is 10^-15 USD.
-    A bill rounds it once.
+    `cost` is the price of the bytes, exact: in micro-USD per GB times bytes, which is 10^-15 USD. A
+    bill rounds it once.
     """
 
     used_bytes: int = 0
@@ -86,9 +86,9 @@ class Series(Struct, frozen=True):
 
 
 class Forecast(Struct, frozen=True):
-    """What the next 24 hours use if they are like the last `FORECAST_HOURS` whole ones.
+    """Use of the next 24 hours, if it continues like the last `FORECAST_HOURS` whole hours.
 
-    In `hours` of those something was used.
+    `hours` is the number of those with any use.
     """
 
     sum: Sum
@@ -96,9 +96,9 @@ class Forecast(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """What was used today, in the last 7 and 30 days including it, and ever; as of `now`.
+    """Use of today, of the last 7 and 30 days including it, and in all; as of `now`.
 
-    Without a `forecast` too little was used lately for one.
+    `forecast`: None without enough recent use.
     """
 
     today: Sum
@@ -114,7 +114,7 @@ class UsageHistory:
 
     Args:
         context: the store and the time.
-        leases: says which node this is.
+        leases: knows the identifier of this node.
         traffic: the live counters.
         rolled_max_rows: how many hours one transaction adds up.
     """
@@ -146,17 +146,17 @@ class UsageHistory:
         by_session: bool = False,
         fill: bool = True,
     ) -> Series:
-        """Return what a user's sessions have used.
+        """Return the use of a user's sessions.
 
         Args:
-            user_id: whose.
-            range_: when.
-            session_id: only this one's; None for all.
-            by_session: each session by itself.
-            fill: with buckets of nothing too: all, or all of each session that has others.
+            user_id: the user.
+            range_: the time range.
+            session_id: only this session; None for all.
+            by_session: one series for each session.
+            fill: also with empty buckets: all of them, or all of each session that has any use.
 
         Raises:
-            MarketError: `session_not_found`, when it is another user's or nobody's;
+            MarketError: `session_not_found`, when it does not exist or belongs to another user;
                 `too_many_rows`.
         """
         used, refused, undated, leases = await self._store.read(
@@ -190,7 +190,7 @@ class UsageHistory:
         )
 
     async def summary(self, user_id: str, zone: tzinfo) -> Summary:
-        """Return what a user's sessions have used lately, by the days of a zone, and ever.
+        """Return the use of a user's sessions, recently by the days of a zone, and in all.
 
         Raises:
             MarketError: `too_many_rows`.
@@ -225,10 +225,10 @@ class UsageHistory:
         )
 
     async def roll_up(self) -> int:
-        """Add hours that are no longer kept to their days; return how many rows there were.
+        """Add hours that are not kept any longer to their days. Return the number of rows.
 
         Raises:
-            UnavailableError: the store did not answer; what was added up stays.
+            UnavailableError: the store did not answer; the sums so far stay.
         """
         before, rolled = hours_kept_since(self._now()), 0
         limit = self.rolled_max_rows
@@ -241,7 +241,7 @@ class UsageHistory:
         return rolled
 
     def _unreported(self, leases: Iterable[UsedLeaseRow]) -> list[UsedRow]:
-        """Return what the leases of this process have used since their last reports, undated."""
+        """Return the use of this process's leases since their last reports, undated."""
         rows = []
         for lease in leases:
             used = self._traffic.used_bytes(lease.session_id, lease.lease_id)

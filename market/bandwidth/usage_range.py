@@ -1,8 +1,8 @@
-"""Which hours or days a series of usage has, in the time zone that a buyer names; pure.
+"""Hours or days of a series of usage, in the time zone that a buyer names; pure.
 
-Hours are those of UTC, and what is kept of an hour is not divided: in a zone whose days begin at
-half past an hour (India) that hour is of the day in which it begins. After `HOURS_KEPT_DAYS` there
-are only days, of UTC.
+Hours are UTC hours, and the record of an hour is not divided. In a zone whose days begin at half
+past an hour (India), that hour belongs to the day in which it begins. After `HOURS_KEPT_DAYS` only
+UTC days are kept.
 """
 
 import re
@@ -49,7 +49,7 @@ def zone_of(name: str) -> tzinfo:
     """Return a time zone by its name.
 
     Raises:
-        MarketError: `invalid_field`, when there is none of this name.
+        MarketError: `invalid_field`, when the name is unknown.
     """
     if name in {"UTC", "Etc/UTC"}:  # some browsers say the latter; days of UTC are kept for ever
         return UTC
@@ -111,14 +111,14 @@ def range_of(
 
 
 def last_days(count: int, zone: tzinfo, *, now: int) -> Bucket:
-    """Return the present day and those before it, so many in all."""
+    """Return a bucket of the present day and the days before it, `count` days in all."""
     today = _day_of(now, zone)
     days = _days(today - timedelta(days=count - 1), today, zone)
     return Bucket(days[0].begins_at, days[-1].ends_at)
 
 
 def require_rows(count: int) -> None:
-    """Check that an answer may have so many rows.
+    """Check that a reply of `count` rows is not too long.
 
     Raises:
         MarketError: `too_many_rows`.
@@ -138,7 +138,7 @@ def _day_of(moment: int, zone: tzinfo) -> date:
 def _days(first: date, last: date, zone: tzinfo) -> list[Bucket]:
     """Return days from midnight to midnight: 23 to 25 hours where clocks are changed.
 
-    A midnight that there is twice is the first one; where a zone has skipped a day, so does this.
+    A midnight that occurs twice means the first one. A day that a zone skipped is left out.
     """
     dates = (first + timedelta(days=number) for number in range((last - first).days + 2))
     midnights = [

@@ -46,7 +46,7 @@ class Topic(Generic[Item]):
     Args:
         word: names it in notices.
         key: returns the key of a published item: a text without spaces.
-        is_urgent: whether notices are sent at once; others are gathered for `GATHER_SECONDS`.
+        is_urgent: whether notices are sent immediately; others are gathered for `GATHER_SECONDS`.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Bus:
             call(rest[1:])
 
     def catch_up(self) -> None:
-        """Have all subscribers look at the store, because notices may have been lost."""
+        """Make all subscribers look at the store, because notices may have been lost."""
         for call in self._missed:
             call()
 

@@ -1,7 +1,7 @@
-"""Questions to the store that come from many at once: those that wait go together, in one read.
+"""Simultaneous requests to the store: the waiting ones go together, in one read.
 
-A thousand devices that come back in the same second ask the same thing, each of itself. One by one,
-each would take its turn at the store, and the last would wait for longer than anybody does.
+A thousand devices that return in the same second cause the same query, each for itself. One by one,
+each would take its turn at the store, and the last request would time out.
 """
 
 import asyncio
@@ -9,19 +9,19 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
-# Reads under way at once: while one waits for the store another one's answers are worked on.
+# Simultaneous reads: while one waits for the store, the rows of another one are processed.
 READS_MAX = 2
-GATHERED_KEYS = 16  # that wait before another read is worth it
+GATHERED_KEYS = 16  # waiting keys that justify another read
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
 class Gathering(Generic[Key, Value]):
-    """Reads what is asked for, many keys at once; each read begins after its questions were asked.
+    """Reads of many keys at a time; each read begins after the requests for its keys.
 
     Args:
-        read: returns the values of keys, of each that it knows; it has one transaction for all.
+        read: returns the values of the known keys, in one transaction.
         most: keys in one read.
     """
 
@@ -34,10 +34,10 @@ class Gathering(Generic[Key, Value]):
         self._reading: set[asyncio.Task[None]] = set()
 
     async def ask(self, key: Key) -> Value | None:
-        """Return the value of a key, as of now; None where there is none.
+        """Return the present value of a key, or None.
 
         Raises:
-            StoreError: whatever the read raised; others may have asked with it.
+            StoreError: the error of the read; other callers may share it.
         """
         future = self._waiting.get(key)
         if future is None:
@@ -45,7 +45,7 @@ class Gathering(Generic[Key, Value]):
             future = self._waiting[key] = loop.create_future()
             if len(self._reading) < min(READS_MAX, 1 + len(self._waiting) // GATHERED_KEYS):
                 self._reading.add(loop.create_task(self._run(), name="gathering"))
-        # Whoever gives up takes nothing from others who ask the same.
+        # A caller that gives up does not affect other callers of the same key.
         return await asyncio.shield(future)
 
     async def _run(self) -> None:
@@ -55,14 +55,14 @@ class Gathering(Generic[Key, Value]):
                 futures = {key: self._waiting.pop(key) for key in keys}
                 try:
                     values = await self._read(keys)
-                except Exception as error:  # noqa: BLE001 - handed to everybody who asked
+                except Exception as error:  # noqa: BLE001 - passed to every caller
                     for future in futures.values():
                         future.set_exception(error)
-                        future.exception()  # nobody may wait any more
+                        future.exception()  # possibly without a waiter
                 else:
                     for key, future in futures.items():
                         future.set_result(values.get(key))
-        finally:  # here, and not once the task is over: what comes in between has a reader
+        finally:  # here, and not once the task is over: a key that arrives meanwhile gets a reader
             task = asyncio.current_task()
             assert task is not None  # noqa: S101 - this is one
             self._reading.discard(task)

@@ -7,14 +7,14 @@ from threading import Lock
 
 _RANDOM_BITS = 62  # rand_b of the format
 _COUNTER_BITS = 12  # rand_a
-_COUNTER_BYTES, _RANDOM_BYTES = 2, 8  # as many as hold these bits
-# The kernel is asked for the randomness of so many identifiers at once. Each question lets the
-# threads of the database run in between, for longer than an identifier takes to make.
+_COUNTER_BYTES, _RANDOM_BYTES = 2, 8  # bytes that hold these bits
+# Number of identifiers whose random bytes one system call fetches. During each call the threads of
+# the database can run, for longer than the creation of an identifier takes.
 _DRAWN = 256
 
 
 class Identifiers:
-    """Makes UUIDs that sort in the order they were made, within one process.
+    """Generator of UUIDs that sort in the order of their creation, within one process.
 
     Args:
         milliseconds: the wall clock, in UTC milliseconds.
@@ -46,7 +46,7 @@ class Identifiers:
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def _bits(self, size: int, bits: int) -> int:
-        """Return so many random bits, out of `size` bytes that are used once."""
+        """Return `bits` random bits, from `size` bytes that are used once."""
         if self._used + size > len(self._drawn):
             self._drawn = secrets.token_bytes(_DRAWN * (_COUNTER_BYTES + _RANDOM_BYTES))
             self._used = 0

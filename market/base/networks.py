@@ -30,18 +30,18 @@ __all__ = [
 SUBSCRIBER_BITS = 64
 
 # A site is assigned a /56 or a /48 (RFC 6177), which are 256 and 65,536 networks of one subscriber.
-# Each is bounded, too, by so many times the bound of one: more than a household or an office needs,
-# and far less than 256 or 65,536 times.
+# A /56 or /48 has this multiple of the bound of one network: more than a household or an office
+# needs, and far less than 256 or 65,536 times.
 WIDER = ((56, 4), (48, 16))
 
 
 @lru_cache(maxsize=4096)
 def counted_network(address: str) -> str:
-    """Return the network that an address is counted as, wherever something is bounded by client.
+    """Return the network of an address, for limits per client.
 
-    One subscriber has a /64 at least, and with it as many IPv6 addresses as they like (RFC 6177),
-    so these count as one. An address counts as it is `plain`, and a zone is left out (RFC 4007).
-    What is no IPv6 address is returned as it is.
+    One subscriber has at least a /64, with any number of IPv6 addresses (RFC 6177), so these count
+    as one. An address counts in its `plain` form, without a zone (RFC 4007). Any other text is
+    returned unchanged.
     """
     if ":" not in address:
         return address
@@ -56,13 +56,14 @@ def counted_network(address: str) -> str:
 
 @lru_cache(maxsize=4096)
 def enclosing(network: str) -> tuple[tuple[str, int], ...]:
-    """Return a counted network and those around it, each with its share.
+    """Return a counted network and the networks around it, each with its share.
 
     Args:
-        network: what `counted_network` returned; anything else is alone, such as an identifier.
+        network: a result of `counted_network`; another text, such as an identifier, has no network
+            around it.
 
     Returns:
-        The narrowest first. The share says how many times the bound of one network it may have.
+        The narrowest first. The share is the multiple of the bound of one network.
     """
     alone = ((network, 1),)
     if ":" not in network:
@@ -79,10 +80,10 @@ def enclosing(network: str) -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=4096)
 def site(address: str) -> str:
-    """Return the network of whoever has an address: what one household or company has together.
+    """Return the network of the household or company of an address.
 
-    That is an IPv4 /24, and an IPv6 /48, which is what a site has at most (RFC 6177). An address
-    that is not of the internet says nothing of where somebody is: then it is "".
+    This is an IPv4 /24 or an IPv6 /48, the largest network of a site (RFC 6177). For an address
+    outside the internet it is "", because such an address names no place.
     """
     try:
         parsed = plain(ip_address(address.partition("%")[0]))
@@ -126,9 +127,9 @@ def crowded(network: str, most: int, *counts: NetworkCounts, more: int = 1) -> s
 
     Args:
         network: the network that wants more.
-        most: the bound of one network; those around it have their share.
-        counts: what is added up for each network.
-        more: how many more it wants.
+        most: the bound of one network; the networks around it have their share.
+        counts: the counts to add for each network.
+        more: the number that it wants in addition.
     """
     for name, share in enclosing(network):
         wanted = more

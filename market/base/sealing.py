@@ -1,18 +1,18 @@
-"""Encrypts what is stored and may hold a secret: a copy of the database does not give it away."""
+"""Encryption of stored secrets, so that a copy of the database does not reveal them."""
 
 import base64
 
 
 class Sealing:
-    """Encrypts and decrypts with a key derived from the service's signing key (Fernet).
+    """Encryption and decryption with a key derived from the service's signing key (Fernet).
 
     Args:
         secret: the signing key.
-        purpose: makes a key of its own; what was sealed for one purpose does not open for another.
+        purpose: derives a separate key; content sealed for one purpose does not open for another.
     """
 
     def __init__(self, secret: bytes, purpose: bytes) -> None:
-        # Here, so that commands that seal nothing do not wait for it.
+        # Imported here, so that commands without sealing do not wait for it.
         from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415
 
         self._not_ours = InvalidToken
@@ -31,7 +31,7 @@ class Sealing:
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:
-    """Return a key of 32 bytes for one purpose, from which neither secret nor other keys follow."""
+    """Return a key of 32 bytes for one purpose, which reveals neither the secret nor other keys."""
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Bounded concurrency: so many at once, so many of one caller, and a bounded queue for the rest.
+"""Bounded concurrency: a limit in total, a limit per caller, and a bounded queue for the rest.
 
 One class serves all work that a coroutine may wait for: forms in memory (`api.serving.forms`),
 calls of the language model (`market.assistant.asking`), passwords (`market.accounts.passwords`) and
@@ -29,21 +29,21 @@ class Busy(Enum):
 
 
 class SlotBounds(Struct, frozen=True, kw_only=True):
-    """What `Slots` holds its callers to; for all but `total` and `queue`, 0 is no bound.
+    """Limits of `Slots`; for all but `total` and `queue`, 0 is no limit.
 
     A caller that is a network (see `market.base.networks`) counts for the networks around it, which
     have their share of each bound per caller.
 
     Attributes:
-        total: how many slots there are.
-        queue: how many callers may wait.
-        per_caller: how many slots one caller may have.
+        total: the number of slots.
+        queue: the number of callers that may wait.
+        per_caller: the number of slots of one caller.
         is_per_site: whether `per_caller` bounds the widest network around a caller, as a whole.
-        reserved: how many slots are kept from callers that are not known.
-        size_per_caller: what the sizes of one caller's slots may sum up to; a caller without a slot
+        reserved: the number of slots that only known callers get.
+        size_per_caller: the largest sum of the sizes of one caller's slots; a caller without a slot
             gets one for any size.
-        queue_per_caller: how many of one caller may wait.
-        queue_has_running: whether those who have a slot count as waiting, too.
+        queue_per_caller: the number of waiting claims of one caller.
+        queue_has_running: whether claims with a slot also count as waiting.
     """
 
     total: int
@@ -86,8 +86,9 @@ class Slots:
         self._in_use_unknown = 0
         self._in_use_of = NetworkCounts()
         self._sizes_of = NetworkCounts()
-        # In order of arrival. No claim in it has room: whenever a slot gets free, the claims that
-        # have room then get theirs at once. So a newcomer that has room overtakes none that has.
+        # In order of arrival. No claim in it has room: when a slot becomes free, the claims that
+        # have room then get their slots immediately. So a new claim with room does not overtake an
+        # older claim with room.
         self._queue: dict[_Claim, asyncio.Future[None]] = {}
         self._queue_of = NetworkCounts()
 
@@ -98,13 +99,13 @@ class Slots:
         """Hold a slot within the block.
 
         Args:
-            callers: by whom it is counted: a network, an identifier, both, or none.
-            size: what counts against `size_per_caller`, in its unit.
+            callers: the names that count it: a network, an identifier, both, or none.
+            size: its part of `size_per_caller`, in the same unit.
             is_known: whether the reserved slots are open to this caller.
-            deadline: until when to wait, by the loop's clock; None for no limit.
+            deadline: the end of the wait, by the loop's clock; None for no limit.
 
         Raises:
-            Exception: what `refusal` makes, when the queue is full or the deadline has passed.
+            Exception: the result of `refusal`, when the queue is full or the deadline has passed.
         """
         claim = _Claim(callers, size, is_known)
         await self._acquire(claim, deadline)
@@ -115,7 +116,7 @@ class Slots:
 
     @property
     def is_full(self) -> bool:
-        """Whether all slots are held, and somebody waits for one."""
+        """Whether all slots are held, and at least one claim waits."""
         return self._in_use >= self._bounds.total and bool(self._queue)
 
     async def _acquire(self, claim: _Claim, deadline: float | None) -> None:

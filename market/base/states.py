@@ -1,4 +1,4 @@
-"""The life cycles of what is sold: every state, and every transition between states."""
+"""Life cycles of sold things: every state, and every transition between states."""
 
 from enum import StrEnum
 from typing import Self
@@ -8,10 +8,10 @@ class Status(StrEnum):
     """A state of something with a life cycle."""
 
     def require_before(self, after: Self) -> None:
-        """Check that there is a transition from this state to `after`.
+        """Check that this state has a transition to `after`.
 
         Raises:
-            ValueError: there is none, which is a mistake of the caller's.
+            ValueError: the transition does not exist, which is an error of the caller.
         """
         if after not in TRANSITIONS[type(self)][self]:
             raise ValueError(f"no transition from {self} to {after}")

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 
 from storage.engines.errors import UnavailableError
 
-# When to retry an item that failed. What fails for good needs a person: often enough to notice soon
-# that it is mended, and seldom enough to be a few lines of the log.
+# Pause before a failed item is retried. A permanent failure needs the operator. The pause is short
+# enough to notice a repair soon, and long enough for only a few lines in the log.
 PUT_OFF_SECONDS = 300
 
 
 class Sweep:
-    """Acts on what is due, a bounded number at a time.
+    """Processing of due items, a bounded number at a time.
 
     Args:
         failure: the log line for an item that fails, with %s for its identifier.

@@ -11,15 +11,15 @@ KEYS_MAX = 100_000  # then the key with the oldest event is dropped
 
 
 class Throttle:
-    """Lets a key do something a limited number of times in any window of time.
+    """Limit of the events of a key in any window of time.
 
-    A key that is a network counts for the networks around it, too, which have their share.
+    A key that is a network also counts for the networks around it, which have their share.
 
     Args:
-        limit: how many times; 0 for no limit.
+        limit: the largest number of events; 0 for no limit.
         window_seconds: the length of the window.
         now: the wall clock, in UTC seconds.
-        keys_max: how many keys are remembered.
+        keys_max: the number of keys in memory.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Throttle:
 
     @contextmanager
     def attempt(self, key: str, failures: Collection[Code]) -> Iterator[None]:
-        """Count what is done within as one event, unless it ends without one of these refusals.
+        """Count the block as one event, if it ends with one of these refusals.
 
-        A caller that leaves in between is counted: its outcome is not known.
+        A cancelled block counts, because its outcome is unknown.
 
         Raises:
-            MarketError: `too_many_attempts`, as `check`; nothing is done then.
+            MarketError: `too_many_attempts`, as `check`; the block does not run then.
         """
         self.take(key)
         try:

@@ -1,4 +1,4 @@
-"""The fields of a user: name, e-mail address and password; how they are checked and compared."""
+"""Fields of a user (name, e-mail address and password), with their checks and comparison."""
 
 import unicodedata
 
@@ -14,12 +14,12 @@ _SPECIALS = frozenset('<>()[],;:\\"')
 
 
 def email_key(email: str) -> str:
-    """Return how e-mail addresses compare: without case."""
+    """Return the comparison key of an e-mail address: without case."""
     return unicodedata.normalize("NFC", email).casefold()
 
 
 def username_key(username: str) -> str:
-    """Return how user names compare: without case, look-alike forms folded together."""
+    """Return the comparison key of a user name: without case, look-alike forms folded together."""
     return unicodedata.normalize("NFKC", username).casefold()
 
 

@@ -1,8 +1,8 @@
-"""Apps: jobs and deploys that people reach in a browser, and the keys that open them.
+"""Apps: jobs and deploys that users reach in a browser, and the keys that open them.
 
-A job that declares a port of the protocol `http` is an app, and so is a deploy whose replicas do:
-a request for a deploy reaches one of them. A key opens one app. It is random and made when its
-buyer asks for it first; a new one ends what was opened by the one before.
+A job that declares a port of the protocol `http` is an app, and so is a deploy whose replicas do: a
+request for a deploy reaches one of them. A key opens one app. It is random, and made at the buyer's
+first request; a new key ends the sessions of the old one.
 """
 
 import secrets
@@ -37,9 +37,9 @@ _Store = Callable[[Transaction, KeyRow], Awaitable[None]]  # how a key is stored
 
 
 class App(Struct, frozen=True):
-    """What its door knows of an app: what opens it, and where it can be reached now.
+    """App in its door's view: the key that opens it, and its present targets.
 
-    `stays` says that who came to a replica is to come to it again.
+    `stays`: a visitor of a replica should reach the same replica again.
     """
 
     id: str
@@ -49,15 +49,15 @@ class App(Struct, frozen=True):
     buyer_id: str = ""
 
     def opens(self, key: str) -> bool:
-        """Say whether a key opens it, in constant time."""
+        """Return whether a key opens it, in constant time."""
         return matches(key.encode("utf-8", "surrogateescape"), self.key_hash)
 
 
 class Opened(Struct, frozen=True):
-    """An app as its buyer is shown it: the key, and where it can be reached.
+    """App in its buyer's view: its key and its ports.
 
-    `ports` are those of the protocol `http`, at least one. `key` is None when it cannot be read any
-    more. `number` is the replica's, 0 of what is none.
+    `ports` are the ports of the protocol `http`, at least one. `key`: None once it cannot be
+    decrypted any more. `number` is the number of the replica, or 0 for a job without replicas.
     """
 
     id: str
@@ -68,12 +68,12 @@ class Opened(Struct, frozen=True):
 
 
 class Apps:
-    """Says what opens apps, and where they are.
+    """Keys and targets of apps.
 
     Args:
         context: the store, identifiers and the time.
-        sealing: encrypts keys, so that buyers are shown them again.
-        specs: what jobs run.
+        sealing: encrypts keys, so that buyers can see them again.
+        specs: work of jobs.
     """
 
     def __init__(self, context: Context, sealing: Sealing, specs: Specs) -> None:
@@ -136,7 +136,7 @@ class Apps:
         return await self._store.write(read)
 
     async def new_job_key(self, user_id: str, job_id: str, maker: Maker = LOCAL) -> Opened:
-        """Have another key open a job; what was opened by the one before ends.
+        """Replace the key of a job; the old key's sessions end.
 
         Raises:
             MarketError: as `of_job`.
@@ -151,7 +151,7 @@ class Apps:
         return opened
 
     async def new_deploy_key(self, user_id: str, deploy_id: str, maker: Maker = LOCAL) -> Opened:
-        """Have another key open a deploy, and not its replicas alone; as `new_job_key`.
+        """Replace the key of a deploy, not only of its replicas; as `new_job_key`.
 
         Raises:
             MarketError: as `of_deploy`.
@@ -172,10 +172,10 @@ class Apps:
             changed(app_id)
 
     async def sweep(self) -> int:
-        """Delete the keys of what is over; return how many.
+        """Delete the keys of apps that are over. Return their number.
 
         Raises:
-            StoreError: they open nothing all the same.
+            StoreError: nothing was deleted; these keys open nothing in any case.
         """
         return await self._store.write(queries.forget_over)
 
@@ -257,7 +257,7 @@ async def _find(tx: Transaction, app_id: str) -> App | None:
 
 
 async def _of_running_job(tx: Transaction, job_id: str) -> Serving | None:
-    """Return where a job can be reached; None until it runs, and is ready if it says when."""
+    """Return the target of a job; None until it runs, and is ready if it has a check."""
     row = await queries.reached(tx, job_id)
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""Deploys: so many replicas on such GPUs for so many hours; every replica is a job."""
+"""Deploys: a number of replicas on GPUs for a number of hours; every replica is a job."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -48,14 +48,14 @@ LISTED_REPLICAS_MAX = 2_000
 
 
 class Rates(Struct, frozen=True):
-    """What an hour of a GPU costs, by model in lower case, and a credit: micro-USD."""
+    """Price of an hour by GPU model in lower case, and price of a credit: micro-USD."""
 
     by_model: Mapping[str, int]
     default: int
     credit: int
 
     def of(self, gpu_model: str) -> int:
-        """Return the rate of a model, however it is written, or the default.
+        """Return the rate of a model in any case of letters, or the default.
 
         Where two rates have names of the same model, the dearer one counts.
         """
@@ -67,12 +67,12 @@ class Rates(Struct, frozen=True):
         return max(same) if key and same else self.default
 
     def credits_for(self, usd: int) -> int:
-        """Return how many micro-credits some micro-USD are worth, rounded down."""
+        """Return the value of micro-USD in micro-credits, rounded down."""
         return usd * 1_000_000 // self.credit
 
 
 class NewDeploy(Struct, frozen=True):  # as wide as the request
-    """What a buyer wants to run; if it says what that is, devices can run it by themselves."""
+    """Deploy that a buyer orders; with an image or a command, devices run it automatically."""
 
     job_name: str
     job_type: str
@@ -88,11 +88,11 @@ class NewDeploy(Struct, frozen=True):  # as wide as the request
 
 
 class Deploy(Struct, frozen=True):
-    """A deploy and how its replicas are.
+    """Deploy with the state of its replicas.
 
-    One that says what they run has a `rollout`, and instead of `replicas` those that are `present`,
-    for there is no bound to how many were replaced; `spent` is what all of them have cost once it
-    is over.
+    A deploy with a template has a `rollout`. Instead of `replicas` it has the `present` ones,
+    because the number of replaced ones has no bound. `spent` is the cost of all of them once it is
+    over.
     """
 
     row: DeployRow
@@ -109,7 +109,7 @@ class Deploy(Struct, frozen=True):
 
     @property
     def paid(self) -> int | None:
-        """What it has cost, in micro-units of its currency; None while a replica is not over."""
+        """The cost in micro-units of its currency; None while a replica is not over."""
         is_over = self.status not in ("queued", "running")
         if self.rollout is not None:
             return self.spent if is_over else None
@@ -135,14 +135,14 @@ class Deploy(Struct, frozen=True):
 
     @property
     def ready_replicas(self) -> int:
-        """How many replicas can be used; those that do not say what they run are when they run."""
+        """The number of usable replicas; without a template, a running replica is usable."""
         if self.rollout is None:
             return self.statuses.count(JobStatus.RUNNING)
         return sum(row.ready_at is not None for row in self.present)
 
     @property
     def available_replicas(self) -> int:
-        """How many replicas have been ready for as long as they must be."""
+        """The number of replicas that have been ready for the required time."""
         if self.rollout is None:
             return self.ready_replicas
         least = msgspec.json.decode(self.rollout.strategy, type=Strategy).min_ready_s
@@ -185,15 +185,15 @@ class Deploy(Struct, frozen=True):
 
 
 class Deploys:
-    """Takes deploy requests.
+    """Deploys of buyers.
 
     Args:
         context: the store, identifiers and the time.
-        jobs: the marketplace that their replicas go to.
-        rollouts: put up replicas that say what they run.
-        rates: what GPUs cost.
-        images: what runs by default, by type.
-        listed_replicas_max: how many replicas one part of a list has.
+        jobs: the marketplace that takes their replicas.
+        rollouts: start replicas of deploys with a template.
+        rates: the rates of GPUs.
+        images: default images, by type.
+        listed_replicas_max: the largest number of replicas in one part of a list.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class Deploys:
         """Return one of a user's deploys.
 
         Raises:
-            MarketError: `deploy_not_found`, when there is none or it is another user's.
+            MarketError: `deploy_not_found`, when it does not exist or belongs to another user.
         """
         return await self._store.read(_find, user_id, deploy_id, self._now())
 
@@ -302,10 +302,10 @@ class Deploys:
         )
 
     async def cancel(self, user_id: str, deploy_id: str) -> None:
-        """Cancel what is left of a deploy.
+        """Cancel the rest of a deploy.
 
         Finished replicas stay paid, running ones are settled like a cancelled job, waiting ones are
-        released. Cancelling again changes nothing.
+        released. A second call changes nothing.
 
         Raises:
             MarketError: `deploy_not_found`.
@@ -321,7 +321,7 @@ class Deploys:
         return self.rates.of(new.gpu_model.strip()) * new.gpu_count * MILLION
 
     def needs_of(self, new: NewDeploy) -> Needs | None:
-        """Return what each replica of a deploy needs; None if it does not say so.
+        """Return the needs of each replica of a deploy; None without a template.
 
         Raises:
             MarketError: `invalid_field`, `payload_invalid`.
@@ -337,10 +337,11 @@ class Deploys:
         return Needs.of(template, template.resources, job_type, min_reputation=reputation)
 
     def _template(self, new: NewDeploy) -> Template | None:
-        """Return what the replicas of a deploy run; None if it does not say so."""
+        """Return the template of a deploy's replicas, or None if the order has none."""
         default_image = self._images.get(new.job_type, "")
         template = replace(new.template or Template(), image=new.image, command=new.command)
-        # Elsewhere, whoever says a field of a template, if nothing in it, wants the default image.
+        # For other types, a buyer that sends a template, even an empty one, wants the default
+        # image.
         is_meant = new.template is not None or new.job_type in WHOLE_BY_DEFAULT
         if template == Template() and not (default_image and is_meant):
             return None
@@ -359,7 +360,7 @@ class Deploys:
         receipt: Receipt[DeployRow] | None,
         spender: Spender | None,
     ) -> None:
-        """Add a deploy that says what its replicas run."""
+        """Add a deploy with a template."""
         deploy = deploy._replace(image=template.image or None)
         whole = deploy.duration_hrs * HOUR_SECONDS
         spec_of(template, deploy.job_type, whole)
@@ -378,7 +379,7 @@ class Deploys:
     def _replicas(
         self, deploy: DeployRow, price_credit: int, price: int
     ) -> list[tuple[JobRow, str]]:
-        """Return the replicas of a deploy that does not say what they run."""
+        """Return the replicas of a deploy without a template."""
         return [
             (self._replica(deploy, number, price_credit, price), self._identifiers.new())
             for number in range(1, deploy.replicas + 1)
@@ -404,7 +405,7 @@ class Deploys:
 
 
 def _checked(new: NewDeploy) -> NewDeploy:
-    """Return what a buyer wants to run, with names without spaces around them.
+    """Return the order of a buyer, with names without spaces around them.
 
     Raises:
         MarketError: `invalid_field`.

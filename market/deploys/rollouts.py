@@ -1,8 +1,8 @@
 """Rollouts: a deploy gets the replicas that its buyer wants, one change after the other.
 
-Every change is a unit of work of its own with the deploy locked: it reads what there is, plans, and
-stops and starts some replicas. Nothing is remembered in between, so a daemon may stop anywhere, and
-several may look at the same deploy.
+Every change is a unit of work of its own with the deploy locked: it reads the present replicas,
+plans, and stops and starts some of them. No state is kept in memory in between, so a daemon can
+stop anywhere, and several daemons can process the same deploy.
 """
 
 import asyncio
@@ -44,16 +44,18 @@ from storage.jobs import jobs as job_queries
 from storage.jobs.jobs import JobRow
 
 HOUR_SECONDS = 3_600
-NO_GPU = "none"  # as a model: a deploy that says what it runs, and needs no GPU
+NO_GPU = "none"  # as a model: a deploy with a template that needs no GPU
 REVISIONS_KEPT = 10
-LOOK_MAX_DEPLOYS = 200  # of those that may go on; others have their turn in the next look
-HEARD_MAX = 10_000  # jobs that were heard of and not looked at yet; those beyond wait for a look
+LOOK_MAX_DEPLOYS = 200  # deploys of one look; the others follow in the next look
+HEARD_MAX = 10_000  # reported jobs that wait for a look; further ones wait for the sweep
 # After a refusal: money or room for jobs comes back when the buyer does something.
 REFUSED_SECONDS = 30
-# An attempt is not paid before it is ready: a buyer has a device for so long for nothing. It is
-# enough to fetch and load a large model; images and files are there before work begins.
+# An attempt is not paid before it is ready, so a buyer can have a device for this time for nothing.
+# The time is enough to fetch and load a large model; images and files arrive before work begins.
 READY_MAX_SECONDS = 1_800
-UNREADABLE = "The secrets of this deploy cannot be read any more; say them again in a new revision."
+UNREADABLE = (
+    "The secrets of this deploy cannot be read any more; send them again in a new revision."
+)
 NO_CHANGE = "This revision changes nothing: name what is to change, or restart the deploy."
 # Between why a job has failed and the end of its own log, in the reason that the agent reports.
 LAST_WORDS = "; its last words:"
@@ -65,7 +67,7 @@ _logger = logging.getLogger("jobs")
 
 
 class Serving(Struct, frozen=True):
-    """A replica that can be used now: the attempt at its job that runs, and what it listens on."""
+    """Replica that can be used now: the running attempt at its job, and its ports."""
 
     job_id: str
     attempt: int
@@ -76,7 +78,7 @@ class Serving(Struct, frozen=True):
 
 
 class Judgement(Struct, frozen=True):
-    """What is to be done for a deploy now, and where it is with that."""
+    """Next steps for a deploy, and its rollout after them."""
 
     steps: list[Step]
     after: RolloutRow
@@ -88,7 +90,7 @@ class Judgement(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """What was done in a unit of work: jobs as they were before they stopped, and new ones."""
+    """Result of a unit of work: stopped jobs as they were before, and new jobs."""
 
     stopped: list[JobRow] = []
     started: list[str] = []
@@ -98,7 +100,7 @@ class Done(Struct, frozen=True):
 
 
 def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgement:
-    """Return what is to be done for a deploy, and where it is with that."""
+    """Return the next steps for a deploy, and its rollout after them."""
     if rollout.state in ("paused", "over"):
         return Judgement([], rollout)
     strategy = msgspec.json.decode(rollout.strategy, type=Strategy)
@@ -119,7 +121,7 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
     ]
     goal = Goal(rollout.revision, numbers - done, frozenset(failed))
     steps = plan(goal, replicas, strategy, now)
-    # What has failed will not get better by itself, whatever else is waited for.
+    # A failed replica stays failed until a change, even if other replicas are still awaited.
     is_broken = bool(goal.failed & goal.numbers) and all(isinstance(step, Wait) for step in steps)
     updated = len(numbers & done) + len(
         {
@@ -152,7 +154,7 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
 
 
 def _why_it_ended(row: PresentRow) -> str:
-    """Say what became of a replica that has failed, or was cancelled by itself."""
+    """Describe the end of a replica that failed, or was cancelled as a job."""
     how = "has failed" if row.status == JobStatus.FAILED else "was cancelled"
     if row.failure_reason is None:
         return f"Replica {row.number} {how}."
@@ -160,7 +162,7 @@ def _why_it_ended(row: PresentRow) -> str:
 
 
 def _why_it_waits(rows: Sequence[PresentRow]) -> str | None:
-    """Say what became of the first replica that waits for another device; None if none does."""
+    """Describe the last failure of the first replica that waits for another device, or None."""
     for row in rows:
         if row.status == JobStatus.WAITING and row.failure_reason is not None:
             text = f"Replica {row.number} has ended, and waits for a device"
@@ -172,7 +174,7 @@ def _why_it_waits(rows: Sequence[PresentRow]) -> str | None:
 
 
 def _in_short(reason: str) -> str:
-    """Return a reason in one line, with the end of what the job itself has printed last."""
+    """Return a reason in one line, with the end of the job's own last output."""
     said, mark, words = (" ".join(part.split()) for part in reason.partition(LAST_WORDS))
     if len(said) > REASON_SHOWN_CHARACTERS:
         said = f"{said[: REASON_SHOWN_CHARACTERS - 1]}…"
@@ -239,15 +241,15 @@ class Rollouts:
         replicas: int | None = None,
         spender: Spender | None = None,
     ) -> int:
-        """Have something else run from now on; return the number of the revision.
+        """Start a new revision with changes. Return its number.
 
         Args:
-            user_id: whose deploy it is.
+            user_id: the owner of the deploy.
             deploy_id: the deploy.
-            change: what is other.
-            receipt: keeps the reply.
-            replicas: how many there should be; None for as many as before.
-            spender: the API key that pays for more of them, if one does.
+            change: the changed fields.
+            receipt: stores the reply.
+            replicas: the number of replicas; None for no change.
+            spender: the API key that pays for more of them, or None.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`,
@@ -275,7 +277,7 @@ class Rollouts:
     ) -> int:
         """Replace every replica by one that runs the same; as `revise`.
 
-        Those that have failed get another chance.
+        Failed replicas get another chance.
         """
         revision = await self._store.write(
             self._revise, user_id, deploy_id, Change(), receipt, cause="restart"
@@ -290,7 +292,7 @@ class Rollouts:
         revision: int | None,
         receipt: Receipt[int] | None = None,
     ) -> int:
-        """Have run what ran in an earlier revision, by default the last one that was available.
+        """Return to an earlier revision, by default the last available one.
 
         That is a new revision as well, whose number is returned.
 
@@ -305,9 +307,9 @@ class Rollouts:
     async def scale(
         self, user_id: str, deploy_id: str, replicas: int, spender: Spender | None = None
     ) -> None:
-        """Have so many replicas: hold what more of them cost, and release what fewer do.
+        """Set the number of replicas: hold the price of more, or release the price of fewer.
 
-        A replica that comes back has the hours that it has not used.
+        A replica that returns has its unused hours.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`;
@@ -331,7 +333,7 @@ class Rollouts:
         self._hear_deploy(deploy_id)
 
     async def revisions(self, user_id: str, deploy_id: str) -> list[RevisionRow]:
-        """Return what a deploy was to run, the newest first.
+        """Return the revisions of a deploy, the newest first.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_has_no_revisions`.
@@ -359,7 +361,7 @@ class Rollouts:
         self._changed((deploy_id,))
 
     async def run(self) -> None:
-        """Look at once at deploys whose replicas were heard of, until cancelled."""
+        """Process deploys of reported jobs immediately, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -375,9 +377,9 @@ class Rollouts:
                 await asyncio.sleep(self.pace.failed_seconds)
 
     async def sweep(self) -> int:
-        """Look at some of the deploys that may go on; return how many had something to be done.
+        """Process some of the open deploys. Return the number of deploys with steps.
 
-        To be called again and again; then each has its turn.
+        Call this periodically; then each deploy has its turn.
 
         Raises:
             StoreError: they wait.
@@ -409,10 +411,10 @@ class Rollouts:
         return looks
 
     async def look(self, deploy_id: str) -> None:
-        """Do for a deploy what is to be done now.
+        """Take the next steps for a deploy.
 
         Raises:
-            UnavailableError: what was not done yet waits.
+            UnavailableError: the remaining steps wait.
         """
         with self._failing_alone(deploy_id):
             await self._go_on(deploy_id)
@@ -485,7 +487,7 @@ class Rollouts:
         )
         await lock_user(tx, deploy.user_id)
         await queries.insert(tx, rollout)
-        # Each of them is looked at again and again, also one that has no replicas.
+        # Each of them is processed repeatedly, even without replicas.
         count = await queries.count_open(tx, deploy.user_id)
         require(count, self._jobs.bounds().jobs, Code.TOO_MANY_JOBS)
         await self._insert_revision(tx, deploy, 1, template, "created", deploy.created_at)
@@ -578,7 +580,7 @@ class Rollouts:
         return await self._stop(tx, rows, are_replaced=False)
 
     async def _step(self, tx: Transaction, deploy_id: str) -> Done:
-        """Do some of what is to be done for a deploy; nothing when there is nothing."""
+        """Take some of the next steps for a deploy, if any."""
         await tx.lock("deploys", [deploy_id])
         deploy = await deploy_queries.find(tx, deploy_id)
         rollout = await queries.find(tx, deploy_id)
@@ -594,7 +596,7 @@ class Rollouts:
         return done
 
     async def _record(self, tx: Transaction, before: RolloutRow, after: RolloutRow) -> None:
-        """Tell a deploy's buyer that it has come to something."""
+        """Record an event for a deploy's buyer about its new state."""
         if after.state == before.state:
             return
         deploy_id = after.deploy_id
@@ -619,7 +621,7 @@ class Rollouts:
         found = _earlier(revisions, after.revision, None, is_available=True)
         if found is None or revisions[0].state == "available":
             return
-        # What was gone back to before, and is stuck as well, would be stuck for ever in turns.
+        # A rollback to a template that is stuck as well would alternate between the two forever.
         before_that = template_of(revisions[0].template)
         if template_of(found.template) != before_that or found.secrets != revisions[0].secrets:
             cause = f"revision {after.revision} was stuck, back to {found.revision}"
@@ -644,7 +646,7 @@ class Rollouts:
         now, revision = self._now(), judged.after.revision
         await queries.forget_failed(tx, deploy.id, before=revision, now=now)
         revisions = await queries.revisions(tx, deploy.id)
-        # What runs still, because others come first, has used some of a replica's time, too.
+        # A replica that still runs, because others come first, has also used some of its time.
         running = dict.fromkeys(numbers, 0)
         for row in rows:
             if row.number in running and row.job_id not in stops and row.ready_at is not None:
@@ -656,7 +658,7 @@ class Rollouts:
     async def _stop(
         self, tx: Transaction, rows: Sequence[PresentRow], *, are_replaced: bool = True
     ) -> list[JobRow]:
-        """Stop replicas, and return their jobs as they were; what was done of them is paid."""
+        """Stop replicas, and return their jobs as they were; their work so far is paid."""
         if not rows:
             return []
         await tx.lock("jobs", sorted(row.job_id for row in rows))
@@ -666,7 +668,7 @@ class Rollouts:
             for job in jobs
             if job is not None and job.status in (JobStatus.WAITING, JobStatus.RUNNING)
         ]
-        # Of all of them at once: accounts are locked in one order, whoever locks them.
+        # Lock all accounts in one call: every caller locks accounts in the same order.
         accounts = {account for job in running for account in await accounts_of(tx, job)}
         await tx.lock("accounts", sorted(accounts))
         for job in running:
@@ -683,14 +685,14 @@ class Rollouts:
         template: Template,
         running: Mapping[int, int],
     ) -> list[str]:
-        """Put up replicas, each for the time that it has left; return their jobs.
+        """Post replicas, each for its remaining time. Return their jobs.
 
         Args:
             tx: the transaction, which has locked the deploy.
-            deploy: whose they are.
-            rollout: says how many there should be, and what they cost.
-            template: what they run.
-            running: how many seconds of each have passed that are not paid yet, by number.
+            deploy: their deploy.
+            rollout: the number of replicas, and their price.
+            template: their template.
+            running: unpaid seconds of each replica, by its number.
         """
         whole = deploy.duration_hrs * HOUR_SECONDS
         used = {row.number: row.seconds for row in await queries.used(tx, deploy.id)}
@@ -720,7 +722,7 @@ class Rollouts:
         return [job.id for job, _, _ in replicas]
 
     def _template(self, row: RevisionRow) -> Template:
-        """Return what a revision runs, with its secrets.
+        """Return the template of a revision, with its secrets.
 
         Raises:
             MarketError: `payload_invalid`, when they cannot be read any more.
@@ -743,7 +745,7 @@ class Rollouts:
         *,
         same: RevisionRow | None = None,
     ) -> int:
-        """Have a template run from now on; return the number of its revision.
+        """Make a template the current revision. Return its number.
 
         Replicas of the revision that is the `same` stay, as those of the new one.
 
@@ -838,12 +840,12 @@ async def serving(tx: Transaction, deploy_id: str) -> list[Serving]:
 
 
 def description(deploy: DeployRow, number: int, replicas: int) -> str:
-    """Return what a worker may know of a replica before it runs it."""
+    """Return the fields of a replica that a worker may see before it runs it."""
     return f"Replica {number} of {replicas} of the deploy {deploy.id}\nType: {deploy.job_type}"
 
 
 def needs(deploy: DeployRow) -> str:
-    """Return in words what each replica needs."""
+    """Return the needs of each replica in words."""
     return f"GPU: {deploy.gpu_count} x {deploy.gpu_model}"
 
 
@@ -856,7 +858,8 @@ def _earlier(
 ) -> RevisionRow | None:
     """Return the wanted revision of those before the current one.
 
-    Without one, it is the last that was available; else the last, unless that is asked for.
+    Without one, it is the last available revision. If none was available, it is the last one,
+    unless `is_available` demands an available one.
     """
     earlier = [row for row in revisions if row.revision < current]
     if wanted is not None:

@@ -1,7 +1,7 @@
-"""What is to be done so that the replicas of a deploy become those that its buyer wants.
+"""Steps that turn the replicas of a deploy into the replicas that its buyer wants.
 
-This is a pure function of what there is: it remembers nothing, so whoever carries it out may stop
-after any step, and the next plan goes on from there.
+The plan is a pure function of the present replicas, without a memory. So its executor can stop
+after any step, and the next plan continues from there.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Replica(Struct, frozen=True):
     ready_at: int | None = None
 
     def is_available(self, strategy: Strategy, now: int) -> bool:
-        """Say whether it has been ready for long enough."""
+        """Return whether it has been ready for the required time."""
         return self.ready_at is not None and now - self.ready_at >= strategy.min_ready_s
 
 
@@ -76,15 +76,15 @@ Step = Stop | Start | Wait
 
 
 def plan(goal: Goal, replicas: Sequence[Replica], strategy: Strategy, now: int) -> list[Step]:
-    """Return what is to be done now, in this order; nothing when all is as it should be.
+    """Return the steps to take now, in order; none when the goal is reached.
 
-    What is not available may be stopped at any time; what is, only while enough others are. What
-    has stopped makes room for what starts, so starts come last.
+    An unavailable replica can stop at any time, an available one only while enough others are
+    available. Stopped replicas make room for new ones, so starts come last.
 
     Args:
-        goal: what there should be.
-        replicas: what there is.
-        strategy: how replicas are replaced.
+        goal: the replicas that the buyer wants.
+        replicas: the present replicas.
+        strategy: the rules for the replacement of replicas.
         now: UTC seconds.
     """
     available = {each.job_id for each in replicas if each.is_available(strategy, now)}
@@ -92,7 +92,7 @@ def plan(goal: Goal, replicas: Sequence[Replica], strategy: Strategy, now: int) 
     surplus = [each for each in replicas if each.job_id not in kept.values()]
     stops = [Stop(each.job_id) for each in surplus if each.job_id not in available]
     spare = len(available) - max(len(goal.numbers) - strategy.max_unavailable, 0)
-    # First what nobody wants at all, then the oldest.
+    # First the replicas outside the goal, then the oldest.
     surplus.sort(key=lambda each: (each.number in goal.numbers, each.revision, each.number))
     unneeded = [each for each in surplus if each.job_id in available]
     stops += [Stop(each.job_id) for each in unneeded[: max(spare, 0)]]
@@ -111,7 +111,7 @@ def plan(goal: Goal, replicas: Sequence[Replica], strategy: Strategy, now: int) 
 
 
 def _kept(goal: Goal, replicas: Sequence[Replica], available: set[str]) -> dict[int, str]:
-    """Return which replica stays for each number; of two, the one that is available."""
+    """Return the replica that stays for each number; of two, the available one."""
     kept: dict[int, str] = {}
     for each in sorted(replicas, key=lambda each: (each.job_id not in available, each.job_id)):
         if each.revision == goal.revision and each.number in goal.numbers:

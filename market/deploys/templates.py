@@ -1,4 +1,4 @@
-"""What each replica of a deploy runs: a template, which becomes the payload of a job."""
+"""Template of a deploy's replicas, which becomes the payload of a job."""
 
 import dataclasses
 import shlex
@@ -28,11 +28,11 @@ Interpreter = Literal["python3", "bash"]
 
 
 class Template(Struct, frozen=True):
-    """What a replica runs, and needs beside its GPUs.
+    """Work of a replica, and its needs beside its GPUs.
 
-    `command` is written as for a shell, which does not run it. Nobody but whoever runs a replica,
-    and its buyer, is shown any of it; and nobody but whoever runs one the values of `secrets`.
-    `min_reputation` is what a device must have at least, in millionths.
+    `command` has the notation of a shell, but a shell does not run it. Only the buyer and the
+    devices that run a replica see the template, and only these devices see the values of `secrets`.
+    `min_reputation` is the least reputation of a device, in millionths.
     """
 
     image: str = ""
@@ -52,9 +52,9 @@ class Template(Struct, frozen=True):
         return msgspec.json.encode(replace(self, secrets=dict.fromkeys(self.secrets, ""))).decode()
 
 
-# What the images listen on that run where a buyer names none, by the type of the deploy; see the
-# settings `market.jupyter_image` and `inference_image`. A notebook asks nobody for a token: whoever
-# has come as far has shown the key of the app.
+# Ports of the default images, by the type of the deploy; see the settings `market.jupyter_image`
+# and `inference_image`. A notebook requires no token: its visitor has shown the key of the app
+# before.
 OF_DEFAULT_IMAGES = {
     "Jupyter": Template(
         env={
@@ -68,15 +68,15 @@ OF_DEFAULT_IMAGES = {
     "Inference": Template(ports=(Port("api", 8000),), ready=Ready(8000, "/health")),
 }
 
-# Of these types a deploy that says nothing of what it runs has all that it needs: an inference
-# server wants a model, which its buyer alone knows.
+# A deploy of these types needs no template. An inference server needs a model, which only its buyer
+# knows.
 WHOLE_BY_DEFAULT = frozenset(("Jupyter",))
 
 
 def completed(template: Template, deploy_type: str, default_image: str) -> Template:
     """Return a template with the default image of a deploy's type, if it has nothing to run.
 
-    What that image listens on is declared, too, unless the template says another command or ports.
+    The ports of that image are also declared, unless the template has a command or ports.
     """
     if template.image or template.script:
         return template
@@ -93,7 +93,7 @@ def completed(template: Template, deploy_type: str, default_image: str) -> Templ
 
 
 class Change(Struct, frozen=True):
-    """What is other in the next revision; None stays as it is, and so does an unset `ready`."""
+    """Changes in the next revision; None stays as it is, and so does an unset `ready`."""
 
     image: str | None = None
     command: str | None = None
@@ -147,7 +147,7 @@ def job_type_of(deploy_type: str, template: Template) -> str:
 
 
 def spec_of(template: Template, deploy_type: str, seconds: int) -> Spec:
-    """Return what the job of a replica says that is paid for so many seconds.
+    """Return the specification of a replica's job that is paid for `seconds`.
 
     Raises:
         MarketError: `payload_invalid`, naming the field of the template.
@@ -158,7 +158,7 @@ def spec_of(template: Template, deploy_type: str, seconds: int) -> Spec:
     try:
         command = tuple(shlex.split(template.command))
     except ValueError:  # a quote without its end
-        message = "command: A quotation mark, or what a \\ is for, is missing."
+        message = "command: A quotation mark, or the character after a \\, is missing."
         raise MarketError(Code.PAYLOAD_INVALID, message, field="command") from None
     payload = Payload(
         image=template.image,

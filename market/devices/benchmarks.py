@@ -1,10 +1,10 @@
-"""Benchmarks: a device shows what it has by tasks of this daemon, which takes the time.
+"""Benchmarks: a device proves its resources by timed tasks of this daemon.
 
-The tasks come one after the other: a chain of hashes, as many chains as the device says that it has
-cores, memory to be filled, and a walk through that. The time runs from the moment in which a task
-is made until its answer has arrived, so what the agent shows is the least that its device has. It
-finds mistakes and simple lies: a program that was written for that can show more (`docs/trust.md`),
-and that it is the same machine that runs jobs, nobody can see.
+The tasks follow each other: a chain of hashes, one chain for each reported core, memory to fill,
+and a walk through that memory. The time runs from the creation of a task to the arrival of its
+answer, so a device has at least the measured resources. Benchmarks find mistakes and simple lies. A
+special program can show more (`docs/trust.md`), and a benchmark cannot prove that the same machine
+runs the jobs.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from storage.devices.benchmarks import BenchmarkRow
 
 CORES_MAX: Final = 64  # chains of one answer; more cores are not shown
 BLOCK_BYTES: Final = 4 * 1024 * 1024
-# Of what a device says that it has, so much is filled: 20 seconds of one core.
+# Most of the reported memory that is filled: 20 seconds of one core.
 MEMORY_MAX_BYTES: Final = 8_000_000_000
-# Whoever leaves a third of the work out is found in eleven of twelve runs, and gains little.
+# A device that leaves out a third of the work is found in eleven of twelve runs, and gains little.
 CHECKED_PLACES: Final = 6
 RUN_SECONDS: Final = 600.0  # of all tasks together
 # Each costs this daemon a third of a second of a core.
 RUNS_PER_HOUR: Final = 4
 CHECKS_QUEUED_MAX: Final = 100
 WRONG: Final = "The answer is not right, or the task is not the device's; begin again."
-LATE: Final = "The memory was walked through too slowly for it to be there; offer less."
+LATE: Final = "The walk through the memory was too slow, so the memory is smaller; offer less."
 
 # A figure below this part of the best one is written to the log: other programs take less.
 FALLEN_BELOW: Final = 0.7
@@ -71,9 +71,9 @@ USUAL_SIZES = TaskSizes()
 
 
 class Step(Struct, frozen=True):
-    """What a device is to do next.
+    """Next task of a device.
 
-    With a `Walk` that has no steps the memory is to be filled, and nothing is to be handed in.
+    For a `Walk` without steps the device fills its memory, and sends no values.
     """
 
     id: str
@@ -81,9 +81,9 @@ class Step(Struct, frozen=True):
 
 
 class _Run(Struct, frozen=True):
-    """How far a device is: its task, since when, and what it has shown.
+    """Progress of a device: its task, the task's start, and the results so far.
 
-    One that `is_short` does not try memory, and what was shown of that before stands.
+    An `is_short` run does not test memory, and the earlier memory result stays.
     """
 
     step: Step
@@ -97,12 +97,12 @@ class _Run(Struct, frozen=True):
 
 
 class Benchmarks:
-    """Sets the tasks.
+    """Tasks and their checks.
 
     Args:
         context: the store and the time.
         monotonic: a clock that cannot be set, in seconds.
-        sizes: of the tasks.
+        sizes: the sizes of the tasks.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class Benchmarks:
     def begin(
         self, device_id: str, *, cores: int, memory_bytes: int, is_short: bool = False
     ) -> Step:
-        """Return the first task for a device; one that it had before is forgotten.
+        """Return the first task for a device; an earlier task is dropped.
 
         Args:
-            device_id: which.
-            cores: how many it says that it has.
-            memory_bytes: how much it says that it can fill.
-            is_short: whether only its cores are tried, between jobs.
+            device_id: the device.
+            cores: the number of cores that it reports.
+            memory_bytes: the bytes that it reports to be able to fill.
+            is_short: whether only its cores are tested, between jobs.
 
         Raises:
             MarketError: `too_many_attempts`.
@@ -143,7 +143,7 @@ class Benchmarks:
     async def answer(
         self, device_id: str, step_id: str, values: Sequence[bytes]
     ) -> Step | BenchmarkRow:
-        """Take an answer; return the next task, or what the device has shown.
+        """Check an answer. Return the next task, or the result of the benchmark.
 
         Raises:
             MarketError: `benchmark_failed`, `too_busy`.
@@ -179,7 +179,8 @@ class Benchmarks:
 
     async def _shown(self, device_id: str, run: _Run) -> BenchmarkRow:
         memory_bytes = run.blocks * BLOCK_BYTES
-        # All cores together are no slower than one of them, whatever the line did meanwhile.
+        # All cores together are at least as fast as one of them, even if the line was slow
+        # meanwhile.
         hashes = max(run.hashes, run.core_hashes)
         core = run.core_hashes
         row = await self._store.write(
@@ -212,12 +213,12 @@ class Benchmarks:
 
 
 def _chains(count: int, rounds: int) -> Chains:
-    """Return so many chains with a seed of their own: what was done before is of no use for it."""
+    """Return `count` chains with a new seed, so that earlier work is useless for them."""
     return Chains(secrets.token_bytes(32), count, rounds)
 
 
 def _is_right(task: Task, values: Sequence[bytes]) -> bool:
-    """Say whether an answer is right, by some of its parts that nobody could foresee."""
+    """Return whether an answer is right, by a random choice of its parts."""
     choose = secrets.SystemRandom()
     if isinstance(task, Chains):
         if len(values) != task.chains * LINKS:

@@ -1,8 +1,8 @@
-"""Worker devices: their tokens, their heartbeats, who is online.
+"""Worker devices: their tokens, their heartbeats, their presence.
 
-Heartbeats are the most frequent request of the service. The latest report of every device that was
-heard of is kept in memory, and every answer is made from it; `run` writes changes to the store in
-batches. After a crash a device has lost at most the reports of the last seconds.
+Heartbeats are the most frequent request of the service. Memory has the latest report of every
+device that reported, and every reply uses it; `run` writes changes to the store in batches. After a
+crash a device has lost at most the reports of the last seconds.
 
 With several daemons on one database a report stays in memory only until it is written.
 """
@@ -81,7 +81,7 @@ class Revoked(Struct, frozen=True):
 
 
 class Report(TypedDict, total=False):
-    """What a device says of itself: memory in GB, temperatures in °C, use in percent."""
+    """Report of a device about itself: memory in GB, temperatures in °C, use in percent."""
 
     hostname: str
     gpu_name: str
@@ -101,13 +101,13 @@ class WorkerToken(Struct, frozen=True):
 
 
 class Devices:
-    """Knows the worker devices.
+    """Worker devices.
 
     Args:
         context: the store, identifiers and the time.
-        bounds: returns how much one user may have at once.
-        is_shared: whether other daemons hear of the same devices. Then the store is asked every
-            time, and only what is not written down yet is answered from memory.
+        bounds: returns the limits of one user.
+        is_shared: whether other daemons receive reports of the same devices. Then each request
+            reads the store, and only unsaved reports come from memory.
         pace: the time between writes of reports, and the number of devices in memory.
     """
 
@@ -150,7 +150,7 @@ class Devices:
 
         Args:
             user_id: whose device.
-            name: its label, and its host name until it says another.
+            name: its label, and its host name until it reports another.
             device_type: desktop, mini_pc, server or phone.
             min_price_usd: micro-USD per hour below which it is not offered work.
             maker: the login or API key that makes it; one that has ended makes none.
@@ -234,7 +234,7 @@ class Devices:
         return {row.token_hash: row for row in rows}
 
     def heartbeat(self, device: DeviceRow, report: Report) -> None:
-        """Take a device's report; what it leaves out keeps its last value.
+        """Process a device's report; a missing field keeps its last value.
 
         Raises:
             MarketError: `invalid_field`.
@@ -271,23 +271,24 @@ class Devices:
         return self._latest(row)
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[DeviceRow]:
-        """Return a user's devices that were not revoked and those that were, newest first."""
+        """Return a user's devices, also revoked ones, newest first."""
         rows = await self._store.read(queries.page, user_id=user_id, before=before, limit=limit)
         return [self._latest(row) for row in rows]
 
     async def reputations(self, device_ids: Sequence[str]) -> dict[str, Reputation]:
-        """Return what is known of each of these devices."""
+        """Return the reputations of these devices."""
         return await self._store.read(trust.of_devices, device_ids)
 
     async def benchmarks(self, device_ids: Sequence[str]) -> dict[str, BenchmarkRow]:
-        """Return what these devices have shown that they have, of those that have."""
+        """Return the benchmark results of the devices that have one."""
         return await self._store.read(benchmark_queries.find, device_ids)
 
     async def revoke(self, user_id: str, device_id: str) -> None:
-        """End a device's token at once; doing it again changes nothing.
+        """Revoke a device's token immediately; a second call changes nothing.
 
         Raises:
-            MarketError: `token_not_found`, when there is none or it is another user's.
+            MarketError: `token_not_found`, when the token does not exist or belongs to another
+                user.
         """
         now = self._now()
         token_hash = await self._store.write(revoke_device, self._context, device_id, user_id, now)
@@ -305,23 +306,23 @@ class Devices:
             self._by_token[token_hash] = device._replace(revoked_at=self._now())
 
     async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
-        """Return those of some devices whose tokens were revoked, by whomever.
+        """Return those of the devices whose tokens were revoked, by any daemon or command.
 
         Raises:
-            StoreError: that cannot be said now.
+            StoreError: the database is unavailable.
         """
         return await self._store.read(queries.revoked_among, device_ids)
 
     async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
-        """Return those of some devices that hold an open attempt at a job with ports.
+        """Return those of the devices that hold an open attempt at a job with ports.
 
         Raises:
-            StoreError: that cannot be said now.
+            StoreError: the database is unavailable.
         """
         return await self._store.read(queries.listening_among, device_ids)
 
     def is_heard(self, device: DeviceRow) -> bool:
-        """Say whether a device was heard of lately and has not left since."""
+        """Return whether a device reported lately and has not left since."""
         latest = device.last_heartbeat_at
         return (
             device.revoked_at is None
@@ -331,15 +332,15 @@ class Devices:
         )
 
     async def tell_silent(self, observed_seconds: float) -> int:
-        """Tell owners of devices that are not heard of any more; return of how many.
+        """Notify owners of devices that stopped reporting. Return the number of devices.
 
-        To be called again and again.
+        Call this periodically.
 
         Args:
-            observed_seconds: for how long somebody has been there to hear them.
+            observed_seconds: time in which reports could arrive.
 
         Raises:
-            StoreError: their owners are told later.
+            StoreError: the owners are notified later.
         """
         if observed_seconds < ONLINE_SECONDS + LATE_SECONDS:
             return 0
@@ -397,11 +398,11 @@ class Devices:
         return cached
 
     def _keep(self, device: DeviceRow) -> None:
-        """Have a device answered for from memory as it is now, and written down soon."""
+        """Keep the present state of a device in memory for replies, and store it soon."""
         token_hash = device.token_hash
         if token_hash in self._revoked and device.revoked_at is None:
             return
-        self._by_token.pop(token_hash, None)  # those heard of last stand last
+        self._by_token.pop(token_hash, None)  # the latest reports stand last
         self._by_token[token_hash] = device
         self._by_id[device.id] = token_hash
         self._changed.add(token_hash)
@@ -443,7 +444,7 @@ async def _create(
 async def revoke_device(
     tx: Transaction, context: Context, device_id: str, user_id: str, now: int
 ) -> str | None:
-    """Revoke a token, tell its owner unless it was, and return its hash; None when not theirs."""
+    """Revoke a token, notify its owner once, and return its hash; None for another user's."""
     await queries.lock(tx, device_id)
     is_first = not await queries.is_revoked(tx, device_id)
     revoked = await queries.revoke(tx, device_id=device_id, user_id=user_id, now=now)
@@ -458,7 +459,7 @@ async def revoke_device(
 async def _write(
     tx: Transaction, context: Context, devices: Sequence[DeviceRow], only_newer: bool
 ) -> None:
-    """Write reports down, and tell owners which of the devices have come, or left."""
+    """Store reports, and notify owners of the devices that have come or left."""
     await queries.write_reports(tx, devices, only_newer=only_newer)
     device_ids, since = [device.id for device in devices], context.now() - ONLINE_SECONDS
     news = [

@@ -53,13 +53,13 @@ class DispatchPace(Struct, frozen=True):
         full_seconds: between two tries for a device that offers to do more jobs than it may
             have: the end of a job is not reported here. All devices of a full owner wait for
             the same time.
-        away_seconds: silence of an agent after which it is away. It asks again at once, or after a
-            minute if the marketplace was away for long.
+        away_seconds: silence of an agent after which it is away. Its next request comes
+            immediately, or after a minute if the marketplace was away for long.
         broken_off_seconds: the same for an agent that has broken its request off.
         benchmark_one_in: jobs that end, on average, between two benchmarks of a device, so that
             the moment cannot be foreseen. The device gets no job for some seconds then.
         kept_from_devices: number of devices with kept results of comparisons. To compare
-            a job with 200 devices takes a millisecond, and a client that lists jobs again and again
+            a job with 200 devices takes a millisecond, and a client that lists jobs repeatedly
             would delay all others.
         kept_seconds: age of a result until which it is used.
         kept_max: results that are kept at most.
@@ -91,7 +91,7 @@ class Ask(Struct, frozen=True):
     """The request of a device: its offer, its attempts, and the time that it waits.
 
     `seen` is the number of the last answer that it got, 0 for none; `network` where it asks from
-    (`market.base.networks.site`); `can_benchmark` says that it can run a
+    (`market.base.networks.site`); `can_benchmark`: it can run a
     benchmark now.
     """
 

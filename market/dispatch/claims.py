@@ -1,8 +1,8 @@
-"""Giving jobs to devices in the store: many pairs in one transaction, each guarded by itself.
+"""Assignment of jobs to devices in the store: many guarded pairs in one transaction.
 
-Devices and jobs are chosen in memory, of which every daemon has its own. Whether a pair holds is
-decided here: the job must still wait in the attempt that it was read in, and the device must have
-a slot and a token that was not revoked. While one transaction is under way the next pairs gather.
+Each daemon chooses devices and jobs in its own memory. This module decides whether a pair holds:
+the job must still wait in the same attempt as when it was read, and the device must have a slot and
+a valid token. The next pairs gather while a transaction runs.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from storage.engines.store import Transaction
 
 # More would not make a pair cheaper, and the first of them waits for the last.
 BATCH_MAX_PAIRS = 100
-# Transactions under way at once: while one waits for the disk the other is worked on.
+# Simultaneous transactions: while one waits for the disk, the other is processed.
 WRITERS_MAX = 2
 GATHERED_PAIRS = 16  # that wait before another one is worth it
 
@@ -35,13 +35,12 @@ _logger = logging.getLogger("jobs")
 
 
 class Refused(Enum):
-    """Why a pair does not hold.
+    """Reason why a pair does not hold.
 
     `TAKEN`: the job does not wait any more. `RELATED`: it is a copy, and the device's owner or
-    network has another one. `FULL`: the device has as many jobs as it may. `OWNER_FULL`: so have
-    all devices of its owner together. `REVOKED`: its token was revoked. `UNTRUSTED`: its reputation
-    is lower than it was, and than the job's buyer asks. `UNWANTED`: nobody waits for the answer any
-    more.
+    network has another one. `FULL`: the device has reached its limit of jobs. `OWNER_FULL`: the
+    owner's devices together have reached theirs. `REVOKED`: its token was revoked. `UNTRUSTED`: its
+    reputation fell below the job's minimum. `UNWANTED`: the request has ended.
     """
 
     TAKEN = auto()
@@ -57,7 +56,7 @@ Outcome = GivenRow | Refused | Exception
 
 
 class Pair:
-    """A job for a device, and who is told what became of it."""
+    """Job for a device, and the callback for the outcome."""
 
     __slots__ = ("device_id", "is_wanted", "job", "network", "on_outcome")
 
@@ -77,11 +76,11 @@ class Pair:
 
 
 class Claims:
-    """Writes pairs down, in batches.
+    """Storage of pairs, in batches.
 
     Args:
         context: the store, identifiers and the time.
-        bounds: returns how much a device may have at once.
+        bounds: returns the limits of a device.
     """
 
     def __init__(self, context: Context, bounds: Callable[[], Bounds]) -> None:
@@ -90,15 +89,15 @@ class Claims:
         self._bounds = bounds
         self._pairs: deque[Pair] = deque()
         self._writing: set[asyncio.Task[None]] = set()
-        # In all: jobs given away, jobs that were gone, and the time that transactions took.
+        # Totals: jobs assigned, jobs that were gone, and seconds in transactions.
         self.claimed = 0
         self.taken = 0
         self.seconds = 0.0
 
     def put(self, pair: Pair) -> None:
-        """Have a pair written; its outcome is told later, and always."""
+        """Queue a pair for storage; its outcome is always reported, later."""
         self._pairs.append(pair)
-        # Every writer but one takes what has gathered while the others wait for the disk.
+        # Each further writer takes the gathered pairs while the others wait for the disk.
         if len(self._writing) < min(WRITERS_MAX, 1 + len(self._pairs) // GATHERED_PAIRS):
             task = asyncio.get_running_loop().create_task(self._write(), name="claims")
             self._writing.add(task)
@@ -139,7 +138,7 @@ class Claims:
             outcomes = await self._store.write(claim, self._context, rows, self._bounds())
         except StoreError as error:
             return {row.job_id: error for row in rows}
-        except Exception as error:  # whoever waits for an outcome would wait for ever
+        except Exception as error:  # the requests would wait forever for their outcomes
             _logger.exception("%d jobs cannot be given away", len(rows))
             return {row.job_id: error for row in rows}
         self.seconds += monotonic() - began
@@ -151,7 +150,7 @@ class Claims:
 async def claim(
     tx: Transaction, context: Context, pairs: Sequence[PairRow], bounds: Bounds
 ) -> dict[str, Outcome]:
-    """Give jobs to devices; return the outcome of each job.
+    """Assign jobs to devices. Return the outcome of each job.
 
     Devices are locked like those that accept a job, and revoking one is not missed. Jobs are locked
     in one order, or two daemons that give the same ones away would wait for each other.
@@ -165,7 +164,7 @@ async def claim(
         for most in (slots_of(PROVEN_JOBS if row.is_proven else 0, bounds),)
     }
     owners_left = await owner_slots.left(tx, set(owners.values()), bounds)
-    # What a buyer asks never changes, so it is not read again.
+    # A buyer's minimum never changes, so it is not read again.
     choosy = [pair.device_id for pair in pairs if pair.min_reputation]
     reputations = await trust.of_devices(tx, choosy) if choosy else {}
     outcomes: dict[str, Outcome] = {}
@@ -201,6 +200,6 @@ async def claim(
 
 
 def accepted(row: GivenRow) -> NewEvent:
-    """Return what a job's buyer is told of its being given to a device."""
+    """Return the event that reports the assignment of a job to its buyer."""
     data = JobAccepted(row.job_id, row.title, row.attempt, row.deploy_id)
     return NewEvent(row.user_id, data, row.job_id)

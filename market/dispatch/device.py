@@ -70,7 +70,7 @@ TRANSITIONS: Final[dict[IntEnum, tuple[IntEnum, ...]]] = {
     Presence.BROKEN_OFF: (Presence.ASKING,),
 }
 
-# Names of this module: the look-up of an enumeration's member costs six times as much (3.11).
+# Names of this module: the lookup of an enumeration's member takes six times longer (3.11).
 _UNKNOWN: Final = Knowledge.UNKNOWN
 _LOOKING: Final = Knowledge.LOOKING
 _KNOWN: Final = Knowledge.KNOWN
@@ -83,7 +83,7 @@ _State = TypeVar("_State", Knowledge, Presence)
 
 def moved(before: _State, after: _State) -> _State:
     """Return the next state. An arrow must lead to it."""
-    assert after in TRANSITIONS[before]  # noqa: S101 - half a device helps nobody
+    assert after in TRANSITIONS[before]  # noqa: S101 - a wrong transition is a defect
     return after
 
 
@@ -117,7 +117,7 @@ class Holding:
         return self._looks
 
     def found(self, look: int, attempts: frozenset[Key]) -> bool:
-        """Take the attempts that a look has found; return False if a later look has begun.
+        """Store the attempts that a look has found. Return False if a later look has begun.
 
         They stay UNKNOWN when something has happened meanwhile.
         """
@@ -134,7 +134,7 @@ class Holding:
             self.doubt()
 
     def doubt(self) -> None:
-        """Have the attempts looked up, because they may have changed."""
+        """Mark the attempts for a lookup, because they may have changed."""
         if self._state is not _UNKNOWN:
             self._state = moved(self._state, _UNKNOWN)
 
@@ -147,7 +147,7 @@ class Holding:
         self.claims += 1
 
     def end_claim(self) -> None:
-        """Have later requests of the device go on, unless another job is being given."""
+        """Let later requests of the device continue, unless another job is being given."""
         self.claims -= 1
         if not self.claims and self._settled is not None:
             self._settled.set_result(None)
@@ -206,7 +206,7 @@ class Answers:
         return [each for each in actions if each not in self.actions]
 
     def is_unseen(self, row: GivenRow, ask: Ask) -> bool:
-        """Say whether a device does not know of an attempt, and is to be given it again."""
+        """Return whether a device does not know of an attempt, and should get it again."""
         key = row.job_id, row.attempt
         # Another agent may be at work on an attempt that it has not named yet.
         is_own = self.agents.get(key, "") in ("", ask.agent.name)
@@ -229,7 +229,7 @@ class Attendance:
         self._state = _RESTING
 
     def is_asking(self, now: float, pace: DispatchPace) -> bool:
-        """Say whether the agent asks for work: a request is held, or one ended lately."""
+        """Return whether the agent requests work: a request is held, or one ended lately."""
         has_broken_off = self._state is _BROKEN_OFF
         seconds = pace.broken_off_seconds if has_broken_off else pace.away_seconds
         return self.request is not None or now - self.asked_at <= seconds
@@ -266,9 +266,9 @@ class AskingDevice:
 
     `offer`, `owner` and `network` are those of the request that came last. `whole` is everything
     that it lends: the capacity of its last request in which it held nothing.
-    `reputation` is as it was last looked up, in millionths; `is_proven` says that it has done
-    enough jobs well. `benchmark_at` is the time of its last benchmark here, or of
-    the last look that found a recent benchmark.
+    `reputation` is the last value that was looked up, in millionths; `is_proven`: it has completed
+    enough jobs. `benchmark_at` is the time of its last benchmark here, or of the last look that
+    found a recent benchmark.
     """
 
     __slots__ = (
@@ -296,7 +296,7 @@ class AskingDevice:
         self.benchmark_at = NEVER
 
     def ask(self, request: "Request", ask: Ask) -> None:
-        """Take what a request says of the device, and hold it."""
+        """Store a request's report about the device, and hold the request."""
         self.presence.begin(request)
         self.offer = ask.offer
         if not ask.attempts and ask.offer.capacity.slots:
@@ -304,7 +304,7 @@ class AskingDevice:
         self.owner, self.network = request.owner, request.network
 
     def wake(self) -> None:
-        """Have its request go on, unless jobs are being given to it."""
+        """Let its request continue, unless jobs are being given to it."""
         request = self.presence.request
         if request is not None and not request.claiming:
             request.wake()
@@ -351,7 +351,7 @@ class Request:
         return self.device.presence.request is self
 
     def wake(self) -> None:
-        """Have it go on."""
+        """Let it continue."""
         if self.future is not None and not self.future.done():
             self.future.set_result(True)
 

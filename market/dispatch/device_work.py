@@ -1,4 +1,4 @@
-"""What the owner of a device sees of its work: what it is at, its jobs, its earnings by day."""
+"""Work of a device in its owner's view: its state, its jobs, its earnings by day."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -23,7 +23,7 @@ DAYS_MAX = 366
 
 
 class WorkState(StrEnum):
-    """What a device is at; the first of these that is true."""
+    """State of a device's work; the first one that applies."""
 
     REVOKED = "revoked"
     NEVER_SEEN = "never_seen"
@@ -35,7 +35,7 @@ class WorkState(StrEnum):
 
 
 class Seen(Struct, frozen=True):
-    """A device as its owner sees it: what it is at, how many jobs it runs, how jobs suit it."""
+    """Device in its owner's view: its state, its running jobs, and how waiting jobs suit it."""
 
     row: DeviceRow
     state: WorkState
@@ -44,7 +44,7 @@ class Seen(Struct, frozen=True):
 
 
 class EarnedDay(NamedTuple):
-    """What a device earned on a day: micro-credits by jobs, micro-USD as an exit, by such bytes.
+    """Earnings of a device on a day: micro-credits by jobs, micro-USD and bytes as an exit.
 
     Days are counted from 1970, in UTC.
     """
@@ -56,13 +56,13 @@ class EarnedDay(NamedTuple):
 
 
 class DeviceWork:
-    """Tells owners of the work of their devices.
+    """Reports to owners about the work of their devices.
 
     Args:
         context: the store and the time.
-        devices: knows who is online.
-        dispatch: knows who asks for work, and what waits.
-        is_shared: whether devices may ask other daemons for work, of which nothing is known here.
+        devices: knows the online devices.
+        dispatch: knows the devices that request work, and the waiting jobs.
+        is_shared: whether devices can request work from other daemons, which are not visible here.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DeviceWork:
         self._is_shared = is_shared
 
     async def states(self, rows: Sequence[DeviceRow]) -> Mapping[str, WorkState]:
-        """Return what each of these devices is at."""
+        """Return the state of each of these devices."""
         running = await self._store.read(
             device_queries.running_on, [row.id for row in rows if row.revoked_at is None]
         )
@@ -102,7 +102,7 @@ class DeviceWork:
         return await self._store.read(_jobs, user_id, device_id, before, limit)
 
     async def earned(self, user_id: str, device_id: str, days: int) -> list[EarnedDay]:
-        """Return what a device of a user earned in the last days, the latest first.
+        """Return the earnings of a user's device in the last days, the latest first.
 
         Today is one of them; a day on which it earned nothing is left out.
 

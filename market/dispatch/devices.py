@@ -92,14 +92,14 @@ class AskingDevices:
         return known.offer if known is not None and known.offer is not None else reported(row)
 
     def is_asking(self, device_id: str) -> bool | None:
-        """Say whether a device's agent asks for work here; None if that never has."""
+        """Return whether a device's agent requests work here; None if it never did."""
         known = self._by_id.get(device_id)
         if known is None or known.offer is None:
             return None
         return known.presence.is_asking(asyncio.get_running_loop().time(), self._pace())
 
     def slots(self, device_id: str) -> int | None:
-        """Return for how many more jobs a device last had room; None if it never said."""
+        """Return the free slots in a device's last report; None without one."""
         known = self._by_id.get(device_id)
         return None if known is None or known.offer is None else known.offer.capacity.slots
 
@@ -159,7 +159,7 @@ class AskingDevices:
     def takers(
         self, needs: Needs, copies: int, owners: Container[str] = (), networks: Container[str] = ()
     ) -> Takers:
-        """Return how many of some copies the devices that asked last can take, free or not.
+        """Return the number of copies that the latest requesting devices can take, free or not.
 
         Args:
             needs: the needs of each copy.
@@ -219,7 +219,7 @@ class AskingDevices:
 
 
 def apart(networks: Mapping[str, Collection[str]], most: int) -> int:
-    """Return how many owners, `most` at most, can each have a copy from a network of their own.
+    """Return the number of owners, up to `most`, that can have a copy from separate networks.
 
     Args:
         networks: the networks of each owner's devices; "" for an unknown one, like no other.

@@ -1,13 +1,12 @@
-"""Work for devices that ask: one held request each brings jobs, and what to stop.
+"""Work for devices that request it: each held request returns jobs, and actions to stop.
 
-A device says what it has free, what it holds already, and how long it waits for an answer. What it
-should have or stop is looked up in the store only when something has happened since this daemon
-last knew: a wake-up, or a device that holds something else than it was given. Otherwise a request
-costs no query, and a job that is matched with it a share of one transaction
-(`market.dispatch.claims`).
+A device sends its free resources, its present attempts, and its waiting time. The daemon queries
+the store for the device's jobs and actions only after a change: a wake-up, or a device with other
+attempts than assigned. Otherwise a request needs no query, and a matched job needs a share of one
+transaction (`market.dispatch.claims`).
 
-What was given to a device that did not get the answer is told again by its next request: it does
-not name what it was given, so that it is looked up.
+If a device did not receive a reply, the reply to its next request repeats the jobs: the request
+does not name them, so they are looked up.
 """
 
 import asyncio
@@ -45,15 +44,15 @@ from storage.dispatch import claims as queries
 
 
 class Dispatch:
-    """Gives jobs to devices that ask.
+    """Assignment of jobs to devices that request work.
 
     Args:
         context: the store and the time.
         specs: reads payloads with their secrets.
-        bounds: returns how much a device may have at once.
-        terms: how requests are answered; may be replaced.
+        bounds: returns the limits of a device.
+        terms: the terms of the replies; may be replaced.
         end_unreadable: ends a job whose secrets cannot be read any more.
-        samples: gives jobs whose answers are known; None where there are none.
+        samples: gives jobs with known results; None without samples.
         pace: times and sizes; may be replaced.
     """
 
@@ -83,19 +82,19 @@ class Dispatch:
         context.bus.on_missed(lambda: self._devices_wake(tuple(self.devices)))
 
     async def run(self) -> None:
-        """Keep the jobs that wait in memory, until cancelled."""
+        """Keep waiting jobs in memory, until cancelled."""
         await self.pairing.reader.run()
 
     async def offers(self, row: DeviceRow, limit: int, network: str = "") -> Offers:
         """Return waiting jobs that a device could get, the best first.
 
-        It is judged by what it last offered here, or by its last report: then by what it has, and
-        not by what it has free.
+        The comparison uses its last offer here, or else its last report, which has its total and
+        not its free resources.
 
         Args:
             row: the device.
-            limit: how many at most.
-            network: where it asks from.
+            limit: the largest number of jobs.
+            network: the network of the request.
         """
         offer = self.devices.offer_of(row)
         offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
@@ -117,26 +116,26 @@ class Dispatch:
         return self.devices.held.total
 
     def drain(self) -> None:
-        """Answer every held request at once, and hold no more."""
+        """Answer every held request immediately, and hold no more."""
         self._is_draining = True
         self.lookups.drain()
         self._wake(self.devices)
 
     async def next(self, row: DeviceRow, ask: Ask, say_held: SayHeld | None = None) -> Told:
-        """Return jobs and actions for a device, as soon as there are some, or after its wait.
+        """Return jobs and actions for a device when any exist, or after its wait.
 
-        A second request of a device takes the place of the first, which is answered with nothing.
+        A second request of a device replaces the first, which gets an empty reply.
 
         Args:
             row: the device.
-            ask: what it asks with.
-            say_held: called each `sign_seconds` while there is nothing; what it raises ends the
-                wait, and nothing is lost by it.
+            ask: the content of the request.
+            say_held: called each `sign_seconds` during the wait; an exception from it ends the wait
+                without a loss.
 
         Raises:
             MarketError: `worker_unauthorized`, when the device was revoked meanwhile; `too_busy`,
                 when too many devices wait, or too many of this owner's.
-            StoreError: nothing was given to the device, as far as is known.
+            StoreError: probably no job was assigned to the device.
         """
         device = self.devices.of(row.id)
         if not device.presence.is_for(ask.agent, asyncio.get_running_loop().time(), self.pace):
@@ -213,7 +212,7 @@ class Dispatch:
             while not await request.is_woken(min(until - loop.time(), self.terms.sign_seconds)):
                 if loop.time() >= until:
                     return
-                # Before anything is awaited: what wakes it meanwhile is not lost.
+                # Before an await, so that a wake-up meanwhile is not lost.
                 request.future = loop.create_future()
                 if request.say_held is not None:
                     await request.say_held()
@@ -232,7 +231,7 @@ class Dispatch:
         return Told(jobs, actions, device.answers.add(ask, keys, actions))
 
     async def _claimed_for(self, request: Request) -> list[GivenJob]:
-        """Return the jobs that were claimed for a request, if somebody still waits for it."""
+        """Return the jobs that were claimed for a request, if it still waits."""
         if not (request.jobs and request.is_wanted):
             return []
         rows, request.jobs = request.jobs, []

@@ -14,7 +14,7 @@ from storage.engines.store import Store
 
 
 class GivenJobs:
-    """Reads jobs that were given to devices.
+    """Reader of jobs that were given to devices.
 
     Args:
         store: the database.

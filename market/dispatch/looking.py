@@ -27,19 +27,19 @@ from storage.dispatch import claims as queries
 from storage.dispatch.claims import GivenRow, HeldRow
 from storage.engines.store import Transaction
 
-# More than a device may hold, unless the operator wants that; of more, the rest are not told again.
+# More than a device may hold, unless the operator wants that; of more, the rest are not sent again.
 HELD_MAX = 1_000
 LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the last
 
 
 class SampleSource(Protocol):
-    """Gives devices jobs whose answers are known (`market.dispatch.samples`)."""
+    """Source of jobs with known results for devices (`market.dispatch.samples`)."""
 
     async def due(self, tx: Transaction, device_ids: Sequence[str]) -> frozenset[str]:
         """Return those of these devices that are to be given one."""
 
     async def give(self, device_id: str, offer: Offer) -> GivenRow | None:
-        """Give a device one; None when it gets none now."""
+        """Give a device a sample; None when it gets none now."""
 
 
 class _Question(NamedTuple):
@@ -185,7 +185,7 @@ async def _look(
 
 
 def _is_proven(reputation: Reputation) -> bool:
-    """Say whether a device has done enough jobs well to be more than a token."""
+    """Return whether a device has completed enough jobs to be more than a token."""
     return reputation.attempts >= PROVEN_JOBS and reputation.score >= NEW_RELIABILITY
 
 

@@ -43,7 +43,7 @@ class FullOwners:
         return until is not None and until > asyncio.get_running_loop().time()
 
     def add(self, owner: str) -> None:
-        """Give an owner's devices nothing for a while; else a job goes from one to the next."""
+        """Give an owner's devices no jobs for a while; else a job goes from one to the next."""
         now = asyncio.get_running_loop().time()
         self._until = {each: until for each, until in self._until.items() if until > now}
         self._until[owner] = now + self._pace().full_seconds
@@ -119,7 +119,7 @@ class Pairing:
             self._claim(request, job)
 
     def _add(self, job: WaitingJob) -> None:
-        """Give a job to a device that waits, or keep it.
+        """Give a job to a waiting device, or keep it.
 
         A job without room in the book comes again: the next comparison finds it.
         """
@@ -178,7 +178,7 @@ class Pairing:
             request.wake()
 
     def _read_copies(self, job: WaitingJob, outcome: Outcome) -> None:
-        """Have the other copies of a job read again: who may have them is another matter now."""
+        """Queue a job's other copies to be read again, because their permitted owners changed."""
         for other in self.jobs.copies(job.group):
             if isinstance(outcome, GivenRow):  # other daemons do not know, either
                 self._bus.publish(WAITING, (other.id,))

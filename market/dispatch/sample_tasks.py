@@ -1,6 +1,6 @@
-"""Tasks of samples: small scripts whose answer is known here without running them.
+"""Tasks of samples: small scripts with a result that is known here without a run.
 
-Each is drawn anew: what it computes, with which numbers, what its variables and its job are called.
+Each is drawn anew: its computation, its numbers, its variables and the title of its job.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ USUAL_SIZES = SampleSizes()
 
 
 class Task(Struct, frozen=True):
-    """What a sample runs, under which title, and what the right result is."""
+    """Work of a sample, its title, and the right result."""
 
     title: str
     payload: Payload

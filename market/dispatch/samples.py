@@ -1,12 +1,13 @@
-"""Samples: jobs whose answer is known, by which the operator sees who computes what is asked.
+"""Samples: jobs with a known result that show whether a device computes them correctly.
 
-A device is given one like any other job, after some of those that it has completed, drawn anew each
-time, so that it does not know when, and earns nothing by being idle. The job is put up and given in
-one transaction, for this device alone: it never waits, no other device can get it, and there is
-nothing that a crash could leave half done. What becomes of it is in `market.trust.sample_checks`.
+A device gets one like any other job, after some of its completed jobs. Each sample is new and comes
+at a random time, so the device cannot recognise it, and an idle device earns nothing by it. One
+transaction posts the job and assigns it to this device: it never waits, no other device can get it,
+and there is nothing that a crash could leave half done. `market.trust.sample_checks` processes its
+result.
 
-The money comes from the account of a user whom the operator names and pays for, in any day no more
-than is allowed, and no more than a part of that to one owner. Without either nobody is sampled.
+The money comes from the account of a user that the operator names and funds. A daily limit bounds
+it, and one owner gets at most a part of this limit. Without money or limit no device gets samples.
 """
 
 import asyncio
@@ -46,41 +47,43 @@ from storage.trust import samples as queries
 from storage.trust import trust as trust_queries
 from storage.trust.samples import SampleRow
 
-# Of an owner's devices, in a day: tokens are free, and the first sample comes before any work.
+# For all devices of an owner, in a day: tokens are free, and the first sample comes before any
+# work.
 FIRSTS_PER_OWNER_DAY: Final = 4
 DAY_SECONDS: Final = 86_400
-# Of what may be spent in a day, so much from its beginning on, the rest evenly until its end: else
-# whoever uses it all up in the morning is not looked at for the rest of the day.
+# This part of a day's money is available from the beginning, the rest grows evenly until the end.
+# Otherwise devices could use it up in the morning, and avoid samples for the rest of the day.
 FIRST_PARTS: Final = 4
-# One owner gets no more than this part of what may be spent by then, with any number of devices.
+# One owner gets at most this part of the money available so far, with any number of devices.
 OWNER_PARTS: Final = 4
-# After finding that there is no money left, so that each device that asks does not look again.
+# Pause after the money has run out, so that not every request checks again.
 PAUSE_SECONDS: Final = 60.0
-# Each takes this process a part of a second to make, for which no device should have to wait: it
-# would know by that what it is given.
+# Tasks made in advance. Each takes this process a part of a second, and a device that waited for it
+# would recognise a sample by the delay.
 READY_MAX: Final = 8
-# The identifier of a job says when it was put up. That of a sample says that it has waited for as
-# long as one of the last jobs that devices were given.
+# The identifier of a job contains its creation time. A sample's identifier pretends a wait like the
+# wait of one of the last assigned jobs.
 WAITS_LOOKED_AT: Final = 64
-# Who is shown to have put a sample up has been here for up to so long, as buyers have.
+# The pretended buyer of a sample registered within this time, like real buyers.
 SHOWN_DAYS: Final = 120
-# A fixed price would say what it is: half of the usual one to half more than that, as round as it.
+# A fixed price would reveal a sample: so it lies between half and one and a half of the usual
+# price, with the same rounding.
 PRICE_PARTS: Final = 10
 NEEDS: Final = Needs(Resources(), "script")
-# The operator's own account is not held to what others may have open.
+# The limits of users do not apply to the operator's own account.
 UNBOUND: Final = Bounds(jobs=0, free_jobs=0, job_bytes=0)
 
 _logger = logging.getLogger("samples")
 
 
 class SampleTerms(Struct, frozen=True):
-    """What the operator spends on samples.
+    """Money of the operator for samples.
 
     Attributes:
-        account: the e-mail address of the user who pays.
+        account: the e-mail address of the paying user.
         credits_per_day: micro-credits; 0 for no samples.
-        price: of a sample, in micro-credits, on average.
-        credit: what a credit is worth, in micro-USD.
+        price: the average price of a sample, in micro-credits.
+        credit: the value of a credit, in micro-USD.
     """
 
     account: str = ""
@@ -95,7 +98,7 @@ class SampleTerms(Struct, frozen=True):
 
 
 class _New(Struct, frozen=True):
-    """A sample that may be put up, and what that needs from outside its transaction."""
+    """Sample that may be posted, with the values that its transaction needs from outside."""
 
     row: JobRow
     spec: SpecRow
@@ -105,23 +108,20 @@ class _New(Struct, frozen=True):
 
 
 class _Usual(Struct, frozen=True):
-    """What jobs and buyers here are like: for how long jobs waited, and since when there are users.
-
-    In seconds, and in UTC seconds.
-    """
+    """Usual waits of jobs, in seconds, and the first registration, in UTC seconds."""
 
     waits: list[int]
     users_since: int
 
 
 class Samples:
-    """Gives samples to devices, out of tasks that are ready.
+    """Assignment of samples to devices, from tasks that are ready.
 
     Args:
         context: the store, identifiers and the time.
-        terms: what the operator spends.
-        specs: stores what jobs run.
-        bounds: returns how much a device may have at once.
+        terms: the operator's spending on samples.
+        specs: stores the specifications of jobs.
+        bounds: returns the limits of a device.
         sizes: the length of the tasks.
     """
 
@@ -201,13 +201,13 @@ class Samples:
         return row
 
     def _price(self) -> int:
-        """Draw a price, of which what is spent in a day is made up."""
+        """Draw a price; the prices of a day add up to its spending."""
         half = PRICE_PARTS // 2
         parts = half + secrets.randbelow(2 * half + 1)
         return max(self._terms.price * parts // PRICE_PARTS, 1)
 
     def _new(self, task: Task, price: int, usual: _Usual) -> _New:
-        """Return a sample for a user who is not known yet."""
+        """Return a sample, before its paying user is known."""
         now = self._now()
         waited = secrets.choice(usual.waits or [0]) * 1_000 + secrets.randbelow(1_000)
         job_id = Identifiers(lambda: now * 1_000 - waited).new()
@@ -232,11 +232,11 @@ class Samples:
         return _New(row, spec_row, task.answer, shown_buyer, self._identifiers.new())
 
     async def _give(self, tx: Transaction, device_id: str, new: _New) -> GivenRow | None:
-        """Put a sample up and start it; the device is locked, as by every claim.
+        """Post a sample and start it; the device is locked, as by every claim.
 
         Raises:
-            MarketError: `worker_unauthorized`; `insufficient_funds`, when the account, or what may
-                be spent by now, has nothing left.
+            MarketError: `worker_unauthorized`; `insufficient_funds`, when the account, or the money
+                available by now, is empty.
         """
         owners = await owner_slots.lock(tx, [device_id], self._bounds())
         if await device_queries.is_revoked(tx, device_id):
@@ -251,14 +251,14 @@ class Samples:
             return None
         if payer is None:
             raise MarketError(Code.INSUFFICIENT_FUNDS)
-        # Before accounts are locked: the end of a sample does it in this order, too.
+        # Before accounts are locked: the end of a sample uses the same order.
         await sample_checks.begin_turn(tx, device_id)
         second, price = new.row.created_at % DAY_SECONDS, new.row.price_credit
         today = new.row.created_at - second
         is_first = jobs_left is None
         if payer.id == owner_id:
             return None
-        # And so what the day has had changes in nobody's hands but these.
+        # With this lock only this transaction changes the spending of the day.
         await lock_user(tx, payer.id)
         if is_first and await queries.firsts_since(tx, owner_id, today) >= FIRSTS_PER_OWNER_DAY:
             return None
@@ -283,14 +283,14 @@ class Samples:
         )
         await queries.insert(tx, sample)
         started = await claim_queries.start(tx, [PairRow(row.id, device_id, 0)], now=row.created_at)
-        assert started == [row.id]  # noqa: S101 - nobody else knows of it
+        assert started == [row.id]  # noqa: S101 - no other transaction knows it
         (given,) = await claim_queries.given(tx, started)
         await record_all(tx, self._context, [accepted(given)])
         return given
 
 
 def allowed_by(credits_per_day: int, second: int) -> int:
-    """Return what of a day's allowance may be spent by a second of that day."""
+    """Return the part of a day's allowance that is available by a second of that day."""
     first = credits_per_day // FIRST_PARTS
     return first + (credits_per_day - first) * second // DAY_SECONDS
 

@@ -1,8 +1,8 @@
-"""The supply of the market: the devices that ask this daemon for work, by what they lend.
+"""Supply of the market: the devices that request work from this daemon, by their resources.
 
-It is counted now and then out of memory, in parts, so that no request waits for it. Devices are
-strangers' words about themselves. A count shows that a kind of device is there; everything else
-about it (its country, least price, reputation) is shown for devices of several proven owners alone.
+It is counted now and then from memory, in parts, so that no request waits for it. Strangers report
+these devices. A count shows that a kind of device exists. Its other figures (country, least price,
+reputation) are shown only for devices of several proven owners.
 """
 
 import asyncio
@@ -140,11 +140,11 @@ class _Tally:
 
     @property
     def has_several(self) -> bool:
-        """Whether they belong to so many proven owners that a figure is not one owner's."""
+        """Whether they belong to enough proven owners that a figure does not reveal one of them."""
         return len(self.owners) >= OWNERS_MIN
 
     def row(self, name: str, paid: int | None = None) -> Row:
-        """Return what is shown of them."""
+        """Return the published figures of these devices."""
         figures = self.owners.values() if self.has_several else ()
         return Row(
             name,
@@ -160,7 +160,7 @@ class _Tally:
 
 
 class Supply:
-    """Knows the supply.
+    """Supply of the market.
 
     Args:
         devices: returns the devices that ask for work now, which are counted in parts.
@@ -293,7 +293,7 @@ def _paid(jobs: Sequence[Given]) -> Paid | None:
 
 
 def _rounded(price: int) -> int:
-    """Return a price rounded to half of its first digit, so that it is nobody's exact one."""
+    """Return a price rounded to half of its first digit, so that no exact price is shown."""
     step = max(int(10 ** (len(str(price)) - 1)) // 2, 1)
     return (price + step // 2) // step * step
 

@@ -1,8 +1,8 @@
-"""The catalogue of events: what may happen to a user, and what is said of it.
+"""Catalogue of the events of users, with the fields of each event.
 
-An event says which thing it is about, and the two or three facts that everybody needs; the rest is
-asked for by the thing's identifier. None has a secret, a message of somebody else or a photo in it.
-The feed, webhooks and the document of the API all read this table.
+An event names its subject, and the two or three facts that every receiver needs. A request with the
+subject's identifier returns the rest. An event never contains a secret, a message of another user
+or a photo. The feed, webhooks and the document of the API all read this table.
 """
 
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ Currency = Literal["usd", "credit"]
 
 
 class EventData(Struct, frozen=True):
-    """What an event says: sizes in bytes, amounts in their currency, times as RFC 3339 in UTC."""
+    """Fields of an event: sizes in bytes, amounts in their currency, times as RFC 3339 in UTC."""
 
 
 class SessionCreated(EventData, frozen=True):
@@ -32,7 +32,7 @@ class SessionCreated(EventData, frozen=True):
 
 
 class SessionLow(EventData, frozen=True):
-    """A tenth of a session's bytes is left, or less. It is said once of a session."""
+    """A tenth of a session's bytes is left, or less. The event occurs once per session."""
 
     session_id: str
     quota_bytes: int
@@ -48,7 +48,7 @@ class SessionExhausted(EventData, frozen=True):
 
 
 class SessionEnded(EventData, frozen=True):
-    """A session was ended by its buyer; what it had not used is not paid."""
+    """A session was ended by its buyer; its unused bytes are not paid."""
 
     session_id: str
     bytes_used: int
@@ -56,7 +56,7 @@ class SessionEnded(EventData, frozen=True):
 
 
 class SessionExpiring(EventData, frozen=True):
-    """A session is over within a day. It is said once, of a session of more than two days."""
+    """A session is over within a day. The event occurs once, for sessions of more than two days."""
 
     session_id: str
     bytes_left: int
@@ -64,7 +64,7 @@ class SessionExpiring(EventData, frozen=True):
 
 
 class SessionExpired(EventData, frozen=True):
-    """The time of a session is over; what it had not used is not paid."""
+    """The time of a session is over; its unused bytes are not paid."""
 
     session_id: str
     bytes_used: int
@@ -108,7 +108,7 @@ class JobRequeued(EventData, frozen=True):
 
 
 class JobCompleted(EventData, frozen=True):
-    """A job is done, in this attempt; the result is asked for by its identifier."""
+    """A job is done, in this attempt; a request with its identifier returns the result."""
 
     job_id: str
     title: str
@@ -136,7 +136,7 @@ class JobCancelled(EventData, frozen=True):
 
 
 class DeployReady(EventData, frozen=True):
-    """All replicas of a revision of a deploy can be used, of one that says what they run."""
+    """All replicas of a revision of a deploy with a template can be used."""
 
     deploy_id: str
     revision: int
@@ -150,20 +150,20 @@ class DeployFinished(EventData, frozen=True):
 
 
 class DeployCancelled(EventData, frozen=True):
-    """What was left of a deploy was cancelled by its buyer."""
+    """The rest of a deploy was cancelled by its buyer."""
 
     deploy_id: str
 
 
 class DeviceOnline(EventData, frozen=True):
-    """A worker device is heard of again, or for the first time."""
+    """A worker device reports again, or for the first time."""
 
     device_id: str
     name: str
 
 
 class DeviceOffline(EventData, frozen=True):
-    """A worker device has left, or was not heard of for a while."""
+    """A worker device has left, or has not reported for a while."""
 
     device_id: str
     name: str
@@ -177,7 +177,7 @@ class DeviceRevoked(EventData, frozen=True):
 
 
 class ReferralEarned(EventData, frozen=True):
-    """A referral was paid, to whoever referred or whoever was referred."""
+    """A referral was paid, to the referrer or to the referred user."""
 
     amount_credit: float
     role: Literal["referrer", "referred"]
@@ -206,7 +206,7 @@ class KeyRevoked(EventData, frozen=True):
 
 
 class KeyExpiring(EventData, frozen=True):
-    """An API key expires within a week. It is said once of a key."""
+    """An API key expires within a week. The event occurs once per key."""
 
     key_id: str
     name: str
@@ -223,7 +223,7 @@ class KeyLimitReached(EventData, frozen=True):
 
 
 class LoginNewNetwork(EventData, frozen=True):
-    """Somebody has logged in from a network that this account was not used from before."""
+    """A login came from a network that this account was not used from before."""
 
     network: str
 
@@ -267,7 +267,7 @@ class WebhookDisabled(EventData, frozen=True):
 
 
 class Ping(EventData, frozen=True):
-    """Nothing happened: somebody tries whether an endpoint of webhooks works."""
+    """Test of an endpoint of webhooks; nothing else happened."""
 
     webhook_id: str
 
@@ -313,7 +313,7 @@ def _plain(value: object) -> int:
     """Return a number of the API's own, an amount or a size in its smallest unit, as a number."""
     if isinstance(value, int):
         return int(value)
-    raise NotImplementedError(f"an event cannot say {type(value)}")
+    raise NotImplementedError(f"an event cannot contain {type(value)}")
 
 
 # Makes the JSON of an event.

@@ -1,4 +1,4 @@
-"""What every service of the marketplace works with: a store, identifiers, the time."""
+"""Dependencies of every service of the marketplace: a store, identifiers, the time."""
 
 from collections.abc import Callable
 from typing import Self
@@ -12,13 +12,13 @@ from storage.engines.store import Store
 
 
 class Context(Struct, frozen=True):
-    """Handed to every service first; a service keeps of it what it uses.
+    """First argument of every service; a service keeps the parts that it uses.
 
     Args:
-        store: the database in which the marketplace is kept.
+        store: the database of the marketplace.
         identifiers: makes the identifiers of new rows.
         now: the wall clock, in whole UTC seconds; tests set it.
-        bus: passes on what was committed.
+        bus: publishes committed changes.
     """
 
     store: Store
@@ -27,8 +27,8 @@ class Context(Struct, frozen=True):
     bus: Bus = field(default_factory=Bus)
 
     def set_aside(self) -> Self:
-        """Return the same over the connections that are reserved for leases and counts.
+        """Return a context with the connections that are reserved for leases and counts.
 
-        A client with a session must not wait for what the API asks of the store.
+        A client with a session must not wait for queries of the API.
         """
         return replace(self, store=self.store.set_aside())

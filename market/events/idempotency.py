@@ -33,10 +33,10 @@ class Replayed(Exception):  # noqa: N818 - it is no error, the request was answe
 
 
 class Seal(Sealing):
-    """Seals replies, and tells requests apart.
+    """Sealing of replies, and fingerprints of requests.
 
     Args:
-        secret: what the keys are derived from.
+        secret: the secret; the keys are derived from it.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -44,7 +44,7 @@ class Seal(Sealing):
         self._fingerprint_key = derived(secret, b"fingerprint")
 
     def fingerprint(self, request: bytes) -> str:
-        """Return a keyed hash of a request: it tells requests apart, and cannot be guessed from."""
+        """Return a keyed hash of a request: it distinguishes requests, and does not reveal them."""
         return hmac.digest(self._fingerprint_key, request, "sha256").hex()
 
 
@@ -52,11 +52,12 @@ class KeyedRequest(Struct, frozen=True):
     """A request with an Idempotency-Key.
 
     Args:
-        user_id: who sends it; keys of others are others. "" for somebody without an account.
-        key: what the sender calls it.
-        purse_id: of the API key that is shown, "" for a login. Replies may hold secrets, so another
-            key of the user has names of its own; a key that replaces one goes on with its names.
-        request_hash: what it says, so that the same key does not answer another request.
+        user_id: the sender; each user has separate keys. "" for a sender without an account.
+        key: the sender's name for the request.
+        purse_id: the purse of the API key in use, "" for a login. Replies may hold secrets, so
+            another key of the user has separate names; a key's successor continues with its names.
+        request_hash: hash of its content, so that the same key does not return the reply to another
+            request.
         seal: seals the reply.
         now: UTC seconds.
     """
@@ -80,25 +81,25 @@ class KeyedRequest(Struct, frozen=True):
 
 
 class Receipt(Struct, Generic[Outcome], frozen=True):
-    """Keeps the reply to a keyed request, inside the unit of work that the request causes.
+    """Storage of the reply to a keyed request, in the unit of work of the request.
 
     Args:
-        request: what is done once.
-        reply: encodes the reply to what came of it.
+        request: the request, which takes effect once.
+        reply: encodes the reply from the outcome.
     """
 
     request: KeyedRequest
     reply: Callable[[Outcome], bytes]
 
     async def keep(self, tx: Transaction, outcome: Outcome) -> None:
-        """Keep the reply to be given whenever the request comes again.
+        """Store the reply for repetitions of the request.
 
-        To be called before the work: of two at once the second waits here for the first, and is
-        not refused for what the first has used up.
+        Call this before the work. Of two requests at the same time the second waits here for the
+        first, so that effects of the first cannot cause a refusal of the second.
 
         Args:
             tx: the transaction that does the work.
-            outcome: what comes of it.
+            outcome: the outcome of the work.
 
         Raises:
             Replayed: the request was answered before; the transaction is rolled back.
@@ -111,16 +112,16 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
         first = await queries.find(tx, row.user_id, request.name)
         if first is not None and first.created_at > request.now - KEEP_SECONDS:
             self._replay(first)
-        await queries.replace(tx, row)  # of a day that is over, and not forgotten yet
+        await queries.replace(tx, row)  # of a day that is over, and not deleted yet
 
     async def keep_for(self, tx: Transaction, user_id: str, outcome: Outcome) -> None:
-        """Keep the reply for a user whom this transaction has made, and who has used no key yet."""
+        """Store the reply for a user that this transaction has made, and that has used no key."""
         await queries.insert(tx, self._row(user_id, outcome))
 
     async def replay(self, tx: Transaction, user_id: str) -> None:
-        """Raise the reply that a user got with this key before; do nothing when there is none.
+        """Raise the reply that a user got with this key before, if it exists.
 
-        For a request that would be refused now for what it has made itself.
+        For a request whose own effects would cause its refusal now.
 
         Raises:
             Replayed, MarketError: as `keep`.

@@ -20,7 +20,7 @@ from storage.notify import webhooks
 
 
 class NewEvent(Struct, frozen=True):
-    """What happened to a user: `subject_id` is the thing that it is about."""
+    """Event of a user; `subject_id` is the identifier of its subject."""
 
     user_id: str
     data: EventData
@@ -28,11 +28,11 @@ class NewEvent(Struct, frozen=True):
 
 
 class Recording(Protocol):
-    """What recording needs of a service's context (`market.events.context`)."""
+    """Dependencies of recording from a service's context (`market.events.context`)."""
 
     @property
     def identifiers(self) -> Identifiers:
-        """Makes the identifiers of events."""
+        """Generator of the identifiers of events."""
 
     @property
     def now(self) -> Callable[[], int]:
@@ -55,10 +55,10 @@ async def record(
 
     Args:
         tx: the cause's transaction: both are committed or neither is.
-        context: whoever records.
-        user_id: who is told.
-        data: what happened; its type is found in the catalogue.
-        subject_id: the thing that it is about.
+        context: the context of the recording service.
+        user_id: the user to notify.
+        data: the event's fields; their type is in the catalogue.
+        subject_id: the identifier of its subject.
     """
     (row,) = await record_all(tx, context, [NewEvent(user_id, data, subject_id)])
     return row
@@ -67,7 +67,7 @@ async def record(
 async def record_all(
     tx: Transaction, context: Recording, events: Sequence[NewEvent]
 ) -> list[EventRow]:
-    """Record events in one statement, however many they are; otherwise as `record`."""
+    """Record any number of events in one statement; otherwise as `record`."""
     if not events:
         return []
     now = context.now()

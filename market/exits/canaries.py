@@ -1,8 +1,8 @@
-"""Exits that lie: what was found of them, and that they carry nothing any more.
+"""Exits that lie: findings about them, and their ban.
 
-The daemon fetches pages through each exit of which it knows the answer. Whose answer differs is
-barred: it is no exit any more, whatever its owner agrees to, and what it has earned and is not
-posted yet it does not get. An operator may look at what was found, take back what is pending
+Through each exit the daemon fetches pages with a known content. An exit that returns another
+content is barred: it stops being an exit, even with its owner's consent, and its owner loses the
+earnings that are not posted yet. An operator can read the findings, take back pending earnings
 (`exit_payouts.claw_back`), or pardon.
 """
 
@@ -26,7 +26,7 @@ _logger = logging.getLogger("exits")
 
 
 class ExitRecord(Struct, frozen=True):
-    """A device as an operator sees it: what holds, what was said of it, and what was found."""
+    """Device in an operator's view: its present state, its consents, and the findings about it."""
 
     row: ExitRow
     history: list[ConsentRow]
@@ -34,11 +34,11 @@ class ExitRecord(Struct, frozen=True):
 
 
 class ExitCanaries:
-    """Bars exits that lie.
+    """Bans of exits that lie.
 
     Args:
         context: the store, identifiers and the time.
-        exits: tell those who watch.
+        exits: notify watchers.
     """
 
     def __init__(self, context: Context, exits: Exits) -> None:
@@ -46,15 +46,15 @@ class ExitCanaries:
         self._exits = exits
 
     async def bar(self, device_id: str, kind: str, evidence: str) -> None:
-        """Bar a device for what was found; harmless when it is barred.
+        """Bar a device for a finding; a second call does no harm.
 
         Args:
-            device_id: which.
+            device_id: the device.
             kind: of `BARRED_WORDS`.
-            evidence: what shows it, for the operator; the end is left off where it is too long.
+            evidence: the evidence, for the operator; an overlong text is cut.
 
         Raises:
-            StoreError: it is not barred.
+            StoreError: the device is not barred.
         """
         now, identifiers = self._context.now(), self._context.identifiers
         shown = "".join(each if each.isprintable() else "?" for each in evidence)
@@ -63,19 +63,19 @@ class ExitCanaries:
         )
         event = ConsentRow(identifiers.new(), device_id, "barred", "", f"canary: {kind}", now)
         if not await self._context.store.write(_bar, finding, event):
-            _logger.warning("exit %s: there is no such device to be barred", device_id)
+            _logger.warning("exit %s: unknown device, not barred", device_id)
         self._exits.tell(device_id)
 
     @staticmethod
     def words(kind: str) -> str:
-        """Return why a device is barred, for its owner."""
+        """Return the reason of a device's bar, for its owner."""
         return BARRED_WORDS[kind]
 
 
 async def pardon(context: Context, device_id: str) -> None:
     """Let a device that is barred be an exit again; its owner's consent holds as before.
 
-    What was reversed of its earnings stays so.
+    Reversed earnings stay reversed.
 
     Raises:
         MarketError: `token_not_found`, when it is not barred.

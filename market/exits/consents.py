@@ -1,10 +1,10 @@
-"""Exits: devices that sessions leave through, by the consent of their owners, and for pay.
+"""Exits: devices that sessions leave through, with their owners' consent, and for pay.
 
 A device becomes an exit by two keys. Its owner agrees to the terms in the account (`consent`), and
-somebody at the device agrees to the same text, whose hash the device shows when it attaches
-(`authorize`). A text that has changed is agreed to anew, by both.
+a person at the device agrees to the same text; the device shows its hash when it attaches
+(`authorize`). After a change of the text both have to agree again.
 
-What an exit has carried is what the daemon has counted, and comes with the reports of leases
+The daemon counts the bytes of an exit, and the reports of leases contain these counts
 (`market.bandwidth.lease_book`). Its owner's share of the price is posted every hour and when the
 session is settled, to the owner's pending account (`market.exits.earnings`), and paid out from
 there after a while (`market.exits.payouts`).
@@ -48,14 +48,14 @@ RATE_MAX_BYTES = 125_000_000_000  # a terabit a second: a mistyped number, rathe
 PRICE_MAX_PER_GB = 1_000_000_000_000
 EARNINGS_MAX_DAYS = 366
 ANY_COUNTRY = "any"
-# What is found of exits that lie, by its kind, in words for their owners.
+# Findings about exits that lie, by kind, in words for their owners.
 BARRED_WORDS = {
-    "content": "Pages came changed through this device.",
-    "certificate": "Through this device a site showed another certificate than its own.",
-    "junk": "Something else than the target's answer came through this device.",
-    "dns": "Names that this device looks up lead somewhere else.",
-    "silence": "Connections through this device were said to be there, and led nowhere.",
-    "unasked": "This device reported connections that nobody had asked for.",
+    "content": "Pages arrived with changes through this device.",
+    "certificate": "Through this device a site showed a certificate that is not its own.",
+    "junk": "This device returned data that is not the target's reply.",
+    "dns": "This device resolves names to wrong addresses.",
+    "silence": "This device confirmed connections that led nowhere.",
+    "unasked": "This device reported connections that the service had not requested.",
     "flood": "This device flooded the service.",
 }
 
@@ -80,14 +80,13 @@ class Limits(Struct, frozen=True):
 
 
 class ExitTerms(Struct, frozen=True):
-    """What the operator offers the owners of exits, and asks of buyers.
+    """Terms of the operator for the owners of exits, and for buyers.
 
-    Owners get `share_percent` of the price, `hold_seconds` after it was posted. Sessions
-    that leave through exits cost at least `price_floors` of their country, in micro-USD per GB; of
-    "any" for countries without one. None at all is sold below `session_price_floor`.
-
-    `limits` are those of a device whose owner says nothing else; no device has other ports. Without
-    `is_offered` there is no way to attach.
+    Owners get `share_percent` of the price, `hold_seconds` after it was posted. Sessions that leave
+    through exits cost at least `price_floors` of their country, in micro-USD per GB; countries
+    without an entry use "any". Every session costs at least `session_price_floor`. `limits`
+    are the default limits of a device, and its ports are the only ones permitted. Without
+    `is_offered` a device cannot attach.
     """
 
     is_offered: bool = False
@@ -108,10 +107,10 @@ NO_EXITS = ExitTerms()
 
 
 class ExitGrant(Struct, frozen=True):
-    """A device may carry connections: whose it is, for which price at least, and how much.
+    """Permission of a device to carry connections: its owner, its least price, and its limits.
 
-    `bytes_today` is what it has carried since 00:00 UTC as far as it was reported; of that the
-    limit of a day is counted on. One that is `paused` stays attached and carries nothing.
+    `bytes_today` are the reported bytes since 00:00 UTC; the daily limit starts from them. A
+    `paused` device stays attached and carries nothing.
     """
 
     device_id: str
@@ -138,9 +137,9 @@ class Coverage(Struct, frozen=True):
 
 
 class Whereabouts(Struct, frozen=True):
-    """Where an address is, in lower case; "" and 0 for what is not known.
+    """Location of an address, in lower case; unknown fields are "" and 0.
 
-    `opinions` are the countries that the sources name, "" where one knows none.
+    `opinions` are the countries that the sources name, "" where a source knows none.
     """
 
     country: str = ""
@@ -152,31 +151,31 @@ class Whereabouts(Struct, frozen=True):
 
 
 class Attached(Protocol):
-    """What the marketplace asks of the exits that are attached; the daemon answers."""
+    """Requests of the marketplace to the attached exits; the daemon implements them."""
 
     def door(self) -> Door | None:
-        """Return where exits attach; None where they cannot."""
+        """Return the address where exits attach, or None if they cannot."""
 
     def doors(self) -> Sequence[Door]:
-        """Return where devices attach to the other daemons of this service."""
+        """Return the addresses where devices attach to the other daemons of this service."""
 
     def state(self, device_id: str) -> str | None:
-        """Return why an attached device carries nothing now, "" if it does, None if it is away."""
+        """Return why an attached device carries nothing, "" if it carries, None if it is away."""
 
     def coverage(self) -> Sequence[Coverage]:
-        """Return how many exits take connections, by country."""
+        """Return the number of exits that accept connections, by country."""
 
     def attribution(self) -> Sequence[str]:
-        """Return whom to name wherever it is shown where exits are."""
+        """Return the sources to credit wherever the location of exits is shown."""
 
     def origins(self) -> Sequence[OriginRow]:
-        """Return where each attached device comes from."""
+        """Return the origin of each attached device."""
 
     def locate(self, address: str) -> Whereabouts:
-        """Return where an address is."""
+        """Return the location of an address."""
 
     def remark(self, device_id: str) -> str:
-        """Return what the owner of an attached device should know; "" for nothing."""
+        """Return a remark for the owner of an attached device, or ""."""
 
 
 class NoneAttached:
@@ -216,9 +215,9 @@ class NoneAttached:
 
 
 class MyExit(Struct, frozen=True):
-    """A device as its owner sees it: what it may, what it does, what it has earned.
+    """Device in its owner's view: its permission, its state, and its earnings.
 
-    `reason` says why it carries nothing, or not from where it is attached; "" when all is well.
+    `reason` explains why it carries nothing, or not from its present place; "" when all is well.
     """
 
     id: str
@@ -229,12 +228,12 @@ class MyExit(Struct, frozen=True):
 
 
 class Exits:
-    """Knows which devices are exits, what they may carry, and what they have carried and earned.
+    """Exits, their permissions, their bytes and their earnings.
 
     Args:
         context: the store, identifiers and the time.
         devices: know the tokens of devices.
-        terms: what the operator offers.
+        terms: the terms of the operator.
     """
 
     def __init__(self, context: Context, devices: Devices, terms: ExitTerms) -> None:
@@ -247,9 +246,8 @@ class Exits:
         self._now = context.now
         self._devices = devices
         self._watchers: list[Callable[[str], None]] = []
-        self._told = 0  # times that those who watch were told something
-        # Where the exits that are attached come from, as the store has it; and what they might do
-        # at the last look.
+        self._told = 0  # number of notifications to watchers
+        # The origins of the attached exits as stored, and their permissions at the last look.
         self._recorded: dict[str, OriginRow] = {}
         self._standings: dict[str, StandingRow] = {}
 
@@ -266,24 +264,24 @@ class Exits:
         self._attached = attached
 
     def watch(self, changed: Callable[[str], None]) -> None:
-        """Have `changed` called with each device that may do less, or other things, than before.
+        """Register `changed` for each device whose permission is reduced or changed.
 
-        It is called when that is written down. `current` says what the device may do then.
+        The call comes after the commit. Then `current` returns the device's permission.
         """
         self._watchers.append(changed)
 
     def tell(self, device_id: str) -> None:
-        """Tell those who watch that a device has changed; harmless if it has not."""
+        """Notify watchers that a device has changed; harmless if it has not."""
         self._told += 1
         for changed in self._watchers:
             changed(device_id)
 
     async def look(self) -> int:
-        """Compare the exits that are attached with the store; return how many are to be cut.
+        """Compare the attached exits with the store. Return the number of exits to cut.
 
-        Those that may carry nothing, or something else than at the last look, are told to those who
-        watch, whoever has decided it: another process may have, a command of the operator's or
-        another daemon. Where they come from is recorded, if that has changed.
+        Watchers are notified of each exit whose permission ended or changed since the last look.
+        The cause may be another process: a command of the operator, or another daemon. A changed
+        origin of an exit is recorded.
 
         Raises:
             UnavailableError: the store did not answer; the next look catches up.
@@ -332,7 +330,7 @@ class Exits:
         return granted
 
     async def limits(self, user_id: str, device_id: str) -> Limits:
-        """Return how much a device carries at most; of one that is no exit of a user's, the usual.
+        """Return the limits of a device; the usual ones if it is no exit of the user.
 
         Ports that are not offered any more are left out.
         """
@@ -351,7 +349,7 @@ class Exits:
         await self._change(user_id, device_id, queries.change_limits, _row(limits))
 
     async def pause(self, user_id: str, device_id: str) -> None:
-        """Have a device carry nothing until `resume`; doing it again changes nothing.
+        """Stop a device from carrying until `resume`; a second call changes nothing.
 
         Raises:
             MarketError: `token_not_found`, `consent_needed`.
@@ -359,7 +357,7 @@ class Exits:
         await self._change(user_id, device_id, queries.pause, self._now())
 
     async def resume(self, user_id: str, device_id: str) -> None:
-        """Have a device carry again; doing it again changes nothing.
+        """Let a device carry again; a second call changes nothing.
 
         Raises:
             MarketError: `token_not_found`, `consent_needed`.
@@ -367,7 +365,7 @@ class Exits:
         await self._change(user_id, device_id, queries.pause, None)
 
     async def revoke(self, user_id: str, device_id: str) -> None:
-        """Take a consent back: the device is no exit any more. Doing it again changes nothing.
+        """Take a consent back: the device is no exit any more. A second call changes nothing.
 
         Raises:
             MarketError: `token_not_found`.
@@ -377,7 +375,7 @@ class Exits:
         self.tell(device_id)
 
     async def authorize(self, token: str, terms_hash: str) -> ExitGrant:
-        """Return what the device with a token may do, to whose terms somebody there has agreed.
+        """Return the permission of a device with a token, where a person has agreed to the terms.
 
         Raises:
             MarketError: `worker_unauthorized`, `consent_needed`, `terms_changed`, `exit_paused`,
@@ -394,7 +392,7 @@ class Exits:
         return grant
 
     async def current(self, device_id: str) -> ExitGrant:
-        """Return what a device may do that was authorized before; it may be paused.
+        """Return the permission of a device that was authorized before; it may be paused.
 
         Raises:
             MarketError: `worker_unauthorized`, `consent_needed`, `terms_changed`, `exit_barred`.
@@ -404,8 +402,7 @@ class Exits:
             row, today = await self._store.read(_standing, device_id, self._today())
             if told == self._told:
                 break
-            # Somebody may have decided something else since it was read, and whoever watches may
-            # not know the device yet.
+            # Another decision can follow the read, and a watcher may not know the device yet.
         if row is None:
             raise MarketError(Code.CONSENT_NEEDED)
         if row.token_revoked_at is not None:
@@ -447,12 +444,12 @@ class Exits:
         ]
 
     async def states(self, device_ids: Sequence[str]) -> dict[str, str]:
-        """Return in a word what those of some devices do as exits that are or were exits."""
+        """Return the state, in a word, of those of the devices that are or were exits."""
         rows = await self._store.read(queries.of_devices, device_ids)
         return {row.device_id: self._state(row) for row in rows}
 
     def is_online(self, device: DeviceRow, exit_state: str | None) -> bool:
-        """Say whether a device sends heartbeats, or is attached as an exit.
+        """Return whether a device sends heartbeats, or is attached as an exit.
 
         Args:
             device: as the store has it.
@@ -461,12 +458,12 @@ class Exits:
         return self._devices.is_heard(device) or exit_state in _ATTACHED_STATES
 
     async def today(self, device_ids: Sequence[str]) -> dict[str, DayRow]:
-        """Return what those of some devices that were exits today carried since 00:00 UTC."""
+        """Return the bytes since 00:00 UTC of those of the devices that were exits today."""
         rows = await self._store.read(queries.days, device_ids, since=self._today())
         return {row.device_id: row for row in rows}
 
     async def earnings(self, user_id: str) -> list[EarnedDayRow]:
-        """Return what a user's exits carried and earned by day, the latest day first.
+        """Return the bytes and earnings of a user's exits by day, the latest day first.
 
         A day's bytes have earned their share when they are reported; it is posted within the hour.
         """
@@ -474,7 +471,7 @@ class Exits:
         return await self._store.read(queries.days_of_user, user_id, since=since)
 
     async def pending(self, user_id: str) -> int:
-        """Return what a user's exits have earned and is not paid out yet, in micro-USD."""
+        """Return a user's earnings from exits that are not paid out yet, in micro-USD."""
         return await self._store.read(ledger_queries.balance, ledger.pending(user_id)) or 0
 
     async def payable_at(self, user_id: str) -> int | None:
@@ -483,19 +480,19 @@ class Exits:
         return None if posted_at is None else posted_at + self.terms.hold_seconds
 
     async def by_country(self, user_id: str, session_id: str) -> list[CountryRow]:
-        """Return how much of a session left in which country, as far as it was reported.
+        """Return the reported bytes of a session by country.
 
         Raises:
-            MarketError: `session_not_found`, when there is none or it is another user's.
+            MarketError: `session_not_found`, when it does not exist or belongs to another user.
         """
         return await self._store.read(_by_country, user_id, session_id)
 
     def _is_new(self, standing: StandingRow) -> bool:
-        """Say whether those who watch may not know what a device may do now."""
+        """Return whether watchers may not know the present permission of a device."""
         before = self._standings.get(standing.device_id)
         if standing.is_ended or (before is not None and before != standing):
             return True
-        # One that is away may carry what began before.
+        # A device that is away may carry connections that began before.
         is_told = before is not None and bool(self.attached.state(standing.device_id))
         return bool(standing.is_paused) and not is_told
 
@@ -509,7 +506,7 @@ class Exits:
                 message = f"{name} is between {least} and {most}."
                 raise MarketError(Code.INVALID_FIELD, message, field=f"limits.{name}")
         if not 0 <= limits.min_price_per_gb <= PRICE_MAX_PER_GB:
-            message = "This is more than anybody pays."
+            message = "This is more than the highest price."
             raise MarketError(Code.INVALID_FIELD, message, field="limits.min_price_per_gb")
         offered = self.terms.limits.ports
         if not limits.ports or not set(limits.ports) <= set(offered):
@@ -529,7 +526,7 @@ class Exits:
         return self._now() // DAY_SECONDS
 
     def _state(self, row: ExitRow) -> str:
-        """Return in a word what a device does as an exit."""
+        """Return the state of an exit in a word."""
         if row.barred_at is not None:
             return "barred"
         if row.revoked_at is not None or row.token_revoked_at is not None:
@@ -551,7 +548,7 @@ class Exits:
 
 
 def limits_of(row: ExitRow) -> Limits:
-    """Return how much a device carries at most."""
+    """Return the limits of a device."""
     return Limits(
         row.connections,
         row.bytes_per_second,
@@ -562,7 +559,7 @@ def limits_of(row: ExitRow) -> Limits:
 
 
 def barred_because(row: ExitRow) -> str:
-    """Return in a sentence or two why a device is barred, for its owner; "" when it is not."""
+    """Return the reason of a bar for the device's owner, in a sentence or two; else ""."""
     if row.barred_at is None:
         return ""
     words = BARRED_WORDS.get(row.barred_for, "")
@@ -570,7 +567,7 @@ def barred_because(row: ExitRow) -> str:
 
 
 def text_of(terms: ExitTerms) -> str:
-    """Return what owners agree to: a page, with the figures that the operator has set."""
+    """Return the terms for owners: a page, with the figures that the operator has set."""
     page = Path(__file__).with_name("exit_terms.txt").read_text(encoding="utf-8")
     days = terms.hold_seconds / DAY_SECONDS
     return page.format(
@@ -603,7 +600,8 @@ async def _owned(tx: Transaction, user_id: str, device_id: str) -> None:
     """Lock a device.
 
     Raises:
-        MarketError: `token_not_found`, when there is none, it is another user's, or revoked.
+        MarketError: `token_not_found`, when it does not exist, belongs to another user, or is
+            revoked.
     """
     await device_queries.lock(tx, device_id)
     owner = await device_queries.owner_of(tx, device_id)
@@ -614,7 +612,7 @@ async def _owned(tx: Transaction, user_id: str, device_id: str) -> None:
 async def _consent(
     tx: Transaction, event: ConsentRow, *, user_id: str, limits: Limits | None, offered: Limits
 ) -> Limits:
-    """Write a consent down; without limits, those of before hold, or what is offered."""
+    """Store a consent; without limits, the earlier limits hold, or else the offered ones."""
     await _owned(tx, user_id, event.device_id)
     if await device_queries.is_revoked(tx, event.device_id):
         raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")

@@ -1,8 +1,8 @@
-"""The earnings of exits: posted every hour while sessions go on, the rest when they are settled.
+"""Earnings of exits: posted every hour of a session, the rest at its settlement.
 
-The house posts them to owners' pending accounts out of what it owes exits (`ledger.exit_payable`).
-The buyer's money is held meanwhile, and pays the house back when the session is settled. The row of
-each earning says how many bytes it is for, so that the next one is for those behind them.
+The house posts them to owners' pending accounts from its debt to exits (`ledger.exit_payable`). The
+buyer's money is held meanwhile, and pays the house back when the session is settled. The row of
+each earning has the number of its bytes, so the next earning begins behind them.
 
 An exit's earning is computed from its count of bytes under each lease, rounded down. At settlement
 the capture pays all of it to `exit_payable`, and the rest to the house's revenue. The row of a
@@ -65,7 +65,7 @@ class ExitAdvances:
         self._hour = -1  # in which all was posted last, counted from 1970
 
     async def advance_due(self) -> int:
-        """Post everything, once an hour of the clock; return how many earnings.
+        """Post all earnings, once per hour of the clock. Return the number of earnings.
 
         Raises:
             UnavailableError: the store did not answer; the next call begins again.
@@ -78,12 +78,12 @@ class ExitAdvances:
         return posted
 
     async def advance(self) -> int:
-        """Post what exits have earned since the last time; return how many earnings.
+        """Post the new earnings of exits. Return the number of earnings.
 
-        A session that cannot be posted for is logged, and does not hold up the others.
+        A session that cannot be posted for is logged, and does not delay the others.
 
         Raises:
-            UnavailableError: the store did not answer; what was posted stays.
+            UnavailableError: the store did not answer; the posted earnings stay.
         """
         posted, after = 0, ActiveRow(-1, "")
         while True:
@@ -96,7 +96,7 @@ class ExitAdvances:
             after = sessions[-1]
 
     async def _advance_some(self, session_ids: Sequence[str]) -> int:
-        """Post for some sessions at once, and one by one if that fails."""
+        """Post for some sessions together, and one by one if that fails."""
         try:
             return await self._advance(session_ids)
         except UnavailableError:
@@ -122,7 +122,7 @@ class ExitAdvances:
 
 
 def unposted(row: EarnedRow) -> EarningRow:
-    """Return an earning of what a device has earned of a session and is not posted."""
+    """Return the earning of a device from a session that is not posted yet."""
     return EarningRow(
         row.session_id,
         row.device_id,
@@ -135,7 +135,7 @@ def unposted(row: EarnedRow) -> EarningRow:
 
 
 def movements(earnings: Sequence[EarningRow]) -> list[Movement]:
-    """Return what earnings move: to each owner what the exits got that are not barred."""
+    """Return the movements of earnings: to each owner the earnings of exits that are not barred."""
     shares: Counter[str] = Counter()
     for each in earnings:
         if not each.is_barred:
@@ -149,12 +149,12 @@ def movements(earnings: Sequence[EarningRow]) -> list[Movement]:
 async def record(
     tx: Transaction, earnings: Sequence[EarningRow], reference: str, transfer_id: str, now: int
 ) -> None:
-    """Write earnings down, and post them to the pending accounts of their owners.
+    """Store earnings, and post them to the pending accounts of their owners.
 
-    Whoever calls it has locked their sessions and devices.
+    The caller has locked their sessions and devices.
 
     Raises:
-        LookupError: they were posted before; somebody has changed the earnings by hand.
+        LookupError: they were posted before; the table of earnings was changed by hand.
     """
     earnings = [each for each in earnings if each.amount]
     if not earnings:

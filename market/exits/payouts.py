@@ -23,7 +23,7 @@ from storage.exits import exits as queries
 from storage.exits.exits import ConsentRow, DueRow, ReversedRow
 
 PAID_MAX_OWNERS = 100
-# Owners to be paid are looked for among so many earnings at a time.
+# Number of earnings that one search for unpaid owners reads.
 DUE_MAX_EARNINGS = 10_000
 # Bounds a transaction; each earning is reversed by a transfer of its own.
 REVERSED_MAX_EARNINGS = 200
@@ -34,7 +34,7 @@ _logger = logging.getLogger("exits")
 
 
 class ClawedBack(Struct, frozen=True):
-    """What was taken back from an exit: earnings, their sum, and what buyers were refunded."""
+    """Earnings that were taken back from an exit: number, sum, and refunds to buyers."""
 
     earnings: int
     amount: int
@@ -42,7 +42,7 @@ class ClawedBack(Struct, frozen=True):
 
 
 class ExitPayouts:
-    """Pays the owners of exits.
+    """Payments to the owners of exits.
 
     Args:
         context: the store, identifiers and the time.
@@ -63,7 +63,7 @@ class ExitPayouts:
         self._after = _FROM_THE_OLDEST
 
     async def pay_due(self) -> int:
-        """Pay out what has been pending for long enough; return to how many owners.
+        """Pay out earnings that were pending for the holding time. Return the number of owners.
 
         Raises:
             UnavailableError: the store did not answer; the others wait for it.
@@ -83,9 +83,10 @@ class ExitPayouts:
     async def _owners(self, moment: int, limit: int) -> list[str]:
         """Return owners with earnings that were posted at `moment` or before.
 
-        It looks at a bounded number of earnings. If these are of fewer owners than are asked for,
-        the next time it looks at those behind them, and after the last at the oldest again: so a
-        few owners who cannot be paid never hide the others, however much they have earned.
+        The search reads a bounded number of earnings. If these belong to fewer owners than `limit`,
+        the next search reads the earnings behind them, and after the last it starts again with the
+        oldest. So a few owners that cannot be paid never hide the others, with any number of
+        earnings.
         """
         due = await self._store.read(
             queries.due_to_pay, moment=moment, after=self._after, limit=self.due_max
@@ -101,18 +102,18 @@ class ExitPayouts:
 async def claw_back(
     context: Context, device_id: str, reason: str, *, reversed_max: int = REVERSED_MAX_EARNINGS
 ) -> ClawedBack:
-    """Bar an exit that has cheated, and reverse what it has earned and was not paid.
+    """Bar an exit that has cheated, and reverse its unpaid earnings.
 
     The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
-    pending account, the rest from the house. Sessions that are not settled cost their buyers
-    nothing for what it carried; what was posted of them and is pending goes back to the house. What
-    was paid out before stays paid.
+    pending account, the rest from the house. In sessions that are not settled, the bytes of this
+    exit are free; their posted and pending earnings return to the house. Earnings that were paid
+    out before stay paid.
 
     Args:
         context: the store, identifiers and the time.
-        device_id: of the exit.
-        reason: why, for the operator.
-        reversed_max: how many earnings one transaction reverses.
+        device_id: the exit.
+        reason: the reason, for the operator.
+        reversed_max: most earnings that one transaction reverses.
 
     Raises:
         MarketError: `token_not_found`, when it has never been an exit; `invalid_field`, when the
@@ -163,7 +164,7 @@ async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, 
 
 
 def _key(session_id: str, device_id: str, number: int, what: str) -> str:
-    """Return the business key of what resolves an earning."""
+    """Return the business key of the transfer that resolves an earning."""
     return f"exit:{session_id}:{device_id}:{number}:{what}"
 
 
@@ -178,11 +179,15 @@ async def _bar(tx: Transaction, event: ConsentRow) -> None:
 async def _reverse(
     tx: Transaction, device_id: str, transfer_ids: Sequence[str], *, now: int
 ) -> ClawedBack | None:
-    """Reverse some earnings; None when none is pending. Those are left out that are just paid."""
+    """Reverse some pending earnings; None without any.
+
+    Earnings that were just paid are left out.
+    """
     pending = await queries.pending_of(tx, device_id, limit=len(transfer_ids))
     if not pending:
         return None
-    # None of these sessions is settled meanwhile: that decides who gets the money.
+    # A settlement would decide the receiver of the money, so these sessions stay unsettled
+    # meanwhile.
     await bandwidth_queries.lock(tx, sorted({row.session_id for row in pending}))
     rows = await queries.reverse(tx, device_id, pending, now=now)
     transfers, refunded = [], 0
@@ -199,7 +204,7 @@ async def _reverse(
 
 
 def _reversal(transfer_id: str, device_id: str, row: ReversedRow, price: int, now: int) -> Transfer:
-    """Return what takes an earning back, and gives the buyer who has paid for it the price."""
+    """Return the transfer that takes an earning back, and refunds a buyer that has paid for it."""
     pending, house = ledger.pending(row.user_id), ledger.revenue(Currency.USD)
     if row.status == SessionStatus.ACTIVE:  # its buyer has not paid, and will not
         kind = TransferKind.REVERSAL
@@ -215,10 +220,10 @@ def _reversal(transfer_id: str, device_id: str, row: ReversedRow, price: int, no
 
 
 async def _post(tx: Transaction, transfer: Transfer) -> None:
-    """Post what is posted once because its earnings are resolved once.
+    """Post a transfer that is posted once, because its earnings are resolved once.
 
     Raises:
-        LookupError: it was posted before; somebody has changed the earnings by hand.
+        LookupError: it was posted before; the table of earnings was changed by hand.
     """
     if not await ledger.post(tx, transfer):
         raise LookupError(f"{transfer.business_key} was posted before")

@@ -1,4 +1,4 @@
-"""How a buyer wants to leave: by which exits, and whether by the same one again.
+"""Wishes of a buyer for exits: their place and kind, and whether connections keep one exit.
 
 A session leaves from the daemon itself unless it was sold with wishes, or its client writes some
 behind the user name: `country-de-session-abc`. Both are these parameters, each at most once and in
@@ -10,17 +10,17 @@ either case:
     asn         the number of a network
     kind        residential, mobile, datacenter or any
     session     a label: connections of one label leave through one exit
-    lifetime    for how long: minutes, or with s, m or h behind the number
+    lifetime    duration of a label: minutes, or with s, m or h behind the number
     strict      rather no connection than another exit; has no value
     rotate      never the same exit twice in a row; has no value
     dns         names are looked up at the node or at the exit
     tls         only: no port but 443
-    secure      what goes to and from the exit is encrypted; has no value
-    direct      leave from the daemon itself, whatever was sold; has no value
+    secure      traffic to and from the exit is encrypted; has no value
+    direct      leave from the daemon itself, even after a sale with wishes; has no value
 
-Other services have other words for some of them (`_SYNONYMS`), which are understood. What is not
-understood is a mistake with the parameter's name in it, never passed over: a buyer who mistypes
-`country` must not pay for another one. Pure: it looks nothing up.
+Other services have other words for some of them (`_SYNONYMS`), which are understood. An unknown
+parameter is an error that names it, and is never ignored: a buyer who mistypes `country` must not
+pay for another one. Pure: it looks nothing up.
 """
 
 import re
@@ -30,12 +30,12 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
-LIFETIME_SECONDS: Final = 600  # what most services give a label
+LIFETIME_SECONDS: Final = 600  # the usual lifetime of a label at other services
 LIFETIME_LEAST_SECONDS: Final = 60
 LIFETIME_MOST_SECONDS: Final = 86_400
 LABEL_MAX_CHARACTERS: Final = 32
 PLACE_MAX_CHARACTERS: Final = 64
-# More than a user name can hold (RFC 1929): it bounds what others are read from.
+# More than a user name can hold (RFC 1929): it bounds the text to parse.
 PARAMETERS_MAX_CHARACTERS: Final = 512
 # Each connection reads its own again, and most of a session's are alike: at most some megabytes.
 PARSED_MAX: Final = 4096
@@ -77,10 +77,10 @@ _SYNONYMS: Final = {
     "oneip": "strict",
     "sessid_oneip": "session",
 }
-# A label, and in the same word that it is strict.
+# Name of a label that is also strict.
 _STRICT_SESSION: Final = "sessid_oneip"
 _FLAGS: Final = frozenset(("strict", "rotate", "secure", "direct"))
-# What a value must be, in the words of a refusal.
+# Valid values, in the words of a refusal.
 _VALUES: Final = {
     "country": "codes of countries (ISO 3166, two letters) such as de, us_ca or eu",
     "state": "the name of a state, such as california or sao_paulo",
@@ -120,12 +120,12 @@ class WantsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What was wished; each field's default is no wish.
+    """Wishes of a buyer; each field's default is no wish.
 
-    `countries` are in lower case, and any of them will do. `asn` is 0 for any network, `kind` empty
-    for any. `session` is the label, in the case that it was given: two that differ are two.
-    `lifetime_seconds` counts from the first use of the label. `spelled_out` are the keys that were
-    given the value which they have without a wish: they win over a sale's all the same.
+    `countries` are in lower case, and any of them suits. `asn` is 0 for any network, `kind` empty
+    for any. `session` is the label, with its upper and lower case as given. `lifetime_seconds`
+    counts from the first use of the label. `spelled_out` are the keys with an explicit default
+    value: they also override the sale.
     """
 
     countries: tuple[str, ...] = ()
@@ -144,12 +144,11 @@ class Wants:
     spelled_out: frozenset[str] = frozenset()
 
     def over(self, default: "Wants | None") -> "Wants":
-        """Return these wishes, and where they are silent those of the sale.
+        """Return these wishes, with the sale's wishes for the missing ones.
 
-        A place that is named replaces the narrower ones of the sale, too: a country its state, city
-        and network, a state its city. Rotation replaces a label and its strictness, and the other
-        way round.
-        `direct` on either side takes part in nothing: what is wished now is all there is.
+        A place also replaces the narrower places of the sale: a country replaces its state, city
+        and network, a state its city. Rotation replaces a label and its strictness, and vice versa.
+        With `direct` on either side the sale's wishes do not count: only the present ones do.
         """
         if default is None or self.direct or default.direct:
             return self
@@ -211,11 +210,11 @@ class Wants:
 
 @lru_cache(maxsize=PARSED_MAX)
 def parse(parameters: str) -> Wants:
-    """Read what stands behind a user name and its first `-`: `country-de-session-abc`.
+    """Parse the text behind a user name and its first `-`: `country-de-session-abc`.
 
     Raises:
-        WantsError: a parameter is not known, its value is none that it takes, it is there twice, or
-            two of them contradict each other.
+        WantsError: a parameter is unknown, has an invalid value, is repeated, or contradicts
+            another one.
     """
     if len(parameters) > PARAMETERS_MAX_CHARACTERS:
         raise WantsError("", f"More than {PARAMETERS_MAX_CHARACTERS} characters of parameters.")
@@ -231,7 +230,7 @@ def parse(parameters: str) -> Wants:
 
 
 def from_pairs(pairs: Iterable[tuple[str, str]]) -> Wants:
-    """Read parameters that are taken apart already; the value of one that has none is empty.
+    """Parse parameters that are split already; a flag has an empty value.
 
     Raises:
         WantsError: as for `parse`.
@@ -263,7 +262,7 @@ def _key_of(word: str) -> str:
         return key
     shown = _shown(word)
     if not shown:
-        raise WantsError("", "There is a '-' too many among the parameters.")
+        raise WantsError("", "The parameters have an extra '-'.")
     close = " or ".join(f"'{each}'" for each in get_close_matches(shown.lower(), _WORDS, n=2))
     hint = f"; did you mean {close}?" if close else "."
     raise WantsError(shown, f"The parameter '{shown}' is not known{hint}")
@@ -274,7 +273,7 @@ def _consistent(wants: Wants, words: dict[str, str]) -> Wants:
 
     Args:
         wants: the wishes.
-        words: which parameters there are, and how each was written.
+        words: the written form of each given parameter.
 
     Raises:
         WantsError: they do.

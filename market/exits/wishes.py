@@ -1,8 +1,8 @@
-"""What a buyer wants of the exits of a session, checked, and as one canonical text.
+"""Wishes of a buyer for the exits of a session, checked, and as one canonical text.
 
-The text is what a client may also write behind the user name: `country-de_fr-session-abc`. Values
-of a session's sale hold for every connection that does not say otherwise. What may be wished for
-is decided in `wants` alone, so that nothing is sold that no client could be let in with.
+A client may write the same text behind the user name: `country-de_fr-session-abc`. The values of a
+session's sale hold for every connection without other wishes. Only `wants` defines the valid
+wishes, so a sold wish is always one that a client can send.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ __all__ = [
 ]
 
 COUNTRIES_MAX = 16
-# A user name is at most 255 bytes (RFC 1929), and half of that is for what clients add themselves.
+# A user name is at most 255 bytes (RFC 1929), and half of that is for the clients' own parameters.
 TEXT_MAX_CHARACTERS = 200
 
 _FIELD_OF_KEY = {"lifetime": "lifetime_seconds"}
 
 
 class ExitWishes(Struct, frozen=True):
-    """What a buyer wants of an exit; what is left at its default may be anything.
+    """Wishes of a buyer for an exit; a field with its default accepts any exit.
 
     `countries` are codes of two letters (ISO 3166), or eu; `session` is a label whose connections
-    keep their exit, for `lifetime_seconds` from its first use. With `strict` a connection rather
-    fails than has another exit than its label, and with `rotate` no two in a row have the same one.
-    `dns_at_exit` has names looked up at the exit, `tls_only` allows no port but 443, and
-    with `secure` what goes to and from the exit is encrypted.
+    keep their exit, for `lifetime_seconds` from its first use. With `strict` a connection fails if
+    the exit of its label is away, and with `rotate` two connections in a row have different exits.
+    With `dns_at_exit` the exit resolves names. `tls_only` allows only port 443. With `secure` the
+    traffic to and from the exit is encrypted.
     """
 
     countries: Sequence[str] = ()

@@ -1,8 +1,8 @@
-"""Files of jobs: inputs that a buyer sends, outputs and checkpoints that a device does.
+"""Files of jobs: inputs from a buyer, outputs and checkpoints from a device.
 
 An artifact is announced with its name, size and hash, then sent, then finished. It belongs to the
-buyer. What a device sends belongs to an attempt, too: one that was lost leaves nothing. Where the
-bytes are is the business of `storage.blobs`.
+buyer. A file from a device also belongs to an attempt, and a lost attempt leaves no file.
+`storage.blobs` decides where the bytes are.
 
 An artifact exists once its hash is right. Each step may be repeated, and bytes are sent from an
 offset on. The bytes are files: they are never in the database, and in memory only as two pieces of
@@ -70,12 +70,12 @@ DAY_SECONDS = 86_400
 LEFT_OUT_MOST = 3  # of an attempt that are taken beyond all bounds, until the sweep comes by
 # Long enough for the largest file over a slow line, and to go on after a night without one.
 UNFINISHED_SECONDS = DAY_SECONDS
-# The artifact of such bytes has expired long ago, and nobody can go on with them.
+# The artifact of such bytes has expired long ago, so an upload cannot continue.
 FORGOTTEN_SECONDS = 3 * UNFINISHED_SECONDS
-# What a lost attempt has sent is of use to nobody but who wonders what went wrong.
+# Files of a lost attempt serve only to find the cause of its failure.
 LOST_SECONDS = DAY_SECONDS
 # Uploads that are being received: each has up to 3 MiB in memory (`storage.blobs.local`). Others
-# wait, and nothing of theirs is read meanwhile.
+# wait, and their bytes are not read meanwhile.
 UPLOADS_MAX = 48
 UPLOADS_PER_USER_MAX = 16
 UPLOADS_WAITING_MAX = 256
@@ -107,7 +107,7 @@ class ArtifactTerms(Struct, frozen=True):
 
 
 class NewArtifact(Struct, frozen=True):
-    """What somebody announces to send."""
+    """File that a buyer or a device announces."""
 
     name: str
     sha256: str
@@ -115,10 +115,10 @@ class NewArtifact(Struct, frozen=True):
 
 
 class Announced(Struct, frozen=True):
-    """An artifact that was announced, and what is left to be sent of it.
+    """Artifact after its announcement, and the requests for its missing bytes.
 
-    `offset` is how much is there already; `parts` are the requests that bring it to another
-    service, if it goes to one.
+    `offset` is the number of bytes received so far; `parts` are the requests that bring the file to
+    another service, if another one stores it.
     """
 
     artifact: ArtifactRow
@@ -127,7 +127,7 @@ class Announced(Struct, frozen=True):
 
 
 class WorkInput(Struct, frozen=True, omit_defaults=True):
-    """A file that a device gets for a job: an artifact, or what is at a `url`."""
+    """File that a device gets for a job: an artifact, or the content of a `url`."""
 
     name: str
     path: str
@@ -139,7 +139,7 @@ class WorkInput(Struct, frozen=True, omit_defaults=True):
 
 
 class WorkCheckpoint(Struct, frozen=True):
-    """What an earlier attempt at a job has left for the next one."""
+    """Checkpoint of an earlier attempt at a job for the next one."""
 
     artifact_id: str
     sha256: str
@@ -147,21 +147,21 @@ class WorkCheckpoint(Struct, frozen=True):
 
 
 class WorkFiles(Struct, frozen=True):
-    """What a device is to fetch for a job."""
+    """Files that a device has to fetch for a job."""
 
     inputs: Sequence[WorkInput] = ()
     checkpoint: WorkCheckpoint | None = None
 
 
 class _Wanted(Struct):
-    """What a payload says of files to fetch."""
+    """Fields of a payload about files to fetch."""
 
     inputs: list[Input] = []
     checkpoint: Checkpoint | None = None
 
 
 class Traffic(Struct):
-    """What was sent and fetched through this daemon, since it began."""
+    """Bytes that were sent and fetched through this daemon since its start."""
 
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -221,7 +221,7 @@ class Artifacts:
         self._removing = Sweep("content %s cannot be deleted", _logger)
 
     async def announce(self, user_id: str, new: NewArtifact) -> Announced:
-        """Begin to take a file from a buyer, or go on; say what is left to be sent.
+        """Begin or continue the upload of a file from a buyer. Return its missing bytes.
 
         Raises:
             MarketError: `invalid_field`, `artifact_too_large`, `artifact_quota_exceeded`.
@@ -235,10 +235,11 @@ class Artifacts:
     async def announce_for_job(
         self, device: DeviceRow, job_id: str, attempt: int, kind: Kind, new: NewArtifact
     ) -> Announced:
-        """Begin to take a file from the device that runs a job, or go on.
+        """Begin or continue the upload of a file from the device that runs a job.
 
-        One of the same name in the same attempt is replaced; a checkpoint only when the new one is
-        whole. There is always room for `left-out.txt`, in which the buyer reads what is missing.
+        A file of the same name in the same attempt is replaced, a checkpoint only once the new one
+        is whole. There is always room for `left-out.txt`, which lists the missing files for the
+        buyer.
 
         Raises:
             MarketError: `invalid_field`, `artifact_too_large`, `artifact_quota_exceeded`,
@@ -276,7 +277,7 @@ class Artifacts:
         return row
 
     async def find_for_device(self, device: DeviceRow, artifact_id: str) -> ArtifactRow:
-        """Return an artifact that a device needs for what it runs: an input, or a checkpoint.
+        """Return an artifact that a device needs for its work: an input, or a checkpoint.
 
         Raises:
             MarketError: `artifact_not_found`.
@@ -303,7 +304,7 @@ class Artifacts:
     async def page_of_job(
         self, user_id: str, job_id: str, *, before: str, limit: int
     ) -> list[ArtifactRow]:
-        """Return what the attempts at a buyer's job have sent, newest first.
+        """Return the files from the attempts at a buyer's job, newest first.
 
         Raises:
             MarketError: `job_not_found`.
@@ -320,24 +321,27 @@ class Artifacts:
         device: DeviceRow | None = None,
         client: str = "",
     ) -> AsyncIterator[Receiver]:
-        """Take bytes of an artifact within the block.
+        """Receive bytes of an artifact within the block.
 
         Args:
-            artifact: what is being sent.
-            offset: where in it the bytes begin.
-            size_bytes: how many they will be, as far as is known.
-            device: which sends them, if one does. They count for it: a buyer with slow uploads, or
-                with large outputs on other devices, would otherwise keep it from handing in work.
-            client: the network that sends them, which has no more at once than one user.
+            artifact: the artifact in transfer.
+            offset: the position of the first byte in it.
+            size_bytes: the expected number of bytes, if known.
+            device: the device that sends them, or None. They count against the device: otherwise a
+                buyer with slow uploads, or with large outputs on other devices, could keep it from
+                delivering its work.
+            client: the network that sends them, with the same limit of simultaneous uploads as
+                a user.
 
         Raises:
-            MarketError: `artifact_mismatch`, when more is sent than was announced, or `offset` is
-                behind what is there; `too_busy`, when another request sends the same artifact;
-                `artifact_not_found`, when it was deleted, or finished, before this had its turn.
+            MarketError: `artifact_mismatch`, when the bytes exceed the announced size, or `offset`
+                is beyond the received bytes; `too_busy`, when another request sends the same
+                artifact; `artifact_not_found`, when it was deleted, or finished, before this had
+                its turn.
             BlobError: the bytes cannot be kept.
         """
         if artifact.content_id is not None or self._blobs.is_elsewhere:
-            raise MarketError(Code.ARTIFACT_MISMATCH, "There is nothing left to be sent of it.")
+            raise MarketError(Code.ARTIFACT_MISMATCH, "All its bytes were sent already.")
         if offset + size_bytes > artifact.size_bytes:
             raise _longer(artifact)
         deadline = asyncio.get_running_loop().time() + self.pace.waiting_seconds
@@ -366,18 +370,18 @@ class Artifacts:
         etags: Sequence[str] = (),
         device: DeviceRow | None = None,
     ) -> ArtifactRow:
-        """Take an artifact as whole, if it is what was announced; doing it again changes nothing.
+        """Complete an artifact that matches its announcement; a second call changes nothing.
 
         Args:
             artifact: the artifact.
-            sha256: what its sender says now of its hash, if anything.
-            etags: what another service has answered to each part.
-            device: which sends it, if one does.
+            sha256: the hash that its sender sends now, if any.
+            etags: the reply of the other service to each part.
+            device: the device that sends it, or None.
 
         Raises:
             MarketError: `artifact_mismatch`, `artifact_not_found`, `attempt_not_current`,
                 `too_busy`.
-            BlobError: it cannot be kept.
+            BlobError: it cannot be stored.
         """
         if sha256 is not None and sha256 != artifact.digest:
             raise MarketError(Code.ARTIFACT_MISMATCH, "It was announced with another SHA-256.")
@@ -435,13 +439,13 @@ class Artifacts:
         Raises:
             MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it, a
                 device sends it, or other copies of its job are to be compared with it.
-            BlobError: what there is of it cannot be deleted now.
+            BlobError: its bytes cannot be deleted now.
         """
         row = await self._store.write(_delete_owned, user_id, artifact_id, self._now())
         await self._drop(row)
 
     async def settle(self) -> int:
-        """Set how long files of attempts that have ended are kept; return of how many."""
+        """Set the expiry of files of ended attempts. Return the number of files."""
         now, keep = self._now(), self.terms.keep_seconds
         ended = await self._store.read(queries.ended, limit=SWEEP_MAX)
         for each in ended:
@@ -451,7 +455,7 @@ class Artifacts:
         return len(ended)
 
     async def expire(self) -> int:
-        """Delete artifacts whose time is over, and contents that nobody has; return how many.
+        """Delete expired artifacts, and contents without an artifact. Return their number.
 
         Raises:
             UnavailableError: the store did not answer; the others wait for it.
@@ -494,11 +498,11 @@ class Artifacts:
         return Announced(row, parts=tuple(self._blobs.parts(_upload(row))))
 
     async def _drop(self, row: ArtifactRow) -> None:
-        """Delete what was received of an artifact that was not whole."""
+        """Delete the received bytes of an incomplete artifact."""
         if row.content_id is not None:
             return
         upload = _upload(row)
-        if self._blobs.late_seconds:  # and what still comes of it, once nothing can
+        if self._blobs.late_seconds:  # and bytes that still arrive, once none can follow
             await self._store.write(_drop_content, row, upload.key, self._now())
         await self._blobs.drop(upload)
 
@@ -545,8 +549,8 @@ class _Bounded:
         """See `Receiver.write`.
 
         Raises:
-            MarketError: `artifact_mismatch`, when there is more than was announced; `too_busy`,
-                when it is slow and others wait. What was written by then is kept.
+            MarketError: `artifact_mismatch`, when the bytes exceed the announced size; `too_busy`,
+                when it is slow and others wait. The bytes written by then are kept.
         """
         if self._receiver.offset + len(data) > self._artifact.size_bytes:
             raise _longer(self._artifact)
@@ -560,7 +564,7 @@ class _Bounded:
 
 
 class _Counted:
-    """A `Content` of which the bytes are counted that are read."""
+    """`Content` that counts the bytes of its reads."""
 
     def __init__(self, content: Content, traffic: Traffic) -> None:
         self._content = content
@@ -609,7 +613,7 @@ async def require_inputs(
 
 
 async def inputs_of(tx: Transaction, job_id: str, inputs: Sequence[Input]) -> list[WorkInput]:
-    """Return what a device gets for a job, in the order of its payload's inputs."""
+    """Return the files of a device for a job, in the order of its payload's inputs."""
     rows = {}
     if any(each.artifact_id for each in inputs):
         rows = {row.id: row for row in await queries.inputs_of(tx, job_id)}
@@ -635,12 +639,12 @@ async def checkpoint_of(tx: Transaction, job_id: str) -> WorkCheckpoint | None:
 
 
 def wants_files(payload: bytes) -> bool:
-    """Say whether a payload, as JSON, may need something to be fetched; nearly none does."""
+    """Return whether a payload, as JSON, may have files to fetch; nearly none has."""
     return b'"inputs"' in payload or b'"checkpoint"' in payload
 
 
 async def files_of(tx: Transaction, job_id: str, payload: bytes) -> WorkFiles:
-    """Return what a device is to fetch for a job with this payload, as it is stored."""
+    """Return the files that a device fetches for a job with this stored payload."""
     wanted = msgspec.json.decode(payload, type=_Wanted)
     inputs = await inputs_of(tx, job_id, wanted.inputs)
     checkpoint = None if wanted.checkpoint is None else await checkpoint_of(tx, job_id)
@@ -655,7 +659,7 @@ def _check_name(name: str, check: Callable[[str, str], None]) -> None:
 
 
 def _has_room(kind: str, new: NewArtifact | ArtifactRow) -> bool:
-    """Say whether a file is taken beyond all bounds: the list of outputs that are missing."""
+    """Return whether a file is accepted beyond all limits: the list of missing outputs."""
     return kind == OUTPUT and new.name == LEFT_OUT and new.size_bytes <= LEFT_OUT_MAX_BYTES
 
 
@@ -667,7 +671,8 @@ async def _announce(tx: Transaction, row: ArtifactRow, terms: ArtifactTerms) -> 
             continue
         if each.kind == INPUT and each.name == row.name:
             return each
-        # Only what this user has sent or got: who knows a hash does not have what it is of.
+        # Only files that this user has sent or received: the knowledge of a hash does not give
+        # access to its file.
         content_id = content_id or each.content_id
     await _require_room(tx, row, terms)
     return await _insert(tx, row, content_id)
@@ -692,7 +697,7 @@ async def _announce_for_job(
             await queries.expire_at(tx, each.id, row.created_at)
     content_id = None
     for each in await queries.with_hash(tx, row.user_id, row.digest):
-        # What this job's devices have sent themselves, such as a checkpoint that has not changed.
+        # Files that this job's devices have sent, such as an unchanged checkpoint.
         if each.job_id == job_id and each.size_bytes == row.size_bytes:
             content_id = content_id or each.content_id
     if not _has_room(row.kind, row) or len(older) >= LEFT_OUT_MOST:
@@ -703,7 +708,7 @@ async def _announce_for_job(
 
 
 async def _insert(tx: Transaction, row: ArtifactRow, content_id: str | None) -> ArtifactRow:
-    """Add an artifact; with a content that is still there, it is whole at once."""
+    """Add an artifact; with a content that still exists, it is whole immediately."""
     if content_id is not None:
         await tx.lock("artifact_contents", [content_id])
         if await queries.has_content(tx, content_id):
@@ -795,7 +800,7 @@ async def _require_unfinished(tx: Transaction, artifact_id: str) -> None:
 
 
 async def _drop_content(tx: Transaction, artifact: ArtifactRow, key: str, now: int) -> None:
-    """Have the bytes deleted that were kept for an artifact, unless they are known of."""
+    """Schedule the deletion of an artifact's bytes, unless another row refers to them."""
     await queries.insert_content(
         tx,
         content_id=key,
@@ -809,9 +814,9 @@ async def _drop_content(tx: Transaction, artifact: ArtifactRow, key: str, now: i
 async def _content(
     tx: Transaction, row: ArtifactRow, key: str, *, is_checked: bool, now: int
 ) -> str:
-    """Return the content for what was received: one that others share, or the new one.
+    """Return the content for received bytes: a shared content, or the new one.
 
-    What was received a second time is written down as dropped, so that its bytes are deleted.
+    Bytes that were received twice are recorded as dropped, so that the second copy is deleted.
     """
     if is_checked:
         shared = await queries.shared_content(tx, row.digest)
@@ -852,9 +857,9 @@ async def _delete(tx: Transaction, row: ArtifactRow, now: int) -> None:
 
 
 async def _is_needed(tx: Transaction, artifact_id: str) -> bool:
-    """Say whether an artifact has to stay, whatever its owner wants, or its time is over.
+    """Return whether an artifact has to stay, even if its owner deletes it or its time is over.
 
-    Whoever could delete an output before it is compared would have it without paying for it.
+    A buyer that could delete an output before the comparison would get it without a payment.
     """
     return await queries.is_needed(tx, artifact_id) or await queries.is_compared(tx, artifact_id)
 
@@ -869,7 +874,7 @@ async def _delete_owned(tx: Transaction, user_id: str, artifact_id: str, now: in
 
 
 async def _is_being_sent(tx: Transaction, row: ArtifactRow) -> bool:
-    """Say whether the attempt that runs now sends an artifact, and has not finished it.
+    """Return whether the running attempt sends an artifact, and has not finished it.
 
     Without it the device could not hand in its work, and the buyer would have the other files for
     nothing.

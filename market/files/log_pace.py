@@ -1,13 +1,13 @@
-"""How fast a log may come: a burst at any speed, then a steady rate.
+"""Pace of a log: a burst at any speed, then a steady rate.
 
-Nothing is refused for its speed. A sender is told how long to wait, and who does not wait is read
-from later.
+A fast log is not refused. The reply names the time to wait, and the bytes of a sender that does not
+wait are read later.
 """
 
 from asyncio import sleep
 from collections.abc import Callable
 
-BURST_SECONDS = 8.0  # of the steady rate: most jobs never write as much
+BURST_SECONDS = 8.0  # of the steady rate: most jobs never write such a burst
 # A sender's request and its connection wait with it.
 HOLD_MAX_SECONDS = 10.0
 
@@ -33,14 +33,14 @@ class Pace:
             self._debt_bytes += size
 
     def wait_seconds(self) -> float:
-        """Return how long the sender should wait before it sends more."""
+        """Return the seconds that the sender should wait before it sends more."""
         if not self._rate:
             return 0.0
         self._pay()
         return max(0.0, self._debt_bytes / self._rate - BURST_SECONDS)
 
     async def hold(self) -> None:
-        """Wait for the time to come, a bounded while: for a sender who has not waited."""
+        """Wait for the rest of the time, within a bound, for a sender that did not wait."""
         seconds = self.wait_seconds()
         if seconds:
             await sleep(min(seconds, HOLD_MAX_SECONDS))

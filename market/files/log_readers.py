@@ -1,8 +1,8 @@
-"""Who reads a log while it is written: woken the moment that something comes, here or elsewhere.
+"""Readers of a log while it is written: new bytes wake them immediately, on any daemon.
 
-Readers keep their own places and fetch what is there: however slow they are, nothing waits for them
-in memory. The bus wakes readers in other daemons on the database; a notice that is lost costs a
-reader there some seconds, after which it looks by itself.
+Readers keep their own places and fetch the stored bytes, so even for slow readers no bytes wait in
+memory. The bus wakes readers in other daemons on the database; a notice that is lost delays a
+reader there by some seconds, after which it checks by itself.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ STREAMS = ("out", "err")
 
 
 class Reader:
-    """One who reads the log of a job.
+    """Reader of the log of a job.
 
     Attributes:
-        streams: those in which something may have come.
+        streams: streams that may have new bytes.
         is_stale: whether the job may have changed: its attempt may be over.
-        has_ended: whether there is nothing more to wait for, because the daemon stops.
+        has_ended: whether the wait is over because the daemon stops.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Reader:
         return True
 
     def wake(self, streams: Sequence[str] = (), *, is_stale: bool = False) -> None:
-        """Have the reader look."""
+        """Wake the reader to look."""
         self.streams.update(streams)
         self.is_stale = self.is_stale or is_stale
         self._woken.set()
@@ -132,7 +132,7 @@ class Readers:
                 reader.wake()
 
     def catch_up(self) -> None:
-        """Have all readers look: notices may have been lost."""
+        """Wake all readers to look, because notices may have been lost."""
         for readers in self.by_job.values():
             for reader in readers:
                 reader.wake(STREAMS, is_stale=True)

@@ -1,9 +1,9 @@
 """Logs: what attempts write while they run, taken by offset, kept for a while, read live.
 
-A device sends bytes with the offset at which they stand, and every answer says how much is here.
-What is here already is passed over, and behind a gap nothing is taken: so a device that always goes
-on from the answer heals a lost answer, a lost request, and a daemon that was killed or has lost its
-power, without a case for any of them.
+A device sends bytes with their offset, and every reply has the number of stored bytes. Bytes that
+are stored already are skipped, and bytes behind a gap are refused. So a device that always
+continues from the reply repairs a lost reply, a lost request, and a killed daemon or a power
+failure, without a special case for any of them.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ from storage.files.logs import LogRow, StateRow
 from storage.jobs.jobs import JobRow
 
 MIB = 1024 * 1024
-CHUNK_MAX_BYTES = MIB  # of one request: what is lost with a connection is sent again
-# Of one write to a file: fewer turns of a thread, and little in memory for each who sends.
+CHUNK_MAX_BYTES = MIB  # of one request: bytes lost with a connection are sent again
+# Of one write to a file: few turns of a thread, and little memory for each sender.
 WRITE_BYTES = 256 * 1024
 # Files wait for disks, not for processors; the proxy goes on meanwhile.
 THREADS = 4
@@ -61,7 +61,7 @@ FULL = 2**62
 CUT_LINE = b"\n[%d bytes of this log are not kept]\n"
 READ_BYTES = 64 * 1024  # of one event: a page of text
 READ_LEAST_BYTES = 4 * 1024
-# A login may be ended meanwhile; whoever still has one comes again and goes on.
+# A login can end meanwhile; a reader with a valid one connects again and continues.
 FOLLOW_SECONDS = 6 * 3_600.0
 SWEEP_MAX_LOGS = 200
 
@@ -77,7 +77,7 @@ class ReadPace(Struct, frozen=True):
         total_bytes: of the events of all readers together, about; for each byte there are four in
             memory, and a client that stands still keeps its event. With more readers the events of
             each are smaller.
-        look_seconds: a reader who hears nothing looks whether the attempt is over; and the
+        look_seconds: a reader without notices checks whether the attempt is over; and the
             connection has something to carry, long before proxies on the way (60 s is usual) take
             it for dead.
     """
@@ -90,16 +90,16 @@ USUAL_PACE = ReadPace()
 
 
 class LogTerms(Struct, frozen=True):
-    """What is kept of logs, and how fast they may come.
+    """Limits on the stored bytes of logs, and on their rate.
 
     Attributes:
-        folder: where their files lie; several daemons on one database share it.
-        keep_bytes: how much of the beginning, and of the end, of a stream is kept.
-        bytes_per_second: how fast an attempt may write for long; 0 for no limit.
-        keep_seconds: how long a log is kept once its attempt is over.
-        bytes_per_user: what the logs of a user may take once their attempts are over; beyond it
-            the oldest go first. 0 for no limit.
-        reserve_bytes: how much of the disk is left to others.
+        folder: the folder of their files; several daemons on one database share it.
+        keep_bytes: bytes that are kept of the beginning, and of the end, of a stream.
+        bytes_per_second: the steady rate of an attempt; 0 for no limit.
+        keep_seconds: the time that a log is kept once its attempt is over.
+        bytes_per_user: the total of a user's logs once their attempts are over; beyond it the
+            oldest go first. 0 for no limit.
+        reserve_bytes: bytes of the disk that logs leave free.
     """
 
     folder: Path = Path("var/work/logs")
@@ -111,9 +111,9 @@ class LogTerms(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """What is here of a stream, in bytes; when its device should go on; whether there is no room.
+    """Stored bytes of a stream, the time before its device continues, and whether the log is full.
 
-    A log without room takes no more bytes. Its device need not send them.
+    A full log stores no more bytes. Its device need not send them.
     """
 
     offset: int
@@ -122,14 +122,14 @@ class Appended(Struct, frozen=True):
 
 
 class Position(Struct, frozen=True):
-    """How far a reader is: in which attempt, and how far in each of its streams."""
+    """Position of a reader: the attempt, and the offset in each of its streams."""
 
     attempt: int
     out: int = 0
     err: int = 0
 
     def at(self, stream: str) -> int:
-        """Return how far it is in a stream."""
+        """Return the offset in a stream."""
         return self.out if stream == "out" else self.err
 
     def moved(self, stream: str, offset: int) -> "Position":
@@ -168,7 +168,7 @@ class Idle(Struct, frozen=True):
 
 
 class Over(Struct, frozen=True):
-    """The end: there is no further attempt, or none was asked for; `status` is the job's."""
+    """End of a log: no further attempt exists, or none was requested; `status` is the job's."""
 
     position: Position
     status: str
@@ -178,7 +178,7 @@ Event = Began | Wrote | Cut | Idle | Over
 
 
 class LogPart(Struct, frozen=True):
-    """Bytes of a stream of an attempt, of `size` so far; `is_over` says that no more will come."""
+    """Bytes of a stream of an attempt, of `size` so far; `is_over`: no more bytes follow."""
 
     attempt: int
     offset: int
@@ -188,7 +188,7 @@ class LogPart(Struct, frozen=True):
 
 
 class Totals(Struct):
-    """What was taken since the start: bytes, and those that there was no room for."""
+    """Totals since the start: stored bytes, and bytes that were refused for lack of room."""
 
     stored_bytes: int = 0
     refused_bytes: int = 0
@@ -209,12 +209,12 @@ class _OpenLog:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody sends."""
+        """Whether no request sends."""
         return not any(self._senders.values())
 
     @asynccontextmanager
     async def sending(self, stream: str) -> AsyncIterator[None]:
-        """Have one sender of a stream within the block at a time.
+        """Admit one sender of a stream at a time to the block.
 
         Raises:
             MarketError: `too_busy`, when too many wait.
@@ -234,15 +234,15 @@ class Logs:
 
     Args:
         context: the store and the time.
-        terms: what is kept, and how fast it may come.
+        terms: the limits on bytes and rate.
         seconds: a clock that cannot be set, in seconds.
         renewed: called with an attempt (job, number) whose log arrives, which is a sign of life.
         is_shared: whether other daemons work on the same store and the same folder.
-        pace: of readers of logs that go on.
+        pace: the pace of readers of growing logs.
 
     Attributes:
-        readers: those who read live.
-        totals: what was taken.
+        readers: the live readers.
+        totals: the stored and refused bytes.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class Logs:
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="logs")
         self._open: OrderedDict[str, _OpenLog] = OrderedDict()
-        self._ending = Sweep("what the log %s takes cannot be counted", _logger)
+        self._ending = Sweep("the size of the log %s is unknown", _logger)
         self._removing = Sweep("the log %s cannot be removed", _logger)
         for topic in (ATTEMPTS, WAITING, GONE):  # jobs were given up, claimed, or are over
             context.bus.subscribe(topic, self._changed)
@@ -288,11 +288,11 @@ class Logs:
         offset: int,
         pieces: AsyncIterator[bytes],
     ) -> Appended:
-        """Take bytes of a stream that stand at an offset; what came before they broke off is kept.
+        """Store bytes of a stream from an offset on; bytes before a break are kept.
 
         Raises:
-            MarketError: `job_not_found`, `attempt_not_current`, `too_busy`; and whatever `pieces`
-                raises.
+            MarketError: `job_not_found`, `attempt_not_current`, `too_busy`; and the exceptions of
+                `pieces`.
         """
         log = await self._current(device, attempt)
         async with log.sending(stream):
@@ -309,7 +309,7 @@ class Logs:
             return Appended(writer.size, wait_seconds, log.is_full)
 
     async def stored(self, job_id: str, number: int) -> dict[str, int]:
-        """Return how much of each stream of an attempt is here, for good when this returns.
+        """Return the stored bytes of each stream of an attempt, synced when this returns.
 
         A log without room has `FULL` of each.
         """
@@ -336,7 +336,7 @@ class Logs:
                 reader.wake(is_stale=True)
 
     async def _current(self, device: DeviceRow, attempt: Attempt) -> _OpenLog:
-        """Return the log of an attempt, which must be the current one; it is asked now and then."""
+        """Return the log of an attempt, and check now and then that it is the current one."""
         log, now = self._open.get(attempt.job_id), self._seconds()
         is_known = log is not None and (log.attempt, log.device_id) == (attempt, device.id)
         if log is not None and is_known and now - log.checked_at < CHECK_SECONDS:
@@ -353,7 +353,7 @@ class Logs:
         return log
 
     def begun(self, device_id: str, attempt: Attempt, *, is_new: bool) -> None:
-        """Hear that `note_begin` was committed for an attempt: what it writes waits for nothing."""
+        """Note that `note_begin` was committed for an attempt, so that its writes need no check."""
         log = self._opened(device_id, attempt, is_new=is_new)
         log.checked_at = self._seconds()
         self._open.move_to_end(attempt.job_id)
@@ -377,7 +377,7 @@ class Logs:
                 del self._open[job_id]
 
     async def _size(self, log: _OpenLog, stream: str) -> int:
-        """Return how much of a stream is here; another daemon may have taken some of it."""
+        """Return the stored bytes of a stream; another daemon may have stored some of them."""
         size = None if self._is_shared and not log.is_full else log.sizes.get(stream)
         if size is None:
             try:
@@ -404,7 +404,7 @@ class Logs:
             self.readers.written(log.attempt.job_id, stream)
 
     def _give_up(self, log: _OpenLog, error: OSError) -> None:
-        """Take no more of a log: the job goes on without."""
+        """Store no more of a log; the job continues without it."""
         log.is_full = True
         _logger.error("job %s: no more of its log is kept: %s", log.attempt.job_id, error)
 
@@ -413,18 +413,18 @@ class Logs:
     async def read(
         self, user_id: str, job_id: str, number: int | None, stream: str, offset: int, limit: int
     ) -> LogPart:
-        """Return bytes of a log from an offset on: from the next that are kept if it was cut.
+        """Return bytes of a log from an offset on, or from the next kept byte if it was cut.
 
         Args:
             user_id: the buyer.
             job_id: the job.
-            number: of the attempt; None for the latest one.
-            stream: which.
-            offset: from where.
-            limit: how many at most.
+            number: the attempt; None for the latest one.
+            stream: the stream.
+            offset: the first byte.
+            limit: the largest number of bytes.
 
         Raises:
-            MarketError: `job_not_found`, `invalid_field`, for an attempt that there was not.
+            MarketError: `job_not_found`, or `invalid_field` for an unknown attempt.
         """
         state = await self._state(user_id, job_id)
         number = _attempt_of(state, number)
@@ -449,13 +449,13 @@ class Logs:
     async def follow(
         self, user_id: str, job_id: str, *, position: Position | None, number: int | None
     ) -> AsyncGenerator[Event, None]:
-        """Yield a log from a position on, and what comes, until the job or the attempt is over.
+        """Yield a log from a position on, and new bytes, until the job or the attempt is over.
 
         Args:
             user_id: the buyer.
             job_id: the job.
-            position: where a reader was before; None from the beginning of an attempt.
-            number: of the attempt to read alone; None for the latest and all that follow.
+            position: the reader's last position; None from the beginning of an attempt.
+            number: the only attempt to read; None for the latest and all later ones.
 
         Raises:
             MarketError: `job_not_found`, `invalid_field`, `too_busy`.
@@ -472,7 +472,7 @@ class Logs:
                     reader.is_stale = False
                     state = await self._state(user_id, job_id)
                 is_over = _is_over(state, place.attempt)
-                if is_over:  # another daemon may have told of the end before the last bytes
+                if is_over:  # another daemon may report the end before the last bytes
                     reader.wake(STREAMS)
                 async for event in self._unread(reader, job_id, place, is_over=is_over):
                     place = event.position
@@ -491,7 +491,7 @@ class Logs:
     async def _unread(
         self, reader: Reader, job_id: str, place: Position, *, is_over: bool
     ) -> AsyncGenerator[Wrote | Cut, None]:
-        """Yield what is there and the reader has not had; the streams take turns."""
+        """Yield the stored bytes that the reader lacks; the streams take turns."""
         attempt = Attempt(job_id, place.attempt)
         streams, reader.streams = reader.streams, set()
         waiting = [stream for stream in STREAMS if place.attempt and stream in streams]
@@ -525,9 +525,9 @@ class Logs:
     # --- keeping ----------------------------------------------------------------------------
 
     async def sweep(self) -> int:
-        """Remove logs that are too old, or too many of one user; return how many.
+        """Remove old logs, and logs beyond a user's limit. Return their number.
 
-        To be called again and again.
+        Call this periodically.
 
         Raises:
             UnavailableError: the store did not answer.
@@ -556,7 +556,7 @@ class Logs:
         return removed
 
     async def _keep_to_bound(self, user_id: str, now: int) -> int:
-        """Remove the oldest logs of a user who has too many; return how many."""
+        """Remove the oldest logs of a user beyond the limit. Return their number."""
         over = await self._store.read(queries.kept_bytes, user_id) - self._terms.bytes_per_user
 
         async def oldest(limit: int) -> list[LogRow]:
@@ -567,7 +567,10 @@ class Logs:
         return 0 if over <= 0 else await self._remove(oldest, now)
 
     async def _remove(self, find: Callable[[int], Awaitable[list[LogRow]]], now: int) -> int:
-        """Remove logs; return how many. One that cannot be removed holds up no other."""
+        """Remove logs, and return their number.
+
+        A log that cannot be removed does not delay the others.
+        """
         rows: dict[str, LogRow] = {}
 
         async def due(limit: int) -> list[str]:
@@ -580,7 +583,7 @@ class Logs:
         return await self._removing.run(due, remove, most=SWEEP_MAX_LOGS, now=now)
 
     def close(self) -> None:
-        """Let what is being written be written, and close."""
+        """Finish the writes in progress, and close."""
         self.readers.end()
         self._threads.shutdown()
 
@@ -595,15 +598,15 @@ class Logs:
 
 
 class LogContent:
-    """What is kept of a stream as one file; a line says how much was cut out, where it was.
+    """Kept bytes of a stream as one file; a line in each gap has the number of missing bytes.
 
     Args:
-        extent: what is kept.
+        extent: the kept bytes.
         read: returns bytes of the stream by their offset and number.
 
     Attributes:
-        size_bytes: of the file.
-        version: another one for every other content: of a log that is cut, the size may stay.
+        size_bytes: the size of the file.
+        version: changes with the content, because the size of a cut log can stay the same.
     """
 
     def __init__(
@@ -611,7 +614,7 @@ class LogContent:
     ) -> None:
         self._read = read
         self.version = extent.size
-        # Where a part begins in the file, and what it is: bytes of the stream, or a line.
+        # The position of each part in the file, and the part: bytes of the stream, or a line.
         self._parts: list[tuple[int, tuple[int, int] | bytes]] = []
         self.size_bytes = offset = 0
         for start, end in extent.kept:
@@ -680,7 +683,7 @@ class _Writer:
                 await self._write()
 
     async def close(self) -> None:
-        """Write what is left: of a chunk that broke off, too."""
+        """Write the remaining bytes, also those of a chunk that broke off."""
         if self._waiting:
             await self._write()
 
@@ -715,7 +718,7 @@ def _attempt_of(state: StateRow, number: int | None) -> int:
 
 
 def _is_over(state: StateRow, number: int) -> bool:
-    """Say whether nothing will come of an attempt any more."""
+    """Return whether no more bytes of an attempt will come."""
     if number == 0:  # there was none yet
         return state.attempts > 0 or state.status not in _OPEN
     return state.status != JobStatus.RUNNING or state.attempts != number

@@ -1,4 +1,4 @@
-"""What devices say while they run jobs: work has begun, is ready, goes on."""
+"""Reports of devices while they run jobs: work has begun, work is ready, work continues."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,17 +23,18 @@ from storage.files.log_files import Attempt
 from storage.jobs import jobs as job_queries
 from storage.jobs.jobs import JobRow
 
-ATTEMPTS_MAX = 1_000  # of a job that are shown; owners and their chances bound them far below
-# A device that was just given a job may say what it holds before it has heard of that.
+# Listed for a job; the limits of owners and of their failures keep a job far below this.
+ATTEMPTS_MAX = 1_000
+# A device can send the list of its attempts before it receives a job that was just assigned to it.
 UNNAMED_SECONDS = 60
-# After that no list of attempts is on its way any more that was made before work began.
+# After this time, every list that a device made before its work began has arrived.
 TRANSIT_SECONDS = 30
 UNNAMED_MAX = 10_000  # attempts that are remembered as not named; the oldest are forgotten
 FORGOTTEN = "the device does not know of the job any more"
 
 
 class Named(Struct, frozen=True):
-    """An attempt that a device says it holds: what it does with it, and the share that is done."""
+    """Attempt that a device reports as its own: its phase, and the finished share of the work."""
 
     job_id: str
     attempt: int
@@ -52,7 +53,7 @@ class _Unnamed(Struct):
 
 
 class Past(Struct, frozen=True):
-    """An attempt, with what is known of its device now, and what that has shown that it has."""
+    """Attempt with the current reputation and the last benchmark of its device."""
 
     row: AttemptRow
     reputation: Reputation
@@ -70,14 +71,14 @@ class _Begun(Struct, frozen=True):
 
 
 class AttemptReports:
-    """Takes what devices say of the attempts that they hold.
+    """Reports of devices about the attempts that they hold.
 
     Args:
         context: the store and the time.
-        devices: hear that a device is alive.
+        devices: are notified that a device is alive.
         jobs: take back what a device has forgotten.
         renewals: remember signs of life.
-        logs: hear that one begins.
+        logs: are notified of the beginning of a log.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
             clock that cannot be set.
     """
@@ -105,7 +106,7 @@ class AttemptReports:
     ) -> None:
         """Note that work has begun: from here on a job that is cancelled pays for it.
 
-        Doing it again changes nothing.
+        A second call changes nothing.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
@@ -124,17 +125,18 @@ class AttemptReports:
     async def sync(
         self, device: DeviceRow, report: Report, named: Sequence[Named] | None
     ) -> list[Action]:
-        """Take a heartbeat that names every attempt which the device holds; return what to stop.
+        """Process a heartbeat that names every attempt of the device. Return the actions to stop.
 
-        The lease of each is renewed. What the store says that the device holds, and it does not
-        name, is taken back: at once if it was named before, or its work had begun when this list
-        was made; else after a while. A job without a payload, which anybody may run by hand, is
-        taken back only if it was named before.
+        The lease of each is renewed. An attempt that the store assigns to the device, but that the
+        device does not name, is taken back. This happens immediately if the device named it before,
+        or if its work had begun when the device made this list; otherwise it happens after
+        `UNNAMED_SECONDS`. A job without a payload is taken back only if the device named it before,
+        because its owner may run it by hand.
 
         Args:
-            device: which reports.
-            report: as in a heartbeat.
-            named: what it holds; None when it does not say.
+            device: the device that reports.
+            report: the report of the heartbeat.
+            named: the attempts that the device holds; None when the heartbeat has no list.
 
         Raises:
             MarketError: `invalid_field`.
@@ -163,7 +165,7 @@ class AttemptReports:
         """Return the attempts at one of a buyer's jobs, the first one first.
 
         Raises:
-            MarketError: `job_not_found`, when there is none or it is another user's.
+            MarketError: `job_not_found`, when the job does not exist or belongs to another user.
         """
         return await self._store.read(_of_job, user_id, job_id)
 

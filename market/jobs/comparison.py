@@ -1,7 +1,7 @@
-"""Whether results of the same work are the same, and which of them most agree on. Pure.
+"""Comparison of results of the same work, and choice of the result with the most agreement. Pure.
 
-Results are written by strangers: whatever they have written, they are compared in bounded time, and
-a result always agrees with one that has the same text and the same outputs.
+Strangers write the results. The comparison takes bounded time for any text, and a result always
+agrees with a result with the same text and the same outputs.
 """
 
 import json
@@ -31,9 +31,9 @@ _SPACE = re.compile(r"\s+")
 
 
 class Comparison(Struct, frozen=True):
-    """How results are compared.
+    """Rule for the comparison of results.
 
-    `kind` is `bytes`, `json`, or `numbers`, for which numbers may differ by `tolerance`.
+    `kind` is `bytes`, `json` or `numbers`. With `numbers`, numbers may differ by `tolerance`.
     """
 
     kind: str = BYTES
@@ -41,7 +41,7 @@ class Comparison(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """What came of a job: its text, and the SHA-256 of each of its outputs by name."""
+    """Result of a job: its text, and the SHA-256 of each of its outputs by name."""
 
     text: str
     outputs: Mapping[str, str] = {}
@@ -52,10 +52,10 @@ class Reading(Struct, frozen=True):
 
     Attributes:
         result: the result.
-        value: what JSON says; None where it is not, or cannot be, compared as JSON.
-        words: what is between numbers, if those are compared.
-        numbers: as they are written, one fewer than words.
-        values: what these are.
+        value: the JSON value; None where the result is not, or cannot be, compared as JSON.
+        words: the text between numbers, if numbers are compared.
+        numbers: the numbers as written, one fewer than words.
+        values: the values of these numbers.
     """
 
     result: Result
@@ -69,7 +69,7 @@ def comparison_of(text: str) -> Comparison:
     """Return the comparison that `bytes`, `json` or `numbers:1e-6` names.
 
     Raises:
-        ValueError: it names none; the message says what may be written.
+        ValueError: the text names none; the message has the valid forms.
     """
     if text in (BYTES, JSON):
         return Comparison(text)
@@ -84,7 +84,7 @@ def comparison_of(text: str) -> Comparison:
 
 
 def read(result: Result, how: Comparison) -> Reading:
-    """Read a result once, for any number of comparisons."""
+    """Parse a result once, for any number of comparisons."""
     if len(result.text) > READ_MAX_CHARACTERS or how.kind == BYTES:
         return Reading(result)
     if how.kind == JSON:
@@ -96,7 +96,7 @@ def read(result: Result, how: Comparison) -> Reading:
 
 
 def agree(one: Reading, other: Reading, how: Comparison) -> bool:
-    """Say whether two results are the same; both must have been read for this comparison.
+    """Return whether two results are the same; both must be parsed for this comparison.
 
     Their outputs must be the same in any case. Numbers agree if they differ by no more than the
     tolerance times the larger of them, or, near zero, than the square of the tolerance.
@@ -113,14 +113,15 @@ def agree(one: Reading, other: Reading, how: Comparison) -> bool:
 
 
 def canonical(readings: Sequence[Reading], how: Comparison, copies: int) -> int | None:
-    """Return which result more than half of all copies agree with; None when there is none.
+    """Return the index of the result that more than half of all copies agree with, or None.
 
-    With a tolerance there may be several: the one that most agree with, of these the first.
+    With a tolerance several results can have such a majority. The result with the most agreement
+    wins, and of equal ones the first.
 
     Args:
-        readings: the results that there are, read for this comparison.
-        how: how they are compared.
-        copies: how many there are to be.
+        readings: the results that have arrived, parsed for this comparison.
+        how: the rule of the comparison.
+        copies: the number of copies that the buyer ordered.
     """
     supporters = [1] * len(readings)  # each agrees with itself
     for one, other in combinations(range(len(readings)), 2):
@@ -132,7 +133,7 @@ def canonical(readings: Sequence[Reading], how: Comparison, copies: int) -> int 
 
 
 def _are_close(one: Reading, other: Reading, how: Comparison) -> bool:
-    """Say whether numbers differ by no more than the tolerance; those too large for that do."""
+    """Return whether numbers differ at most by the tolerance; overlarge ones always differ."""
     tolerance, least = how.tolerance, how.tolerance * how.tolerance
     for at, (first, second) in enumerate(zip(one.values, other.values, strict=True)):
         if math.isinf(first) or math.isinf(second):
@@ -144,9 +145,9 @@ def _are_close(one: Reading, other: Reading, how: Comparison) -> bool:
 
 
 def _json_value(text: str) -> Hashable:
-    """Return what JSON says, so that equal values are equal; None for what is no such JSON.
+    """Return the JSON value so that equal values are equal, or None for text that is no valid JSON.
 
-    Two members of one name have no one meaning, and NaN and Infinity are not JSON (RFC 8259).
+    Two members of the same name are ambiguous, and NaN and Infinity are not JSON (RFC 8259).
     """
     try:
         value = json.loads(

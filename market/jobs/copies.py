@@ -1,10 +1,11 @@
 """Copies: the same work done by devices of different owners, so that their results can be compared.
 
-Each copy is a job of its own, with its own hold, attempts, log and files. What it has come to waits
-in review until the results are compared: when more than half of all copies agree, or when all are
-over. Those that agree with the majority are paid for like other work, and the buyer has the price
-of those that differ back. Without a majority nobody knows who is right: then each is in review as
-other work is, because a buyer who had a disagreement for nothing could cause one.
+Each copy is a job of its own, with its own hold, attempts, log and files. Its result waits in
+review until the results are compared. The comparison happens when more than half of all copies
+agree, or when all copies have ended. Copies that agree with the majority are paid for like other
+work. The buyer gets the price of the copies that differ back. Without a majority the right result
+is unknown. Then each copy is in review like other work: a free disagreement would be a reason for
+buyers to cause one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,12 +28,12 @@ from storage.jobs.jobs import JobRow
 
 COPIES_MAX = 5
 AGREES, DIFFERS = "agrees", "differs"
-# A device that has delivered is not paid before the others have: it does not wait for longer than
-# this for one that nobody takes.
+# A device that has delivered is paid only after the others have delivered. It waits at most this
+# long for a copy that no device takes.
 UNTAKEN_SECONDS = 3 * 86_400
-# Nor for longer than this for those that run, whatever their buyer has estimated: else who has the
-# other copy keeps the first one's worker from being paid for years. A copy that is compared after
-# that is judged, and paid already.
+# It waits at most this long for copies that run, even if the buyer's estimate is longer. Otherwise
+# the device with the other copy could delay the first worker's payment for years. A copy that is
+# compared after that time is judged, but it has been paid already.
 RUNNING_MAX_SECONDS = 7 * 86_400
 HOUR_SECONDS = 3_600
 OPEN = (JobStatus.WAITING, JobStatus.RUNNING)
@@ -46,7 +47,7 @@ class Copying(Struct, frozen=True):
 
 
 class Copy(Struct, frozen=True):
-    """A copy as its buyer sees it; `agrees` is None while that is not known."""
+    """Copy in the buyer's view; `agrees`: None before the verdict."""
 
     job_id: str
     status: str
@@ -54,9 +55,9 @@ class Copy(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """The copies of a job, how they are compared, and the one that the majority agrees with.
+    """Copies of a job, the rule of their comparison, and the copy that the majority agrees with.
 
-    `taken` is who has taken one, and gets no other.
+    `taken` lists the owners and networks that have taken a copy; they get no other.
     """
 
     compare: str
@@ -67,16 +68,16 @@ class Group(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """What comparing the results of a group has come to.
+    """Outcome of the comparison of a group's results.
 
     Attributes:
-        review_until: until when its buyer may look at what is paid for, in UTC seconds.
-        reviewed: jobs that are paid for then.
-        given_back: jobs that differ from most, or have failed at what most agree on; what they
-            have cost the buyer has back.
+        review_until: end of the buyer's review of the copies that are paid for, in UTC seconds.
+        reviewed: jobs that are paid for at that time.
+        given_back: jobs that differ from the majority, or that failed at work with an agreed
+            result; the buyer gets their price back.
         disproved: jobs at which an earlier attempt may have failed, although the work can be done;
-            what those attempts have cost the buyer has back.
-        unneeded: jobs that wait, and need not be done any more.
+            the buyer gets the price of those attempts back.
+        unneeded: waiting jobs that are not needed any more.
     """
 
     review_until: int
@@ -87,14 +88,16 @@ class Compared(Struct, frozen=True):
 
 
 def copying_of(copies: int | None, compare: str | None, payload: Payload | None) -> Copying | None:
-    """Return how a job is copied, as its buyer says it; None for a job that is done once.
+    """Return the copying of a job as its buyer orders it; None for a job that is done once.
 
     Raises:
         MarketError: `payload_invalid`, naming the field.
     """
     if copies is None or copies == 1:
         if compare is not None:
-            raise _refusal("compare", "There is nothing to compare; say how many copies, from 2.")
+            raise _refusal(
+                "compare", "There is nothing to compare; set the number of copies, from 2."
+            )
         return None
     if not 1 <= copies <= COPIES_MAX:
         raise _refusal("copies", f"It must be from 1 to {COPIES_MAX}.")
@@ -117,8 +120,8 @@ def _refusal(field: str, message: str) -> MarketError:
 async def begin(
     tx: Transaction, copying: Copying, job_ids: Sequence[str], review_seconds: int
 ) -> None:
-    """Make copies of one group of new jobs, which this transaction has put up."""
-    assert len(job_ids) == copying.copies  # noqa: S101 - whoever puts them up makes so many
+    """Make one group of copies from new jobs, which this transaction has posted."""
+    assert len(job_ids) == copying.copies  # noqa: S101 - the caller makes this number
     group = GroupRow(
         id=job_ids[0],
         copies=copying.copies,
@@ -165,7 +168,7 @@ async def lock_accounts(tx: Transaction, group: GroupRow, buyer_id: str) -> None
 
 
 class _Claimed:
-    """Who has taken which copies, and who has put them up."""
+    """Owners and networks that have taken copies, and the buyers of the copies."""
 
     def __init__(self, members: Iterable[MemberRow], rows: Iterable[TakenRow]) -> None:
         self._members = {member.job_id: member for member in members}
@@ -174,9 +177,9 @@ class _Claimed:
             self._rows.setdefault(row.group_id, []).append(row)
 
     def permits(self, job_id: str, owner_id: str, network: str) -> bool:
-        """Say whether somebody may take a job: always, unless it is a copy.
+        """Return whether an owner may take a job: always, unless it is a copy.
 
-        A copy's result is to be independent of the others, and of the buyer.
+        A copy's result has to be independent of the other copies and of the buyer.
         """
         member = self._members.get(job_id)
         if member is None:
@@ -187,7 +190,7 @@ class _Claimed:
         )
 
     def take(self, job_id: str, owner_id: str, network: str) -> None:
-        """Note that somebody takes a job."""
+        """Record that an owner takes a job."""
         member = self._members.get(job_id)
         if member is not None:
             row = TakenRow(member.group_id, job_id, owner_id, network)
@@ -195,7 +198,7 @@ class _Claimed:
 
 
 async def lock_pairs(tx: Transaction, pairs: Sequence[PairRow]) -> list[MemberRow]:
-    """Lock the jobs of pairs, and the other copies of those that are copies; return these."""
+    """Lock the jobs of pairs, and every other copy of the copied jobs. Return the copies."""
     copied = [pair.job_id for pair in pairs if pair.group_id]
     members = await queries.members(tx, copied) if copied else []
     ids = {pair.job_id for pair in pairs}.union(member.job_id for member in members)
@@ -219,7 +222,7 @@ async def independent(
     Args:
         tx: the transaction, which has locked `members`.
         pairs: jobs and devices; earlier ones come first.
-        members: what `lock_pairs` returned.
+        members: the copies that `lock_pairs` returned.
     """
     if not members:
         return list(pairs)
@@ -249,7 +252,7 @@ async def note_networks(tx: Transaction, pairs: Sequence[PairRow], started: Iter
 async def exclusions(
     tx: Transaction, members: Sequence[MemberRow]
 ) -> Mapping[str, tuple[set[str], set[str]]]:
-    """Return for each copy the owners and the networks whose devices may not have it."""
+    """Return each copy's excluded owners and networks."""
     if not members:
         return {}
     rows = await queries.taken(tx, _groups(members))
@@ -271,10 +274,10 @@ def _groups(members: Iterable[MemberRow]) -> list[str]:
 
 
 def review_seconds(job: JobRow, group: GroupRow) -> int:
-    """Return for how long what a copy came to is in review at most, while it is not compared.
+    """Return the longest time in seconds that a copy's result is in review without a comparison.
 
-    That is how long the others may take, within a bound. It is the buyer's time from when they are
-    compared; a worker is paid after this in any case, whatever holds the comparison up.
+    This is the time that the other copies may take, within a bound, plus the buyer's review time. A
+    worker is paid after this time in any case, even if the comparison is delayed.
     """
     running = min(2 * job.duration_hrs * HOUR_SECONDS, RUNNING_MAX_SECONDS)
     return UNTAKEN_SECONDS + running + group.review_seconds
@@ -283,17 +286,18 @@ def review_seconds(job: JobRow, group: GroupRow) -> int:
 async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int) -> Compared:
     """Compare the results of a group, if there are enough.
 
-    To be called whenever one of its copies has ended, with all of them locked, and before any
-    account is: what it says of devices is written into their reputations.
+    Call this whenever a copy of the group has ended, while all copies are locked and before any
+    account is locked. The verdicts change the reputations of the devices.
 
     Args:
         tx: the transaction.
         group_id: the group.
-        least_price: micro-credits; what pays less is as good as free, and speaks for nobody.
+        least_price: micro-credits; a copy with a lower price counts as free, and gives no evidence
+            about a device.
         now: UTC seconds.
     """
     group = await queries.find(tx, group_id)
-    assert group is not None  # noqa: S101 - whoever calls has locked it
+    assert group is not None  # noqa: S101 - the caller has locked it
     copies = await queries.copies(tx, group_id)
     done = [copy for copy in copies if copy.status == JobStatus.COMPLETED]
     failed = [copy.job_id for copy in copies if copy.status == JobStatus.FAILED]
@@ -318,8 +322,9 @@ async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int)
     return Compared(
         review_until,
         reviewed=[job_id for job_id, agrees in verdicts.items() if agrees],
-        # Those who say that the work itself has failed are paid for their time, unless it can be
-        # done: else whoever cannot do it would say so, and earn what a wrong result does not.
+        # A device that reports failed work is paid for its time, unless another device can do the
+        # work. Otherwise a device that cannot do it would report a failure, and earn more than a
+        # wrong result pays.
         given_back=[*(job_id for job_id, agrees in verdicts.items() if not agrees), *failed],
         disproved=[copy.job_id for copy in copies],
         unneeded=[copy.job_id for copy in copies if copy.status == JobStatus.WAITING],
@@ -363,7 +368,7 @@ async def _decided(
 async def _verdicts(
     tx: Transaction, group: GroupRow, canonical_id: str, done: Sequence[CopyRow]
 ) -> dict[str, bool]:
-    """Return which of the finished copies that were not judged yet agree with the canonical one."""
+    """Return the verdict on each unjudged finished copy: whether it agrees with the canonical."""
     compared, read = comparison_of(group.compare), await _readings(tx, group)
     return {
         copy.job_id: comparison.agree(read[canonical_id], read[copy.job_id], compared)

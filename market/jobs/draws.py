@@ -31,7 +31,8 @@ from storage.jobs.draws import DrawRow
 from storage.jobs.jobs import JobRow
 
 FEE_WHOLE = 10_000
-# What a replica gets, and pays, that has less left: less is not worth a device's while.
+# Least time in seconds that a replica gets and pays for, even if less is left: a shorter time is
+# not worth the effort of a device.
 SECONDS_MIN = 60
 # Time before a replica is ready is not paid: its device may do nothing. But nor does its buyer have
 # a device for nothing again and again, by a restart in time: in a day it has this much, which is
@@ -45,14 +46,13 @@ HOUR_SECONDS = 3_600
 
 
 class Drawn(Struct, frozen=True):
-    """What attempts at a replica were paid.
+    """Payments for the attempts at a replica.
 
     Attributes:
-        left: for how many seconds the replica may still be paid.
+        left: paid seconds that remain for the replica.
         had: the same, before this attempt.
-        worked: for how many seconds this attempt worked, whatever of it is paid; 0 if it never
-            became ready.
-        due: what this attempt is to be paid; None for nothing.
+        worked: seconds of work of this attempt, paid or not; 0 if it never became ready.
+        due: the payment for this attempt; None for no payment.
     """
 
     left: int
@@ -62,13 +62,13 @@ class Drawn(Struct, frozen=True):
 
 
 class Drawing(Struct, frozen=True):
-    """What a draw needs from outside.
+    """Fee, time and identifiers that a draw needs from outside.
 
     Attributes:
         fee: the house's part, in ten-thousandths.
         now: UTC seconds.
         new_id: makes identifiers of transfers.
-        review_seconds: for how long the buyer may dispute it; 0 pays at once.
+        review_seconds: duration in which the buyer may dispute the payment; 0 pays immediately.
     """
 
     fee: int
@@ -78,7 +78,7 @@ class Drawing(Struct, frozen=True):
 
 
 class _Time(Struct, frozen=True):
-    """What an attempt is paid for, and for how many of these seconds it could be used or worked."""
+    """Seconds of an attempt: paid, served (it could be used, or worked), and worked."""
 
     paid: int = 0
     served: int = 0
@@ -118,7 +118,7 @@ async def draw(
 
 
 async def due_now(tx: Transaction, job: JobRow, replica: ReplicaRow, how: Drawing) -> int:
-    """Return what the attempt at a replica would be paid if its buyer ended it now.
+    """Return the pay of the attempt at a replica if its buyer ended it now.
 
     In micro-units of its hold. Nothing is changed.
     """
@@ -135,7 +135,7 @@ async def _measure(
     is_lost: bool = False,
     is_devices_fault: bool = False,
 ) -> tuple[Drawn, int]:
-    """Return what an attempt is to be paid, and for how many seconds of that it could be used."""
+    """Return the pay of an attempt, and its seconds of possible use."""
     before = await queries.drawn(tx, job.id, job.attempts)
     left = replica.seconds - before.seconds
     if job.status != JobStatus.RUNNING or job.device_id is None or before.has_last:
@@ -204,7 +204,7 @@ async def draw_failed(
 
 
 def seconds_max(spec: SpecRow, whole: int) -> int:
-    """Return how many seconds of an attempt are paid at most: its time, and then its grace.
+    """Return the most paid seconds of an attempt: its time, and then its grace.
 
     The work may go on for all its grace. Without pay for that a job of one second with a grace of
     ten minutes would cost the price of a second.
@@ -237,14 +237,14 @@ def part(price: int, used: int, seconds: int, whole: int) -> int:
 
 
 async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
-    """Pay what was drawn, perhaps into review; a worker is paid in credits, whatever is held.
+    """Pay an amount that was drawn, perhaps into review; a worker always gets credits.
 
     Args:
         tx: the transaction, which has drawn it.
-        job: as it was before the attempt ended.
-        row: what is due.
+        job: the job before the attempt ended.
+        row: the draw to pay.
         hold_id: the hold that pays for it.
-        how: what is needed from outside.
+        how: the fee, the time and the identifiers from outside.
     """
     await tx.lock("accounts", sorted(await accounts_of(tx, job)))
     key, currency = f"{hold_id}:attempt:{row.attempt}", Currency(job.currency)
@@ -299,7 +299,7 @@ async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
 async def _time(
     tx: Transaction, job: JobRow, replica: ReplicaRow, now: int, *, is_lost: bool
 ) -> _Time:
-    """Return for how many seconds an attempt could be used, and worked, and which are paid."""
+    """Return the seconds of an attempt that are paid, that it could be used, and that it worked."""
     began, ready, renewed = await attempt_queries.begun(tx, job.id, job.attempts)
     until = min(now, renewed) if is_lost and renewed is not None else now
     since = began if replica.ready_within is None else ready
@@ -310,7 +310,7 @@ async def _time(
         return _Time(served, served, max(until - began, 0))
     assert job.device_id is not None  # noqa: S101 - the job runs
     assert replica.ready_within is not None  # noqa: S101 - else it is ready once it has begun
-    # However late its end is heard of, it had no more time than this.
+    # A late report of the end gives the attempt no more time than this.
     unready = min(max(until - began, 0), replica.ready_within + GRACE_SECONDS)
     given = await queries.unready_seconds(
         tx,

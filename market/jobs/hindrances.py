@@ -1,6 +1,7 @@
-"""What keeps waiting jobs from a device: each job is counted once, by the first thing in its way.
+"""Reasons why waiting jobs do not suit a device; each job counts once, by its first reason.
 
-For the owner of a device that earns nothing. Nothing is looked up: the jobs are those in memory.
+They help the owner of a device that earns nothing. No query is needed, because the jobs are in
+memory.
 """
 
 from collections import Counter
@@ -20,7 +21,7 @@ JOBS_MAX: Final = 4_096
 
 
 class Hindrance(StrEnum):
-    """What keeps a job from a device; the first of these that does is what counts."""
+    """Reason why a job does not suit a device; the first reason in this order counts."""
 
     JOB_TYPE = "job_type"
     NETWORK = "network"
@@ -71,10 +72,11 @@ class Compared(Struct, frozen=True):
     """How waiting jobs suit a device.
 
     Attributes:
-        waiting: how many jobs were compared.
-        suitable: how many of them it could be given.
-        hindrances: how many others each thing keeps from it.
-        best_price: what the best paying job pays that pays too little, as in an `Offer`; 0 if none.
+        waiting: number of jobs that were compared.
+        suitable: number of these jobs that suit the device.
+        hindrances: number of the other jobs by reason.
+        best_price: highest price of the jobs that pay too little, as in an `Offer`; 0 if no job
+            pays too little.
     """
 
     waiting: int
@@ -84,7 +86,7 @@ class Compared(Struct, frozen=True):
 
 
 class Device(Struct, frozen=True):
-    """What of a device jobs are compared with: see `JobBook.best`."""
+    """Properties of a device that jobs are compared with: see `JobBook.best`."""
 
     offer: Offer
     owner: str

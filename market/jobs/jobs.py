@@ -63,7 +63,7 @@ REFUSALS_SECONDS = 60
 FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB_TEXT))
 NOTHING_SAID = Ending()
 REVOKED = "the token of the device was revoked"
-OWNER_FULL = "All devices of this owner together have as many jobs as they may; finish one."
+OWNER_FULL = "All devices of this owner together have reached the limit of jobs; finish one."
 
 Reply = TypeVar("Reply")
 
@@ -71,13 +71,13 @@ _logger = logging.getLogger("jobs")
 
 
 class AttemptLogs(Protocol):
-    """Keeps the logs of attempts."""
+    """Store of the logs of attempts."""
 
     async def stored(self, job_id: str, attempt: int) -> Mapping[str, int]:
-        """Return how many bytes of each stream have arrived; a stream without any may be left out.
+        """Return the received bytes of each stream; a stream without any may be left out.
 
         Raises:
-            StoreError: it cannot be said now.
+            StoreError: the database is unavailable.
         """
 
 
@@ -101,7 +101,7 @@ class Owned(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """A job for the device that runs it; of a replica, what its deploy says is to run.
+    """Job for the device that runs it; for a replica with the image and command of its deploy.
 
     `spec` has the job's secrets.
     """
@@ -145,10 +145,10 @@ class Jobs:
 
     Args:
         context: the store, identifiers and the time.
-        overdue: knows which attempts have ended without a word.
-        terms: what the operator decides.
-        bounds: returns how much one user or device may have open at once.
-        specs: stores what jobs run.
+        overdue: finds attempts that ended without a report.
+        terms: the settings of the operator.
+        bounds: returns the limits of one user or device.
+        specs: stores the specifications of jobs.
         logs: keep the logs of attempts.
 
     Attributes:
@@ -235,7 +235,7 @@ class Jobs:
         return job_ids
 
     def _posting(self, user_id: str, new: NewJob) -> Posting:
-        """Return what is stored of a new job.
+        """Return the rows of a new job.
 
         Raises:
             MarketError: `invalid_field`.
@@ -271,7 +271,7 @@ class Jobs:
 
     @contextmanager
     def counting_refusals(self, user_id: str) -> Iterator[None]:
-        """Count refusals of a user who has too many jobs: adding up what they have is dear.
+        """Count refusals of a user with too many jobs, because adding up these jobs is expensive.
 
         Raises:
             MarketError: `too_many_attempts`, on entry.
@@ -339,7 +339,7 @@ class Jobs:
         """Return one of a buyer's jobs.
 
         Raises:
-            MarketError: `job_not_found`, when there is none or it is another user's.
+            MarketError: `job_not_found`, when the job does not exist or belongs to another user.
         """
         return await self._store.read(self._find, user_id, job_id)
 
@@ -347,7 +347,7 @@ class Jobs:
         """Return any user's waiting or running job, whole, for a worker who may accept it.
 
         Raises:
-            MarketError: `job_not_found`, when there is none, or it is over.
+            MarketError: `job_not_found`, when the job does not exist or is over.
         """
         return await self._store.read(self._find_open, job_id)
 
@@ -355,8 +355,8 @@ class Jobs:
         """Cancel one of a buyer's jobs.
 
         A running one pays for the share of its estimated hours that has passed since its worker
-        began; one that no worker has begun pays nothing. Cancelling what is cancelled changes
-        nothing. With one of several copies all are cancelled that are not over.
+        began; one that no worker has begun pays nothing. A second call changes nothing. If the job
+        is one of several copies, all open copies are cancelled.
 
         Raises:
             MarketError: `job_not_found`, `job_over`.
@@ -365,7 +365,7 @@ class Jobs:
             self.stopped(job)
 
     async def cancelling_costs(self, user_id: str, job_id: str) -> Quote:
-        """Return what cancelling one of a buyer's jobs would cost now; see `cancel`.
+        """Return the present cost of cancelling one of a buyer's jobs; see `cancel`.
 
         Raises:
             MarketError: `job_not_found`, `job_over`.
@@ -373,10 +373,10 @@ class Jobs:
         return await self._store.read(self.outcomes.quote, user_id, job_id)
 
     def stopped(self, job: JobRow) -> None:
-        """Tell whoever waits for it that a job was cancelled, once that is committed.
+        """Notify the subscribers of a cancelled job, once that is committed.
 
         Args:
-            job: as it was before.
+            job: the job before that.
         """
         self._bus.publish(GONE, [job.id])
         if job.device_id is not None:
@@ -386,7 +386,7 @@ class Jobs:
             self._replica_changed(job)
 
     async def end_unreadable(self, job_id: str) -> None:
-        """Cancel a job whose secrets cannot be read any more, and tell its buyer why.
+        """Cancel a job whose secrets cannot be read any more, and give its buyer the reason.
 
         The service has another key now, and no device could do what the buyer wants. Where there
         may be other daemons nothing is ended: it may be this one alone that has another key.
@@ -417,10 +417,10 @@ class Jobs:
     async def accept(
         self, device: DeviceRow, job_id: str, network: str = "", offer: Offer | None = None
     ) -> JobRow:
-        """Let a device run a waiting job; doing it again while it runs there changes nothing.
+        """Assign a waiting job to a device; a second call while it runs there changes nothing.
 
         Args:
-            device: which accepts it.
+            device: the device that accepts it.
             job_id: the job.
             network: where the device is (`market.base.networks.site`).
             offer: its last offer (`AskingDevices.offer_of`); None for its last report.
@@ -469,18 +469,18 @@ class Jobs:
         attempt: int | None = None,
         ending: Ending = NOTHING_SAID,
     ) -> None:
-        """Take a result and pay the device's owner; reporting it again changes nothing.
+        """Store a result and pay the device's owner; a second report changes nothing.
 
         Args:
-            device: which reports.
-            job_id: what it has done.
-            result: what came of it.
-            attempt: in which attempt; None for the one that runs.
-            ending: what else the device says of it.
+            device: the device that reports.
+            job_id: the finished job.
+            result: the result of the work.
+            attempt: the attempt; None for the running one.
+            ending: the details of the report.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`, `log_incomplete`; `invalid_field`,
-                when the job has a payload, and what it ran has failed.
+                when the job has a payload, and its work has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
         report = Report(device, job_id, attempt, result, ending)
@@ -498,11 +498,11 @@ class Jobs:
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
     ) -> bool:
-        """Say whether as much of the log of an attempt has arrived as its device announces."""
+        """Return whether the announced bytes of the log of an attempt have arrived."""
         if not announced:
             return True
         if attempt is None:
-            message = "attempt must say which log it is."
+            message = "attempt must be the number of the log's attempt."
             raise MarketError(Code.INVALID_FIELD, message, field="attempt")
         stored = await self._logs.stored(job_id, attempt)
         return all(stored.get(stream, 0) >= size for stream, size in announced.items())
@@ -516,10 +516,10 @@ class Jobs:
         attempt: int | None = None,
         ending: Ending = NOTHING_SAID,
     ) -> None:
-        """Take a job back that a device could not do; its owner's others do not get it either.
+        """Take a failed job back from a device; its owner's other devices do not get it either.
 
-        If the device says that it was its own fault, its owner has another chance. A job that its
-        buyer wants run once has failed when what it ran did.
+        If the device reports a fault of its own, its owner has another chance. If the buyer wants
+        only one attempt, a failure of the work ends the job.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
@@ -531,12 +531,12 @@ class Jobs:
         self._ended(done.job, attempt_outcome(ending))
 
     async def take_back(self) -> int:
-        """Take jobs back from devices that say nothing, or take too long; return how many.
+        """Take jobs back from devices that are silent or take too long. Return their number.
 
-        To be called again and again.
+        Call this periodically.
 
         Raises:
-            StoreError: devices may not have been heard either.
+            StoreError: the database is unavailable, so reports of devices may be missing as well.
         """
         taken = 0
         for each in await self._overdue.find():
@@ -554,7 +554,7 @@ class Jobs:
         return taken
 
     async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
-        """Take a job back from the device that has it in this attempt; False when none has."""
+        """Take a job back from the device of this attempt; False when the attempt is over."""
         return await self._end(Ended(job_id, attempt, reason))
 
     async def _end(self, ended: Ended) -> bool:
@@ -587,9 +587,10 @@ class Jobs:
         self._bus.publish(REPLICAS, [job_id])
 
     async def expire(self) -> int:
-        """Cancel jobs that have waited for a worker for too long; return how many.
+        """Cancel jobs that have waited too long for a worker. Return their number.
 
-        A job that cannot be cancelled is logged, and tried again after a while: it delays no other.
+        A job that cannot be cancelled is logged, and tried again after a while; it does not delay
+        the others.
 
         Raises:
             UnavailableError: the store did not answer; the others wait for it.
@@ -621,7 +622,7 @@ class Jobs:
                 await self.take_back_attempt(job.id, job.attempts, REVOKED)
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
-        """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
+        """Return the earnings of each device of a user since 00:00 UTC, in micro-credits."""
         now = self._now()
         rows = await self._store.read(
             queries.earned_since, user_id=user_id, since=now - now % DAY_SECONDS
@@ -670,7 +671,7 @@ class Jobs:
 def _keeping(
     receipt: Receipt[Reply] | None, reply: Reply
 ) -> Callable[[Transaction], Awaitable[None]] | None:
-    """Return what keeps the reply to a request that came with a key."""
+    """Return the receipt that stores the reply to a request with a key."""
     return None if receipt is None else lambda tx: receipt.keep(tx, reply)
 
 

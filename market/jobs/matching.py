@@ -1,8 +1,8 @@
-"""Which waiting job suits which waiting device: two books in memory, and nothing is looked up here.
+"""Matching of waiting jobs and waiting devices, by two books in memory without a query.
 
-Jobs that need the same are one shape, however many they are, and whether a shape suits a device is
-decided once for all of them. In a shape they lie in bands of price, each band a heap: what pays
-most an hour is first, and a job gains on others while it waits, so that none waits for ever.
+All jobs with the same needs are one shape, and a shape is compared with a device once for all its
+jobs. In a shape the jobs lie in bands of price, and each band is a heap. The job with the highest
+price per hour comes first, but a job rises while it waits, so that no job waits forever.
 
 A job takes about 600 bytes here, a shape some 2 KB beside them, a device that waits 500 bytes.
 """
@@ -25,30 +25,32 @@ MILLION = 1_000_000
 # Prices in a band differ by less than a fifth. Only of the band in which a device's least price
 # lies must jobs be looked at one by one.
 BANDS_PER_OCTAVE = 4
-# Jobs of suitable shapes that one search looks at: those that pay too little for this device, or
-# were failed at by its owner, are in its way. Half a millisecond; what lies behind them has to wait
-# until those are gone, or are behind by age.
+# Jobs of suitable shapes that one search looks at. Jobs that pay too little for this device, or
+# that its owner failed at, are in its way. A search takes half a millisecond. The jobs behind these
+# have to wait until these are gone, or until they have risen by age.
 LOOKS_MAX = 512
-# Different offers that a new job is compared with: a millisecond. Devices behind them find the job
-# when they ask again.
+# Different offers that a new job is compared with, in one millisecond. Devices behind them find the
+# job at their next request.
 OFFERS_LOOKED_AT_MAX = 1_024
 # Devices that one new job is compared with, whose owners have failed at it, or whose reputation is
-# too low: a third of a millisecond. Those behind them find the job when they ask again.
+# too low: a third of a millisecond. Devices behind them find the job at their next request.
 DEVICES_LOOKED_AT_MAX = 4_096
 # Offers whose suitable shapes are remembered. A device repeats its offer until it has something.
 OFFERS_KEPT_MAX = 256
-# Of one buyer, most of whom have a few: every search goes through those of everybody. A job with
-# yet other needs is not kept here, but offered now and then to the devices that wait.
+# Shapes of one buyer. Most buyers have a few, and every search goes through the shapes of all
+# buyers. A job with still other needs is not kept here, but offered now and then to the waiting
+# devices.
 SHAPES_PER_BUYER_MAX = 64
-# What is taken out is cleared away once it is half of what is kept, but not for so few.
+# Removed entries are cleared away once they are half of the kept ones, but not below this number.
 COMPACTED_FROM = 64
-# What runs without an image, on the programs of the device itself; every other one runs images.
+# Executor that needs no image and uses the programs of the device itself; every other executor runs
+# images.
 WITHOUT_IMAGE: Final = "bwrap"
 _WITHOUT_IMAGE: Final = frozenset((WITHOUT_IMAGE,))
 
 
 class Lack(Enum):
-    """What a device is without that a job needs, whatever the device has free."""
+    """Property that a job needs and that a device lacks, even when the device is idle."""
 
     JOB_TYPE = auto()
     NETWORK = auto()
@@ -58,7 +60,7 @@ class Lack(Enum):
 
 
 class Runs(Protocol):
-    """What a job runs: its payload, or as much of it as says what that needs."""
+    """Work of a job: its payload, or the part of the payload that shows the needs."""
 
     @property
     def image(self) -> str:
@@ -74,10 +76,10 @@ class Runs(Protocol):
 
 
 class Needs(NamedTuple):
-    """What a job needs of a device; jobs that need the same are one shape.
+    """Needs of a job from a device; jobs with the same needs are one shape.
 
-    `min_reputation` is in millionths, and no matter of the offer: see `JobBook.best`. A job with
-    `has_archives` has inputs or checkpoints that the device unpacks.
+    `min_reputation` is in millionths, and is not compared with the offer: see `JobBook.best`. A job
+    with `has_archives` has inputs or checkpoints that the device unpacks.
     """
 
     resources: Resources
@@ -98,7 +100,7 @@ class Needs(NamedTuple):
         min_reputation: int,
         has_archives: bool = False,
     ) -> "Needs":
-        """Return what a job needs for what it runs."""
+        """Return the needs of a job from the work that it runs."""
         return cls(
             resources,
             job_type,
@@ -111,10 +113,11 @@ class Needs(NamedTuple):
 
 
 class Offer(Struct, frozen=True, cache_hash=True):
-    """What a device has free, what it can do, and its least price in millionths of a micro-USD.
+    """Free resources of a device, its abilities, and its least price.
 
-    That is a price per hour. `ports` are the executors whose jobs can be reached at their ports.
-    `archives`: it can unpack them safely. Devices that offer the same are compared with a job once.
+    The price is per hour, in millionths of a micro-USD. `ports` are the executors whose jobs can be
+    reached at their ports. `archives`: it can unpack them safely. Devices that offer the same are
+    compared with a job once.
     """
 
     capacity: Capacity
@@ -127,7 +130,7 @@ class Offer(Struct, frozen=True, cache_hash=True):
 
 
 def suits(needs: Needs, offer: Offer) -> bool:
-    """Say whether a device that offers this can do what needs that.
+    """Return whether a device with this offer meets these needs.
 
     Prices are another matter, and so is reputation.
     """
@@ -135,9 +138,9 @@ def suits(needs: Needs, offer: Offer) -> bool:
 
 
 def lack(needs: Needs, offer: Offer) -> Lack | None:
-    """Return what a device that offers this lacks for what needs that; None for nothing.
+    """Return the property that a device with `offer` lacks for `needs`, or None.
 
-    What it has free is not looked at, nor its price or its reputation.
+    The free resources, the price and the reputation are not compared.
     """
     if needs.job_type not in offer.job_types:
         return Lack.JOB_TYPE
@@ -155,8 +158,8 @@ def lack(needs: Needs, offer: Offer) -> Lack | None:
 class WaitingJob(Struct, eq=False):
     """A job that waits: its price per hour as in an `Offer`, and `place`, the least comes first.
 
-    `attempts` is how many it had when it was read, and `excluded` are the owners whose devices do
-    not get it any more. One that is a copy has a `group`, and `networks` whose devices do not.
+    `attempts` is their number when the job was read, and `excluded` are the owners whose devices do
+    not get the job any more. A copy has a `group`, and `networks` whose devices do not get it.
     """
 
     id: str
@@ -172,7 +175,7 @@ class WaitingJob(Struct, eq=False):
     is_taken: bool = False
 
     def __post_init__(self) -> None:
-        """Find the place among the others."""
+        """Compute the place among the others."""
         self.place = -rank(self.price // MILLION, self.created_at)
 
     def __lt__(self, other: "WaitingJob") -> bool:
@@ -184,15 +187,15 @@ class WaitingJob(Struct, eq=False):
         return replace(self, is_taken=False)
 
     def is_for(self, offer: Offer, owner: str, network: str = "") -> bool:
-        """Say whether a device whose offer suits may have it: by price, and by whose it is."""
+        """Return whether a device with a suitable offer may have it, by price and by owner."""
         return self.price >= offer.least_price and self.permits(owner, network)
 
     def permits(self, owner: str, network: str) -> bool:
-        """Say whether devices of an owner, in a network, may have it."""
+        """Return whether devices of an owner, in a network, may have it."""
         return owner not in self.excluded and network not in self.networks
 
     def exclude(self, owner: str, network: str) -> None:
-        """Have devices of an owner, and those in a network, not get it any more."""
+        """Exclude the devices of an owner and of a network."""
         self.excluded |= {owner}
         if network:
             self.networks |= {network}
@@ -282,9 +285,9 @@ class JobBook:
         self.shapes_per_buyer = shapes_per_buyer
         self._jobs: dict[str, WaitingJob] = {}
         self._shapes: dict[Needs, _Shape] = {}
-        # How many jobs each buyer has of each shape.
+        # Number of jobs that each buyer has of each shape.
         self._of_buyer: dict[str, Counter[_Shape]] = {}
-        # Those that are copies, by their group; there are few of each.
+        # The waiting copies, by their group; a group has few.
         self._of_group: dict[str, set[str]] = {}
         # Every shape in the order in which they came, numbered from `_first` on.
         self._in_order: list[_Shape] = []
@@ -301,7 +304,7 @@ class JobBook:
         return iter(tuple(self._jobs))
 
     def attempts(self, job_id: str) -> int | None:
-        """Return how many attempts a job had when it was read; None if it is not here."""
+        """Return the number of a job's attempts when it was read; None for an unknown job."""
         job = self._jobs.get(job_id)
         return None if job is None else job.attempts
 
@@ -311,15 +314,15 @@ class JobBook:
         return len(self._shapes)
 
     def kinds(self, most: int) -> Iterator[tuple[Needs, int, Iterator[WaitingJob]]]:
-        """Yield what jobs need, how many need that, and these jobs; the book may not be changed.
+        """Yield each kind of needs, the number of its jobs, and these jobs.
 
-        Of more than so many different needs the rest is left out.
+        At most `most` kinds are yielded. The book must not change meanwhile.
         """
         for needs, shape in islice(self._shapes.items(), most):
             yield needs, shape.live, shape.jobs()
 
     def has_room(self, job: WaitingJob) -> bool:
-        """Say whether the buyer of a job has so few shapes that it may be added."""
+        """Return whether the buyer of a job has room for its shape."""
         theirs = self._of_buyer.get(job.buyer, ())
         return len(theirs) < self.shapes_per_buyer or self._shapes.get(job.needs) in theirs
 
@@ -339,7 +342,7 @@ class JobBook:
         shape.add(job)
 
     def remove(self, job_id: str) -> WaitingJob | None:
-        """Take a job out, and return it."""
+        """Remove a job, and return it."""
         job = self._jobs.pop(job_id, None)
         if job is None:
             return None
@@ -369,15 +372,15 @@ class JobBook:
     def best(
         self, offer: Offer, owner: str, reputation: int = 0, network: str = ""
     ) -> Iterator[WaitingJob]:
-        """Yield the jobs for a device, the best first, of those that are not far behind others.
+        """Yield the jobs for a device, the best first, from the first `LOOKS_MAX` suitable jobs.
 
-        The book may not be changed meanwhile.
+        The book must not change meanwhile.
 
         Args:
-            offer: what the device has free, and can do.
-            owner: the user whose it is.
-            reputation: what the device has, in millionths.
-            network: where it is, "" where that is not known.
+            offer: the free resources and the abilities of the device.
+            owner: the user that owns the device.
+            reputation: the reputation of the device, in millionths.
+            network: the network of the device, or "" if unknown.
         """
         heaps = (
             heap
@@ -408,10 +411,11 @@ class JobBook:
         return suitable.shapes
 
     def _drop_gone(self) -> None:
-        """Forget shapes that are gone, once they are more than half of what is kept of them."""
+        """Forget empty shapes once they are more than half of the kept shapes."""
         if len(self._in_order) <= 2 * len(self._shapes) + COMPACTED_FROM:
             return
-        # What offers have seen is counted in shapes that ever were, so they look at these again.
+        # Offers count the shapes that they have seen since the start, so they look at all shapes
+        # again.
         self._first += len(self._in_order)
         self._in_order = [shape for shape in self._in_order if not shape.is_gone]
         self._suitable.clear()
@@ -422,19 +426,19 @@ class Waiter(Protocol):
 
     @property
     def offer(self) -> Offer:
-        """What it offers."""
+        """The offer of the device."""
 
     @property
     def owner(self) -> str:
-        """The user whose it is."""
+        """The user that owns the device."""
 
     @property
     def network(self) -> str:
-        """The network that it is in, "" where that is not known."""
+        """The network of the device, or "" if unknown."""
 
     @property
     def reputation(self) -> int:
-        """What it has of it, in millionths."""
+        """The reputation of the device, in millionths."""
 
 
 _Waiter = TypeVar("_Waiter", bound=Waiter)
@@ -456,7 +460,7 @@ class DeviceBook(Generic[_Waiter]):
         self._length += 1
 
     def remove(self, waiter: _Waiter) -> None:
-        """Take a device out, if it is here."""
+        """Remove a device, if present."""
         group = self._groups.get(waiter.offer)
         if group is None or waiter not in group:
             return
@@ -466,7 +470,7 @@ class DeviceBook(Generic[_Waiter]):
             del self._groups[waiter.offer]
 
     def find(self, job: WaitingJob, is_full: Callable[[str], bool] | None = None) -> _Waiter | None:
-        """Return the device for a job, of those that suit the one that has waited longest.
+        """Return the suitable device that has waited longest for the job.
 
         Devices of a full owner get none.
         """
@@ -490,9 +494,9 @@ def _band(price: int) -> int:
 
 
 def _merged(heaps: Iterable[_Heap]) -> Iterator[WaitingJob]:
-    """Yield what is in heaps in order, without changing them.
+    """Yield the entries of heaps in order, without changes to the heaps.
 
-    What is next is among the tops that were not yielded and the children of what was.
+    The next entry is either a top that was not yielded, or a child of a yielded entry.
     """
     front = [(heap[0], 0, heap) for heap in heaps]
     heapq.heapify(front)

@@ -16,7 +16,7 @@ IN_WORDS: Final = {
     Hindrance.JOB_TYPE: "The device takes no jobs of this type.",
     Hindrance.NETWORK: "The device gives jobs no network.",
     Hindrance.EXECUTOR: "The device has no sandbox for the job.",
-    Hindrance.PORTS: "The device lets nobody in at the ports of a job.",
+    Hindrance.PORTS: "The device does not let others connect to the ports of a job.",
     Hindrance.ARCHIVES: "The device cannot unpack archives safely.",
     Hindrance.CORES: "The job needs more cores than the device has reported.",
     Hindrance.MEMORY: "The job needs more memory than the device has reported.",

@@ -90,7 +90,7 @@ class Outcomes:
         return stopped
 
     async def quote(self, tx: Transaction, user_id: str, job_id: str) -> Quote:
-        """Return what cancelling a job now would cost, or all copies of it; nothing is changed.
+        """Return the present cost of cancelling a job, or all its copies, without a change.
 
         That includes the pay of earlier attempts whose own work has failed.
         """
@@ -127,7 +127,7 @@ class Outcomes:
     async def complete(
         self, tx: Transaction, moment: Moment, report: Report, *, is_logged: bool
     ) -> Settled | None:
-        """Take a result. Return the job after that; None if the result was taken before."""
+        """Store a result. Return the job after that; None if the result was stored before."""
         job = await self._locked(tx, moment, report.job_id)
         if job.is_taken(report):
             return None

@@ -1,9 +1,10 @@
 """Attempts that end without a word: their devices are silent, or their time is over.
 
-No wall clock decides that, for clocks jump, and those of several daemons differ. What counts is how
-long this daemon was there to hear devices while an attempt stayed as it was. How long work may take
-is measured by a clock in the database, which runs on while a daemon is there and jobs run. So after
-a restart no attempt is lost, and one that takes too long has no more time than that.
+Wall clocks do not decide that, because clocks jump, and the clocks of several daemons differ. The
+measure of silence is the time in which this daemon could receive reports, but an attempt did not
+change. The time of work is measured by a clock in the database, which advances while a daemon is up
+and jobs run. So after a restart no attempt is lost, and one that takes too long has no more time
+than that.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -22,12 +23,14 @@ from storage.engines.store import Transaction
 SILENCE_SECONDS = 600
 QUIET_SECONDS = ONLINE_SECONDS  # a device that is not online may have abandoned its job
 LOOK_MAX_ATTEMPTS = 10_000
-END_MAX_ATTEMPTS = 100  # of each kind in one look, for each is a transaction; another look follows
-# What passes between two looks at most, or the daemon did not look: it hung, or another one did.
+# Of each kind in one look: each attempt needs a transaction, and another look follows.
+END_MAX_ATTEMPTS = 100
+# Most seconds that count between two looks. A longer gap means that the daemon did not look: it
+# hung, or another daemon looked.
 LOOK_MAX_SECONDS = 60
 TIME_MAX_ATTEMPTS = 1_000  # are given their deadlines in one transaction
-PLAIN_TIMES = 2  # a job that says nothing of its time may take so many times the estimate
-# A device knows by itself that the time is over, stops the work within `grace_s`, and says so.
+PLAIN_TIMES = 2  # a job without a time limit may take this multiple of its estimate
+# A device ends the work itself when the time is over, within `grace_s`, and reports it.
 GRACE_SECONDS = 120
 # Work with a payload may go on for its `grace_s` after the signal to end. An attempt that is taken
 # back before is not paid.
@@ -39,7 +42,7 @@ PREPARING = "preparing"
 # or a tenth of a short time to prepare.
 PREPARE_MARGIN_SECONDS = 120
 PREPARE_MARGIN_PARTS = 10
-VANISHED = "the device was not heard of any more"
+VANISHED = "the device stopped reporting"
 NOT_STARTED = "the device did not begin the work in time"
 TOO_LONG = "the work took longer than it may"
 NOT_READY = "it did not become ready in time"
@@ -81,16 +84,15 @@ class _Look(Struct, frozen=True):
 
 
 class Overdue:
-    """Finds the attempts that have come to an end without a word.
+    """Search for attempts that ended without a report.
 
     Args:
         context: the store and the time.
-        devices: know when devices were heard of.
-        renewals: know when attempts were.
-        leases: how long attempts may be silent.
-        observed_seconds: for how many seconds this daemon has been there to hear devices, by a
-            clock that cannot be set.
-        end_max_attempts: how many of each kind one look finds.
+        devices: know the time of each device's last report.
+        renewals: know the time of each attempt's last renewal.
+        leases: the longest silences of attempts.
+        observed_seconds: seconds in which this daemon could receive reports, by a monotonic clock.
+        end_max_attempts: most attempts of each kind that one look finds.
     """
 
     def __init__(
@@ -115,10 +117,10 @@ class Overdue:
         self._looked_at: float | None = None
 
     async def find(self) -> list[Ended]:
-        """Return attempts to be ended; to be called again and again.
+        """Return attempts to end; call this periodically.
 
         Raises:
-            StoreError: devices may not have been heard either.
+            StoreError: the database is unavailable, so reports of devices may be missing as well.
         """
         await self._devices.flush()
         await self._renewals.flush()
@@ -131,7 +133,7 @@ class Overdue:
         passed = 0 if self._looked_at is None else int(observed - self._looked_at)
         seconds, limit = min(passed, LOOK_MAX_SECONDS), self.end_max_attempts
         due = await self._store.write(_let_pass, seconds, limit=limit)
-        # What is less than a second is left for the next time.
+        # The fraction of a second remains for the next look.
         self._looked_at = observed if self._looked_at is None else self._looked_at + passed
         ended += [
             Ended(

@@ -1,8 +1,8 @@
 """Slots of owners: the number of jobs that all devices of one owner may hold together.
 
-A token costs nothing, so slots of devices alone bound nobody. An owner begins with few, and has
-twice as many for each ten attempts that have counted for the reputation, while that is no lower
-than at the beginning.
+A token costs nothing, so a limit per device would not limit an owner. An owner begins with few
+slots. Every ten attempts that count for the reputation double them, while the reputation is not
+lower than at the beginning.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,7 +36,7 @@ async def left(tx: Transaction, owner_ids: Collection[str], bounds: Bounds) -> d
     """Return the number of jobs that each owner's devices may still take.
 
     It is below zero when the bounds were lowered, or for jobs that the transaction itself has
-    claimed. Owners whose devices could not hold as many jobs are left out.
+    claimed. The result leaves out owners whose devices cannot hold that number of jobs.
     """
     if not bounds.new_owner_slots:
         return {}

@@ -62,11 +62,11 @@ def hold_of(job_id: str) -> str:
 def share(
     job: JobRow, began: int | None, now: int, spec: SpecRow | None, *, paid_seconds: int = 0
 ) -> int:
-    """Return what the part of a job's estimated time is worth that has passed since work began.
+    """Return the price of the elapsed part of a job's estimated time, since work began.
 
-    No more than the job may take, with its grace: its device may tell later that this was over, or
-    be late with all that it tells because the service was away. Nor more than attempts have left
-    that were paid for `paid_seconds` before.
+    At most the job's time limit, with its grace: its device can report late that the time was over,
+    or report everything late because the service was away. And at most the rest after earlier
+    attempts, which were paid for `paid_seconds`.
     """
     if began is None:
         return 0
@@ -88,7 +88,7 @@ def spent(job: JobRow, paid_seconds: int) -> int:
 
 
 async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) -> None:
-    """Pay what a job that has ended is worth, or let its buyer look at the result first.
+    """Pay for an ended job, or begin its buyer's review first.
 
     A worker is always paid in credits. Where the buyer holds another currency, the house takes that
     and pays the credits.

@@ -1,6 +1,6 @@
-"""Postings: jobs as their buyers put them up, with the holds of their prices.
+"""Postings: new jobs of buyers, with the holds of their prices.
 
-Nothing here waits for anybody: a posting is checked, and is there in one transaction, or is not.
+A posting never waits: it is checked, and then stored in one transaction, or not at all.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,15 +32,15 @@ TITLE_MAX_CHARACTERS = 200
 TEXT_MAX_CHARACTERS = 20_000
 DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
-# What the rows of a job, its hold and their transfers take beside its texts, and their indexes.
+# Bytes of the rows of a job, its hold and their transfers, with indexes but without texts.
 JOB_BYTES = 1_024
 DAY_SECONDS = 86_400
 
 
 class NewJob(Struct, frozen=True):
-    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated.
+    """Job that a buyer posts: `price` in micro-credits, `duration_hrs` as the estimate.
 
-    `spec` is what it runs and needs, as it was understood; None for a job that says so in words.
+    `spec` holds the work and the needs, as understood; None for a job that describes them in words.
     """
 
     title: str
@@ -97,7 +97,7 @@ class Order(Struct, frozen=True):
 
 
 def check(new: NewJob) -> None:
-    """Check what a buyer says of a new job.
+    """Check the fields of a buyer's new job.
 
     Raises:
         MarketError: `invalid_field`.

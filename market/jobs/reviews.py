@@ -1,14 +1,14 @@
 """Reviews: the buyer of a finished job may look at the result before the worker is paid.
 
-It is for jobs that say themselves what is to run. When such a job is completed, its price leaves
-the buyer. What the worker earns of it waits in the worker's held account, under a hold of its own;
-what the house keeps waits in an account of the house. The buyer confirms, or says nothing until the
-time is over: then both are paid. The buyer disputes: then nothing moves until the operator has
-decided that the payment stands (`upheld`), or that the buyer gets all of it back (`reversed`).
+Only jobs with a payload have reviews. When such a job is completed, its price leaves the buyer's
+account. The worker's part waits in the worker's held account, under a hold of its own. The house's
+part waits in an account of the house. If the buyer confirms, or does nothing until the time is
+over, both are paid. If the buyer disputes, no money moves until the operator decides that the
+payment stands (`upheld`), or that the buyer gets all of it back (`reversed`).
 
 A replica that is paid by time has such a review of each attempt that was paid, instead; so has an
 attempt at another job whose work has failed, beside the review of the result. The buyer and the
-operator decide about all of them at once that are open.
+operator decide about all open reviews of a job together.
 """
 
 import logging
@@ -33,16 +33,16 @@ from storage.jobs.reviews import ReviewRow
 from storage.money.ledger import HoldRow
 
 REASON_MAX_CHARACTERS = 2_000
-EXPIRE_MAX_REVIEWS = 100  # in one sweep; another one follows soon
-DISPUTES_MAX = 1_000  # more than anybody reads at once
+EXPIRE_MAX_REVIEWS = 100  # in one sweep; the next sweep follows soon
+DISPUTES_MAX = 1_000  # more than an operator reads in one sitting
 
 _logger = logging.getLogger("reviews")
 
 
 class Beginning(Struct, frozen=True):
-    """What begins a review: whom it is about, and what each of them gets of the price.
+    """Beginning of a review: the worker, and each party's part of the price.
 
-    `price` is what the work was worth, in the job's currency; the rest of what its buyer holds is
+    `price` is the price of the work, in the job's currency; the rest of the buyer's hold is
     released. `earned` is the worker's part, in micro-credits.
     """
 
@@ -56,7 +56,7 @@ class Beginning(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """How a review ends, and what that needs from outside its transaction."""
+    """End of a review: its state, and the time and identifiers that its transaction needs."""
 
     state: ReviewStatus
     now: int
@@ -64,7 +64,7 @@ class Decision(Struct, frozen=True):
 
 
 class Reviews:
-    """Decides who is paid for finished jobs.
+    """Decisions about the payment for finished jobs.
 
     Args:
         context: the store, identifiers and the time.
@@ -77,9 +77,9 @@ class Reviews:
         self._expiring = Sweep("the review of job %s cannot be ended", _logger)
 
     async def confirm(self, user_id: str, job_id: str) -> None:
-        """Have a job paid for now; confirming again changes nothing.
+        """Pay for a job now; a second confirmation changes nothing.
 
-        A buyer who has disputed it gives that up.
+        A buyer that had disputed the job withdraws the dispute.
 
         Raises:
             MarketError: `job_not_found`; `not_reviewable`, when it is not in review any more, or
@@ -88,9 +88,9 @@ class Reviews:
         await self._store.write(_confirm, self._decision(ReviewStatus.CONFIRMED), user_id, job_id)
 
     async def dispute(self, user_id: str, job_id: str, reason: str) -> None:
-        """Have nobody paid for a job until the operator has decided.
+        """Stop the payment for a job until the operator has decided.
 
-        Doing it again changes nothing, not even the reason.
+        A second dispute changes nothing, not even the reason.
 
         Raises:
             MarketError: `job_not_found`; `not_reviewable`, when it is not in review any more;
@@ -102,7 +102,7 @@ class Reviews:
         await self._store.write(_dispute, user_id, job_id, reason=reason, now=self._now())
 
     async def expire(self) -> int:
-        """Pay for jobs that their buyers have not disputed in time; return for how many.
+        """Pay for jobs that their buyers have not disputed in time. Return their number.
 
         A review that cannot be ended is logged, and tried again after a while.
 
@@ -120,7 +120,7 @@ class Reviews:
         return await self._expiring.run(find, pay, most=EXPIRE_MAX_REVIEWS, now=now)
 
     async def earned_in_review(self, user_id: str) -> int:
-        """Return what a worker has earned that is in review, in micro-credits."""
+        """Return a worker's earnings in review, in micro-credits."""
         return await self._store.read(queries.earned_in_review, user_id)
 
     def _decision(self, state: ReviewStatus) -> Decision:
@@ -138,25 +138,25 @@ async def disputes(context: Context) -> list[ReviewRow]:
 
 
 async def decide(context: Context, job_id: str, state: ReviewStatus) -> list[ReviewRow]:
-    """Decide a dispute as the operator; return the reviews that this is about, as they were before.
+    """Decide a dispute as the operator. Return its reviews as they were before.
 
-    Deciding again alike changes nothing.
+    The same decision again changes nothing.
 
     Raises:
-        MarketError: `job_not_found`; `not_reviewable`, when nobody disputes it.
+        MarketError: `job_not_found`; `not_reviewable`, when the job is not disputed.
     """
     chosen = decision(context.identifiers.new, state, context.now())
     return await context.store.write(_decide, chosen, job_id)
 
 
 def hold_of(review: ReviewRow) -> str:
-    """Return the hold of what a worker has earned of a job that is in review."""
+    """Return the hold of the worker's earnings from a job in review."""
     attempt = f":attempt:{review.attempt}" if review.is_draw else ""
     return f"review:job:{review.job_id}{attempt}"
 
 
 def most_urgent(rows: Sequence[ReviewRow]) -> ReviewRow | None:
-    """Return of a job's reviews the one that its buyer is shown: what is open comes first."""
+    """Return the review of a job to show to its buyer: an open one comes first."""
     order = (ReviewStatus.DISPUTED, ReviewStatus.HELD)
     ranks = {state: len(order) - place for place, state in enumerate(order)}
     return max(
@@ -165,13 +165,13 @@ def most_urgent(rows: Sequence[ReviewRow]) -> ReviewRow | None:
 
 
 async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) -> None:
-    """Take what a job was worth from its buyer, and keep it until the review is over.
+    """Take the price of a job from its buyer, and keep it until the review is over.
 
     Args:
         tx: the transaction; it has just ended the job.
-        job: as it was while it ran.
+        job: the job while it ran.
         job_hold_id: the hold of its price.
-        how: who has done it, and what that has earned in credits.
+        how: the worker and its earnings in credits.
     """
     currency = Currency(job.currency)
     kept, source = ledger.review(currency), ledger.revenue(Currency.CREDIT)
@@ -196,8 +196,8 @@ async def keep(tx: Transaction, job: JobRow, how: Beginning, *, is_draw: bool = 
 
     Args:
         tx: the transaction, which has locked every account that this moves money between.
-        job: as it was while it ran.
-        how: who has done it, what was received for it, and what of that they earn in credits.
+        job: the job while it ran.
+        how: the worker, the amount received, and the worker's earnings of it in credits.
         is_draw: whether it pays for the time of an attempt, and not for a result.
     """
     currency, house = Currency(job.currency), ledger.revenue(Currency.CREDIT)
@@ -231,7 +231,7 @@ async def schedule(tx: Transaction, job_id: str, until: int) -> None:
 async def give_back(
     tx: Transaction, chosen: Decision, job_id: str, *, is_draw: bool = False
 ) -> None:
-    """Give a buyer the price of a finished job back, unless it was paid for; the job is locked.
+    """Return the price of a finished job to its buyer, unless it was paid; the job is locked.
 
     With `is_draw` it is the pay of its earlier attempts for their time.
     """
@@ -285,7 +285,7 @@ async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> list[Review
     disputed = [row for row in rows if row.state == ReviewStatus.DISPUTED]
     decided = [row for row in rows if row.state == chosen.state]
     if not disputed and not decided:
-        raise MarketError(Code.NOT_REVIEWABLE, "Nobody disputes the payment of this job.")
+        raise MarketError(Code.NOT_REVIEWABLE, "The payment of this job is not disputed.")
     if chosen.state == ReviewStatus.REVERSED:
         attempts = [row.attempt for row in disputed]
         for device_id in await attempt_queries.devices_of(tx, job_id, attempts):
@@ -298,7 +298,7 @@ async def _resolve(tx: Transaction, chosen: Decision, rows: Sequence[ReviewRow])
     """End reviews of one job that are open: pay the workers and the house, or the buyer."""
     if not rows:
         return
-    # All of them at once: accounts are locked in one order, whoever locks them.
+    # Lock all accounts in one call: every caller locks accounts in the same order.
     await tx.lock("accounts", sorted({account for row in rows for account in _accounts_of(row)}))
     for row in rows:
         await _resolve_one(tx, chosen, row)

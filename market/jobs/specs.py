@@ -1,7 +1,7 @@
-"""What a job runs and what it needs: checked when it is put up, told to the device that holds it.
+"""Work and needs of a job: checked when it is posted, sent to the device that holds it.
 
-Secrets are sealed beside the payload, and forgotten when the job is over. Everybody but the device
-that holds the job sees their names alone.
+Secrets are sealed beside the payload, and forgotten when the job is over. Only the device that
+holds the job sees their values; all others see the names.
 """
 
 import dataclasses
@@ -30,14 +30,14 @@ from storage.engines.store import Transaction
 from storage.jobs import job_specs as queries
 from storage.jobs.job_specs import SpecRow
 
-# Buyers may take longer than the operator proposes, at the cost of whoever worked: a week.
+# Buyers may take longer than the operator proposes, up to a week; the worker bears this delay.
 REVIEW_MAX_HOURS = 168
 HOUR_SECONDS = 3_600
 UNREADABLE = "The secrets of this job cannot be read any more; its buyer must put it up again."
 
 
 class NewSpec(Struct, frozen=True):
-    """What a buyer says beyond the specification's own fields; None is nothing."""
+    """Fields that a buyer sends beyond the specification's own; None means absent."""
 
     payload: Payload | None = None
     resources: Resources | None = None
@@ -46,11 +46,11 @@ class NewSpec(Struct, frozen=True):
 
 
 class Spec(Struct, frozen=True):
-    """What is known of how a job is run.
+    """Work and needs of a job, as understood.
 
-    `payload` has no values of its secrets, unless this is for the device that holds the job.
-    `warnings` are what was not understood of its requirements; `is_manual` says that it is offered
-    to no device by itself. `min_reputation` is what a device must have at least, in millionths.
+    `payload` has the values of its secrets only for the device that holds the job. `warnings` name
+    the requirements that were not understood. `is_manual`: the job is not offered to devices
+    automatically. `min_reputation` is the least reputation of a device, in millionths.
     """
 
     payload: Payload | None
@@ -68,12 +68,13 @@ class Spec(Struct, frozen=True):
 
 
 def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> Spec:
-    """Return what a buyer says of a job, as it is understood; with the values of secrets.
+    """Return the specification of a job as understood, with the values of secrets.
 
     Args:
-        new: what is said. Its resources, if there are any, are taken, and the text is not read.
-        job_type: the job's.
-        duration_hrs: how long it may take at most.
+        new: the fields that the buyer sent. If it has resources, these are used, and the text is
+            not read.
+        job_type: the type of the job.
+        duration_hrs: the longest duration of the job.
         text: its requirements in words.
 
     Raises:
@@ -106,7 +107,7 @@ def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> 
 
 
 class Specs:
-    """Stores what jobs run, and tells it.
+    """Store of the payloads and needs of jobs.
 
     Args:
         sealing: encrypts secrets.
@@ -134,14 +135,14 @@ class Specs:
         )
 
     async def find(self, tx: Transaction, job_id: str) -> Spec | None:
-        """Return what anybody may know who may see the job; None when it says nothing."""
+        """Return the fields for every reader who may see the job; None without a specification."""
         row = await queries.find(tx, job_id)
         return None if row is None else _spec(row)
 
     async def work_of(self, tx: Transaction, job_id: str) -> Spec | None:
         """Return a job's specification with its secrets, for the device that holds the job.
 
-        Whether that is who asks is to be made sure of before.
+        The caller must check first that this device asks.
 
         Raises:
             MarketError: `payload_invalid`, when the secrets cannot be read any more.
@@ -160,8 +161,8 @@ class Specs:
     def payload_of(self, payload: str, secrets: str | None) -> Payload | None:
         """Return a payload with its secrets, out of its columns.
 
-        None when the secrets cannot be read: the key of the service is another one now. Such a job
-        is to be given to nobody, because nobody could tell what it does without them.
+        None when the secrets cannot be read: the key of the service has changed. Such a job must
+        not be assigned to a device, because its work without the secrets is undefined.
         """
         read = payload_of(msgspec.json.decode(payload))
         if not read.secrets:
@@ -174,13 +175,13 @@ class Specs:
         return self._sealing.close(msgspec.json.encode(secrets))
 
     def unseal(self, sealed: str) -> dict[str, str] | None:
-        """Return secrets out of what `seal` returned; None when they cannot be read any more."""
+        """Return the secrets that `seal` sealed, or None when the key has changed since."""
         opened = self._sealing.open(sealed)
         return None if opened is None else msgspec.json.decode(opened, type=dict[str, str])
 
 
 def size_of(row: SpecRow) -> int:
-    """Return how many bytes a row has beside its columns of fixed size."""
+    """Return the number of bytes of a row beside its columns of fixed size."""
     texts = (row.payload or "", row.secrets or "", row.resources, row.warnings)
     return sum(len(text.encode()) for text in texts)
 
@@ -213,7 +214,8 @@ def _refuse(field: str, message: str) -> NoReturn:
 
 def _spec(row: SpecRow) -> Spec:
     return Spec(
-        # Not by their types: of what msgspec decodes, a reply would leave the defaults out.
+        # Not decoded by their types: a reply would leave out the defaults of objects that msgspec
+        # decodes.
         payload=None if row.payload is None else payload_of(msgspec.json.decode(row.payload)),
         resources=resources_of(msgspec.json.decode(row.resources)),
         warnings=msgspec.json.decode(row.warnings, type=tuple[str, ...]),

@@ -1,6 +1,6 @@
-"""Reading the jobs that wait out of the store: all at the start, then what is heard of, in batches.
+"""Reading of waiting jobs from the store: all at the start, then reported ones, in batches.
 
-Now and then all are compared again, because a notice may be lost, and so may memory be full.
+Now and then all are compared again, because a notice can be lost, and memory can be full.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from storage.engines.store import Store, Transaction
 from storage.jobs import copies as copy_queries
 from storage.jobs.copies import MemberRow
 
-# Jobs that are taken at once. Reading a large payload with secrets takes a millisecond, and the
-# comparison of a job with the offers of all waiting devices takes another one.
+# Jobs that are processed in one turn of the loop. Reading a large payload with secrets takes a
+# millisecond, and the comparison of a job with the offers of all waiting devices takes another one.
 TAKEN_AT_ONCE = 4
-# Everything that is heard of is read at once. This finds what was not heard of.
+# Each reported job is read immediately. This comparison finds unreported jobs.
 COMPARE_SECONDS = 60.0
 FAILED_SECONDS = 1.0
 # A clock that counts whole seconds may be behind the one that waits.
@@ -40,7 +40,7 @@ class _Input(Struct):
 
 
 class Runs(Struct):
-    """What of a payload decides where a job can run."""
+    """Part of a payload that decides where a job can run."""
 
     image: str = ""
     network: str = "none"
@@ -63,7 +63,7 @@ class Excluded(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What the store says of jobs that may wait."""
+    """Rows of the store about jobs that may wait."""
 
     rows: list[WaitingRow]
     excluded: list[ExcludedRow]
@@ -106,13 +106,13 @@ class Finds(Struct, frozen=True):
 
 
 class WaitingJobs:
-    """Keeps a book of jobs as the store has them.
+    """Copy of the waiting jobs in memory, as the store has them.
 
     Args:
         store: the database.
-        book: those in memory that no device was found for.
-        specs: knows which secrets can be read.
-        credit: what a credit is worth, in micro-USD.
+        book: jobs in memory without a device.
+        specs: can check whether secrets are readable.
+        credit: the value of a credit, in micro-USD.
         finds: takes the jobs that were read.
         now: returns the time in UTC seconds.
 
@@ -138,8 +138,8 @@ class WaitingJobs:
         self._found = finds.found
         self._is_claimed = finds.is_claimed
         self._now = now
-        # When jobs are to be read again, because others may have them then: at most those in the
-        # book, and those that were given away since.
+        # Times to read jobs again, because other devices may get them then: at most the jobs in the
+        # book, and the jobs assigned since.
         self._again_at: dict[str, int] = {}
         self._unread: dict[str, None] = {}
         self._must_compare = True
@@ -148,7 +148,7 @@ class WaitingJobs:
         self._is_failing = False
 
     def read_soon(self, job_id: str) -> None:
-        """Have a job read that may wait."""
+        """Queue a job that may wait, to be read."""
         if len(self._unread) < self.bounds.jobs:
             self._unread[job_id] = None
         else:
@@ -156,7 +156,7 @@ class WaitingJobs:
         self._wake.set()
 
     def compare_soon(self) -> None:
-        """Have everything compared with the store."""
+        """Request a comparison of everything with the store."""
         self._must_compare = True
         self._wake.set()
 
@@ -187,14 +187,14 @@ class WaitingJobs:
                 self._is_failing = False
 
     def _patience(self) -> float:
-        """Return for how many seconds nothing is to be done but to wait for what is heard of."""
+        """Return the seconds until jobs are due to be read again, unless a notice arrives."""
         first = min(self._again_at.values(), default=None)
         if first is None:
             return COMPARE_SECONDS
         return min(max(first - self._now(), AGAIN_SECONDS_MIN), COMPARE_SECONDS)
 
     def _read_again(self) -> bool:
-        """Have jobs read that others may have by now; return whether there are any."""
+        """Queue the due jobs that other devices may get by now. Return whether any were due."""
         now = self._now()
         due = [job_id for job_id, again_at in self._again_at.items() if again_at <= now]
         for job_id in due:
@@ -203,12 +203,12 @@ class WaitingJobs:
         return bool(due)
 
     async def catch_up(self) -> None:
-        """Read what is to be read now.
+        """Read the queued jobs now.
 
         Raises:
-            StoreError: what was not read is read the next time.
+            StoreError: unread jobs are read the next time.
         """
-        # What is heard of from here on may have happened after the store was asked: it counts anew.
+        # A notice from here on can be newer than the reply of the store, so it counts again.
         if self._must_compare:
             self._must_compare = False
             try:
@@ -231,7 +231,7 @@ class WaitingJobs:
                 await self._end(job_id)
 
     async def _end(self, job_id: str) -> None:
-        """End a job whose secrets nobody can read any more; what fails comes again."""
+        """End a job whose secrets are unreadable; a failure is tried again."""
         if self._unreadable is None:
             return
         try:
@@ -243,7 +243,7 @@ class WaitingJobs:
             _logger.exception("job %s, which cannot be read, cannot be ended", job_id)
 
     async def _take(self, found: _Found) -> list[str]:
-        """Keep jobs, or find devices for them; return those whose secrets cannot be read.
+        """Keep jobs, or find devices for them. Return jobs with unreadable secrets.
 
         Other tasks run in between. They may change a job that is not taken yet; the same happens
         during the query.
@@ -279,7 +279,7 @@ class WaitingJobs:
         return unreadable
 
     def _job(self, row: WaitingRow, excluded: Excluded) -> WaitingJob | None:
-        """Return a job; None for one whose secrets nobody can read any more."""
+        """Return a job, or None if its secrets are unreadable."""
         if row.secrets is not None and self._specs.payload_of(row.payload, row.secrets) is None:
             return None
         needs = needs_of(row.payload, row.resources, row.job_type, row.min_reputation)
@@ -309,7 +309,7 @@ class WaitingJobs:
                 break
             after = page[-1].job_id
         else:
-            return  # what was not compared may still wait
+            return  # jobs that were not compared may still wait
         for job_id in known:
             self._unread[job_id] = None
             self._book.remove(job_id)
@@ -332,7 +332,7 @@ def needs_of(payload: str | None, resources: str, job_type: str, min_reputation:
 
 
 async def _read(tx: Transaction, job_ids: Sequence[str], now: int) -> _Found:
-    """Read jobs, and the other copies of those that are copies: who may have them has changed."""
+    """Read jobs, and the other copies of copied jobs, whose permitted owners have changed."""
     members = await copy_queries.members(tx, job_ids)
     ids = dict.fromkeys((*job_ids, *(member.job_id for member in members)))
     rows = await queries.waiting(tx, list(ids))

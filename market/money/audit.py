@@ -28,7 +28,7 @@ class Check(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The outcome of an audit: how much was read, and every check."""
+    """Outcome of an audit: the number of rows read, and every check."""
 
     accounts: int
     transfers: int
@@ -71,7 +71,7 @@ async def _audit(tx: Transaction) -> Report:
         Check("held money is the sum of open holds", _lines(await queries.held_against_holds(tx))),
         Check("every hold was set aside in full", _lines(await queries.holds_without_posting(tx))),
         Check(
-            "every resolved hold paid out what it captured, and released the rest",
+            "every resolved hold paid its capture, and released the rest",
             _lines(await queries.resolutions_against_postings(tx)),
         ),
         Check(
@@ -87,7 +87,7 @@ async def _audit(tx: Transaction) -> Report:
             tuple(await bandwidth_queries.usage_mismatches(tx)),
         ),
         Check(
-            "the hours and days of every session add up to what it has used",
+            "the hours and days of every session add up to its used bytes",
             tuple(
                 f"{row.session_id}: expected {row.expected}, found {row.actual}"
                 for row in await usage_queries.mismatches(tx)
@@ -115,7 +115,7 @@ async def _audit(tx: Transaction) -> Report:
 async def _review_checks(tx: Transaction) -> tuple[Check, ...]:
     return (
         Check(
-            "what the house keeps of jobs in review is theirs",
+            "the house's money in review belongs to jobs in review",
             _lines(await review_queries.kept_against_reviews(tx)),
         ),
         Check(
@@ -152,7 +152,7 @@ async def _exit_checks(tx: Transaction) -> tuple[Check, ...]:
             _lines(await exit_queries.earned_against_price(tx)),
         ),
         Check(
-            "what the house owes exits is what it has advanced of sessions that go on",
+            "the house's debt to exits equals its advances for active sessions",
             (
                 *_lines(await exit_queries.payable_against_advances(tx)),
                 *_lines(await exit_queries.advances_against_use(tx)),
@@ -160,7 +160,7 @@ async def _exit_checks(tx: Transaction) -> tuple[Check, ...]:
             ),
         ),
         Check(
-            "every settled session paid its exits what they have earned of it",
+            "every settled session paid its exits their earnings",
             (
                 *_lines(await exit_queries.earnings_against_use(tx)),
                 *_lines(await exit_queries.earnings_against_postings(tx)),

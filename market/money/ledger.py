@@ -32,7 +32,7 @@ REFUSAL_OF_CONSTRAINT = {
 
 
 def available(user_id: str, currency: Currency) -> str:
-    """Return the account from which a user spends."""
+    """Return the account of a user's spendable money."""
     return f"user:{user_id}:available:{currency}"
 
 
@@ -42,7 +42,7 @@ def held(user_id: str, currency: Currency) -> str:
 
 
 def pending(user_id: str) -> str:
-    """Return the account of what a user's exits have earned and is not paid out yet, in USD."""
+    """Return the account of a user's earnings from exits that are not paid out yet, in USD."""
     return f"user:{user_id}:pending:{Currency.USD}"
 
 
@@ -57,25 +57,25 @@ def revenue(currency: Currency) -> str:
 
 
 def rewards(currency: Currency) -> str:
-    """Return the house's account from which rewards are paid."""
+    """Return the house's account that pays rewards."""
     return f"house:rewards:{currency}"
 
 
 def review(currency: Currency) -> str:
-    """Return the house's account of what it keeps of jobs whose buyers may still dispute them."""
+    """Return the house's account of its part of jobs that their buyers may still dispute."""
     return f"house:review:{currency}"
 
 
 def exit_payable() -> str:
-    """Return the house's account of what it owes exits, in USD.
+    """Return the house's account of its debt to exits, in USD.
 
-    Its balance is minus what was posted for them out of sessions that go on.
+    Its balance is minus the postings for exits of active sessions.
     """
     return f"house:exit_payable:{Currency.USD}"
 
 
 class TransferKind(StrEnum):
-    """Why money moves; the values are stored with each transfer, so they never change."""
+    """Reason of a transfer; the values are stored with each transfer, so they never change."""
 
     DEPOSIT = "deposit"
     HOLD = "hold"
@@ -108,8 +108,8 @@ class Movement(NamedTuple):
 class Transfer(Struct, frozen=True):
     """One movement of money, or several that are posted together or not at all.
 
-    `business_key` makes it happen once: `bandwidth:{id}:capture`. `reference` is what it was for,
-    as its users see it: `bandwidth:{id}`.
+    `business_key` makes it happen once: `bandwidth:{id}:capture`. `reference` names its subject for
+    its users: `bandwidth:{id}`.
     """
 
     id: str
@@ -185,7 +185,7 @@ async def hold(
 ) -> None:
     """Move the price of work that begins now to the user's held account.
 
-    It comes from what the user can spend, or from another account, `source`.
+    It comes from the user's spendable money, or from another account, `source`.
 
     Raises:
         MarketError: `insufficient_funds`.
@@ -208,7 +208,7 @@ async def capture(
     transfer_ids: TransferIds,
     now: int,
 ) -> HoldRow | None:
-    """Resolve a hold: pay `payments` from what was not drawn, and release the rest to its user.
+    """Resolve a hold: make `payments` from its undrawn part, and release the rest to its user.
 
     Args:
         tx: the transaction.
@@ -224,8 +224,8 @@ async def capture(
     resolved = await queries.resolve_hold(tx, hold_id, captured=captured, resolved_at=now)
     if resolved is None:
         return None
-    used = resolved.captured or 0  # with what was drawn before
-    assert captured <= used <= resolved.amount  # noqa: S101 - the schema's own check, said here too
+    used = resolved.captured or 0  # with the earlier draws
+    assert captured <= used <= resolved.amount  # noqa: S101 - the schema has the same check
     currency = Currency(resolved.currency)
     source = held(resolved.user_id, currency)
     captures = [Movement(source, account, amount) for account, amount in payments]
@@ -246,13 +246,13 @@ async def draw(
     transfer_id: str,
     now: int,
 ) -> None:
-    """Pay some of a hold, which stays open.
+    """Pay a part of a hold, which stays open.
 
     Args:
         tx: the transaction.
-        hold_id: the hold, which is open, and has so much left.
+        hold_id: the hold, which is open, and has enough left.
         payments: `(account, micro-units)` each.
-        key: the business key: what is paid with the same one is paid once.
+        key: the business key: payments with the same key happen once.
         transfer_id: the identifier of the transfer.
         now: UTC seconds.
     """

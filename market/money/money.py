@@ -41,15 +41,15 @@ def micro(number: int | Decimal) -> int:
 
 
 def cost(size_bytes: int, price_per_gb: int) -> int:
-    """Return the price of bytes that are to be used, in micro-USD, rounded up.
+    """Return the price of bytes before their use, in micro-USD, rounded up.
 
-    `earned` rounds down, so a hold of this amount always covers what is captured from it.
+    `earned` rounds down, so a hold of this amount always covers the captures from it.
     """
     return -(-size_bytes * price_per_gb // GB)
 
 
 def earned(size_bytes: int, price_per_gb: int) -> int:
-    """Return the price of bytes that were used, in micro-USD, rounded down."""
+    """Return the price of used bytes, in micro-USD, rounded down."""
     return size_bytes * price_per_gb // GB
 
 

@@ -1,13 +1,13 @@
-"""The feed of events: read in pages, or followed as they come, with what was missed first.
+"""Feed of events: readers fetch pages, or follow new events after the missed ones.
 
-Whoever follows is handed what this process has recorded the moment that it is committed. What other
-daemons have recorded is looked up as soon as they say so, once for all readers here. A reader that
-is slow, and one that comes again after an event, reads from the store where it left off: in memory
-there is a bounded number of events for each.
+A follower receives an event of this process as soon as it is committed. Events of other daemons are
+read after their notice, once for all readers here. A slow reader, and a reader that returns,
+continue in the store after their last event: memory holds a bounded number of events for each
+reader.
 
 Identifiers are made before the commit, so an event may become visible after one with a later
-identifier. Who comes again therefore hears the last half a minute before the event that it names
-again, too; whoever must not act twice goes by the identifier.
+identifier. So a reader that returns receives the events of the half minute before its last event
+again. A reader that must not act twice compares identifiers.
 """
 
 import asyncio
@@ -30,16 +30,15 @@ from storage.events.events import EventRow
 
 # Of one login: tabs of a browser share one stream, and so do programs with any sense.
 STREAMS_PER_LOGIN_MAX = 4
-# For how much longer than its identifier says an event may take to be committed. Units of work have
-# time limits of seconds.
+# Longest time from an event's identifier to its commit. Units of work have time limits of seconds.
 OVERLAP_SECONDS = 30
 RETENTION_SECONDS = 30 * 86_400
-# Sessions of which a frame waits for a reader.
+# Sessions with a frame that waits for a reader.
 QUEUED_MAX_FRAMES = 1_000
-# Events that a reader was just sent, so that it is not sent them twice when it looks by itself:
-# those of 45 seconds, of a user to whom a hundred happen in each.
+# Events that were just sent to a reader, so that a look at the store does not send them again. They
+# cover 45 seconds of a user with a hundred events per second.
 SENT_MAX_EVENTS = 5_000
-# Events of other daemons that are looked up together, and how many may wait for that.
+# Events of other daemons that one read fetches, and the number that may wait for a read.
 FETCH_MAX_EVENTS = 500
 UNFETCHED_MAX_EVENTS = 20_000
 # Programs beside this service take less from the identifier to the commit.
@@ -50,7 +49,7 @@ _logger = logging.getLogger("events")
 
 
 class EventFeedTerms(Struct, frozen=True):
-    """How many may follow at once, of all logins together; may be replaced."""
+    """Limit of simultaneous followers of all logins; may be replaced."""
 
     streams: int = 500
 
@@ -95,9 +94,9 @@ class Bye(Enum):
 
 
 class Idle(Struct, frozen=True):
-    """Nothing has happened for a while.
+    """Sign of life: nothing has happened for a while.
 
-    `id` is where to go on from, as if it were an event, for whoever has heard of none; or "".
+    `id` is the place to continue from, like an event's, for a reader without an event yet; or "".
     """
 
     id: str = ""
@@ -107,18 +106,18 @@ Item = EventRow | UsageFrame | Idle | Bye
 
 
 class Wanted(Struct, frozen=True):
-    """What is followed: events of these types, all of them if it is empty; and live usage."""
+    """Subscription of a reader: events of these types, or of all types if empty; and live usage."""
 
     types: frozenset[str] = frozenset()
     has_usage: bool = True
 
 
 class _Reader:
-    """One who follows: what waits for it, within bounds.
+    """Follower of a feed, with a bounded queue.
 
-    `behind` is the first event that did not fit; from there on it is read from the store, where it
-    has looked by itself at `looked_at` (UTC seconds). Once it `has_been_shown` how all sessions
-    are, it hears of those that move.
+    `behind` is the first event that did not fit; from there on events are read from the store, last
+    at `looked_at` (UTC seconds). Once it `has_been_shown` all sessions, it receives only the active
+    ones.
     """
 
     __slots__ = (
@@ -151,7 +150,7 @@ class _Reader:
         self._sent: dict[str, None] = {}
 
     def offer(self, row: EventRow) -> None:
-        """Have an event wait, if it is wanted."""
+        """Queue an event, if it is wanted."""
         if self.wanted.types and row.type not in self.wanted.types:
             return
         if self.behind is None and len(self._rows) >= self._queued_max:
@@ -164,7 +163,7 @@ class _Reader:
         self.woken.set()
 
     def show(self, frame: UsageFrame) -> None:
-        """Have a frame wait, in the place of an older one of its session."""
+        """Queue a frame, in the place of an older one of its session."""
         if frame.session_id in self._frames or len(self._frames) < QUEUED_MAX_FRAMES:
             self._frames[frame.session_id] = frame
             self.woken.set()
@@ -176,17 +175,17 @@ class _Reader:
             self.woken.set()
 
     def finish(self, why: Bye) -> None:
-        """Have the stream end."""
+        """End the stream."""
         self.end = why
         self.woken.set()
 
     def look(self) -> None:
-        """Have the reader read the store: something may have been missed."""
+        """Make the reader read the store, because it may have missed events."""
         self.must_look = True
         self.woken.set()
 
     def take(self) -> Iterator[EventRow | UsageFrame]:
-        """Return what waits and may be taken, the events first, each once."""
+        """Remove and return the permitted queued items, the events first."""
         while self._rows:
             row = self._rows.popleft()
             if self.is_new(row):
@@ -196,7 +195,7 @@ class _Reader:
             yield self._frames.pop(next(iter(self._frames)))
 
     def is_new(self, row: EventRow) -> bool:
-        """Say whether an event was not sent just now, and note that it is."""
+        """Return whether an event was not sent just now, and record it as sent."""
         if row.id in self._sent:
             return False
         self._sent[row.id] = None
@@ -206,11 +205,11 @@ class _Reader:
 
 
 class EventFeed:
-    """Shows users their events.
+    """Events for their users.
 
     Args:
-        context: the store, the time, and what was recorded.
-        terms: how many may follow; may be replaced.
+        context: the store, the time, and the recorded events.
+        terms: the limit of followers; may be replaced.
         usage: makes frames of live usage.
         pace: times and sizes; may be replaced.
     """
@@ -252,16 +251,15 @@ class EventFeed:
         limit: int,
         order: Literal["newest", "oldest"] = "newest",
     ) -> tuple[list[EventRow], str]:
-        """Return a part of a user's events, and the `after` of the next part; "" where none is.
+        """Return a page of a user's events, and the `after` of the next page, or "" after the last.
 
-        A part has fewer than `limit`, perhaps none, where a bounded number was looked at and few
-        of them are of these types.
+        One call reads a bounded number of events, so a page with rare types can be short or empty.
 
         Args:
-            user_id: whose.
+            user_id: the user.
             types: only these; all of them if it is empty.
-            after: what the part before gave; "" to begin.
-            limit: how many at most.
+            after: the value from the previous page; "" to begin.
+            limit: the largest number of events.
             order: the newest first, or the oldest.
         """
         looked_at = self.pace.looked_at_events
@@ -279,10 +277,10 @@ class EventFeed:
         )
 
     async def sweep(self) -> int:
-        """Delete events that are older than they are kept, a bounded number; return how many.
+        """Delete a bounded number of expired events. Return their number.
 
         Raises:
-            StoreError: they are deleted another time.
+            StoreError: they are deleted later.
         """
         before = beginning_of(self._now() - RETENTION_SECONDS)
         deleted = 0
@@ -304,21 +302,23 @@ class EventFeed:
         *,
         since: str | None,
     ) -> AsyncGenerator[Item, None]:
-        """Yield what happens to a user, until the reader goes or the daemon stops.
+        """Yield the events of a user until the reader leaves or the daemon stops.
 
-        The first item comes at once, and one at least every `heartbeat_seconds`. To whom nothing
-        was missed it says where to go on from if the stream breaks before there is an event. An
-        event that was committed before that item is not new: no later item repeats it.
+        The first item comes immediately, and further ones at least every `heartbeat_seconds`.
+        Without missed events the first item has the place to continue from, in case the stream
+        breaks before an event. An event that was committed before that item is not new, and no
+        later item repeats it.
 
         Args:
-            user_id: whose events.
-            login_id: of which no more than a few streams may be open.
-            wanted: which of them.
-            since: an event; those after it come first, and some before it. None for what is new.
+            user_id: the user.
+            login_id: the login; its number of open streams is limited.
+            wanted: the subscription.
+            since: an event; the events after it come first, and some before it. None for new events
+                only.
 
         Raises:
             MarketError: `too_busy`, at the first item, when too many follow.
-            StoreError: the store cannot say now which events are new.
+            StoreError: the database is unavailable, so new events are unknown.
         """
         with self._reading(user_id, login_id, wanted) as reader:
             if since is None:
@@ -336,7 +336,7 @@ class EventFeed:
     async def _items(
         self, user_id: str, reader: _Reader, since: str | None
     ) -> AsyncGenerator[Item, None]:
-        """Yield what `follow` does, whoever may read it."""
+        """Yield the items of `follow`, for any reader."""
         if since is not None:
             async for row in self._missed(user_id, reader, _overlapping(since)):
                 yield row
@@ -357,7 +357,7 @@ class EventFeed:
     async def _due(
         self, user_id: str, reader: _Reader
     ) -> AsyncGenerator[EventRow | UsageFrame, None]:
-        """Yield what waits for a reader, and what did not fit."""
+        """Yield the queued items of a reader, and the items that did not fit."""
         reader.woken.clear()
         for item in reader.take():
             yield item
@@ -398,7 +398,7 @@ class EventFeed:
     @contextmanager
     def _reading(self, user_id: str, login_id: str, wanted: Wanted) -> Iterator[_Reader]:
         readers = self._by_user.get(user_id, set())
-        # As with other slots, nobody has more of them than are left for the others.
+        # As with other slots, a user's streams never outnumber the free ones.
         left = min(self.pace.streams_per_user, self.terms.streams - self._count)
         is_full = len(readers) >= left
         if is_full or self._by_login.get(login_id, 0) >= STREAMS_PER_LOGIN_MAX:
@@ -429,10 +429,10 @@ class EventFeed:
                 reader.finish(Bye.DRAINING)
 
     async def send_usage(self) -> None:
-        """Show those who watch what has moved since the last time; to be called once a second.
+        """Send changed usage to its watchers; call this once a second.
 
         Raises:
-            StoreError: they see it another time.
+            StoreError: they receive it later.
         """
         watching: dict[str, list[_Reader]] = {}
         for user_id, readers in self._by_user.items():
@@ -473,7 +473,7 @@ class EventFeed:
             self._wake.set()
 
     def _look(self) -> None:
-        """Have all readers read the store."""
+        """Make all readers read the store."""
         for readers in self._by_user.values():
             for reader in readers:
                 reader.look()
@@ -529,7 +529,7 @@ class EventFeed:
 
 
 def beginning_of(seconds: int) -> str:
-    """Return what sorts before every identifier that was made at a time, in UTC seconds, or later.
+    """Return a text that sorts before all identifiers from a time on, in UTC seconds.
 
     And after every one that was made before.
     """
@@ -537,7 +537,7 @@ def beginning_of(seconds: int) -> str:
 
 
 def _overlapping(event_id: str) -> str:
-    """Return where to begin for whoever has read up to an event: some time before it."""
+    """Return the place for a reader to continue: some time before its last event."""
     milliseconds = int(event_id[:8] + event_id[9:13], 16)
     return _prefix(max(milliseconds - OVERLAP_SECONDS * 1_000, 0))
 

@@ -17,7 +17,7 @@ from storage.bandwidth.sessions import CountedRow
 
 
 class LiveUse(NamedTuple):
-    """A session in the memory of this process: what its lease has used, and who spends it."""
+    """Session in the memory of this process: the user, and the use under its lease."""
 
     session_id: str
     user_id: str
@@ -27,16 +27,16 @@ class LiveUse(NamedTuple):
 
 
 class LiveUses(Protocol):
-    """What is asked of the counters in memory; the proxy answers."""
+    """Interface to the counters in memory; the proxy implements it."""
 
     def live(self, user_ids: Collection[str]) -> list[LiveUse]:
         """Return the active sessions of these users that are leased here."""
 
 
 class UsageFrame(Struct, frozen=True):
-    """What a session has used and has left, in bytes, and how fast that changes.
+    """Used and remaining bytes of a session, and the rate of the change.
 
-    `connections` are those that are open; None where other daemons may have some.
+    `connections` is the number of open ones; None where other daemons may have some.
     """
 
     session_id: str
@@ -47,7 +47,7 @@ class UsageFrame(Struct, frozen=True):
 
 
 class Shown(NamedTuple):
-    """A frame, whose session it is of, and whether it says anything new."""
+    """Frame, the user of its session, and whether it has news."""
 
     user_id: str
     frame: UsageFrame
@@ -63,7 +63,7 @@ class _Base(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What a session had used at a moment, and whether it moved then."""
+    """Use of a session at a moment, and whether it changed then."""
 
     bytes_used: int
     at: float
@@ -71,13 +71,13 @@ class _Seen(NamedTuple):
 
 
 class LiveUsage:
-    """Makes the frames of users who watch.
+    """Frames for users who watch.
 
     Args:
         context: the store.
-        leases: says whether this is one node of several.
-        uses: the counters in memory; None where there are none, as in tests.
-        monotonic: a clock that nobody sets, in seconds.
+        leases: knows whether this is one node of several.
+        uses: the counters in memory; None without counters, as in tests.
+        monotonic: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class LiveUsage:
         self._seen: dict[str, _Seen] = {}
 
     async def frames(self, user_ids: Collection[str]) -> list[Shown]:
-        """Return how the sessions of users are, those that are leased here or among all nodes.
+        """Return frames of the users' sessions that are leased here, or on any node.
 
-        It is news of those that have moved since this was asked last, have just stopped, or are
-        seen for the first time.
+        A frame is new if its session moved since the last call, has just stopped, or is seen for
+        the first time.
 
         Raises:
-            StoreError: it cannot be said now.
+            StoreError: the database is unavailable.
         """
         if not user_ids:
             self._bases.clear()
@@ -123,7 +123,7 @@ class LiveUsage:
         return frames
 
     async def _counted(self, user_ids: Collection[str]) -> list[tuple[CountedRow, int | None]]:
-        """Return what the sessions of users have used as of now, and their connections."""
+        """Return the present use of the users' sessions, and their connections."""
         if self._leases.node_id is not None or self._uses is None:
             rows = await self._store.read(queries.counted_of_users, list(user_ids))
             return [(row, None) for row in rows]
@@ -140,10 +140,10 @@ class LiveUsage:
         return counted
 
     async def _read_bases(self, uses: Sequence[LiveUse]) -> None:
-        """Read what was used before each lease; that does not change as long as the lease is open.
+        """Read the use before each lease, which stays the same while the lease is open.
 
-        The one daemon's lease is the only one of its session, so what its report adds to the
-        session is what it adds to the lease.
+        The one daemon's lease is the only one of its session, so its report adds the same bytes to
+        the session and to the lease.
         """
         known = {use.session_id: use.lease_id for use in uses}
         self._bases = {

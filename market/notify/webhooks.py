@@ -1,13 +1,13 @@
-"""Webhooks: events told to users' own servers, as the specification Standard Webhooks 1.0 says.
+"""Webhooks: events sent to users' own servers, by the specification Standard Webhooks 1.0.
 
-An endpoint has a secret, which signs what is sent there. What is to be delivered is written by the
-transaction that records the event (`market.events.recording`); a sender in `proxyd.outbound` asks
-what is due, attempts it, and says how that went. An attempt that fails is made again on a schedule.
-A test and a retry are deliveries like all others, so whatever holds for these holds for them.
+An endpoint has a secret, which signs its deliveries. The transaction that records an event also
+stores its deliveries (`market.events.recording`). A sender in `proxyd.outbound` fetches due
+deliveries, attempts them, and reports the outcome. A failed attempt is repeated on a schedule. A
+test and a retry are deliveries like all others, so the same rules hold for them.
 
-Nothing is claimed: the one daemon of a database that sweeps is the one that sends. If it dies in
-the middle of an attempt, the next one makes that attempt again; receivers know it by its
-identifier, which is the event's and the same in every attempt.
+Deliveries need no claims: only the daemon that sweeps a database sends them. If it dies in the
+middle of an attempt, the next one makes that attempt again; receivers know it by its identifier,
+which is the event's and the same in every attempt.
 """
 
 import base64
@@ -59,16 +59,16 @@ URL_MAX_CHARACTERS = 2_000
 DESCRIPTION_MAX_CHARACTERS = 200
 SECRET_BYTES = 32
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how every secret begins
-# For so long after a roll the secret before signs, too.
+# Time after a roll in which the old secret signs as well.
 OVERLAP_SECONDS = 24 * 3_600
-# When each attempt is made, in seconds after the one before: the specification's own schedule.
+# Pause before each attempt, in seconds after the previous one: the specification's own schedule.
 SCHEDULE = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 JITTER = 0.2  # of each pause, more or less
 RETRY_AFTER_MAX_SECONDS = 86_400
-# An endpoint that has only failed for so long, from the first failure after a success, is disabled.
+# An endpoint is disabled after this time of failures without a success.
 FAILING_MAX_SECONDS = 5 * 86_400
-# An endpoint that has never answered well is left alone after a failure, for as long as it has
-# failed: its server may belong to a person without any part in this. Tests go there all the same.
+# An endpoint that has never answered well gets no events after a failure, for the time that it has
+# failed so far: its server may belong to a person without any part in this. Tests are sent anyway.
 QUIET_LEAST_SECONDS, QUIET_MOST_SECONDS = 5, 3_600
 ATTEMPTS_KEPT = 30  # three whole schedules
 RETENTION_SECONDS = 30 * 86_400  # as events
@@ -90,9 +90,9 @@ _REASONS = {
 
 
 class WebhookTerms(Struct, frozen=True):
-    """Where webhooks may go beside what egress permits.
+    """Permitted targets of webhooks, beside the rules of egress.
 
-    `allows_loopback` is for demonstrations: this machine may be told, and without TLS.
+    `allows_loopback` is for demonstrations: it permits endpoints on this machine, also without TLS.
     """
 
     blocked_ports: frozenset[int] = frozenset()
@@ -122,7 +122,7 @@ class Secret(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True):
-    """What is sent now: the delivery, and the request that is made for it."""
+    """Attempt that is sent now: the delivery, and its request."""
 
     row: DeliveryRow
     url: str
@@ -146,7 +146,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """A delivery as its user is shown it; the body is None once the event is not kept any more."""
+    """Delivery in its user's view; without a body once the event was deleted."""
 
     row: DeliveryRow
     attempts: list[AttemptRow]
@@ -154,7 +154,7 @@ class Shown(Struct, frozen=True):
 
 
 class _Written(Enum):
-    """What the end of an attempt has written down: it was written before, or with an e-mail."""
+    """Result of storing an attempt: nothing (stored before), its outcome, or also an e-mail."""
 
     NOTHING = auto()
     OUTCOME = auto()
@@ -162,7 +162,7 @@ class _Written(Enum):
 
 
 class _Body(Struct):
-    """What is sent, as the specification has it."""
+    """Body of a delivery, by the specification."""
 
     type: str
     timestamp: str
@@ -170,14 +170,14 @@ class _Body(Struct):
 
 
 class Webhooks:
-    """Endpoints, and what is delivered there.
+    """Endpoints and their deliveries.
 
     Args:
         context: the store, identifiers and the time.
         sealing: seals the secrets of endpoints.
         letters: e-mails to users.
         terms: where webhooks may go.
-        jitter: returns by what the next pause is multiplied.
+        jitter: returns the factor of the next pause.
         bounds: the number of deliveries that wait.
     """
 
@@ -261,11 +261,11 @@ class Webhooks:
         is_enabled: bool | None = None,
         maker: Maker = LOCAL,
     ) -> EndpointRow:
-        """Change what is given of an endpoint; None leaves it as it is.
+        """Change the given fields of an endpoint; None leaves a field unchanged.
 
-        An endpoint that an API key leads elsewhere, or enables, counts as made by it. Enabling it,
-        or leading it to another URL, forgets that it has failed; what it has missed is sent when it
-        is recovered. A `maker` that has ended since the request began changes nothing.
+        An API key that changes the URL of an endpoint, or enables it, counts as its maker. Enabling
+        an endpoint, or giving it another URL, clears its failures; a recovery sends the missed
+        events. A `maker` that has ended since the request began changes nothing.
 
         Raises:
             MarketError: `webhook_not_found`, `invalid_field`, `unauthorized`.
@@ -310,7 +310,7 @@ class Webhooks:
         *,
         maker: Maker = LOCAL,
     ) -> Secret:
-        """Give an endpoint another secret; the one before signs, too, for a day.
+        """Give an endpoint another secret; the old one signs as well for a day.
 
         Raises:
             MarketError: `webhook_not_found`, `unauthorized`.
@@ -338,14 +338,14 @@ class Webhooks:
         """
         if not await self._store.write(queries.delete_endpoint, user_id, endpoint_id):
             raise MarketError(Code.WEBHOOK_NOT_FOUND)
-        # What a crash leaves of them is deleted when it is as old as any other.
+        # Rows that a crash leaves are deleted by age like all others.
         while await self._store.write(queries.delete_of, endpoint_id, limit=DELETED_MAX):
             pass
 
     # --- deliveries --------------------------------------------------------------------------
 
     async def test(self, user_id: str, endpoint_id: str) -> str:
-        """Have an endpoint told that nothing has happened; return the delivery's identifier.
+        """Schedule a test event for an endpoint. Return the delivery's identifier.
 
         Raises:
             MarketError: `webhook_not_found`, `webhook_disabled`, `too_many_attempts`.
@@ -363,7 +363,7 @@ class Webhooks:
     async def deliveries(
         self, user_id: str, endpoint_id: str, *, status: str, before: str, limit: int
     ) -> list[DeliveryRow]:
-        """Return what was to be delivered to an endpoint, newest first.
+        """Return the deliveries of an endpoint, newest first.
 
         Raises:
             MarketError: `webhook_not_found`.
@@ -391,7 +391,7 @@ class Webhooks:
         return await self._store.read(unit)
 
     async def retry(self, user_id: str, delivery_id: str) -> DeliveryRow:
-        """Have something delivered now, whatever became of it before.
+        """Schedule a delivery for now, for any earlier outcome.
 
         Raises:
             MarketError: `delivery_not_found`, `webhook_disabled`, `too_many_attempts`.
@@ -411,9 +411,9 @@ class Webhooks:
         return await self._store.write(unit)
 
     async def recover(self, user_id: str, endpoint_id: str, since: int) -> int:
-        """Have all that has failed since a time delivered again; return how many they are.
+        """Schedule all deliveries that failed since a time again. Return their number.
 
-        No more than may wait for one endpoint; the rest is recovered by asking again.
+        The queue of the endpoint limits their number; another call recovers the rest.
 
         Raises:
             MarketError: `webhook_not_found`, `webhook_disabled`, `too_many_attempts`.
@@ -434,10 +434,10 @@ class Webhooks:
     async def due(
         self, *, but: Collection[str], but_users: Collection[str] = (), limit: int
     ) -> list[DueRow]:
-        """Return deliveries whose time has come, but those to some endpoints or of some users.
+        """Return due deliveries, except those of the given endpoints and users.
 
         Raises:
-            StoreError: it cannot be said now.
+            StoreError: the database is unavailable.
         """
         return await self._store.read(
             queries.due,
@@ -449,10 +449,10 @@ class Webhooks:
         )
 
     async def begin(self, delivery_id: str) -> Attempt | None:
-        """Return the request for a delivery; None when nothing is to be attempted any more.
+        """Return the request for a delivery, or None when no further attempt is due.
 
         Raises:
-            StoreError: it cannot be said now.
+            StoreError: the database is unavailable.
         """
         found = await self._store.read(queries.pending, delivery_id)
         if found is None:
@@ -481,10 +481,10 @@ class Webhooks:
             self._letters.wake()
 
     async def sweep(self) -> None:
-        """Delete what is old, hold queues to their bound, and count what waits.
+        """Delete old deliveries, drop deliveries beyond the queues' limits, and count waiting ones.
 
         Raises:
-            StoreError: it is done another time.
+            StoreError: it is done later.
         """
         most = self.bounds.pending
         for endpoint_id in await self._store.read(queries.crowded, most):
@@ -546,14 +546,14 @@ class Webhooks:
         return _Written.OUTCOME
 
     def _pause(self, tries: int, outcome: Outcome) -> int:
-        """Return for how many seconds to wait before the attempt after so many."""
+        """Return the pause in seconds before the next attempt, after `tries` attempts."""
         pause = round(SCHEDULE[tries] * self._jitter())
         return max(pause, min(outcome.retry_after_seconds, RETRY_AFTER_MAX_SECONDS))
 
     async def _disable(
         self, tx: Transaction, place: EndpointRow, reason: str, now: int
     ) -> "_Written":
-        """Disable an endpoint, and tell its user: by an event, and by an e-mail."""
+        """Disable an endpoint, and notify its user by an event and by an e-mail."""
         if not await queries.disable(tx, place.id, reason, now):
             return _Written.OUTCOME
         data = WebhookDisabled(place.id, place.url, reason)
@@ -568,7 +568,7 @@ class Webhooks:
 
 
 def body_of(event: EventRow) -> bytes:
-    """Return what is sent of an event: the same in every attempt."""
+    """Return the body for an event: the same in every attempt."""
     body = _Body(event.type, timestamp(event.created_at), Raw(event.data.encode()))
     return msgspec.json.encode(body)
 
@@ -590,9 +590,9 @@ def shown_secret(secret: bytes) -> str:
 
 
 def checked_url(url: str, terms: WebhookTerms) -> str:
-    """Return a URL that something may be sent to, as far as its text says.
+    """Return a URL whose text is a permitted target.
 
-    Where its name leads is judged whenever it is dialled.
+    The address of its name is checked at each connection.
 
     Raises:
         MarketError: `invalid_field`.
@@ -604,7 +604,7 @@ def checked_url(url: str, terms: WebhookTerms) -> str:
 
 
 def _problem(url: str, terms: WebhookTerms) -> str:
-    """Return what is wrong with a URL, as a sentence about it; "" if nothing is."""
+    """Return the error of a URL as the rest of a sentence, or "" for a valid URL."""
     if len(url) > URL_MAX_CHARACTERS:
         return f"has more than {URL_MAX_CHARACTERS} characters"
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
@@ -664,14 +664,14 @@ def _enabled(place: EndpointRow) -> EndpointRow:
 async def disable_all(
     tx: Transaction, context: Context, user_id: str, *, reason: str = RESET, made_by: str = ""
 ) -> None:
-    """Disable every endpoint of a user, who has lost the password or had it stolen.
+    """Disable every endpoint of a user that has lost the password, or whose password was stolen.
 
     Args:
         tx: the transaction.
         context: the time and the record of events.
-        user_id: whose endpoints.
-        reason: why.
-        made_by: only those that this line of API keys has made; "" for all.
+        user_id: the user.
+        reason: the reason.
+        made_by: only the endpoints that this line of API keys has made; "" for all.
     """
     rows = [
         row
@@ -680,7 +680,7 @@ async def disable_all(
     ]
     await tx.lock("webhook_endpoints", [row.id for row in rows])
     now = context.now()
-    # All of them first: none is told of the others.
+    # All of them first: no disabled endpoint gets an event about another one.
     disabled = [row for row in rows if await queries.disable(tx, row.id, reason, now)]
     for row in disabled:
         data = WebhookDisabled(row.id, row.url, reason)
@@ -724,7 +724,7 @@ async def _endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> Endpoint
 
 
 async def _locked(tx: Transaction, user_id: str, endpoint_id: str) -> EndpointRow:
-    """Return an endpoint that nobody else changes until the end of the transaction."""
+    """Return an endpoint, locked until the end of the transaction."""
     await tx.lock("webhook_endpoints", [endpoint_id])
     return await _endpoint(tx, user_id, endpoint_id)
 

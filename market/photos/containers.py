@@ -1,10 +1,9 @@
 """The head of JPEG files and the chunks of PNG files, read before anything is decoded.
 
-Why it is here, and not left to the decoder: a decoder parses all metadata, and has no bound on the
-number of pieces and scans. So the segments and chunks that describe a picture are read here, within
-bounds (ITU-T T.81, annex B; PNG, section 5). A picture that is too large or cut off is refused by
-its own code, and the decoder gets the pixels alone. What follows the picture goes nowhere: no
-original is kept.
+Reason for this module: a decoder parses all metadata, and has no bound on the number of pieces and
+scans. So the segments and chunks that describe a picture are read here, within bounds (ITU-T T.81,
+annex B; PNG, section 5). A picture that is too large or cut off is refused by its own code, and the
+decoder gets only the pixels. Bytes behind the picture are dropped, because no original is kept.
 """
 
 import re
@@ -44,9 +43,9 @@ _FILL = re.compile(rb"\xff+")
 class Container(Struct, frozen=True):
     """A picture's file: its format, its size in pixels, and its metadata.
 
-    `pixels` is the file reduced to what decoding needs, `orientation` how the picture is to be
-    turned (EXIF's 1 to 8). `metadata` is all descriptions joined, unpacked, within a bound; `keys`
-    are the names of a PNG's texts; `has_manifest` says that there is a C2PA manifest.
+    `pixels` is the file reduced to the parts for decoding, `orientation` the rotation of the
+    picture (EXIF's 1 to 8). `metadata` is all descriptions joined, unpacked, within a bound; `keys`
+    are the names of a PNG's texts; `has_manifest`: the file has a C2PA manifest.
     """
 
     format: Literal["JPEG", "PNG"]
@@ -135,11 +134,11 @@ class _Jpeg:
 def _jpeg(data: bytes) -> Container:
     jpeg = _Jpeg(data)
     scans = jpeg.walk()
-    # What the decoder gets ends here: it cannot read scans that were not counted.
+    # The decoder's input ends here, so it cannot read uncounted scans.
     end = data.find(_END_MARKER, scans)
     if end < 0:
         raise refused(Code.PHOTO_TRUNCATED)
-    # Each is decoded over the whole picture, however short it is.
+    # Even a short scan is decoded over the whole picture.
     if not jpeg.sizes or data.count(_SCAN_MARKER, scans, end) >= SCANS_MAX:
         raise refused(Code.PHOTO_BROKEN)
     width, height = max(jpeg.sizes, key=lambda size: size[0] * size[1])
@@ -236,7 +235,7 @@ def _png(data: bytes) -> Container:
 
 
 def _orientation(exif: bytes) -> int:
-    """Return the orientation in EXIF, 1 where there is none (TIFF 6.0)."""
+    """Return the orientation in EXIF, or 1 without one (TIFF 6.0)."""
     order: Literal["little", "big"] = "little" if exif.startswith(b"II") else "big"
 
     def number(at: int, size: int) -> int:

@@ -10,7 +10,7 @@ from market.base.slots import SlotBounds, Slots
 from market.photos.containers import refused
 from market.photos.photo import Photo
 
-THREADS = 2  # decoding is all processor time, which the proxy needs, too
+THREADS = 2  # decoding is all processor time, which the proxy needs as well
 WAITING_MAX = 32  # with those being decoded: 32 of the largest files are 320 MB
 
 

@@ -55,7 +55,7 @@ class Probe(Struct, frozen=True):
     detail_weights: tuple[float, ...]
 
     def is_like(self, stored: Print) -> bool:
-        """Say whether a stored print is, as far as one can tell, of the same photo."""
+        """Return whether a stored print is probably of the same photo."""
         differing = self.bits ^ stored.bits
         return (
             differing.bit_count() <= DIFFERING_MAX
@@ -76,7 +76,7 @@ class Probe(Struct, frozen=True):
 
 
 class Likeness(Struct, frozen=True):
-    """What a photo is recognised by: `prints` to store, `probes` to compare with stored ones."""
+    """Fingerprint of a photo: `prints` to store, `probes` to compare with stored ones."""
 
     prints: tuple[Print, ...]
     probes: tuple[Probe, ...]

@@ -1,7 +1,7 @@
-"""Whether the file of a photo says itself that a generator made it.
+"""Check whether the file of a photo declares that a generator made it.
 
-Why it is here: it costs a search in bytes that were read anyway, and is certain where a model can
-only guess. Metadata is easily removed, so its absence proves nothing; what it admits is believed.
+The check costs a search in bytes that were read anyway, and is certain where a model can only
+guess. Metadata is easily removed, so its absence proves nothing; its statements are believed.
 """
 
 from market.photos.containers import Container
@@ -31,9 +31,9 @@ GENERATORS = (
 
 
 def is_declared_generated(container: Container) -> bool:
-    """Say whether a file declares that a generator made the picture, or a part of it.
+    """Return whether a file declares that a generator made the picture, or a part of it.
 
-    A C2PA manifest counts, too, unless it declares a camera: most tools that write one are
+    A C2PA manifest also counts, unless it declares a camera: most tools that write one are
     generators, and cameras that write one declare `digitalCapture`.
     """
     # Without its zeros, UTF-16 text reads like ASCII.

@@ -1,4 +1,4 @@
-"""From the file of a photo to its picture, and to what it is recognised by; runs in a thread."""
+"""Conversion of a photo's file to its picture and its fingerprint; runs in a thread."""
 
 import hashlib
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""The prints and probes of a picture, from its pixels; `market.photos.likeness` says what they are.
+"""Prints and probes of a picture, from its pixels; `market.photos.likeness` defines them.
 
 In a module of its own because Pillow takes a while to import, and most daemons never see a photo.
 """
@@ -54,7 +54,7 @@ _Box = tuple[int, int, int, int]
 
 
 def likeness(grey: Image.Image) -> Likeness:
-    """Return what a picture in shades of grey is recognised by."""
+    """Return the fingerprint of a picture in shades of grey."""
     canvas = grey.resize((CANVAS, CANVAS), Image.Resampling.BOX)
     left, top, right, bottom = inside = _inside(canvas, with_edge=True)
     views: dict[_Box, tuple[Sequence[_Crop], Sequence[_Crop]]]
@@ -83,7 +83,7 @@ def _probe(spectrum: _Spectrum) -> Probe:
 
 
 def _inside(canvas: Image.Image, *, with_edge: bool) -> _Box:
-    """Return where a picture is within its frames; each side of a frame has a colour of its own.
+    """Return the place of a picture within its frames; each side of a frame has its own colour.
 
     Args:
         canvas: the picture.
@@ -127,7 +127,7 @@ def _without_strip(canvas: Image.Image, box: _Box, side: int, *, with_edge: bool
 
 
 def _outliers(picture: Image.Image, colour: int, tolerance: int) -> bytes:
-    """Return how many in 255 pixels of each line differ from a grey by more than a tolerance."""
+    """Return the share, in 255ths, of each line's pixels beyond a tolerance around a grey."""
     differing = picture.point([255 * (abs(each - colour) > tolerance) for each in range(256)])
     return differing.resize((1, picture.height), Image.Resampling.BOX).tobytes()
 

@@ -40,7 +40,7 @@ class MadeByKeys:
         return {row.purse_id: row for row in rows}
 
     async def end(self, user_id: str, key_id: str) -> None:
-        """End what the line of a key has made; doing it again changes nothing."""
+        """End the things that the line of a key has made; a second call changes nothing."""
 
         async def unit(tx: Transaction) -> list[Revoked]:
             await users.lock(tx, user_id)  # a request of the key that is under way comes first
@@ -53,7 +53,7 @@ class MadeByKeys:
         await self.ended(await self._store.write(unit))
 
     async def ended(self, revoked: Sequence[Revoked]) -> None:
-        """Have devices be refused, cut and without work whose tokens a transaction has revoked."""
+        """Refuse and cut devices whose tokens a transaction has revoked, and end their work."""
         for each in revoked:
             self._devices.note_revoked(each.token_hash)
             self._exits.tell(each.device_id)

@@ -37,7 +37,7 @@ from storage.deploys import apps
 from storage.engines.errors import StoreError, level_of
 from storage.engines.store import Transaction
 
-# Requests are answered at once by the daemon that took them; others look for what it left behind.
+# The daemon that took a request answers it immediately; others look for its unanswered requests.
 LOOK_SECONDS = 5.0
 # Few enough that one look costs the store little.
 LOOK_MAX_REQUESTS = 100
@@ -142,7 +142,7 @@ class Recovery:
         await self._on_revoked(revoked)
 
     async def run(self) -> None:
-        """Send what `forgot` was asked for, until cancelled."""
+        """Answer the requests of `forgot` until cancelled."""
         while True:
             try:
                 await self._requests.tidy()
@@ -157,7 +157,7 @@ class Recovery:
             await self._requests.wait(LOOK_SECONDS)
 
     async def _answer_some(self) -> int:
-        """Answer the requests that have waited longest; return how many."""
+        """Answer the requests that have waited longest. Return their number."""
         rows = await self._requests.due(again=False, limit=LOOK_MAX_REQUESTS)
         for row in rows:
             await self._answer(row)
@@ -166,7 +166,9 @@ class Recovery:
     async def _answer(self, request: OutboxRow) -> None:
         proof, key = None, self._requests.opened(request)
         if key is None:
-            _logger.error("a forgotten password is given up: it was asked for under another key")
+            _logger.error(
+                "a request for a forgotten password is dropped: it was sealed under another key"
+            )
         else:
             user = await self._store.read(users.find_by_email, key.decode())
             if user is not None:

@@ -1,8 +1,8 @@
-"""Reputation: how often a device did what it took on, and how often that was right.
+"""Reputation: the share of attempts that a device completed, and the share of right results.
 
-Both are shares in millionths in which later events weigh more than earlier ones, and only whole
-numbers are computed with, so that every daemon comes to the same. Who has done nothing yet is not
-bad: such a device stands where one stands of whose attempts every other one was lost.
+Both are shares in millionths in which later events weigh more than earlier ones. The arithmetic
+uses integers, so that every daemon gets the same result. A new device is not bad: it has the same
+value as a device that loses every second attempt.
 """
 
 from typing import Final
@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from market.attempts.attempts import FailureKind
 
 WHOLE: Final = 1_000_000
-# Where a device begins: above one that loses most of what it takes, below one that has shown more.
+# Value of a new device: above a device that loses most of its attempts, below a device with a
+# better record.
 NEW_RELIABILITY: Final = WHOLE // 2
 # An attempt moves the share by a sixteenth of the way: after ten good ones a new device has 0.74,
-# after forty 0.96, and one that is lost then costs it what a dozen good ones bring back.
+# after forty 0.96, and a lost one then costs it a loss that a dozen good ones make up for.
 ATTEMPT_PARTS: Final = 16
 CHECK_PARTS: Final = 16
 # A result that is not right is no bad luck: half of the trust is gone.
@@ -24,14 +25,14 @@ WRONG_PARTS: Final = 2
 
 
 class Reputation(Struct, frozen=True):
-    """What is known of a device, or of all devices of an owner; shares in millionths.
+    """Record of a device, or of all devices of an owner; shares in millionths.
 
     Attributes:
         reliability: the share of attempts that were neither lost nor failed at by the device.
         correctness: the share of checks in which its result was right.
-        attempts: how many attempts have counted.
-        checks: how many results were checked.
-        streak: how many checks were right since one was not.
+        attempts: the number of attempts that have counted.
+        checks: the number of checked results.
+        streak: the number of right checks since the last wrong one.
     """
 
     reliability: int = NEW_RELIABILITY
@@ -42,16 +43,16 @@ class Reputation(Struct, frozen=True):
 
     @property
     def score(self) -> int:
-        """What a buyer's demand is compared with: nobody makes up for lies by being on time."""
+        """Value to compare with a buyer's minimum: punctual work does not make up for lies."""
         return min(self.reliability, self.correctness)
 
     def after_attempt(self, *, is_good: bool) -> "Reputation":
-        """Return what it is after an attempt."""
+        """Return the reputation after an attempt."""
         reliability = _moved(self.reliability, is_good, ATTEMPT_PARTS)
         return replace(self, reliability=reliability, attempts=self.attempts + 1)
 
     def after_check(self, *, is_right: bool) -> "Reputation":
-        """Return what it is after a result was checked."""
+        """Return the reputation after the check of a result."""
         parts = CHECK_PARTS if is_right else WRONG_PARTS
         return replace(
             self,
@@ -65,14 +66,14 @@ NEW: Final = Reputation()
 
 
 def of_device(device: Reputation | None, owner: Reputation | None) -> Reputation:
-    """Return what counts for a device.
+    """Return the effective reputation of a device.
 
-    A device that has done nothing yet begins no better than its owner stands: a new token forgets
-    nothing. And whose other devices were caught is not believed with this one either.
+    A new device begins at most at its owner's value, so a new token does not clear a record. If
+    other devices of the owner were caught, the correctness of this one falls as well.
 
     Args:
-        device: what is known of itself; None for nothing.
-        owner: what is known of all devices of its owner; None for nothing.
+        device: its own record; None without one.
+        owner: the record of all devices of its owner; None without one.
     """
     owner = owner or NEW
     if device is None:
@@ -81,15 +82,15 @@ def of_device(device: Reputation | None, owner: Reputation | None) -> Reputation
 
 
 def is_good(outcome: str, kind: FailureKind | None, *, has_begun: bool) -> bool | None:
-    """Say whether an attempt speaks for its device, or against it; None when for neither.
+    """Return whether an attempt counts for its device or against it; None for neither.
 
-    What the job itself came to never counts: else a buyer could make devices look bad by jobs that
-    fail. Nor does a device that refuses a job before it has begun: owners have rules of their own,
-    which no job is matched with.
+    The result of the work itself never counts: otherwise a buyer could harm devices with jobs that
+    fail. A refusal before the work has begun does not count either, because owners have rules of
+    their own that the matching does not know.
 
     Args:
-        outcome: how the attempt ended.
-        kind: whose fault it was, as the device says.
+        outcome: the outcome of the attempt.
+        kind: the kind of the failure, as the device reports it.
         has_begun: whether work had begun.
     """
     if outcome == "completed":

@@ -1,8 +1,8 @@
-"""What becomes of samples: jobs of the operator whose right result is known.
+"""Processing of samples: jobs of the operator with a known right result.
 
-A device is told nothing of that. What it hands in is compared in the transaction that takes it.
-Who is right is paid like for other work. Who is wrong is not: the price goes back to the operator,
-and what the device has in review waits for the operator's decision.
+A device does not learn that a job is a sample. Its result is compared in the transaction that
+stores it. A right result is paid like other work. For a wrong result the price returns to the
+operator, and the device's payments in review wait for the operator's decision.
 """
 
 import math
@@ -16,8 +16,9 @@ from storage.trust import samples as queries
 from storage.trust.samples import SampleRow
 
 RIGHT, WRONG, NONE = "right", "wrong", "none"
-# Until it was right so often, a device is sampled after every other job on average. After each one
-# would be no better: it would know that after a sample comes a job that is none.
+# Up to this number of right results, a device gets a sample after every second job on average. A
+# sample after each job would be no better: the device would know that the job after a sample is a
+# real one.
 TRUSTED_CHECKS = 10
 NEW_SHARE = 0.5
 LEAST_SHARE = 0.02
@@ -51,17 +52,17 @@ async def find(tx: Transaction, job_id: str) -> SampleRow | None:
 
 
 async def count(tx: Transaction, job: JobRow, owner_id: str, *, least_price: int) -> None:
-    """Count a job that a device has completed, and that is none: samples come after some of these.
+    """Count a real job that a device has completed: samples follow after some of these.
 
-    What costs next to nothing does not count, nor does an owner's own job: else a device could have
-    itself be paid for samples alone. Reputations are locked before this, and accounts after.
+    Jobs with a price near zero do not count, and neither do an owner's own jobs: otherwise a device
+    could earn from samples only. Reputations are locked before this, and accounts after.
     """
     if job.device_id is not None and job.price_credit >= least_price and job.user_id != owner_id:
         await queries.count_job(tx, job.device_id)
 
 
 async def judge(tx: Transaction, sample: SampleRow, result: str, *, now: int) -> bool:
-    """Compare the result of a sample, and say whether it is right.
+    """Compare the result of a sample. Return whether it is right.
 
     Its job is locked; other jobs of the device are locked here, and then reputations, but no
     account, and the caller settles the job.
@@ -81,9 +82,10 @@ async def judge(tx: Transaction, sample: SampleRow, result: str, *, now: int) ->
 
 
 async def unproven(tx: Transaction, sample: SampleRow) -> None:
-    """Note that a device has not done a sample: it has shown nothing, and has the next one soon.
+    """Record that a device has not done a sample: it proved nothing, and gets another one soon.
 
-    How soon is drawn. If it were known, whoever fails at all samples would know them.
+    The distance is random: with a known distance, a device that fails at all samples would
+    recognise them.
     """
     await queries.end(tx, sample.job_id, NONE)
     await queries.set_jobs_left(tx, sample.device_id, jobs_until_next(0))

@@ -1,8 +1,8 @@
-"""What attempts and checks say of devices, written in the transaction in which they end.
+"""Changes of reputations by attempts and checks, in the transaction in which these end.
 
-Each event moves the device's reputation and its owner's, so that a new token begins where the owner
-stands. Who pays nothing is not heard, nor is who takes their own jobs, and what happens between one
-buyer and one owner counts a few times a day: whoever makes reputation up needs fees and time.
+Each event changes the device's reputation and its owner's, so that a new token begins at the
+owner's value. Free jobs do not count, and neither do an owner's own jobs. Events between one buyer
+and one owner count a few times a day. So a faked reputation costs fees and time.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from storage.jobs.jobs import JobRow
 from storage.trust import trust as queries
 from storage.trust.trust import ReputationRow
 
-# Of one buyer's jobs, for or against one owner's devices, in a day. Whoever runs both sides, or
-# wants to hurt another, needs as many accounts as the marketplace has others.
+# Counted jobs of one buyer on one owner's devices, in a day. A person that runs both sides, or
+# wants to harm an owner, needs a number of accounts similar to the number of honest ones.
 COUNTED_PER_BUYER_DAY = 4
-# Good ones of jobs that are paid at once, without a review: a buyer and an owner who are one person
-# lose nothing by them but the fees, and wait for nothing.
+# Good ones of jobs that are paid immediately, without a review: for a person that is both buyer and
+# owner they cost only the fees, and no time.
 UNREVIEWED_PER_BUYER_DAY = 1
 DAY_SECONDS = 86_400
 
@@ -38,11 +38,11 @@ async def ended(
 
     Args:
         tx: the transaction; it has locked the job.
-        job: as it was while it ran; one that nobody ran counts for nobody.
-        outcome: how the attempt ends.
-        kind: whose fault it was, as the device says.
+        job: the job while it ran; a job without a device does not count.
+        outcome: the outcome of the attempt.
+        kind: the kind of the failure, as the device reports it.
         is_reviewed: whether the buyer of such a job has time to look at the result.
-        least_price: micro-credits; what pays less is as good as free, and does not count.
+        least_price: micro-credits; a job with a lower price counts as free, and is ignored.
         now: UTC seconds.
     """
     if job.device_id is None or job.price_credit < least_price:
@@ -73,23 +73,24 @@ async def ended(
 
 
 async def lock(tx: Transaction, device_id: str) -> None:
-    """Lock what the end of an attempt of a device may change; to be called before accounts are.
+    """Lock the reputations that the end of an attempt may change, before any account.
 
-    Most attempts are counted before they are paid. One that is paid first would wait with the
-    accounts of the house for one that has the reputation, and waits for the house.
+    Most attempts are counted before they are paid. A transaction that paid first would hold the
+    house's accounts and wait for a reputation, while the holder of that reputation waits for the
+    house's accounts.
     """
     owners = await queries.owners(tx, [device_id])
     await tx.lock("reputations", sorted((device_id, owners[device_id])))
 
 
 async def checked(tx: Transaction, device_id: str, *, is_right: bool) -> None:
-    """Count a result of a device that was compared with what is known to be right.
+    """Count a result of a device after its comparison with the right result.
 
     Args:
         tx: the transaction. Where it checks several devices, it takes them in the order of their
             identifiers, and before it locks accounts.
         device_id: the device.
-        is_right: what came of it.
+        is_right: whether the result is right.
     """
     owners = await queries.owners(tx, [device_id])
     await _change(
@@ -115,7 +116,7 @@ async def compared(
 
 
 async def of_devices(tx: Transaction, device_ids: Sequence[str]) -> dict[str, Reputation]:
-    """Return what counts for each of these devices; unknown devices are left out."""
+    """Return the effective reputation of each known one of these devices."""
     owners = await queries.owners(tx, device_ids)
     rows = await queries.find(tx, [*owners, *owners.values()])
     return {
@@ -134,7 +135,7 @@ async def _change(
         owner = _reputation(rows.get(owner_id)) or NEW
         device = of_device(None, owner)
         await queries.add(tx, [_row(owner_id, "owner", owner), _row(device_id, "device", device)])
-    # Again, for what was added just now, by whoever that was.
+    # Again, for the rows that were added just now, by any transaction.
     await tx.lock("reputations", ids)
     rows = await queries.find(tx, ids)
     after = []

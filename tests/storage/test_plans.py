@@ -1,7 +1,8 @@
 """No question takes longer because the market has grown, unless it is about all of it.
 
 Markets of two sizes are filled directly. The audit, which reads everything, may read each table
-once; what a request or a sweeper asks looks at as much in the larger market as in the smaller one.
+once. The queries of a request or a sweeper read the same number of rows in the larger market and in
+the smaller one.
 """
 
 import uuid
@@ -60,11 +61,11 @@ from storage.money import ledger
 from storage.notify import webhooks
 
 SMALL, LARGE = 5_000, 50_000
-# What is looked at may differ by the depth of an index, and by where on its pages a row stands.
+# The number of reads can differ by the depth of an index, and by a row's place on its pages.
 SLACK = 1.6
 # PostgreSQL reads some pages whole rather than look each row up: less than the market is open.
 SMALLEST_WORK = 2_500
-# What PostgreSQL takes instead of looking each row up: cheaper on tables as small as these are.
+# Plans that PostgreSQL prefers to the lookup of each row: cheaper on tables as small as these are.
 _AVOIDED = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
 
 
@@ -139,7 +140,7 @@ async def test_a_page_of_my_own_costs_a_statement_or_two_however_long_it_is(
         await REQUESTS[what](market, buyer)
         costs[what] = len(found.taken())
     assert costs == {
-        "my sessions": 2,  # those that client addresses open are asked for these
+        "my sessions": 2,  # the second one reads the addresses that open these sessions
         "my jobs": 1,
         "my wallet": 1,
         "my devices": 1,
@@ -153,12 +154,12 @@ async def usage(market: Market) -> None:
     for step in Step:
         range_ = range_of(step, UTC, None, None, now=grown.NOW)
         assert (await market.usage.series(buyer, range_)).total.used_bytes > 0
-        with pytest.raises(MarketError):  # one session, which is nobody's
+        with pytest.raises(MarketError):  # one session of no user
             await market.usage.series(buyer, range_, by_session=True, session_id=grown.OLDEST)
     await market.usage.summary(buyer, UTC)
 
 
-# What is about everything, or everything that is open, or all that a user has.
+# Requests about everything, or everything that is open, or all that a user has.
 ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "abandoned jobs": lambda market: market.jobs.take_back(),
     "leases open when the daemon died": lambda market: market.store.read(nodes.leases, None),
@@ -166,7 +167,7 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "disputes": lambda market: disputes(market.context),
     "what a buyer has used": usage,
     "logs whose attempts have ended": lambda market: market.store.read(logs.newly_ended, limit=200),
-    # Only of a user who has more than they may.
+    # Only for a user beyond the limit.
     "the oldest logs of a user": lambda market: market.store.read(
         logs.oldest_of_user, grown.Grown(LARGE).buyer_id, limit=200
     ),
@@ -212,7 +213,7 @@ async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> N
 
 
 async def test_the_open_objects_of_a_user_are_counted_from_indexes(tmp_path: Path) -> None:
-    """Who puts up thousands of jobs in a day is asked about with each; only replicas are read."""
+    """Each post counts the jobs of its buyer, perhaps thousands a day; only replicas are read."""
     store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
     opcodes: list[str] = []
 
@@ -354,7 +355,7 @@ async def keys(market: Market, buyer: str) -> None:
 
 
 async def keys_in_time(market: Market, _: str) -> None:
-    """Look which keys expire soon, and forget what was spent long ago, as one step of the sweep."""
+    """Find keys that expire soon, and delete records of old spending, as one step of the sweep."""
     now = grown.NOW
     found = await market.store.read(
         key_queries.expiring, now=now, before=now + 7 * 86_400, limit=20
@@ -405,9 +406,9 @@ async def rolled_up(market: Market, _: str) -> None:
         await market.store.write(make_days, before=grown.NOW, limit=20)
 
 
-# By what it is: what is asked, given the buyer.
+# Requests by name: the queries of each, for the buyer.
 async def sync(market: Market, buyer: str) -> None:
-    """Let a device say what it holds, be told what it should not, and have its leases renewed."""
+    """Report the attempts of a device, return the actions to stop, and renew the leases."""
     made = await market.devices.create(buyer, name="rig", device_type="server", min_price_usd=None)
     device = await market.devices.authenticate(made.token)
     job_id = await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", ""))
@@ -491,7 +492,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 
 
 async def given_to_a_device(market: Market, buyer: str) -> None:
-    """Have jobs read that wait, and given to a device, which is then told what it holds."""
+    """Read waiting jobs, assign them to a device, and read the attempts that it holds."""
     device = await device_of(market, buyer)
     jobs = [await posted(market, buyer, price=0) for _ in range(4)]
     rows = await market.store.read(claim_queries.waiting, jobs)

@@ -79,7 +79,7 @@ class Plain:
     # --- ends of attempts and jobs ----------------------------------------------------------
 
     async def completed(self, report: Report) -> Settled:
-        """Take the result of the device that runs the job.
+        """Store the result of the device that runs the job.
 
         Raises:
             MarketError: `invalid_field`, when it is no result.
@@ -113,7 +113,7 @@ class Plain:
         await self.leave(outcome, pay)
 
     async def quote(self) -> Costs:
-        """Return what `cancelled` would pay now; nothing is changed."""
+        """Return the payment of `cancelled` at this time, without a change."""
         now = 0 if self.job.device_id is None else job_pay.held_part(self.job, await self._share())
         return Costs(now, await ledger_queries.left_in_hold(self.tx, hold_of(self.job.id)))
 

@@ -47,7 +47,7 @@ class Replica(Scripted):
         return cls(frame, job, await spec_of(frame, job), replica)
 
     async def completed(self, report: Report) -> Settled:
-        """Take a result; a service has none, and has ended too early."""
+        """Process a result; a service has none, so it ended too early."""
         self._require_success(report.ending)
         if not self._serves():
             await self._lock_for_result()
@@ -91,7 +91,7 @@ class Replica(Scripted):
         await self.leave(Outcome(JobStatus.CANCELLED, failure_reason=reason))
 
     async def quote(self) -> Costs:
-        """Return what `cancelled` would pay now; earlier attempts were paid by themselves."""
+        """Return the payment of `cancelled` at this time; earlier attempts were paid separately."""
         pays = await draws.due_now(self.tx, self.job, self.replica, self._how())
         return Costs(pays, await ledger_queries.left_in_hold(self.tx, hold_of(self.job.id)))
 
@@ -137,8 +137,8 @@ class Replica(Scripted):
     async def _may_run_again(self, drawn: Drawn, ending: Ending) -> bool:
         """Return whether the same owner's devices may have the replica again, after a while.
 
-        They may if it is a service that had been ready there, or that ended well, if too early:
-        nothing says that they cannot run it.
+        They may if the service had been ready there, or ended well but too early: this is no sign
+        that they cannot run it.
         """
         if not self._serves() or ending.kind is FailureKind.REFUSED:
             return False

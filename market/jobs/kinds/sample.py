@@ -28,7 +28,7 @@ class Sample(Scripted):
         return cls(frame, job, await spec_of(frame, job), sample)
 
     async def completed(self, report: Report) -> Settled:
-        """Take a result: a wrong one is not paid."""
+        """Store a result: a wrong one is not paid."""
         self._require_success(report.ending)
         result, now = report.text, self.frame.moment.now
         if await sample_checks.judge(self.tx, self.sample, result, now=now):

@@ -42,7 +42,7 @@ class Scripted(Plain):
         return cls(frame, job, await spec_of(frame, job))
 
     async def completed(self, report: Report) -> Settled:
-        """Take a result, unless the process has failed; earlier attempts have had their pay."""
+        """Store a result, unless the process failed; earlier attempts were paid before."""
         self._require_success(report.ending)
         gross = job_pay.rest(self.job, await self._paid_seconds())
         return await self._accept(report, gross, self._review_seconds)
@@ -73,7 +73,7 @@ class Scripted(Plain):
         return JobStatus.WAITING
 
     async def quote(self) -> Costs:
-        """Return what `cancelled` would pay now, and was paid for attempts that have failed."""
+        """Return the payment of `cancelled` at this time, plus the pay of failed attempts."""
         costs = await super().quote()
         spent = job_pay.spent(self.job, await self._paid_seconds())
         before = job_pay.held_part(self.job, spent)

@@ -1,4 +1,4 @@
-"""Who asks is told its address, and what each source says of it."""
+"""The reply has the caller's address, and the country from each source."""
 
 from pathlib import Path
 

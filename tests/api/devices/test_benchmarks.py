@@ -1,4 +1,4 @@
-"""A device shows what it has over the API, by the program that it runs."""
+"""A device proves its resources over the API, with its own program."""
 
 import asyncio
 

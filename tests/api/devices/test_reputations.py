@@ -1,4 +1,4 @@
-"""What owners and buyers see of reputation, and how a buyer asks for it."""
+"""Reputation in the view of owners and buyers, and a buyer's minimum."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the routes of exits promise: terms, consent, limits, earnings, coverage."""
+"""Promises of the routes of exits: terms, consent, limits, earnings, coverage."""
 
 import uuid
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What the routes of artifacts promise: to a buyer, to a device, and to nobody else."""
+"""Promises of the routes of artifacts: to a buyer, to a device, and to no other caller."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A bucket per caller, filled at a steady rate, in bounded memory; and what a client sees of it."""
+"""Bucket per caller, filled at a steady rate, in bounded memory, and the headers for a client."""
 
 from pathlib import Path
 

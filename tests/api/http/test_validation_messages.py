@@ -1,4 +1,4 @@
-"""The messages of msgspec that are parsed read as they did; `test_codec` has what they become."""
+"""The parsed messages of msgspec are unchanged; `test_codec` has the resulting errors."""
 
 import re
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""What the routes of attempts promise: started, ready, sync, and what a buyer sees of it."""
+"""Promises of the routes of attempts: started, ready, sync, and the buyer's view."""
 
 import uuid
 from typing import Any

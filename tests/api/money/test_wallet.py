@@ -1,4 +1,4 @@
-"""What moved in a wallet: each change of what can be spent; their sum is the balance."""
+"""Changes in a wallet: each change of the spendable money; their sum is the balance."""
 
 from typing import Any
 

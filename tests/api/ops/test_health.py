@@ -1,4 +1,4 @@
-"""What operators are told: alive, ready, draining."""
+"""Health for operators: alive, ready, draining."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""/metrics: who may read it, what it says, and that the dashboard asks for nothing else."""
+"""/metrics: permitted readers, content, and no further queries by the dashboard."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What lists share: how times are written."""
+"""Common parts of lists: the notation of times."""
 
 from datetime import UTC, datetime
 

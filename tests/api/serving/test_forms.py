@@ -1,4 +1,4 @@
-"""Forms with files: read as declared, bounded while they are read, refused for what they are."""
+"""Forms with files: parsed as declared, bounded during the parsing, refused with a reason."""
 
 import asyncio
 import tracemalloc

@@ -1,4 +1,4 @@
-"""What one user may have open at once, and that nobody's flood holds up what is others'."""
+"""Limits on the open things of one user, and no effect of one user's flood on other users."""
 
 import asyncio
 from collections.abc import Awaitable

@@ -1,4 +1,4 @@
-"""Session tokens: what is signed comes back, and nothing else is believed."""
+"""Session tokens: signed claims come back, and any other token is refused."""
 
 import base64
 import hashlib
@@ -50,7 +50,7 @@ def made(
 
 
 def refused(token: str, *, now: int = NOW, tokens: Tokens = TOKENS) -> str:
-    """Check that a token is not believed; return what is said about it."""
+    """Check that a token is refused. Return the message."""
     with pytest.raises(MarketError) as caught:
         tokens.verify(token, now=now)
     assert caught.value.code is Code.UNAUTHORIZED

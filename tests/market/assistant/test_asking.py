@@ -204,7 +204,9 @@ async def test_a_slot_is_given_back_after_any_outcome() -> None:
     assert (await ask(asking(ScriptedModel("yes"), slots=slots)))[0] == "yes"
 
 
-async def test_a_model_that_keeps_failing_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_model_that_keeps_failing_is_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model = ScriptedModel(DOWN)
     made = asking(model)
     with caplog.at_level(logging.WARNING):

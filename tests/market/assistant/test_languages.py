@@ -1,4 +1,4 @@
-"""Which language an answer is in, and that the service can say everything in each."""
+"""Language of an answer, and phrases of the service in each language."""
 
 import string
 

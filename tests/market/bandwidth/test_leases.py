@@ -1,4 +1,4 @@
-"""Leases: what is handed out never passes what was sold, and only what was used is billed."""
+"""Leases: granted bytes never exceed the sold bytes, and only used bytes are billed."""
 
 import asyncio
 
@@ -38,11 +38,11 @@ async def stored(market: Market, bought: Purchase) -> SessionRow:
 
 
 class Interrupted(TimedStore):
-    """A store whose first write is committed and not confirmed; those behind it fail, too.
+    """Store whose first write is committed without a confirmation; later writes fail as well.
 
     Args:
-        store: the one behind it.
-        failures: how many writes fail in all.
+        store: the real store.
+        failures: the number of writes that fail.
     """
 
     def __init__(self, store: Store, failures: int) -> None:
@@ -205,7 +205,7 @@ async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
 async def test_a_lease_whose_opening_was_not_confirmed_keeps_no_client_out(
     market: Market, failures: int
 ) -> None:
-    """The store commits and goes away before it says so, and is not back at once."""
+    """The store commits, goes away before its reply, and returns after a while."""
     _, bought = await buy(market)
     store = Interrupted(market.store, failures)
     leases = Leases(replace(market.context, store=store))

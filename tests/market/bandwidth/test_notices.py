@@ -1,4 +1,4 @@
-"""What daemons tell each other is read as it was written, and nothing else is."""
+"""Notices of daemons are parsed as they were written, and other texts are ignored."""
 
 import pytest
 from support.base.cases import cases

@@ -1,4 +1,4 @@
-"""Questions that wait go together; none is answered by a read that began before it was asked."""
+"""Waiting requests are read together; a read never answers a request made after its start."""
 
 import asyncio
 from collections.abc import Sequence

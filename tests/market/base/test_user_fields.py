@@ -1,4 +1,4 @@
-"""User names, e-mail addresses and passwords: what is taken, and which of them are the same."""
+"""User names, e-mail addresses and passwords: valid ones, and equal ones."""
 
 from collections.abc import Callable
 

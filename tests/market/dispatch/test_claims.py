@@ -124,7 +124,7 @@ async def test_a_store_that_is_away_is_the_outcome_of_every_pair(market: Market)
 
 
 class BrokenStore:
-    """A database that fails in a way that nobody has thought of."""
+    """Database that fails with an unexpected error."""
 
     async def write(self, *_: object) -> None:
         raise ZeroDivisionError("broken")

@@ -1,4 +1,4 @@
-"""What an owner is told of a device's work, on both engines: its state, its jobs, its earnings."""
+"""A device's work in its owner's view, on both engines: its state, its jobs, its earnings."""
 
 from support.market.books import refusal
 from support.market.jobs import device_of, on, running, wanted

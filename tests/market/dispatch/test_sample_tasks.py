@@ -35,7 +35,7 @@ def test_no_two_tasks_are_alike() -> None:
     assert len({task.payload.script for task in tasks}) == 200
     assert len({task.answer for task in tasks}) > 190
     assert len({task.title for task in tasks}) > 100
-    # No line is in all of those that one interpreter runs.
+    # No line is common to all scripts of one interpreter.
     for interpreter in ("python3", "bash"):
         scripts = [t.payload.script for t in tasks if t.payload.interpreter == interpreter]
         common = set.intersection(*(set(script.splitlines()) for script in scripts))

@@ -1,4 +1,4 @@
-"""What was found of an exit is kept; it is barred, and may be pardoned."""
+"""Findings about an exit are stored; it is barred, and can be pardoned."""
 
 from collections.abc import Awaitable
 from typing import Any

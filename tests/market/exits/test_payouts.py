@@ -1,4 +1,4 @@
-"""The earnings of exits: out of what buyers pay, pending for a while, paid or reversed once."""
+"""Earnings of exits: from buyers' payments, pending for a while, paid or reversed once."""
 
 import asyncio
 
@@ -116,12 +116,12 @@ async def test_a_claw_back_takes_back_advanced_and_pending_amounts(market: Marke
     back = await claw_back(market.context, made.id, "injects")
     assert back == ClawedBack(earnings=1, amount=150_000, refunded=0)
     assert await pending(market, made.owner) == 0
-    assert await available(market, made.owner) == 150_000  # what was paid before stays
+    assert await available(market, made.owner) == 150_000  # the earlier payout stays
     assert (await audit_ledger(market.store)).passed
     await session.report(GB, (made, GB))
     assert await market.exit_advances.advance() == 0
     await session.end()
-    # The buyer pays for no more than what was paid out.
+    # The buyer pays only for the amount that was paid out.
     assert await available(market, session.buyer) == 100 * MICRO - 250_000
     assert await revenue(market) == 100_000
     assert await balance(market, ledger.exit_payable()) == 0
@@ -261,7 +261,7 @@ async def test_a_claw_back_returns_the_price_to_the_buyers(market: Market) -> No
     back = await claw_back(market.context, made.id, "injects")
     assert back == ClawedBack(earnings=1, amount=300_000, refunded=500_000)
     assert await pending(market, made.owner) == 0
-    assert await available(market, made.owner) == 300_000  # what was paid before stays
+    assert await available(market, made.owner) == 300_000  # the earlier payout stays
     assert await pending(market, honest.owner) == 150_000
     assert await available(market, session.buyer) == before + 500_000
     change, *_ = await market.wallet.page(session.buyer, before="", limit=1)
@@ -350,7 +350,7 @@ async def test_bytes_of_a_barred_exit_are_free_where_they_are_not_settled(market
     await session.report(GB, (made, GB))
     await session.end()
     assert await pending(market, made.owner) == 0
-    assert await revenue(market) == 0  # nobody pays for what it has falsified
+    assert await revenue(market) == 0  # no buyer pays for falsified bytes
     assert await available(market, session.buyer) == 100 * MICRO
     exits = market.exits
     assert await refusal(exits.authorize(made.token, exits.terms_hash)) is Code.EXIT_BARRED
@@ -399,7 +399,7 @@ async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
         ),
         (
             "UPDATE exit_usage SET earned = earned + 1",
-            "every settled session paid its exits what they have earned of it",
+            "every settled session paid its exits their earnings",
         ),
         (
             "UPDATE exit_usage SET earned = earned - 1",
@@ -407,15 +407,15 @@ async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
         ),
         (
             "UPDATE accounts SET balance = balance - 1 WHERE kind = 'exit_payable'",
-            "what the house owes exits is what it has advanced of sessions that go on",
+            "the house's debt to exits equals its advances for active sessions",
         ),
         (
             "UPDATE exit_usage SET earned = 1",
-            "what the house owes exits is what it has advanced of sessions that go on",
+            "the house's debt to exits equals its advances for active sessions",
         ),
         (
             "UPDATE holds SET amount = 1 WHERE resolved_at IS NULL",
-            "what the house owes exits is what it has advanced of sessions that go on",
+            "the house's debt to exits equals its advances for active sessions",
         ),
         (
             "UPDATE exit_earnings SET paid_at = 7",

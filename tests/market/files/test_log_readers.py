@@ -1,4 +1,4 @@
-"""Who reads a log hears of what comes, here and through other daemons, within bounds."""
+"""A reader of a log is woken by new bytes, here and from other daemons, within bounds."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""Attempts whose own work has failed are paid for their time, whatever the job says of restarts."""
+"""Attempts whose own work failed are paid for their time, for any restart policy of the job."""
 
 import asyncio
 import random

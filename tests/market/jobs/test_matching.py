@@ -1,4 +1,4 @@
-"""Which job goes to which device: the best of those that suit, and none behind for ever."""
+"""Matching of jobs and devices: the best suitable job, and no job waits forever."""
 
 import random
 import sys
@@ -38,7 +38,7 @@ def job(
     needs: Needs = PLAIN,
     excluded: frozenset[str] = frozenset(),
 ) -> WaitingJob:
-    """Return a job that pays so many USD an hour and waits for so long."""
+    """Return a job that pays `price` USD per hour and has waited for `hours`."""
     paid = price * MILLION * MILLION
     return WaitingJob(
         name, needs, price=paid, created_at=NOW - int(hours * HOUR), excluded=excluded

@@ -113,7 +113,7 @@ async def test_a_silent_buyer_pays_when_the_time_is_over(market: Market) -> None
     assert (await review_of(market, second)).state == ReviewStatus.HELD
     assert await refusal(market.reviews.dispute(buyer, first, "late")) is Code.NOT_REVIEWABLE
     market.clock.now += HOUR
-    # It is too late although nobody has swept yet.
+    # It is too late although no sweep has run yet.
     assert await refusal(market.reviews.dispute(buyer, second, "late")) is Code.NOT_REVIEWABLE
     assert await market.reviews.expire() == 1
     assert await available(market, worker) == 18 * MICRO
@@ -340,8 +340,8 @@ async def test_a_wallet_has_one_line_for_each_step_of_a_review(market: Market) -
 
 
 HARM = {
-    "what the house keeps": "UPDATE accounts SET balance = balance + 1 WHERE kind = 'review' "
-    "AND currency = 'credit'",
+    "the house's money in review": "UPDATE accounts SET balance = balance + 1 "
+    "WHERE kind = 'review' AND currency = 'credit'",
     "was paid for": "UPDATE holds SET amount = amount + 1 WHERE id LIKE 'review:%'",
     "that was decided": "UPDATE job_reviews SET state = 'upheld', resolved_at = 1",
     "open work": "UPDATE job_reviews SET state = 'expired', resolved_at = 1",
@@ -353,7 +353,7 @@ HARM = {
 async def test_the_audit_finds_mistakes_of_reviews(
     store: Store, clock: Clock, promise: str
 ) -> None:
-    market = Market(store, clock)  # the fixture's books must agree in the end
+    market = Market(store, clock)  # the fixture's own books must pass their audit at its end
     buyer, worker = await market.person(credit="10"), await market.person()
     await done(market, buyer, worker)
     assert await audited(market)

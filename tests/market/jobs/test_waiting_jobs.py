@@ -1,4 +1,4 @@
-"""The jobs that wait are in memory: from the start, as they come, and after what was missed."""
+"""Waiting jobs are in memory: from the start, as they come, and after lost notices."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ from storage.engines.store import Transaction
 
 
 class Reader:
-    """What reads, and what it keeps."""
+    """Reader of waiting jobs, with its book."""
 
     def __init__(self, jobs: WaitingJobs, book: JobBook) -> None:
         self.jobs = jobs
@@ -120,11 +120,11 @@ async def test_memory_is_bounded_and_the_oldest_jobs_have_it(market: Market) -> 
 
 
 class Slow:
-    """A store whose readers have their answers later, once `happens` is over.
+    """Store whose readers get their replies later, once `happens` is over.
 
     Args:
-        market: whose store it is.
-        happens: what happens between the first answer and its arrival.
+        market: the market with the store.
+        happens: the events between the first reply and its arrival.
     """
 
     def __init__(self, market: Market, happens: Callable[[], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""The audit finds each kind of damage, and nothing where there is none."""
+"""The audit finds each kind of damage, and nothing in undamaged books."""
 
 from collections.abc import AsyncIterator
 
@@ -85,7 +85,7 @@ async def test_a_hold_that_was_not_set_aside_is_found(damaged: Market) -> None:
 @pytest.mark.both_engines
 async def test_a_capture_that_was_not_paid_is_found(damaged: Market) -> None:
     await run(damaged.store, "UPDATE holds SET captured = 1, resolved_at = 1")
-    promise = "every resolved hold paid out what it captured, and released the rest"
+    promise = "every resolved hold paid its capture, and released the rest"
     assert promise in await broken_promises(damaged.store)
 
 
@@ -94,7 +94,7 @@ async def test_bytes_that_no_lease_accounts_for_are_found(damaged: Market) -> No
     await run(damaged.store, "UPDATE bandwidth_sessions SET bytes_used = 1")
     assert await broken_promises(damaged.store) == [
         "every session's counters are the sums of its leases",
-        "the hours and days of every session add up to what it has used",
+        "the hours and days of every session add up to its used bytes",
     ]
 
 
@@ -119,7 +119,7 @@ async def test_hours_that_do_not_add_up_are_found(damaged: Market, damage: str) 
     assert (await audit_ledger(damaged.store)).passed
     await run(damaged.store, damage)
     assert await broken_promises(damaged.store) == [
-        "the hours and days of every session add up to what it has used"
+        "the hours and days of every session add up to its used bytes"
     ]
 
 

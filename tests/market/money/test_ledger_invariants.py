@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, no money is made, lost, or owed by nobody."""
+"""For any events in any order, no money is created, lost, or without an owner."""
 
 import asyncio
 import tempfile
@@ -60,7 +60,7 @@ sessions = Bundle("sessions")
 
 
 class Review(NamedTuple):
-    """A finished job that is not paid for yet: who gets what of its price, and when."""
+    """Finished job without a payment yet: its parties, their parts of the price, and the time."""
 
     buyer: str
     worker: str
@@ -71,9 +71,9 @@ class Review(NamedTuple):
 
 
 class Marketplace(RuleBasedStateMachine):
-    """People who buy and work, each with a device of their own, on one SQLite file.
+    """Users who buy and work, each with a device of their own, on one SQLite file.
 
-    What everybody should own is worked out here from what they did, beside the ledger.
+    The test computes every balance from these actions, beside the ledger.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Marketplace(RuleBasedStateMachine):
         self.grants: dict[str, Grant] = {}
         self.reported: dict[str, int] = {}
         self.active: dict[str, str] = {}
-        # When the work of an attempt began, by job and number; and what is in review.
+        # When the work of an attempt began, by job and number; and the open reviews.
         self.began: dict[tuple[str, int], int] = {}
         self.specified: set[str] = set()
         self.reviews: dict[str, Review] = {}
@@ -211,7 +211,7 @@ class Marketplace(RuleBasedStateMachine):
         assert self.active == {}
 
     def _usage(self, bought: Purchase, share: float) -> Usage | None:
-        """Return more use of a session that is connected; what is reported never shrinks."""
+        """Return more use of a connected session; reported use never shrinks."""
         grant = self.grants.get(bought.session_id)
         if grant is None or grant.lease_id is None:
             return None
@@ -337,7 +337,7 @@ class Marketplace(RuleBasedStateMachine):
                 self._pay(job)
 
     def _pay(self, job: str) -> None:
-        """The worker has its part already, held: what is paid is the house's."""
+        """The worker has its part already, held, so this payment is the house's part."""
         review = self.reviews.pop(job)
         self.revenue[Currency.CREDIT] += review.price - review.earned
 
@@ -380,7 +380,7 @@ class Marketplace(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def fail_by_its_own_work(self, job: str) -> None:
-        """One that says what is to run has failed for good then, and is paid for its time."""
+        """A job with a payload then fails for good, and is paid for its time."""
         before = self._job(job)
         if before.status == "running" and before.id in self.specified:
             ending = Ending(FailureKind.JOB)
@@ -548,7 +548,7 @@ class Marketplace(RuleBasedStateMachine):
         else:
             self.revenue[Currency.CREDIT] += fee
 
-    # A crash, and what must hold after everything
+    # A crash, and the invariants after every rule
 
     @rule()
     def crash(self) -> None:

@@ -1,4 +1,4 @@
-"""The feed in the store: what is kept, for how long, and what two daemons see of each other."""
+"""Feed in the store: its events and their lifetime, and the view of two daemons."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Endpoints of webhooks, and what is delivered there: what is due when, and what becomes of it."""
+"""Endpoints of webhooks and their deliveries: due times and outcomes."""
 
 import base64
 import json
@@ -70,7 +70,7 @@ async def begun(market: Market) -> list[Attempt]:
 
 
 async def deliver(market: Market, outcome: Outcome = OK) -> int:
-    """Make every attempt that is due, all with one outcome; return how many they were."""
+    """Make every due attempt with the same outcome. Return their number."""
     attempts = await begun(market)
     for attempt in attempts:
         await market.webhooks.settle(attempt, outcome)
@@ -240,7 +240,7 @@ async def test_an_endpoint_that_is_gone_is_disabled_at_once(market: Market) -> N
         ("failed", "status 410"),
         ("failed", "disabled"),
     }
-    # What was under way changes nothing any more, and what happens now is not for it.
+    # An attempt in progress changes nothing any more, and new events do not go to it.
     await market.webhooks.settle(attempts[1], OK)
     await happen(market, me, "third")
     assert len(await listed(market, me, made)) == 2

@@ -1,4 +1,4 @@
-"""What a file admits about how it was made."""
+"""Declarations of a file about its origin."""
 
 import zlib
 

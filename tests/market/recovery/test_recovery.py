@@ -34,7 +34,7 @@ LINK = re.compile(r"https://app\.example\.com/(verify|reset)\?token=(\S+)")
 
 
 class Inbox:
-    """Whoever reads the e-mails that wait, as their recipients will."""
+    """Reader of the waiting e-mails in the place of their recipients."""
 
     def __init__(self, market: Market) -> None:
         self._market = market
@@ -42,7 +42,7 @@ class Inbox:
         self.sent: list[Message] = []
 
     async def look(self) -> int:
-        """Read what was put since the last look; return how many there have been."""
+        """Read the new e-mails since the last look. Return the number of all so far."""
         waiting = await self._market.emails.due(again=False, limit=1_000)
         for row in sorted(waiting, key=lambda row: row.id):
             if row.id not in self._seen:
@@ -65,7 +65,7 @@ def letters(market: Market) -> Inbox:
 
 
 def opened(market: Market) -> Recovery:
-    """Return what one daemon does about proofs."""
+    """Return the proof service of one daemon."""
     return Recovery(
         market.context,
         market.passwords,

@@ -450,7 +450,7 @@ async def test_a_dispute_is_decided_once(
         assert run(["jobs", "uphold", upheld]).stdout == f"{upheld}: the worker has 9.00 credit\n"
         done = run(["jobs", "reverse", reversed_])
         assert done.stdout == f"{reversed_}: the buyer has 10.00 credit back\n"
-    refused(run(["jobs", "reverse", upheld]), "Nobody disputes the payment of this job.")
+    refused(run(["jobs", "reverse", upheld]), "The payment of this job is not disputed.")
     assert run(["jobs", "disputes"]).stdout == "nobody disputes a result\n"
     assert run(AUDIT).returncode == 0
     misused(run(["jobs", "uphold"]), "JOB")

@@ -1,4 +1,4 @@
-"""Notices through named pipes, and what the folder tells of nodes that have ended."""
+"""Notices through named pipes, and signs in the folder of nodes that have ended."""
 
 import os
 import resource
@@ -172,7 +172,7 @@ def test_a_process_that_was_killed_is_seen_at_once_and_one_that_lives_is_not(
         for name in ("killed", "other"):
             processes[name].kill()
             processes[name].wait()
-        folder.post(["a notice"])  # which finds nobody there
+        folder.post(["a notice"])  # to no reader
         assert folder.look() == ({"living"}, {"killed", "other"})
         folder.remove_pipe("other")
         assert folder.look() == ({"living"}, {"killed"})

@@ -1,4 +1,4 @@
-"""What is special about the store on SQLite."""
+"""Behaviour of the store on SQLite only."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""What both engines promise of a transaction."""
+"""Promises of both engines about a transaction."""
 
 import asyncio
 

@@ -125,10 +125,10 @@ def test_a_disk_is_not_filled(tmp_path: Path) -> None:
 
 
 class Model(RuleBasedStateMachine):
-    """Two attempts with two streams each, and what they must be: any appends, crashes and losses.
+    """Two attempts with two streams each, and their model: any appends, crashes and losses.
 
-    Devices send from where the answer said, before it, or behind it; a power failure takes the end
-    of any segment that was not synced.
+    Devices send from the offset in the reply, from before it, or from behind it; a power failure
+    takes the end of any segment that was not synced.
     """
 
     @initialize()
