@@ -24,7 +24,7 @@ NO_LIMITS = {
     # A device that waits for work in vain would be a minute of waiting for each such request.
     "PROXYD_JOBS__WAIT_SECONDS": "0.2",
 }
-# They end the login that everything else is tried with; what streams does not end by itself.
+# They end the login that everything else is tried with; a stream does not end by itself.
 LEFT_OUT = ["/auth/logout", "/auth/password/change", "/api/events/stream"]
 
 

@@ -1,4 +1,4 @@
-"""What the HTTP server answers to requests of every kind, well-formed or hostile."""
+"""Answers of the HTTP server to requests of every kind, well-formed or hostile."""
 
 import asyncio
 import gc
@@ -97,7 +97,7 @@ def refused(answer: Answer, status: int, code: str, field: str | None = None) ->
 
 
 def lines_of(caplog: pytest.LogCaptureFixture, *, level: int = logging.INFO) -> list[str]:
-    """Return what was logged; no line may have a traceback."""
+    """Return the lines logged; no line may have a traceback."""
     records = [each for each in caplog.records if each.levelno >= level]
     assert not [each for each in records if each.exc_info], caplog.text
     return [each.getMessage() for each in records]
@@ -754,7 +754,7 @@ async def test_a_mistake_in_the_program_is_500_without_detail(
     assert "RuntimeError" not in str(answer.body)
     failed = [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert len(failed) == 1
-    assert failed[0].exc_info is not None  # the operator is told all
+    assert failed[0].exc_info is not None  # the operator gets the traceback
     assert (await service.call("GET", "/healthz")).status == 200
 
 

@@ -1,4 +1,4 @@
-"""What the routes of accounts promise: register, log in, who am I."""
+"""Routes of accounts: register, log in, who am I."""
 
 import uuid
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What one user may have at once, as the operator sets it and a caller is told."""
+"""Limits of one user, as the operator sets them and as the API returns them."""
 
 from pathlib import Path
 from typing import Any

@@ -10,7 +10,7 @@ NEW = {"client_name": "proxyd on attic", "scopes": ["sessions:read"]}
 
 
 async def curl(service: Service, path: str, body: dict[str, Any], *options: str) -> Any:
-    """Post with curl, and return what is answered."""
+    """Post with curl, and return the answer."""
     process = await asyncio.create_subprocess_exec(
         *("curl", "-sS", "--max-time", "30", "-H", "Content-Type: application/json", *options),
         *("-d", json.dumps(body), f"{service.url}{path}"),

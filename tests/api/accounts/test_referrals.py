@@ -1,4 +1,4 @@
-"""What the routes of the referral programme promise, and a registration with a code."""
+"""Routes of the referral programme, and a registration with a code."""
 
 import socket
 from pathlib import Path
@@ -212,7 +212,7 @@ async def test_where_mail_goes_out_a_bonus_waits_for_the_address_to_be_confirmed
     tmp_path: Path,
 ) -> None:
     bounds = check_bounds(referral_seconds=0.01)
-    with socket.socket() as nobody:  # takes no mail, which is not what this is about
+    with socket.socket() as nobody:  # takes no mail: the test needs none
         nobody.bind(("127.0.0.1", 0))
         mail = {"host": "127.0.0.1", "port": nobody.getsockname()[1], "tls": "none"}
         async with running_in(tmp_path, bounds=bounds, mail=mail) as service:

@@ -1,4 +1,4 @@
-"""What the routes of the assistant promise, with a model over real HTTP and without one."""
+"""Routes of the assistant, with a model over real HTTP and without one."""
 
 import asyncio
 import io
@@ -290,8 +290,8 @@ async def test_the_caller_gets_an_answer_after_any_failure_of_the_model(
     tmp_path: Path, upstream: Upstream, trouble: str
 ) -> None:
     upstream.will(TROUBLES[trouble])
-    # No answer is all that time alone ends. What does not end is cut by its length: three thousand
-    # words, which take as long as the machine takes for them.
+    # No answer is all that time alone ends. An answer without an end is cut by its length: three
+    # thousand words, which take as long as the machine takes for them.
     seconds = 0.5 if trouble == "slow" else 60
     async with running_in(
         tmp_path, assistant=with_model(upstream, timeout_seconds=seconds)

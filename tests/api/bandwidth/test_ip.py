@@ -1,4 +1,4 @@
-"""Who asks is told its address, and what each source says of it."""
+"""The caller gets its own address and each source's view of it."""
 
 from pathlib import Path
 

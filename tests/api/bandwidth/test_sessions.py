@@ -1,4 +1,4 @@
-"""What the routes of bandwidth promise: buy a session, list sessions, end one."""
+"""Routes of bandwidth: buy a session, list sessions, end one."""
 
 import uuid
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Usage over the API: it adds up to the bill, as JSON and as a table; what is refused, and how."""
+"""Usage over the API: it adds up to the bill, as JSON and as a table; the refusals."""
 
 import csv
 import io
@@ -185,7 +185,7 @@ async def test_ranges_are_whole_and_say_so(service: Service) -> None:
         ("from=2999-01-01", "from"),
         ("from=2020-01-02&to=2020-01-01&step=day", "from"),
         ("from=%D9%A2%D9%A0%D9%A2%D9%A0-01-01", "from"),  # digits, but not ours
-        ("from=2020-01-01&to=2020-01-02", "from"),  # hours are not kept for so long
+        ("from=2020-01-01&to=2020-01-02", "from"),  # hours are deleted before that
         ("from=2020-01-01&to=2020-01-02&step=day&tz=Europe/Berlin", "from"),
         ("step=week", "step"),
         ("by=host", "by"),

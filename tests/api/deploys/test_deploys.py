@@ -1,4 +1,4 @@
-"""What the routes of deploys promise: queue one, look at one, list them, cancel one."""
+"""Routes of deploys: queue one, look at one, list them, cancel one."""
 
 import json
 import uuid
@@ -493,11 +493,11 @@ async def test_a_notebook_has_an_image_by_default(service: Service) -> None:
     assert (shown["image"], shown["revision"]) == ("jupyter/minimal-notebook:latest", 1)
     empty = await one(service, buyer, await created(service, buyer, job_type="Jupyter", env={}))
     assert empty["image"] == "jupyter/minimal-notebook:latest"
-    # Also with the fields alone that the specification has: what else should a notebook be?
+    # Also with the fields alone that the specification has: a notebook needs nothing else.
     least = {"job_type": "Jupyter", "env": None, "ready": None}
     plain = await one(service, buyer, await created(service, buyer, **least))
     assert (plain["revision"], plain["image"]) == (1, "jupyter/minimal-notebook:latest")
-    # Which model to serve only the buyer knows: that waits for somebody who reads it.
+    # Only the buyer knows the model to serve: the deploy waits for the buyer.
     least = {"job_type": "Inference", "env": None, "ready": None}
     plain = await one(service, buyer, await created(service, buyer, **least))
     assert not plain.keys() & {*ROLLOUT_TYPES, "image"}
@@ -602,7 +602,7 @@ async def test_a_revision_without_a_changeable_field_is_refused_with_the_reason(
             answer.body["error"]["message"]
             == "This revision changes nothing: name what is to change, or restart the deploy."
         )
-    both = {"env": {"A": "1"}, "gpu_model": "H100"}  # what has no meaning here is passed over
+    both = {"env": {"A": "1"}, "gpu_model": "H100"}  # a field without a meaning here is ignored
     assert (await service.call("POST", path, both, token=buyer.token)).body["revision"] == 2
 
 
@@ -657,7 +657,7 @@ async def test_the_required_proofs_of_devices_are_set_changed_and_shown(service:
     assert seen.body["job"]["min_reputation"] == 0.9
     answer = await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
     refused(answer, "reputation_too_low", None)
-    # Whoever does not say it again asks for the same.
+    # A revision without the field keeps the last value.
     await change(service, buyer, deploy_id, "revision", image="web:2")
     await change(service, buyer, deploy_id, "revision", trust={"min_reputation": 0})
     path = f"{CREATE}/{deploy_id}/revisions"

@@ -1,4 +1,4 @@
-"""A device shows what it has over the API, by the program that it runs."""
+"""A device shows its benchmarks over the API, by the program that it runs."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What an owner sees of a device: what it is at, why it gets no work, its jobs, its earnings."""
+"""An owner's view of a device: its activity, why it gets no work, its jobs, its earnings."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ NOBODY = "01900000-0000-7000-8000-000000000000"
 
 
 class Rig:
-    """A device of somebody, and what its owner is told."""
+    """A device of a new owner, and the answers to both."""
 
     def __init__(self, service: Service, owner: Person, made: dict[str, Any]) -> None:
         self._service = service
@@ -32,7 +32,7 @@ class Rig:
         return dict(answer.body)
 
     async def ask(self, **changes: Any) -> dict[str, Any]:
-        """Ask for work; returns what it is given."""
+        """Ask for work; returns the answer."""
         body = {"capacity": CAPACITY, "capabilities": CAPABILITIES, **changes}
         return await self.say("/api/worker/next", body)
 
@@ -46,7 +46,7 @@ class Rig:
         return dict((await self.shown())["device"])
 
     async def work(self) -> str:
-        """Return what it is at, which its page and the list agree on."""
+        """Return the device's activity, on which its page and the list agree."""
         [listed] = (
             await self._service.call("GET", "/api/worker/devices", token=self.owner.token)
         ).body["devices"]

@@ -1,4 +1,4 @@
-"""What owners and buyers see of reputation, and how a buyer asks for it."""
+"""Reputation as owners and buyers see it, and a buyer's request for a minimum."""
 
 from typing import Any
 

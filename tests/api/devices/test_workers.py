@@ -1,4 +1,4 @@
-"""What the routes of worker devices promise: tokens, heartbeats, the list (4.3 to 4.6)."""
+"""Routes of worker devices: tokens, heartbeats, the list (4.3 to 4.6)."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What the routes of artifacts promise: to a buyer, to a device, and to nobody else."""
+"""Routes of artifacts: for a buyer, for a device, and for no other caller."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -39,7 +39,7 @@ class Rig(NamedTuple):
         return await self.service.call("POST", f"{path}&stream={stream}", raw=body, headers=headers)
 
     async def sent(self, offset: int, data: bytes, **more: Any) -> int:
-        """Send bytes, and return how many are stored."""
+        """Send bytes, and return the number stored."""
         answer = await self.send(offset, data, **more)
         assert answer.status == 200, answer.body
         return int(answer.body["offset"])
@@ -94,7 +94,7 @@ async def rig(service: Service) -> Rig:
 
 
 class Reader:
-    """Somebody who follows a log."""
+    """A reader that follows a log."""
 
     def __init__(self, rig: Rig, response: aiohttp.ClientResponse) -> None:
         self._rig = rig
@@ -121,7 +121,7 @@ class Reader:
         return None
 
     async def text(self, stream: str, size: int) -> str:
-        """Return so many characters of a stream."""
+        """Return a number of characters of a stream."""
         text = ""
         while len(text) < size:
             event = await self.next()
@@ -222,7 +222,7 @@ async def test_only_the_current_attempt_of_the_device_is_taken(rig: Rig) -> None
     async def is_refused() -> bool:
         return (await rig.send(13, b"")).status == 400
 
-    await until(is_refused)  # the device is asked for now and then
+    await until(is_refused)  # the service reads the current attempt only now and then
     refused(await rig.send(13, b"late"), "attempt_not_current", None)
     await stranger.accept()
     assert await stranger.sent(0, b"second", attempt=2) == 6

@@ -1,4 +1,4 @@
-"""What the API relies on in aiohttp without a promise is as it was read."""
+"""Undocumented behaviour of aiohttp that the API relies on is unchanged."""
 
 import asyncio
 

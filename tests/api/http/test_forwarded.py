@@ -1,4 +1,4 @@
-"""Clients are told apart by address, however many proxies and notations are in between."""
+"""Clients are distinguished by address, however many proxies and notations are in between."""
 
 from ipaddress import ip_address
 
@@ -66,7 +66,7 @@ def test_without_trusted_proxies_the_header_is_nothing() -> None:
     ],
 )
 def test_a_peer_has_one_spelling_with_the_header_and_without(peer: str, spelling: str) -> None:
-    """Or it would have two allowances; and what is asked again is answered as at first."""
+    """Or it would have two allowances; and the second answer is the same as the first."""
     assert [CLIENTS.identify(peer, []) for _ in range(3)] == [spelling] * 3
     assert CLIENTS.identify(peer, ["unknown"]) == spelling
 

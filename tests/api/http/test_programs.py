@@ -1,4 +1,4 @@
-"""Which program a User-Agent names."""
+"""The program that a User-Agent names."""
 
 import pytest
 

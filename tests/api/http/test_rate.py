@@ -1,4 +1,4 @@
-"""A bucket per caller, filled at a steady rate, in bounded memory; and what a client sees of it."""
+"""A bucket per caller, filled at a steady rate, in bounded memory; and the client's view of it."""
 
 from pathlib import Path
 

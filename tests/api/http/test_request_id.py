@@ -35,7 +35,7 @@ def test_another_line_does_not() -> None:
 
 
 def test_identifiers_that_are_made_are_unique_and_well_formed() -> None:
-    """Across many draws of randomness, which is drawn for some dozens of them at once."""
+    """Across many draws of randomness: one draw serves some dozens of identifiers."""
     ids = request_id.RequestIds()
     made = [ids.chosen("") for _ in range(5_000)]
     assert len(set(made)) == len(made)

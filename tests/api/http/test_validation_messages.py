@@ -1,4 +1,4 @@
-"""The messages of msgspec that are parsed read as they did; `test_codec` has what they become."""
+"""The messages of msgspec that are parsed read as they did; `test_codec` has their refusals."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -36,7 +36,7 @@ def own(kind: type[Any], value: object) -> object:
 
 
 def message(body: bytes) -> str:
-    """Return what msgspec says of a body."""
+    """Return msgspec's message about a body."""
     with pytest.raises(msgspec.DecodeError) as caught:
         msgspec.json.decode(body, type=Body, dec_hook=own)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""What the routes of attempts promise: started, ready, sync, and what a buyer sees of it."""
+"""Routes of attempts: started, ready, sync, and the buyer's view of them."""
 
 import uuid
 from typing import Any

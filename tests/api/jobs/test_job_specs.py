@@ -1,4 +1,4 @@
-"""Jobs that say what they run and need: refused by the field, shown to whom it concerns."""
+"""Jobs with a payload and needs: refused by the field, shown to their buyer and their worker."""
 
 import dataclasses
 import json
@@ -250,7 +250,7 @@ def test_any_specification_is_taken_whole_or_refused(payload: Any, text: str) ->
         row = specs.row("id", spec)
         assert row.payload is not None
         assert specs.payload_of(row.payload, row.secrets) == spec.payload
-        assert "\0" not in "".join(map(str, row))  # which PostgreSQL has no place for
+        assert "\0" not in "".join(map(str, row))  # PostgreSQL cannot store it
 
 
 async def test_the_document_shows_it(service: Service) -> None:

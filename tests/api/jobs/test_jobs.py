@@ -1,4 +1,4 @@
-"""What the routes of jobs promise: the marketplace, a buyer's own, a worker's (4.7 to 4.9)."""
+"""Routes of jobs: the marketplace, a buyer's own, a worker's (4.7 to 4.9)."""
 
 import asyncio
 import uuid

@@ -1,4 +1,4 @@
-"""What the routes of reviews promise: a buyer confirms, or disputes, and the operator decides."""
+"""Routes of reviews: a buyer confirms, or disputes, and the operator decides."""
 
 from typing import Any
 

@@ -58,7 +58,7 @@ async def test_a_job_that_no_device_can_run_is_warned_of_wherever_it_is_shown(
     assert [len(job["warnings"]) for job in listed.body["jobs"]] == [1] * 5
     assert listed.body["jobs"][0]["warnings"] == [warning]
 
-    # All of the device is taken: what is free now is no lack.
+    # All of the device is taken: a part that is in use now does not count as missing.
     good = await posted(cores=4)
     assert good["warnings"] == []
     [job] = (await asks(wait_s=30))["jobs"]

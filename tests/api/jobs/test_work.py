@@ -1,4 +1,4 @@
-"""One held request brings work; what it says, what it refuses, and what a daemon's end does."""
+"""One held request brings work; its answer, its refusals, and the end of a daemon."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ JOB = {
 
 
 async def device_of(service: Service, **fields: Any) -> str:
-    """Register a device of somebody new; returns its token."""
+    """Register a device of a new owner; returns its token."""
     owner = await service.person()
     body = {"name": "rig", **fields}
     made = await service.call("POST", "/api/worker/token/create", body, token=owner.token)
@@ -324,7 +324,7 @@ async def asked_raw(service: Service, token: str, version: str) -> socket.socket
 
 
 async def received(sock: socket.socket, mark: bytes) -> bytes:
-    """Return what has come once `mark` is in it, or the connection has ended."""
+    """Return the received bytes once `mark` is in them, or the connection has ended."""
     data = b""
     while mark not in data:
         more = await asyncio.get_running_loop().sock_recv(sock, 4096)

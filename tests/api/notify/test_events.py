@@ -1,4 +1,4 @@
-"""Events over HTTP: in pages, and followed as they happen, with what was missed first."""
+"""Events over HTTP: in pages, and followed live, with the missed events first."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Heard(NamedTuple):
 
 
 class Reader:
-    """Somebody who follows their events."""
+    """A client that follows the events of its user."""
 
     def __init__(self, service: Service, response: aiohttp.ClientResponse) -> None:
         self._service = service
@@ -84,7 +84,7 @@ async def following(
 
 
 async def ping(service: Service, person: Person, subject: str = "w") -> str:
-    """Record something that happened to somebody, and return its identifier."""
+    """Record an event of a user, and return its identifier."""
 
     async def record(tx: Transaction) -> str:
         context = service.daemon.market.context
@@ -95,7 +95,7 @@ async def ping(service: Service, person: Person, subject: str = "w") -> str:
 
 
 async def pings(service: Service, person: Person, count: int, *, size: int = 1) -> list[str]:
-    """Record many things that happened to somebody, all at once; return their identifiers."""
+    """Record many events of a user in one transaction; return their identifiers."""
     news = [event_log.NewEvent(person.user_id, Ping("x" * size)) for _ in range(count)]
     context = service.daemon.market.context
     rows = await service.daemon.store.write(event_log.record_all, context, news)
@@ -103,7 +103,7 @@ async def pings(service: Service, person: Person, count: int, *, size: int = 1) 
 
 
 async def frequent(service: Service, person: Person, count: int) -> None:
-    """Record things of another type that happened to somebody."""
+    """Record events of another type for a user."""
     news = [event_log.NewEvent(person.user_id, DeployFinished("d")) for _ in range(count)]
     context = service.daemon.market.context
     await service.daemon.store.write(event_log.record_all, context, news)
@@ -211,7 +211,7 @@ async def test_missed_events_come_first(service: Service, named: str) -> None:
     last_id = ids[0] if named == "header" else ""
     async with following(service, me, query, last_id) as reader:
         found = [await reader.until("test.ping") for _ in range(3)]
-        assert [each.id for each in found] == ids  # and the one that is named, again
+        assert [each.id for each in found] == ids  # and the event that `last_id` names, again
         new = await ping(service, me)
         assert (await reader.until("test.ping")).id == new
 

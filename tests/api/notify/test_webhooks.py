@@ -117,7 +117,7 @@ async def test_deliveries_are_shown_with_their_attempts_and_sent_again(
 
 
 async def attempted(service: Service, me: Person, path: str, times: int) -> Any:
-    """Return a delivery once there were so many attempts at it."""
+    """Return a delivery once it has had a number of attempts."""
     async with asyncio.timeout(20):
         while True:
             answer = await ask(service, me, "GET", path)

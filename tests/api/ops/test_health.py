@@ -1,4 +1,4 @@
-"""What operators are told: alive, ready, draining."""
+"""The states that operators see: alive, ready, draining."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""/metrics: who may read it, what it says, and that the dashboard asks for nothing else."""
+"""/metrics: its readers, its content, and that the dashboard queries nothing else."""
 
 import asyncio
 import json

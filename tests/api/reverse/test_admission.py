@@ -1,4 +1,4 @@
-"""Keys in addresses and cookies: read as they are written, whatever stands around them."""
+"""Keys in addresses and cookies: read as they are written, with any text around them."""
 
 from urllib.parse import quote_plus
 

@@ -1,4 +1,4 @@
-"""Heads on their way, whatever is in them."""
+"""Heads on their way, with any content."""
 
 from hypothesis import given
 from hypothesis import strategies as st

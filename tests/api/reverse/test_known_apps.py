@@ -1,4 +1,4 @@
-"""api.reverse.known_apps: what is kept for a moment, and what is not."""
+"""api.reverse.known_apps: answers that are kept for a moment, and answers that are not."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from market.deploys.apps import App
 
 
 class Store:
-    """Answers when it is told to."""
+    """Store that answers when a test sets the result."""
 
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[App | None]] = []

@@ -1,4 +1,4 @@
-"""Where apps are on the web: addresses, and which app one is for."""
+"""Where apps are on the web: addresses, and the app of an address."""
 
 import pytest
 from support.base.cases import cases

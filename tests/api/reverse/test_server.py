@@ -1,4 +1,4 @@
-"""Apps through their door, over real sockets: who comes in, what passes, and what does not."""
+"""Apps through their door, over real sockets: admission, and traffic that passes or does not."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ async def browser(opened: Door, job: Job, http: aiohttp.ClientSession) -> Browse
     return Browser(opened, opened.offer(job), http)
 
 
-# --- who comes in --------------------------------------------------------------------------------
+# --- admission -----------------------------------------------------------------------------------
 
 
 async def test_a_key_in_the_address_becomes_a_cookie_of_only_the_app(
@@ -221,7 +221,7 @@ async def test_a_new_key_ends_the_connections_of_the_last_one(
 
 
 async def hanging(browser: Browser, job: Job) -> "asyncio.Task[bytes]":
-    """Have a request wait for its answer; return what its client is told in the end."""
+    """Have a request wait for its answer; return the answer that its client gets."""
 
     async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await job.head(reader)
@@ -253,7 +253,7 @@ async def test_a_stream_in_which_nothing_moves_is_ended(
         assert await asking == b""
 
 
-# --- what passes ---------------------------------------------------------------------------------
+# --- traffic that passes -------------------------------------------------------------------------
 
 
 async def test_a_request_reaches_the_job_as_it_was_sent(browser: Browser, job: Job) -> None:
@@ -433,7 +433,7 @@ async def test_messages_of_a_web_socket_pass_both_ways(
         await runner.cleanup()
 
 
-# --- what does not -------------------------------------------------------------------------------
+# --- traffic that does not pass ------------------------------------------------------------------
 
 
 async def test_a_job_cannot_speak_for_the_door_or_for_its_neighbours(
@@ -691,7 +691,7 @@ async def test_a_client_that_breaks_off_is_broken_off_at_the_job(
 
 
 async def stalled(writer: asyncio.StreamWriter) -> None:
-    """Wait until what was written waits, and goes no further."""
+    """Wait until the written bytes wait, and go no further."""
     before = -1
     while (size := writer.transport.get_write_buffer_size()) != before or not size:
         before = size

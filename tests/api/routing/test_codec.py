@@ -69,7 +69,7 @@ def body(**fields: str) -> bytes:
 
 
 def refusal_of(data: bytes) -> MarketError | None:
-    """Return the refusal of a body, None when there is none."""
+    """Return the refusal of a body, or None."""
     try:
         EVERYTHING.decode(data)
     except MarketError as error:
@@ -85,7 +85,7 @@ def refused(data: bytes) -> MarketError:
     return caught.value
 
 
-# --- what is right -----------------------------------------------------------------------------
+# --- valid bodies ------------------------------------------------------------------------------
 
 
 def test_a_body_is_read_as_its_type() -> None:
@@ -189,7 +189,7 @@ def test_money_is_shown_as_a_short_number(amount: int, written: bytes) -> None:
     assert isinstance(money(amount), float)
 
 
-# --- what is wrong -----------------------------------------------------------------------------
+# --- invalid bodies ----------------------------------------------------------------------------
 
 
 @cases(

@@ -1,4 +1,4 @@
-"""What lists share: how times are written."""
+"""Common to all lists: how times are written."""
 
 from datetime import UTC, datetime
 

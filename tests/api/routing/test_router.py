@@ -13,7 +13,7 @@ async def nothing(_: Call[object, object]) -> Reply:
 
 
 def route(method: str, path: str) -> Route:
-    """Return a route whose summary says how it is reached."""
+    """Return a route whose summary has its method and path."""
     return Route(method, path, f"{method} {path}", nothing, Reply)
 
 

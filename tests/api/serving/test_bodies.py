@@ -26,7 +26,7 @@ GRACE_SECONDS = 0.5  # for senders of the tests
 
 
 class Taken(Reply, kw_only=True):
-    """What a handler got of a body."""
+    """Parts of a body that a handler received."""
 
     size: int
     sha256: str
@@ -187,7 +187,7 @@ async def test_a_body_over_the_limit_is_refused_with_any_announced_length(reader
         status, answer = await send(reader, "/small", data, "PUT")
         assert (status, answer["error"]["code"]) == (413, "body_too_large")
         assert " 9 bytes" in answer["error"]["message"]
-    assert reader.begun == 2  # what says that it is too large is refused before it is read
+    assert reader.begun == 2  # a body that declares too large a size is refused unread
 
 
 async def test_a_compressed_body_is_unpacked_where_the_path_allows_it(reader: Reader) -> None:
@@ -229,7 +229,7 @@ async def test_a_sender_is_held_to_a_rate_and_a_handler_is_not(reader: Reader) -
     writer.write(b"POST /bytes HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345")
     assert b" 408 " in await source.readline()
     writer.close()
-    # This one takes twice as long for a piece as the sender may wait with the next.
+    # This one takes twice the time for a piece that the sender has for the next one.
     status, taken = await send(reader, "/bytes?slowly=true", bytes(MIB))
     assert (status, taken["size"]) == (200, MIB)
 

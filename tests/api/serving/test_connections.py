@@ -42,7 +42,7 @@ Open = Callable[..., Awaitable[Opened]]
 
 @pytest.fixture
 async def opened() -> AsyncIterator[Open]:
-    """Return what opens a connection to the API, with something sent already."""
+    """Return a function that opens a connection to the API and sends some bytes."""
     writers: list[asyncio.StreamWriter] = []
 
     async def open_one(
@@ -110,7 +110,7 @@ async def test_under_siege_another_address_gets_every_answer(
             again = 1 if by_tls else 2 * PLACES
             await until(lambda: besieger.begun["reads_nothing"] >= again, "again and again")
             for _ in range(25):
-                # Another connection each time: a place of its own is what it must get.
+                # Another connection each time: it must get a place of its own.
                 async with client_at(ANOTHER, trusting) as http:
                     for path in ("/healthz", "/readyz", "/api/marketplace/jobs", "/docs/start.js"):
                         async with http.get(url + path) as answer:
