@@ -1,4 +1,4 @@
-"""What one user may have open at once, and that nobody's flood holds up what is others'."""
+"""Limits of one user's open objects: one user's flood does not delay the others."""
 
 import asyncio
 from collections.abc import Awaitable

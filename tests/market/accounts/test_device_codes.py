@@ -32,7 +32,7 @@ NETWORK = "198.51.100.7"
 
 
 async def ada(market: Market) -> Caller:
-    """Register somebody, and return them as they are logged in just now."""
+    """Register a user, and return the caller of their new login."""
     login, _ = await market.accounts.register(
         username="ada", email="ada@example.com", password="long enough"
     )

@@ -1,4 +1,4 @@
-"""What leaves waits in the store: with its transaction, sealed, bounded, for one to take."""
+"""Outgoing messages wait in the store: with its transaction, sealed, bounded, for one to take."""
 
 import asyncio
 

@@ -98,7 +98,7 @@ async def test_an_unknown_user_costs_the_work_of_a_known_one(
 
 
 async def test_the_decoy_for_unknown_users_is_a_complete_hash() -> None:
-    """It says that they differ, which argon2 knows in the end, and not that it is no hash."""
+    """Argon2 answers that they differ, and not that the decoy is no hash."""
     with closing(Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)) as passwords:
         with pytest.raises(VerifyMismatchError):
             PasswordHasher().verify(passwords._decoy, "correct horse")

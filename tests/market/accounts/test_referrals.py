@@ -1,4 +1,4 @@
-"""Referral codes, what applying one pays, and who may not, on both engines."""
+"""Referral codes, the bonus for applying one, and the users who may not, on both engines."""
 
 import asyncio
 from collections.abc import Iterator
@@ -501,7 +501,7 @@ async def test_a_bonus_that_waited_for_too_long_lapses(market: Market) -> None:
     assert await referrals.pay_due() == 0
 
 
-# --- what applying costs -------------------------------------------------------------------------
+# --- cost of an application ----------------------------------------------------------------------
 
 
 async def test_a_long_line_is_looked_through_in_one_statement(
@@ -524,7 +524,7 @@ async def test_a_registration_looks_for_no_circle(
     code = await code_of(market, await market.person())
 
     async def fail(*args: Any, **kwargs: Any) -> bool:
-        raise AssertionError("nobody can have come by the code of a user who is new")
+        raise AssertionError("no user can have the code of a new user")
 
     monkeypatch.setattr("storage.accounts.referrals.is_among", fail)
     assert (await register(market, code))[1] is True

@@ -1,4 +1,4 @@
-"""Limits on what keys spend: exact, however many purchases there are at the same moment."""
+"""Limits on the spending of keys: exact, however many purchases there are at the same moment."""
 
 import asyncio
 from calendar import timegm
@@ -30,7 +30,7 @@ async def spender(market: Market, issued: IssuedKey) -> Spender:
 
 
 async def buy(market: Market, user_id: str, pays: Spender | None, usd: int = 1) -> Code | None:
-    """Buy a GB for so many dollars; return why not."""
+    """Buy a GB for a number of dollars; return why not."""
     try:
         await market.bandwidth.buy(user_id, quota_bytes=GB, price_per_gb=usd * MICRO, spender=pays)
     except MarketError as error:
@@ -60,7 +60,7 @@ async def test_each_period_has_the_whole_limit(market: Market) -> None:
     assert await buy(market, ada, pays) is Code.SPEND_LIMIT_REACHED
     market.clock.jump(1)
     assert await buy(market, ada, pays, 2) is None
-    # Of a lifetime it counts from the beginning, also when it is said later.
+    # A limit for the lifetime counts from the beginning, even if it is set later.
     whole = SpendLimits(usd=5 * MICRO, period="lifetime")
     await market.keys.change(
         ada,

@@ -1,4 +1,4 @@
-"""Session tokens: what is signed comes back, and nothing else is believed."""
+"""Session tokens: signed claims come back, and nothing else is believed."""
 
 import base64
 import hashlib
@@ -36,7 +36,7 @@ def encoded(part: bytes) -> str:
 
 
 def decoded(part: str) -> Any:
-    """Return what a part of a token says."""
+    """Return the contents of a part of a token."""
     return json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
 
 
@@ -50,7 +50,7 @@ def made(
 
 
 def refused(token: str, *, now: int = NOW, tokens: Tokens = TOKENS) -> str:
-    """Check that a token is not believed; return what is said about it."""
+    """Check that a token is not believed; return the message."""
     with pytest.raises(MarketError) as caught:
         tokens.verify(token, now=now)
     assert caught.value.code is Code.UNAUTHORIZED

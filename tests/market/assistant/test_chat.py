@@ -1,4 +1,4 @@
-"""Chat with a model and without, and what a model is told."""
+"""Chat with a model and without, and the messages to a model."""
 
 import json
 

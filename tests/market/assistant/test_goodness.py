@@ -1,4 +1,4 @@
-"""What photos earn, on both engines: once, by the table, and never past a cap."""
+"""Rewards for photos, on both engines: once, by the table, and never past a cap."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Which language an answer is in, and that the service can say everything in each."""
+"""The language of an answer, and that the service has every text in each language."""
 
 import string
 

@@ -1,4 +1,4 @@
-"""What devices say of their attempts: leases, reports, escrow; on both engines."""
+"""Reports of devices about their attempts: leases, reports, escrow; on both engines."""
 
 import asyncio
 
@@ -55,7 +55,7 @@ async def test_a_thousand_accepts_of_one_device_give_it_no_more_than_its_slots(
         buyer, status=JobStatus.WAITING, before="", limit=1_000
     )
     assert len(waiting) == 96
-    # What it holds it is given again, and what it has finished makes room.
+    # It gets a job that it holds again, and a finished job makes room.
     assert (await market.jobs.accept(device, min(accepted))).id in accepted
     await market.jobs.complete(device, min(accepted), "")
     await market.jobs.accept(device, waiting[0].id)

@@ -24,7 +24,7 @@ HERE, THERE, ELSEWHERE = "192.0.2.1", "192.0.2.2", "2001:db8::7"
 
 
 async def order(market: Market, *allow_ips: str, user: str = "", client: str = "") -> Purchase:
-    """Buy a session for addresses, of which `client` is where the buyer comes from."""
+    """Buy a session for addresses; `client` is the address of the buyer."""
     user = user or await market.person("100")
     return await market.bandwidth.buy(
         user, quota_bytes=GB, price_per_gb=None, allow_ips=list(allow_ips), client=client
@@ -50,7 +50,7 @@ async def kept(market: Market) -> list[AddressRow]:
     return await market.store.read(read)
 
 
-# --- how they are written ------------------------------------------------------------------------
+# --- notations of addresses ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_address_that_no_client_comes_from_is_refused(text: str) -> None:
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "allow_ips")
 
 
-# --- who gets which port -------------------------------------------------------------------------
+# --- the port of a session -----------------------------------------------------------------------
 
 
 async def test_a_purchase_that_names_no_address_gets_no_port(market: Market) -> None:
@@ -292,7 +292,7 @@ async def test_the_addresses_of_a_user_are_bounded(market: Market) -> None:
     await order(market, "192.0.2.3", "192.0.2.4", user=user)
 
 
-# --- what opens what -----------------------------------------------------------------------------
+# --- the session of an address and a port --------------------------------------------------------
 
 
 async def test_an_address_finds_its_session_only_on_its_port(market: Market) -> None:

@@ -1,4 +1,4 @@
-"""Leases: what is handed out never passes what was sold, and only what was used is billed."""
+"""Leases: the bytes handed out never pass the bytes sold, and only used bytes are billed."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ async def stored(market: Market, bought: Purchase) -> SessionRow:
 
 
 class Interrupted(TimedStore):
-    """A store whose first write is committed and not confirmed; those behind it fail, too.
+    """A store whose first write is committed and not confirmed; the writes behind it fail.
 
     Args:
         store: the one behind it.
@@ -205,7 +205,7 @@ async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
 async def test_a_lease_whose_opening_was_not_confirmed_keeps_no_client_out(
     market: Market, failures: int
 ) -> None:
-    """The store commits and goes away before it says so, and is not back at once."""
+    """The store commits and goes away before it confirms, and is not back immediately."""
     _, bought = await buy(market)
     store = Interrupted(market.store, failures)
     leases = Leases(replace(market.context, store=store))

@@ -1,4 +1,4 @@
-"""Slices of a session on many nodes: never more than was sold, in whatever order things happen."""
+"""Slices of a session on many nodes: never more than was sold, in any order of events."""
 
 import asyncio
 import tempfile
@@ -44,7 +44,7 @@ size = st.integers(0, 4 * SLICE_FIRST_BYTES)
 
 @dataclass
 class Holder:
-    """What a node knows of its lease, and what it has delivered under it."""
+    """A node's view of its lease, and the bytes that it has delivered under it."""
 
     leases: Leases
     lease_id: str

@@ -1,4 +1,4 @@
-"""What daemons tell each other is read as it was written, and nothing else is."""
+"""Notices between daemons are read as they were written, and no other text is read."""
 
 import pytest
 from support.base.cases import cases

@@ -1,4 +1,4 @@
-"""Usage by the hour adds up to what is billed, whatever happens in whatever order."""
+"""Usage by the hour adds up to the billed bytes, with any events in any order."""
 
 import random
 from collections import Counter
@@ -250,13 +250,13 @@ async def test_the_rows_always_add_up_to_the_bill(market: Market) -> None:
 
 
 class Life:
-    """Sessions of a buyer, used under leases of two nodes; beside it what each hour should have."""
+    """Sessions of a buyer, used under leases of two nodes; beside it the bytes of each hour."""
 
     def __init__(self, market: Market, chance: random.Random) -> None:
         self.market = market
         self.chance = chance
         self.nodes: list[Leases] = []
-        self.leases: list[tuple[Leases, Usage, int]] = []  # with what each grants
+        self.leases: list[tuple[Leases, Usage, int]] = []  # with the bytes granted
         self.expected: Counter[tuple[str, int]] = Counter()  # by session and hour
 
     async def run(self) -> None:
@@ -329,7 +329,7 @@ class Life:
         self.leases = [each for each in self.leases if each not in held]
 
     async def die(self) -> None:
-        """Let a node die; what it had not reported is not used."""
+        """Let a node die; its unreported bytes are not used."""
         node = self.nodes.pop(0)
         await node.leave()
         self.leases = [each for each in self.leases if each[0] is not node]

@@ -1,4 +1,4 @@
-"""Which hours and days a series has: whole ones, up to the present, in the zone that is named."""
+"""The hours and days of a series: whole ones, up to the present, in the given zone."""
 
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo

@@ -1,4 +1,4 @@
-"""Questions that wait go together; none is answered by a read that began before it was asked."""
+"""Questions that wait go together; no answer comes from a read that began before its question."""
 
 import asyncio
 from collections.abc import Sequence

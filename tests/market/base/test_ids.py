@@ -70,7 +70,7 @@ def test_two_processes_do_not_make_the_same(clock: Clock) -> None:
 
 
 def test_identifiers_keep_their_form_and_are_unique_across_many_draws(clock: Clock) -> None:
-    """Their randomness is drawn for some hundreds of them at once."""
+    """One draw of randomness serves some hundreds of them."""
     identifiers = Identifiers(clock.milliseconds)
     made = []
     for number in range(5_000):
@@ -81,7 +81,7 @@ def test_identifiers_keep_their_form_and_are_unique_across_many_draws(clock: Clo
     assert {uuid.UUID(each).version for each in made} == {7}
     tails = [uuid.UUID(each).int & (1 << 62) - 1 for each in made]
     assert len(set(tails)) == len(tails)
-    for bit in range(62):  # as often 0 as 1, within ten standard deviations
+    for bit in range(62):  # 0 and 1 equally often, within ten standard deviations
         assert abs(sum(tail >> bit & 1 for tail in tails) - 2_500) < 360
 
 

@@ -1,4 +1,4 @@
-"""What is sealed opens with the same key and for the same purpose alone."""
+"""Sealed data opens only with the same key and for the same purpose."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Slots: so many at once, so many of one caller, and a bounded queue served in order."""
+"""Slots: a limit in total, a limit for one caller, and a bounded queue served in order."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from market.base.slots import Busy, SlotBounds, Slots
 
 
 class Work:
-    """Holds slots, each by a name, until it is told to let go."""
+    """Holders of slots, each by a name, until a test lets it go."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -43,7 +43,7 @@ class Work:
 
 
 def is_idle(slots: Slots) -> bool:
-    """Say whether nobody has a slot, nobody waits, and nothing is counted."""
+    """Return whether no slot is in use, no caller waits, and nothing is counted."""
     counts = (slots._in_use_of, slots._sizes_of, slots._queue_of)
     return not (slots._in_use or slots._in_use_unknown or slots._queue or any(counts))
 

@@ -1,4 +1,4 @@
-"""A sweep does what is due: one that fails is put off and holds up nothing else."""
+"""A sweep handles the objects that are due: one that fails is put off and holds up nothing else."""
 
 import logging
 
@@ -11,7 +11,7 @@ LOGGER = logging.getLogger("sweeping")
 
 
 class Due:
-    """What is due, oldest first, and what acting on some of it raises."""
+    """Objects that are due, oldest first, and the exceptions of acting on some of them."""
 
     def __init__(self, *due: str, **failures: Exception) -> None:
         self.due = list(due)
@@ -42,7 +42,7 @@ async def test_a_failed_sweep_is_logged_put_off_and_tried_again_later(
     sweep, due = Sweep("cannot do %s", LOGGER), Due("a", "b", "c", a=LookupError("no hold"))
     assert await sweep.run(due.find, due.act, most=2, now=100) == 1
     assert [record.getMessage() for record in caplog.records] == ["cannot do a"]
-    # The one that is put off takes nobody's turn, although it is still the first that is due.
+    # The object that is put off takes no other's turn, although it is still the first that is due.
     assert await sweep.run(due.find, due.act, most=1, now=101) == 1
     assert due.acted == ["b", "c"]
     due.failures.clear()

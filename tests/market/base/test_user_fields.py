@@ -1,4 +1,4 @@
-"""User names, e-mail addresses and passwords: what is taken, and which of them are the same."""
+"""User names, e-mail addresses and passwords: the accepted ones, and the ones that are the same."""
 
 from collections.abc import Callable
 

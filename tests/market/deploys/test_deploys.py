@@ -1,4 +1,4 @@
-"""Deploys: what they cost, their replicas in the marketplace, and their end, on both engines."""
+"""Deploys: their cost, their replicas in the marketplace, and their end, on both engines."""
 
 import asyncio
 from contextlib import suppress

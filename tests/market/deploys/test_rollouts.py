@@ -1,4 +1,4 @@
-"""Deploys that say what they run: revisions, scale, and what is paid, on both engines."""
+"""Deploys with a specification: revisions, scale, and payments, on both engines."""
 
 import asyncio
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Fleet:
         return [(await self.market.jobs.find(user, each)).job for each in deploy.job_ids]
 
     async def take(self, user: str, deploy_id: str) -> list[str]:
-        """Accept what waits, and begin the work; return which jobs that were."""
+        """Accept the waiting jobs, and begin the work; return which jobs that were."""
         taken = []
         for job in await self.jobs(user, deploy_id):
             if job.status == "waiting":
@@ -84,7 +84,7 @@ class Fleet:
             await self.market.attempt_reports.ready(self.devices[each], each, None)
 
     async def settle(self, user: str, deploy_id: str) -> Deploy:
-        """Take what waits and look at the deploy until it is as it should be."""
+        """Take the waiting jobs and look at the deploy until it is as it should be."""
         for _ in range(30):
             await self.market.rollouts.look(deploy_id)
             if not await self.take(user, deploy_id):
@@ -119,7 +119,7 @@ async def running(fleet: Fleet, user: str, **changes: Any) -> str:
 
 
 async def pass_time(market: Market, seconds: int, job_id: str) -> None:
-    """Let time pass while the device of a replica is heard of."""
+    """Let time pass while the device of a replica reports."""
     end = market.clock.now + seconds
     while market.clock.now < end:
         market.clock.now += min(30, end - market.clock.now)
@@ -350,7 +350,7 @@ async def test_without_progress_a_rollout_is_stuck_and_goes_on_when_there_is(
     await market.rollouts.sweep()
     assert await state(market, user, deploy_id) == "stuck"
     found = await market.deploys.find(user, deploy_id)
-    assert found.ready_replicas == 2  # what was there stays
+    assert found.ready_replicas == 2  # the old replicas stay
     assert found.rollout is not None
     assert found.rollout.problem is not None
     await fleet.settle(user, deploy_id)
@@ -368,7 +368,7 @@ async def test_one_that_is_stuck_goes_back_if_it_is_to(market: Market, fleet: Fl
     await fleet.settle(user, deploy_id)
     assert await fleet.images(user, deploy_id) == ["web:1"] * 3
     assert len(before) == 2
-    assert before <= {job.id for job in await fleet.jobs(user, deploy_id)}  # what works, stays
+    assert before <= {job.id for job in await fleet.jobs(user, deploy_id)}  # working replicas stay
     rows = await market.rollouts.revisions(user, deploy_id)
     assert [row.state for row in rows] == ["available", "stuck", "available"]
     assert rows[0].cause == "revision 2 was stuck, back to 1"
@@ -423,7 +423,7 @@ async def test_to_nothing_and_back(market: Market, fleet: Fleet) -> None:
     assert await held(market, user) == 0
     rest = 3 * REPLICA_USD * 3 // 4
     assert await available(market, user) == rest
-    market.clock.now += 10 * HOUR  # what is stopped costs nothing
+    market.clock.now += 10 * HOUR  # a stopped deploy costs nothing
     await market.rollouts.scale(user, deploy_id, 2)
     found = await fleet.settle(user, deploy_id)
     assert (found.status, found.ready_replicas) == ("running", 2)
@@ -577,7 +577,7 @@ async def test_a_script_needs_neither_image_nor_gpu(market: Market, fleet: Fleet
 
 
 async def payload_of(market: Market, user: str, deploy_id: str) -> Payload:
-    """Return what the first replica of a deploy runs."""
+    """Return the payload of a deploy's first replica."""
     [job_id, *_] = (await market.deploys.find(user, deploy_id)).job_ids
     spec = (await market.jobs.find(user, job_id)).spec
     assert spec is not None
@@ -648,7 +648,7 @@ async def test_replicas_that_served_count_as_paid(market: Market, fleet: Fleet) 
     market.change_bounds(Bounds(job_bytes=6_000))
     market.clock.now += 10
     await market.rollouts.restart(user, deploy_id)
-    await fleet.settle(user, deploy_id)  # who has paid for those of before has room for others
+    await fleet.settle(user, deploy_id)  # the pay of the old replicas leaves room for others
     market.clock.now += 10
     await market.rollouts.restart(user, deploy_id)
     await fleet.settle(user, deploy_id)
@@ -677,7 +677,7 @@ async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     await fleet.take(user, deploy_id)
     await pass_time(market, 500, job_id)
     await fleet.ready([job_id])
-    await pass_time(market, 2 * HOUR, job_id)  # which it has from here on
+    await pass_time(market, 2 * HOUR, job_id)  # it has that time from here on
     assert (await fleet.jobs(user, deploy_id))[0].status == "running"
     await pass_time(market, STOP_SECONDS + 60, job_id)
     await market.rollouts.look(deploy_id)
@@ -706,7 +706,7 @@ async def test_a_device_works_for_nothing_for_half_an_hour_a_day_in_all(
     strategy = Strategy(progress_s=HOUR)
 
     async def begin(deploy_id: str, seconds: int) -> str:
-        """Have the one device load for so long something that is never ready."""
+        """Have the one device load a job that is never ready, for a number of seconds."""
         [job] = [each for each in await fleet.jobs(user, deploy_id) if each.status == "waiting"]
         await market.jobs.accept(device, job.id)
         await market.attempt_reports.started(device, job.id, None)
@@ -724,7 +724,7 @@ async def test_a_device_works_for_nothing_for_half_an_hour_a_day_in_all(
     await market.rollouts.restart(user, deploy_id)
     await market.rollouts.look(deploy_id)
     assert [await paid(first), await paid(second)] == [0, 60 * REPLICA_USD // (2 * HOUR)]
-    # Nor is another deploy any help, and what the device itself could not do is not paid for.
+    # Nor is another deploy any help, and a failure of the device itself is not paid for.
     third = await begin(deploy_id, 300)
     await market.jobs.fail(device, third, "no disk", ending=Ending(FailureKind.HOST))
     await market.rollouts.cancel(user, deploy_id)
@@ -792,7 +792,7 @@ async def test_nor_is_a_replica_free_that_was_put_up_days_ago(market: Market, fl
     market.clock.now += 2 * DAY_SECONDS
 
     async def try_in_vain(seconds: int) -> int:
-        """Have the one device load for so long, and end well; return what was paid for that."""
+        """Have the one device load for some seconds, and end well; return the pay for that."""
         before = await available(market, fleet.owner, CREDIT) + await held(
             market, fleet.owner, CREDIT
         )
@@ -808,7 +808,7 @@ async def test_nor_is_a_replica_free_that_was_put_up_days_ago(market: Market, fl
 
     assert await try_in_vain(UNREADY_FREE_SECONDS) == 0
     assert await try_in_vain(600) > 0
-    # What was free the day before is free again.
+    # Time that was free the day before is free again.
     market.clock.now += DAY_SECONDS
     assert await try_in_vain(600) == 0
     assert await audited(market)
@@ -882,7 +882,7 @@ async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fl
     [job] = await fleet.jobs(user, deploy_id)
     assert (job.status, job.failure_reason) == ("waiting", ENDED_EARLY)
     assert await audited(market)
-    other = await running(fleet, user, replicas=1)  # which listens nowhere
+    other = await running(fleet, user, replicas=1)  # it listens nowhere
     [job] = await fleet.jobs(user, other)
     await market.jobs.complete(fleet.devices[job.id], job.id, "all done")
     assert (await fleet.jobs(user, other))[0].status == "completed"
@@ -994,14 +994,14 @@ async def test_a_damaged_deploy_holds_up_no_other(
     await market.store.write(set_strategy, '["none"]')
     task = asyncio.create_task(market.rollouts.run())
     try:
-        for deploy_id in (damaged, others[0]):  # each begins work, and is heard of
+        for deploy_id in (damaged, others[0]):  # each begins work, and reports it
             await fleet.take(user, deploy_id)
         await until_state(market, user, others[0], "available")
         assert not task.done()
         await market.rollouts.sweep()
     finally:
         task.cancel()
-    # A sweep has its turn with the others as well, and says once what is the matter.
+    # A sweep has its turn with the others as well, and logs the problem once.
     await fleet.take(user, others[1])
     await market.rollouts.sweep()
     assert await state(market, user, others[1]) == "available"

@@ -1,4 +1,4 @@
-"""Rollouts as plans: whatever happens, and wherever whoever carries one out stops."""
+"""Rollouts as plans: with any events, and with an interruption at any step."""
 
 import random
 
@@ -145,7 +145,7 @@ def test_no_step_is_too_much_and_every_rollout_ends(seed: int) -> None:
     for _ in range(120):
         for step in world.steps():
             world.do(step)
-            if world.random.random() < 0.3:  # whoever carried it out is gone
+            if world.random.random() < 0.3:  # the process that carried it out is gone
                 break
         world.change()
     world.goal = Goal(world.goal.revision, world.goal.numbers)

@@ -1,4 +1,4 @@
-"""What devices show, against this daemon's clock: right, wrong, late, somebody else's."""
+"""Proofs of devices, against this daemon's clock: right, wrong, late, from another device."""
 
 import pytest
 from msgspec.structs import replace
@@ -42,7 +42,7 @@ def tried(market: Market, steady: Steady) -> Benchmarks:
 
 
 def done(step: Step) -> list[bytes]:
-    """What an honest device hands in."""
+    """Results of an honest device."""
     task = step.task
     if isinstance(task, Chains):
         return [link for number in range(task.chains) for link in chain(task, number)]
@@ -73,7 +73,7 @@ async def test_a_device_shows_its_cores_and_its_memory(
     assert (step.core_hashes, step.hashes) == (LINKS * 5 * 2, 3 * LINKS * 5 * 2)
     assert (step.memory_bytes, step.measured_at) == (2 * BLOCK_BYTES, market.clock.now)
     assert await market.devices.benchmarks([device.id]) == {device.id: step}
-    # Again, with less: what was shown last counts.
+    # Again, with less: the last values count.
     market.clock.jump(60)
     step = tried.begin(device.id, cores=1, memory_bytes=0)
     steady.seconds += 1.0
@@ -96,7 +96,7 @@ async def test_a_figure_that_falls_is_written_down(
 
     first = await shown(0.5)
     assert (first.best_core_hashes, first.best_hashes) == (first.core_hashes, first.hashes)
-    slower = await shown(0.6, is_short=True)  # other programs take as much
+    slower = await shown(0.6, is_short=True)  # other programs take the same time
     assert slower.core_hashes < first.core_hashes
     assert slower.memory_bytes == first.memory_bytes  # it was not tried, and stands
     assert caplog.messages == []

@@ -1,4 +1,4 @@
-"""Worker devices: tokens, reports, who is online, on both engines."""
+"""Worker devices: tokens, reports, online devices, on both engines."""
 
 import asyncio
 import logging
@@ -361,8 +361,8 @@ async def test_reports_cost_one_statement_however_many_devices_there_are(
     for device in devices:
         market.devices.heartbeat(device, {"cpu_cores": 4})
     await market.devices.flush()
-    # They are locked first, so that two writers cannot deadlock. Of those that were not there
-    # before, their owner is told, all at once, and so are their webhooks.
+    # They are locked first, so that two writers cannot deadlock. The owner is notified of all new
+    # devices at once, and so are the webhooks.
     assert statements == [5]
     for device in devices:
         market.devices.heartbeat(device, {"cpu_cores": 4})
@@ -525,7 +525,7 @@ async def test_an_older_report_never_overwrites_a_newer_one(
 async def test_a_flush_waits_for_reports_that_are_being_written(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever flushes reads the store next, and would miss them."""
+    """The caller of a flush reads the store next, and would miss them."""
     user = await market.person()
     device = await device_of(market, user)
     gate = Gate(market.store.write)
@@ -596,7 +596,7 @@ async def test_an_owner_is_notified_once_that_a_device_is_silent(market: Market)
     market.clock.now += silent + 1
     market.devices.heartbeat(other, {})
     await market.devices.flush()
-    assert await market.devices.tell_silent(silent - 1) == 0  # nobody was there to hear it
+    assert await market.devices.tell_silent(silent - 1) == 0  # no daemon was there to receive it
     assert await market.devices.tell_silent(silent) == 1
     assert await market.devices.tell_silent(silent) == 0
     [row] = await rows_of(market, user, "device.offline")

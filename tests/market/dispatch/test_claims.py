@@ -26,7 +26,7 @@ def waiting(job_id: str, attempts: int = 0) -> WaitingJob:
 async def outcomes(
     claims: Claims, *pairs: tuple[WaitingJob, DeviceRow], wanted: bool = True
 ) -> list[Outcome]:
-    """Put pairs, and return what became of each."""
+    """Put pairs, and return the outcome of each."""
     found: dict[int, Outcome] = {}
     for number, (job, device) in enumerate(pairs):
 
@@ -124,7 +124,7 @@ async def test_a_store_that_is_away_is_the_outcome_of_every_pair(market: Market)
 
 
 class BrokenStore:
-    """A database that fails in a way that nobody has thought of."""
+    """A database that fails in an unexpected way."""
 
     async def write(self, *_: object) -> None:
         raise ZeroDivisionError("broken")

@@ -1,4 +1,4 @@
-"""What an owner is told of a device's work, on both engines: its state, its jobs, its earnings."""
+"""An owner's view of a device's work, on both engines: its state, its jobs, its earnings."""
 
 from support.market.books import refusal
 from support.market.jobs import device_of, on, running, wanted

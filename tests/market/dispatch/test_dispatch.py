@@ -1,4 +1,4 @@
-"""A device asks and is given what suits it, exactly once, at once or when there is some."""
+"""A device asks and gets suitable jobs, exactly once, immediately or once there are some."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -559,7 +559,7 @@ async def test_daemons_on_one_database_give_each_job_once_and_notify_each_other(
                 await until(lambda each=each: jobs <= set(each.dispatch.jobs))
             owner = await market.person()
             rows = [await device_of(market, owner) for _ in range(20)]
-            # Each asks one daemon: another one would tell it again what it was just given.
+            # Each asks one daemon: another one would return the jobs just given again.
             told = await asyncio.gather(
                 *(each.dispatch.next(row, ask()) for row, each in zip(rows, cycle((market, other))))
             )
@@ -577,7 +577,7 @@ async def test_daemons_on_one_database_give_each_job_once_and_notify_each_other(
 async def test_devices_that_come_together_are_looked_up_together(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart of the daemon all of them come at once."""
+    """After a restart of the daemon all of them come together."""
     user = await market.person()
     devices = [await device_of(market, user) for _ in range(60)]
     statements = counted(market.store, "read", monkeypatch)
@@ -635,7 +635,7 @@ async def test_a_job_with_unreadable_secrets_holds_up_no_device(market: Market) 
 async def test_a_daemon_with_another_key_than_the_others_ends_none_of_their_jobs(
     market: Market,
 ) -> None:
-    """Nor is the device that has one held up; whose daemon can read it is told of it there."""
+    """Nor is that device held up; a daemon that can read the secret gives it the job."""
     buyer, device = await buyer_of(market), await device_for(market)
     secret = {"script": "x", "secrets": {"A": "b"}}
     held = await posted(market, buyer, payload=secret)

@@ -1,4 +1,4 @@
-"""Tasks of samples: what their scripts print is what the marketplace expects."""
+"""Tasks of samples: their scripts print the result that the marketplace expects."""
 
 import random
 import shutil
@@ -35,7 +35,7 @@ def test_no_two_tasks_are_alike() -> None:
     assert len({task.payload.script for task in tasks}) == 200
     assert len({task.answer for task in tasks}) > 190
     assert len({task.title for task in tasks}) > 100
-    # No line is in all of those that one interpreter runs.
+    # No line is in all the scripts of one interpreter.
     for interpreter in ("python3", "bash"):
         scripts = [t.payload.script for t in tasks if t.payload.interpreter == interpreter]
         common = set.intersection(*(set(script.splitlines()) for script in scripts))

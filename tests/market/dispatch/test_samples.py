@@ -1,4 +1,4 @@
-"""Samples: who hands in wrong results is found by jobs whose answer is known; both engines."""
+"""Samples: jobs with a known answer find the devices that hand in wrong results; both engines."""
 
 import asyncio
 import dataclasses
@@ -252,7 +252,7 @@ async def test_one_owner_gets_a_part_of_the_day(market: Market) -> None:
         await work(market, buyer, device)
         await market.reviews.confirm(buyer, (await last_job(market, buyer)))
     assert PRICE < sum(prices) <= MICRO
-    # Nobody else suffers by it.
+    # No other device is affected.
     assert await given(market, await device_of(market, await market.person()))
     assert await audited(market)
 
@@ -270,7 +270,7 @@ async def test_the_day_and_the_account_bound_the_spent_amount(market: Market) ->
         market.samples._paused_until = 0.0  # type: ignore[union-attr]
     assert MICRO * 8 // 10 < spent <= MICRO  # half of a day's, for it is eight in the morning
     market.clock.now += DAY
-    # An account without money, and one that there is not.
+    # An account without money, and an account that does not exist.
     for email in (f"person{market._people}@example.com", "nobody@example.com"):
         begin_sampling(market, email)
         assert await given(market, await device_of(market, await market.person())) == []
@@ -317,7 +317,7 @@ async def test_it_looks_like_another_job_and_is_in_no_count_of_buyers(market: Ma
     assert [row for row in await market.store.read(job_queries.by_state) if row.jobs] == []
     other = await market.person(credit="10")
     assert await refusal(market.jobs.find(other, sample.job_id)) is Code.JOB_NOT_FOUND
-    # Nobody else gets it, by hand neither.
+    # No other device gets it, by hand neither.
     rival = await device_of(market, other)
     assert await refusal(market.jobs.accept(rival, sample.job_id)) is Code.JOB_NOT_WAITING
     await market.jobs.complete(device, sample.job_id, "wrong")
@@ -355,7 +355,7 @@ async def test_two_daemons_give_one_sample_and_keep_to_the_day(
 
 
 class Spy:
-    """A transaction that notes what it locks, in the order in which it has it first."""
+    """A transaction that notes its locks, in the order in which it first has them."""
 
     def __init__(self, tx: Transaction, ranks: list[int]) -> None:
         self._tx = tx

@@ -66,7 +66,7 @@ async def test_a_key_of_another_request_is_refused(market: Market, user: str) ->
 
 
 async def test_a_row_that_an_earlier_version_wrote_is_replayed(market: Market, user: str) -> None:
-    """The format of what is kept: the reply, sealed, by user and key."""
+    """The format of a stored reply: the reply, sealed, by user and key."""
     row = AnswerRow(user, "a", "hash", SEAL.close(b"as before"), market.clock.seconds())
     await market.store.write(queries.insert, row)
     with pytest.raises(Replayed) as replayed:
@@ -88,7 +88,7 @@ async def test_after_a_day_the_work_is_done_again_though_the_row_is_still_there(
 
 async def test_a_user_that_the_work_itself_made_gets_its_reply(market: Market, user: str) -> None:
     kept = receipt(market, "")
-    await market.store.read(kept.replay, user)  # there is none yet
+    await market.store.read(kept.replay, user)  # no reply is stored yet
     await market.store.write(kept.keep_for, user, 1)
     with pytest.raises(Replayed) as replayed:
         await market.store.read(kept.replay, user)

@@ -1,4 +1,4 @@
-"""What was found of an exit is kept; it is barred, and may be pardoned."""
+"""The findings about an exit are kept; it is barred, and may be pardoned."""
 
 from collections.abc import Awaitable
 from typing import Any

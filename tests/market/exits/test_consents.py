@@ -168,7 +168,7 @@ async def test_a_consent_that_another_process_has_changed_is_notified_once(marke
     market.exits.watch(heard.append)
 
     async def looked(state: str) -> tuple[int, list[str]]:
-        """Look twice; return what was found, and check that the second time has no news."""
+        """Look twice; return the result, and check that the second time has no news."""
         heard.clear()
         ended, told = await market.exits.look(), heard.copy()
         attached.states[made.id] = state
@@ -184,7 +184,7 @@ async def test_a_consent_that_another_process_has_changed_is_notified_once(marke
     await elsewhere.resume(made.owner, made.id)
     assert await looked("") == (0, [made.id])
     await elsewhere.pause(made.owner, made.id)
-    for _ in range(2):  # until it has been heard of: it still carries
+    for _ in range(2):  # until its daemon has ended it: it still carries
         assert await market.exits.look() == 1
 
 
@@ -330,7 +330,7 @@ async def test_counts_of_exits_that_cannot_be_are_refused_whole(market: Market) 
         (2_000, [(made, 599)]),  # falls
         (2_000, [(made, 2_001)]),  # more than the lease has used
         (2_000, [(made, 600), (stranger, 1)]),  # no exit
-        (599, []),  # the lease falls below what its exits carried
+        (599, []),  # the lease falls below the bytes of its exits
         (GB + 1, [(made, 700)]),
     ):
         assert await session.report(used, *exits) == Rejection(), used
@@ -390,7 +390,7 @@ async def test_ones_own_exit_earns_nothing_of_ones_own_sessions(market: Market) 
     assert (today[made.id].used_bytes, today[made.id].earned) == (GB // 2, 0)
 
 
-# What people see
+# Views of the users
 
 
 @pytest.mark.both_engines

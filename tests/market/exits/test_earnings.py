@@ -1,4 +1,4 @@
-"""What exits earn is posted by the hour while sessions go on, and paid for when they end."""
+"""Earnings of exits are posted by the hour while sessions go on, and paid out when they end."""
 
 import asyncio
 

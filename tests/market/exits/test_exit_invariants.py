@@ -1,8 +1,8 @@
-"""Whatever happens in whatever order: what exits get is the share of what buyers pay, to the cent.
+"""Any events in any order: exits get their share of the buyers' payments, to the cent.
 
 Lives of a market with exits, made up from seeds: sales, leases of several nodes, reports good and
-impossible, advances, ends, crashes, payouts, claw-backs. What everybody should have is worked out
-beside it.
+impossible, advances, ends, crashes, payouts, claw-backs. The correct balances are worked out beside
+it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ SHARE_PERCENT = 60
 
 @dataclass
 class Lease:
-    """A lease of a node, and what was reported of it last."""
+    """A lease of a node, and its last report."""
 
     node: Leases
     id: str
@@ -46,7 +46,7 @@ class Lease:
 
 @dataclass
 class Session:
-    """A session, and every lease of it that there was."""
+    """A session, and every lease that it has had."""
 
     bought: Purchase
     buyer: str
@@ -60,7 +60,7 @@ class Session:
         return sum(lease.used for lease in self.leases)
 
     def earned(self, device: ExitDevice) -> int:
-        """Return what a device earns of it: of each lease its share, rounded down."""
+        """Return a device's earnings of it: of each lease its share, rounded down."""
         if device.owner == self.buyer:
             return 0
         sizes = [lease.carried.get(device.id, 0) for lease in self.leases]
@@ -72,7 +72,7 @@ class Session:
 
 @dataclass
 class Earning:
-    """What was posted for a device of a session: pending at first, then paid or reversed."""
+    """Amount posted for a device of a session: pending at first, then paid or reversed."""
 
     device: ExitDevice
     session: Session
@@ -82,11 +82,11 @@ class Earning:
 
 
 class Life:
-    """A market, and beside it what everybody should have.
+    """A market, and beside it the correct balances.
 
     Args:
         market: the market.
-        seed: what happens.
+        seed: of the random events.
     """
 
     def __init__(self, market: Market, seed: int) -> None:
@@ -97,8 +97,8 @@ class Life:
         self.devices: list[ExitDevice] = []
         self.buyers: list[str] = []
         self.barred: set[str] = set()
-        self.earnings: list[Earning] = []  # those that are pending
-        self.kept: list[Earning] = []  # all but those that were reversed
+        self.earnings: list[Earning] = []  # the pending ones
+        self.kept: list[Earning] = []  # all but the reversed ones
         self.posted: Counter[tuple[str, str]] = Counter()  # bytes, by session and device
         self.given: Counter[tuple[str, str]] = Counter()  # micro-USD, by session and device
         self.paid: Counter[str] = Counter()
@@ -119,7 +119,7 @@ class Life:
         await self.market.store.write(nodes.register, node.node_id, self.market.clock.seconds())
         self.nodes.append(node)
 
-    # What happens
+    # Events
 
     async def buy(self) -> None:
         buyer, price = self.random.choice(self.buyers), self.random.randint(100_000, 3 * MICRO)
@@ -234,13 +234,13 @@ class Life:
             await self.join()
 
     async def advance(self) -> None:
-        """Post what was earned of sessions that go on, where it is worth a row."""
+        """Post the earnings of sessions that go on, where they are worth a row."""
         await self.market.exit_advances.advance()
         for session in [each for each in self.sessions if each.is_active]:
             self._post(session, USUAL_PACE.least)
 
     def _post(self, session: Session, least: int) -> None:
-        """Credit devices with what they have earned of a session and was not posted before."""
+        """Credit devices with their earnings of a session that were not posted before."""
         for device in self.devices:
             key = session.bought.session_id, device.id
             amount = session.earned(device) - self.given[key]
@@ -302,7 +302,7 @@ class Life:
             self.spent[session.buyer] += captured
             self.revenue += captured - shares
 
-    # What must hold
+    # Invariants
 
     async def check(self) -> None:
         market = self.market

@@ -1,4 +1,4 @@
-"""The earnings of exits: out of what buyers pay, pending for a while, paid or reversed once."""
+"""The earnings of exits: a share of payments, pending for a while, paid or reversed once."""
 
 import asyncio
 
@@ -116,12 +116,12 @@ async def test_a_claw_back_takes_back_advanced_and_pending_amounts(market: Marke
     back = await claw_back(market.context, made.id, "injects")
     assert back == ClawedBack(earnings=1, amount=150_000, refunded=0)
     assert await pending(market, made.owner) == 0
-    assert await available(market, made.owner) == 150_000  # what was paid before stays
+    assert await available(market, made.owner) == 150_000  # amounts paid before stay
     assert (await audit_ledger(market.store)).passed
     await session.report(GB, (made, GB))
     assert await market.exit_advances.advance() == 0
     await session.end()
-    # The buyer pays for no more than what was paid out.
+    # The buyer pays for no more than the amounts paid out.
     assert await available(market, session.buyer) == 100 * MICRO - 250_000
     assert await revenue(market) == 100_000
     assert await balance(market, ledger.exit_payable()) == 0
@@ -142,7 +142,7 @@ async def test_a_claw_back_goes_on_behind_amounts_that_are_paid_meanwhile(
     assert await available(market, made.owner) == 600_000
 
     async def as_before(tx: Transaction, device_id: str, *, limit: int) -> list[PaidRow]:
-        """Find what another connection has found just before the first one was paid."""
+        """Return the rows that another connection found just before the first one was paid."""
         if found:
             both = found.pop()
             return [each for each in both if each not in await pending_of(tx, device_id, limit=2)]
@@ -261,7 +261,7 @@ async def test_a_claw_back_returns_the_price_to_the_buyers(market: Market) -> No
     back = await claw_back(market.context, made.id, "injects")
     assert back == ClawedBack(earnings=1, amount=300_000, refunded=500_000)
     assert await pending(market, made.owner) == 0
-    assert await available(market, made.owner) == 300_000  # what was paid before stays
+    assert await available(market, made.owner) == 300_000  # amounts paid before stay
     assert await pending(market, honest.owner) == 150_000
     assert await available(market, session.buyer) == before + 500_000
     change, *_ = await market.wallet.page(session.buyer, before="", limit=1)
@@ -350,7 +350,7 @@ async def test_bytes_of_a_barred_exit_are_free_where_they_are_not_settled(market
     await session.report(GB, (made, GB))
     await session.end()
     assert await pending(market, made.owner) == 0
-    assert await revenue(market) == 0  # nobody pays for what it has falsified
+    assert await revenue(market) == 0  # no buyer pays for falsified traffic
     assert await available(market, session.buyer) == 100 * MICRO
     exits = market.exits
     assert await refusal(exits.authorize(made.token, exits.terms_hash)) is Code.EXIT_BARRED

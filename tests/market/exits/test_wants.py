@@ -1,4 +1,4 @@
-"""What a buyer wants of exits: read from parameters, refused by name, written again in one way."""
+"""A buyer's wishes for exits: read from parameters, refused by name, written again in one way."""
 
 from dataclasses import replace
 

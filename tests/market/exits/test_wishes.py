@@ -1,4 +1,4 @@
-"""What a buyer wants of exits: checked by name, and one text for the same wishes."""
+"""A buyer's wishes for exits: checked by name, and one text for the same wishes."""
 
 import pytest
 from support.base.cases import cases

@@ -1,4 +1,4 @@
-"""Files of jobs: whose they are, how many, for how long, and what is left of lost attempts."""
+"""Files of jobs: their owners, their number, their lifetime, and the rest of lost attempts."""
 
 import asyncio
 import hashlib
@@ -146,7 +146,7 @@ async def test_the_same_content_is_on_the_disk_once_and_counts_for_each(
 ) -> None:
     buyer, other = await market.person(), await market.person()
     first = await upload(market, buyer, b"same")
-    # Who has it already need not send it; who only knows its hash must.
+    # The user with the content need not send it again; a user with only its hash must.
     announced = await market.artifacts.announce(buyer, new(b"same", "copy"))
     assert announced.artifact.content_id == first.content_id
     foreign = await market.artifacts.announce(other, new(b"same"))
@@ -233,7 +233,7 @@ async def test_the_stored_bytes_are_bounded(market: Market) -> None:
     await upload(market, buyer, b"w" * 3)
     with pytest.raises(MarketError, match="5 files are kept"):
         await upload(market, buyer, b"")
-    # What goes on, or is there already, is no more than before.
+    # An upload that goes on, or a file that exists, is no more than before.
     await deliver(market, device, job_id, b"x" * 10, name="a")
 
 
@@ -296,7 +296,7 @@ async def test_only_the_attempt_that_runs_sends_files(market: Market) -> None:
         market.artifacts.finish(begun, device=device),
     ):
         assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
-    # The buyer sees what there is for a day, and then it is gone.
+    # The buyer sees the files for a day, and then they are gone.
     assert len(await market.artifacts.page_of_job(buyer, job_id, before="", limit=9)) == 2
     await tidy(market, DAY_SECONDS - 1)
     assert await content_of(market, await market.artifacts.find(buyer, sent.id)) == b"sent"
@@ -391,7 +391,7 @@ async def test_unfinished_uploads_are_deleted_after_a_day(market: Market, tmp_pa
 async def test_a_file_that_was_deleted_before_its_upload_leaves_no_bytes(
     market: Market, tmp_path: Path
 ) -> None:
-    """Nobody would count them, and nobody delete them."""
+    """Otherwise they would be neither counted nor deleted."""
     buyer, other = await market.person(), await market.person()
     deleted = (await market.artifacts.announce(buyer, new(b"deleted"))).artifact
     await market.artifacts.delete(buyer, deleted.id)
@@ -452,7 +452,7 @@ async def test_a_slow_sender_gives_way_when_all_slots_are_taken(market: Market) 
                 announced = await market.artifacts.announce(person, new(b"slow%d" % number))
                 context = receiving(announced.artifact, 0, 5)
                 receivers.append(await slow.enter_async_context(context))
-        await receivers[0].write(b"s")  # nobody waits
+        await receivers[0].write(b"s")  # no request waits
         artifact = (await market.artifacts.announce(await market.person(), new(b"x"))).artifact
         other = receiving(artifact, 0, 1)
         waiting = asyncio.create_task(slow.enter_async_context(other))
@@ -462,7 +462,7 @@ async def test_a_slow_sender_gives_way_when_all_slots_are_taken(market: Market) 
 
 
 class Elsewhere(LocalBlobs):
-    """A store elsewhere, which takes what comes by an address that was signed for an hour."""
+    """A store elsewhere, which takes uploads by an address that was signed for an hour."""
 
     is_elsewhere = True
     late_seconds = 3_600

@@ -1,4 +1,4 @@
-"""Who reads a log hears of what comes, here and through other daemons, within bounds."""
+"""A reader of a log gets its new bytes, here and through other daemons, within bounds."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""Logs in the marketplace, on both engines: who may write, what is kept, and what it costs."""
+"""Logs in the marketplace, on both engines: their writers, the bytes kept, and their cost."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ from storage.files.log_files import Attempt
 
 MIB = 1024 * 1024
 DAY = 86_400
-# 10 GB with LOG_TEST_BYTES=10000000000: what is in memory does not depend on it.
+# 10 GB with LOG_TEST_BYTES=10000000000: the memory used does not depend on it.
 STREAMED_BYTES = int(os.environ.get("LOG_TEST_BYTES", 64 * MIB))
 TERMS = LogTerms(keep_bytes=MIB, bytes_per_second=0, keep_seconds=30 * DAY)
 
@@ -106,7 +106,7 @@ async def job_ids(market: Market) -> list[str]:
 
 
 async def rows(market: Market) -> list[tuple[int, int]]:
-    """Return the attempt and the size of each log that there is a row of."""
+    """Return the attempt and the size of each log that has a row."""
 
     async def read(tx: Transaction) -> list[tuple[int, int]]:
         return await tx.all(
@@ -364,7 +364,7 @@ async def test_a_log_that_cannot_be_removed_keeps_no_other(
 
 @pytest.mark.both_engines
 async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, make: Make) -> None:
-    """That a job is over is said at once, that its log was written to a moment later."""
+    """The end of a job is notified immediately, the last bytes of its log a moment later."""
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
     bus = Bus()

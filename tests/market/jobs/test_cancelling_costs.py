@@ -1,4 +1,4 @@
-"""What cancelling would cost is what it costs, whatever the job is, to the millionth."""
+"""The quoted cost of cancelling is the real one, for any job, to the millionth."""
 
 import pytest
 from support.market.books import available, refusal
@@ -19,7 +19,7 @@ PROBE = Template(ports=(Port("web", 8080),), ready=Ready(8080))
 
 
 async def cancelled(market: Market, buyer: str, job_id: str, currency: Currency) -> int:
-    """Cancel a job as its buyer, and return what came back; it is what was said before."""
+    """Cancel a job as its buyer, and return the amount paid; the quote was right."""
     quote = await market.jobs.cancelling_costs(buyer, job_id)
     before = await available(market, buyer, currency)
     await market.jobs.cancel(buyer, job_id)
@@ -67,7 +67,7 @@ async def test_a_replica_costs_the_time_that_it_could_be_used(
     await market.attempt_reports.started(device, job_id, None)
     await market.attempt_reports.ready(device, job_id, None)
     market.clock.now += HOUR // 2
-    await market.jobs.fail(device, job_id, "too hot")  # what was drawn is paid, and not again
+    await market.jobs.fail(device, job_id, "too hot")  # drawn money is paid, and not again
     price = (3 if currency is Currency.USD else 300) * MICRO
     quote = await market.jobs.cancelling_costs(buyer, job_id)
     assert (quote.pays, quote.returns) == (0, price - price // 4)

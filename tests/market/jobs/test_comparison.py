@@ -1,4 +1,4 @@
-"""Results of strangers are compared as their buyer wants, whatever is in them."""
+"""Results of strangers are compared as their buyer wants, with any content."""
 
 import json
 import string
@@ -196,7 +196,7 @@ def test_other_names_are_refused_with_the_allowed_ones(text: str) -> None:
     ['"' * 20_000, '"\\' * 10_000, "1 " * 10_000, "1" * 20_000, "[" * 20_000, "-." * 10_000,
      '{"a":' * 4_000, "1e" * 10_000, " " * 20_000],
 )  # fmt: skip
-@pytest.mark.timeout(20)  # it takes hundredths of a second, and what is quadratic minutes
+@pytest.mark.timeout(20)  # it takes hundredths of a second, and a quadratic reader takes minutes
 def test_hostile_results_are_read_in_bounded_time(text: str) -> None:
     for how in (AS_JSON, CLOSE):
         readings = [read(Result(text), how) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""The same work on several devices: who may do it, whose result counts, who is paid."""
+"""The same work on several devices: the devices allowed, the result that counts, the pay."""
 
 import asyncio
 import random
@@ -56,7 +56,7 @@ held = partial(books.held, currency=CREDIT)
 async def copied(
     market: Market, buyer: str, copies: int = 3, compare: str = "bytes", **changes: Any
 ) -> list[str]:
-    """Put a job up so many times, for 10 credits each and in two hours but for the changes."""
+    """Put up copies of a job, for 10 credits each and in two hours but for the changes."""
     hours = changes.pop("review_hours", None)
     payload = changes.pop("payload", SCRIPT)
     new = replace(
@@ -101,7 +101,7 @@ async def review_state(market: Market, job_id: str) -> str:
     return row.state
 
 
-# --- what may be asked for -------------------------------------------------------------------
+# --- valid and invalid requests --------------------------------------------------------------
 
 
 @cases(
@@ -195,7 +195,7 @@ def waiting_copy(job_id: str, group: str) -> WaitingJob:
 async def of_two_daemons(
     market: Market, jobs: list[str], devices: list[DeviceRow]
 ) -> list[Outcome]:
-    """Let two daemons give a copy each to a device each at once; return what became of them."""
+    """Let two daemons give a copy each to a device each at once; return the outcomes."""
     found: list[Outcome] = []
     unbounded = Bounds(device_slots=0, new_device_slots=0, new_owner_slots=0)
     daemons = [Claims(market.context, lambda: unbounded) for _ in devices]
@@ -267,7 +267,7 @@ async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
     first, second = await device_of(market, owner), await device_of(market, owner)
     here, there = replace(ask(roomy), network=HERE), replace(ask(roomy), network=THERE)
     [one] = await given(market, first, here)
-    # Nothing was read again: what is in memory knows it, and no claim was tried in vain.
+    # Nothing was read again: the book in memory knows it, and no claim was tried in vain.
     assert await given(market, second, there) == []
     neighbour = await worker(market)
     assert await given(market, neighbour, here) == []
@@ -543,7 +543,7 @@ async def test_an_output_that_is_being_replaced_does_not_count(market: Market) -
     for device, job_id in zip(devices, jobs, strict=True):
         await begun(market, job_id, device)
         await sent(market, job_id, "out/a", "aa")
-    # What was there before is deleted: the buyer would be left with nothing.
+    # Outputs of an earlier attempt are deleted: the buyer would be left with nothing.
     await sent(market, jobs[0], "out/a", "bb", whole=False)
     for device, job_id in zip(devices, jobs, strict=True):
         await market.jobs.complete(device, job_id, "done")
@@ -566,7 +566,7 @@ async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Mark
         return await market.artifacts.page_of_job(buyer, job_id, before="", limit=10)
 
     last, replaced = await outputs(jobs[0])
-    # Else the buyer has what the device has done, and does not pay for it.
+    # Otherwise the buyer has the device's work, and does not pay for it.
     needed = Code.ARTIFACT_NEEDED
     assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
     await market.jobs.complete(devices[0], jobs[0], "done")
@@ -574,7 +574,7 @@ async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Mark
     await market.artifacts.delete(buyer, replaced.id)
     await market.jobs.complete(devices[1], jobs[1], "done")
     assert await state(market, buyer, jobs[0]) == ("agreed", jobs[0])
-    # Whoever is late is compared with the same.
+    # A late copy is compared with the same.
     assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
     await market.artifacts.settle()
     market.clock.now += market.artifacts.terms.keep_seconds
@@ -588,7 +588,7 @@ async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Mark
     assert [await outputs(job_id) for job_id in jobs[:2]] == [[], []]
 
 
-# --- what buyers and time do -----------------------------------------------------------------
+# --- buyers and time -------------------------------------------------------------------------
 
 
 async def test_cancelling_one_cancels_all_that_are_not_over(market: Market) -> None:
@@ -606,7 +606,7 @@ async def test_cancelling_one_cancels_all_that_are_not_over(market: Market) -> N
     ]
     assert await refusal(market.jobs.cancel(buyer, one)) is Code.JOB_OVER
     assert await state(market, buyer, one) == ("undecided", None)
-    # A quarter of the two hours has run; the one that is done is in review.
+    # A quarter of the two hours has run; the finished copy is in review.
     assert await available(market, second.user_id) == 9 * MICRO // 4
     assert await held(market, first.user_id) == 9 * MICRO
     market.clock.now += DAY
@@ -655,7 +655,7 @@ async def test_a_worker_that_has_failed_at_work_that_most_agree_on_is_not_paid(
     assert await available(market, buyer) == 10 * MICRO
     assert (await market.jobs.find(buyer, three)).paid == 0
     assert await verdicts(market, buyer, one) == [True, True, None]
-    # What was no result says nothing of how right the device is.
+    # A copy without a result does not change the device's correctness.
     [found] = (await market.store.read(trust.of_devices, [device.id])).values()
     assert found.checks == 0
     assert (await audit_ledger(market.store)).passed
@@ -714,7 +714,7 @@ async def test_the_worker_of_the_other_copy_does_not_keep_the_first_unpaid_for_l
     market.clock.now += 1
     assert await market.reviews.expire() == 1
     assert await available(market, first.user_id) == 9 * MICRO
-    # What comes later is compared with it still, and paid for or not by itself.
+    # A later result is still compared with it, and paid for or not by itself.
     await market.jobs.complete(slow, two, "no idea")
     assert await state(market, buyer, one) == ("undecided", None)
     assert [await review_state(market, each) for each in (one, two)] == ["expired", "held"]
@@ -731,7 +731,7 @@ async def test_a_worker_that_was_confirmed_before_the_comparison_stays_paid(mark
     await done(market, three, "42")
     assert await verdicts(market, buyer, one) == [False, True, True]
     assert await available(market, early.user_id) == 9 * MICRO
-    # What agrees and is disputed waits for the operator.
+    # A copy that agrees and is disputed waits for the operator.
     assert [await review_state(market, each) for each in (one, two, three)] == [
         "confirmed",
         "disputed",
@@ -777,7 +777,7 @@ async def test_of_results_that_come_at_once_all_are_judged(market: Market) -> No
     assert await available(market, buyer) == 20 * MICRO
 
 
-# --- what the audit finds --------------------------------------------------------------------
+# --- findings of the audit -------------------------------------------------------------------
 
 DAMAGE = {
     "verdicts that are missing": "UPDATE job_copies SET verdict = NULL",
@@ -812,7 +812,7 @@ async def test_the_audit_finds_verdicts_that_money_does_not_follow(
     assert broken == ["copies are paid for, or given back, as their comparison was decided"]
 
 
-# --- whatever happens ------------------------------------------------------------------------
+# --- any events in any order -----------------------------------------------------------------
 
 
 class Trial:
@@ -841,7 +841,7 @@ class Trial:
         self.jobs += jobs
 
     async def happen(self) -> None:
-        """Let one thing happen, or several at once."""
+        """Let one event happen, or several at the same time."""
         job = await stored_job(self.market, self.chance.choice(self.jobs))
         things = [self.one(job) for _ in range(self.chance.choice([1, 1, 1, 3]))]
         outcomes = await asyncio.gather(*things, return_exceptions=True)
@@ -936,7 +936,7 @@ class Trial:
                     assert not one[4] or one[4] != other[4]
 
     async def check_money(self) -> None:
-        """Check what everybody has against what jobs cost and earned."""
+        """Check the balance of each user against the costs and the earnings of jobs."""
         spent, earned = Counter[str](), Counter[str]()
         owners = {device.id: device.user_id for device in self.devices}
         for job_id in self.jobs:

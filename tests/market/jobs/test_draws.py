@@ -1,4 +1,4 @@
-"""What replicas cost: the time that they can be used, to the second, whatever happens to them."""
+"""Cost of replicas: the time that they can be used, to the second, with any events."""
 
 import random
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ async def test_time_is_paid_from_when_it_is_ready_to_the_second(
 
 
 class LockSpy:
-    """A transaction that notes of which tables it locks rows, in order."""
+    """A transaction that notes the tables whose rows it locks, in order."""
 
     def __init__(self, tx: Transaction, tables: list[str]) -> None:
         self._tx = tx
@@ -217,7 +217,7 @@ async def test_a_buyer_that_was_not_served_gets_back_the_drawn_amount(
     assert (await audit_ledger(market.store)).passed
     rows = await decide(market.context, job_id, ReviewStatus.REVERSED)
     assert sum(row.price for row in rows) == spent
-    assert await decide(market.context, job_id, ReviewStatus.REVERSED)  # which moves nothing more
+    assert await decide(market.context, job_id, ReviewStatus.REVERSED)  # this moves nothing more
     assert [await earned(market, owner) for owner in owners] == [0, 0]
     assert await market.jobs.earned_today(owners[0]) == {}
     await market.jobs.cancel(user, job_id)
@@ -274,7 +274,7 @@ async def test_each_attempt_is_paid_and_the_next_has_the_rest(market: Market) ->
         assert await held(market, user) == micro(3) - micro(3) * number * 1_000 // (2 * HOUR)
         assert (await audit_ledger(market.store)).passed
     device = await begun(market, owners[4], job.id)
-    market.clock.now += 2 * HOUR  # of which 3,200 seconds are left
+    market.clock.now += 2 * HOUR  # 3,200 seconds of them are left
     ending = Ending(FailureKind.TIMEOUT)
     await market.jobs.fail(device, job.id, "its time is over", ending=ending)
     assert await drawn(market) == {1: 1_000, 2: 1_000, 3: 1_000, 4: 1_000, 5: 3_200}
@@ -351,7 +351,7 @@ async def test_the_audit_finds_a_draw_that_was_not_paid(market: Market) -> None:
 
 
 class Life:
-    """A deploy to which anything may happen."""
+    """A deploy with any events."""
 
     def __init__(self, market: Market, seed: int, buyer: str, owners: list[str]) -> None:
         self.market = market
@@ -362,7 +362,7 @@ class Life:
         self.deploy_id = ""
 
     async def act(self) -> None:
-        """Let something happen; what is refused changes nothing."""
+        """Let something happen; a refused action changes nothing."""
         market, chance = self.market, self.random.random()
         market.clock.now += self.random.choice((0, 1, 7, 61, 700, 1_801))
         deploy = await market.deploys.find(self.buyer, self.deploy_id)
@@ -401,7 +401,7 @@ class Life:
             await market.jobs.fail(device, job_id, "why", ending=Ending(kind))
 
     async def review(self, job_id: str) -> None:
-        """Let its buyer, or the operator, do something about what was drawn."""
+        """Let its buyer, or the operator, review the drawn money."""
         what = self.random.randrange(4)
         if what == 0:
             await self.market.reviews.confirm(self.buyer, job_id)

@@ -1,4 +1,4 @@
-"""Attempts whose own work has failed are paid for their time, whatever the job says of restarts."""
+"""Attempts whose own work has failed are paid for their time, under any policy of restarts."""
 
 import asyncio
 import random

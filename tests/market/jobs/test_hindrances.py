@@ -13,7 +13,7 @@ OWNER = "owner"
 
 
 def book(*kinds: tuple[Needs, int], price: int = MICRO, excluded: str = "") -> JobBook:
-    """Return jobs that wait: so many of each kind."""
+    """Return jobs that wait: a number of each kind."""
     made = JobBook()
     for kind, (needs, count) in enumerate(kinds):
         for number in range(count):

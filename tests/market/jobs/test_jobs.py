@@ -37,7 +37,7 @@ from storage.money import ledger as ledger_queries
 CREDIT = Currency.CREDIT
 HOUR = 3_600
 SILENCE = 600
-UNHEARD = 510  # of them are observed, whatever the clocks say
+UNHEARD = 510  # of them are observed, with any clock
 ATTEMPTS = 3
 
 available = partial(books.available, currency=CREDIT)

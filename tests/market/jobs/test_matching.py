@@ -1,4 +1,4 @@
-"""Which job goes to which device: the best of those that suit, and none behind for ever."""
+"""The job for each device: the best of the suitable ones, and none behind for ever."""
 
 import random
 import sys
@@ -38,7 +38,7 @@ def job(
     needs: Needs = PLAIN,
     excluded: frozenset[str] = frozenset(),
 ) -> WaitingJob:
-    """Return a job that pays so many USD an hour and waits for so long."""
+    """Return a job that pays a number of USD an hour and has waited for a number of hours."""
     paid = price * MILLION * MILLION
     return WaitingJob(
         name, needs, price=paid, created_at=NOW - int(hours * HOUR), excluded=excluded

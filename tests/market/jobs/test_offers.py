@@ -42,7 +42,7 @@ async def device(market: Market, report: Report | None) -> DeviceRow:
         ({"gpus": 1, "gpu_model": "A100", "vram_gb": 80}, ABLE, True),
         ({"gpus": 1, "gpu_model": "RTX 4090"}, ABLE, False),
         ({"gpus": 1}, None, False),
-        ({"disk_gb": 1}, ABLE, False),  # no heartbeat says it: who asks for work does
+        ({"disk_gb": 1}, ABLE, False),  # no heartbeat says it: a request for work does
         ({"arch": "aarch64"}, ABLE, False),
     ],
 )

@@ -36,7 +36,7 @@ async def named(
 async def pass_with(
     market: Market, seconds: int, device: DeviceRow, *job_ids: str, phase: str | None = "running"
 ) -> int:
-    """Let time pass while a device names its jobs every minute; return how many are taken back."""
+    """Let time pass while a device names its jobs every minute; return the number taken back."""
     taken = 0
     for _ in range(seconds // 60):
         await named(market, device, *job_ids, phase=phase)
@@ -52,7 +52,7 @@ async def test_an_attempt_that_no_device_names_is_taken_back_after_its_lease(
     device = await on(market, job_id, worker)
     taken, began = 0, market.clock.steady()
     while (await stored_job(market, job_id)).status == JobStatus.RUNNING:
-        market.devices.heartbeat(device, {})  # which says nothing of its attempts
+        market.devices.heartbeat(device, {})  # it says nothing of its attempts
         taken += await market.silence(SWEEP_SECONDS)
         assert market.clock.steady() - began < 2 * LEASE
     assert taken == 1
@@ -106,7 +106,7 @@ async def test_a_clock_that_jumps_takes_nothing_back(market: Market, jump: int) 
     assert await pass_with(market, 300, device, job_id) == 0
     assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
     assert (await stored_job(market, plain)).status == JobStatus.RUNNING
-    # And it hides nobody's silence.
+    # And it hides no other device's silence.
     assert await market.silence(LEASE + 3 * SWEEP_SECONDS) == 2
 
 
@@ -122,7 +122,7 @@ async def test_work_that_is_not_begun_in_time_is_taken_back_unpaid(market: Marke
     attempt = await attempt_of(market, job_id)
     assert (attempt.outcome, attempt.reason) == ("lost", NOT_STARTED)
     assert (await stored_job(market, job_id)).status == JobStatus.WAITING
-    # A job that says nothing of how it is run is begun whenever its worker likes.
+    # A job without a payload begins whenever its worker likes.
     assert (await stored_job(market, by_hand)).status == JobStatus.RUNNING
     assert (await audit_ledger(market.store)).passed
 
@@ -259,7 +259,7 @@ async def test_an_attempt_that_a_device_has_begun_and_forgotten_is_taken_back_at
     await named(market, device)  # on its way since before that
     assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
     market.clock.now += TRANSIT_SECONDS + 1
-    later = Market(market.store, market.clock)  # another daemon knows as much
+    later = Market(market.store, market.clock)  # another daemon has the same state
     later.passwords.close()
     await named(later, device)
     assert (await attempt_of(market, job_id)).reason == FORGOTTEN
@@ -297,7 +297,7 @@ async def test_a_device_need_not_name_an_attempt_that_it_was_just_given(market: 
         market.clock.now += 15
     await named(market, device)
     assert (await stored_job(market, job_id)).status == JobStatus.WAITING
-    # What somebody runs by hand is not forgotten by a program that never knew of it.
+    # A job that its worker runs by hand is not forgotten by a program that never knew of it.
     assert (await stored_job(market, by_hand)).status == JobStatus.RUNNING
 
 

@@ -1,4 +1,4 @@
-"""An owner without a reputation holds few jobs, whatever number of devices it registers."""
+"""An owner without a reputation holds few jobs, with any number of devices."""
 
 import asyncio
 

@@ -113,7 +113,7 @@ async def test_a_silent_buyer_pays_when_the_time_is_over(market: Market) -> None
     assert (await review_of(market, second)).state == ReviewStatus.HELD
     assert await refusal(market.reviews.dispute(buyer, first, "late")) is Code.NOT_REVIEWABLE
     market.clock.now += HOUR
-    # It is too late although nobody has swept yet.
+    # It is too late although no sweep has run yet.
     assert await refusal(market.reviews.dispute(buyer, second, "late")) is Code.NOT_REVIEWABLE
     assert await market.reviews.expire() == 1
     assert await available(market, worker) == 18 * MICRO
@@ -353,7 +353,7 @@ HARM = {
 async def test_the_audit_finds_mistakes_of_reviews(
     store: Store, clock: Clock, promise: str
 ) -> None:
-    market = Market(store, clock)  # the fixture's books must agree in the end
+    market = Market(store, clock)  # the fixture's books must agree after the test
     buyer, worker = await market.person(credit="10"), await market.person()
     await done(market, buyer, worker)
     assert await audited(market)
@@ -486,7 +486,7 @@ async def test_no_failure_is_paid_that_is_the_devices_or_before_work_began(marke
         await market.jobs.fail(device, job_id, "no", ending=Ending(kind))
         assert (await stored_job(market, job_id)).earned == 0
         assert await held(market, worker) == 0
-    # Nor is what the service itself has ended: its device said nothing of it.
+    # Nor is an attempt that the service itself has ended: its device said nothing of it.
     job_id = await specified(market, buyer, timeout_seconds=60)
     await on(market, job_id, worker)
     ended, outcomes = Ended(job_id, 1, "too long", is_timeout=True), market.jobs.outcomes

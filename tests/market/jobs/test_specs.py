@@ -1,4 +1,4 @@
-"""What jobs run and need: checked, sealed, counted, and told to whom it concerns."""
+"""Payloads and needs of jobs: checked, sealed, counted, and sent to their buyer and worker."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ PAYLOAD: dict[str, Any] = {
 
 
 def spec_of(text: str = "", hours: int = 2, job_type: str = "training", **said: Any) -> Spec:
-    """Return what is understood of a payload, and of what else is said."""
+    """Return the specification with a payload, and with the other fields given."""
     new = NewSpec(payload_of(said.pop("payload", PAYLOAD)), **said)
     return understand(new, job_type=job_type, duration_hrs=hours, text=text)
 
@@ -174,7 +174,7 @@ async def test_a_job_whose_secrets_cannot_be_read_is_given_to_no_device(market: 
     with pytest.raises(MarketError) as caught:
         await market.jobs.work(device, job_id)
     assert caught.value.field == "payload.secrets"
-    # Its buyer is told, and has the money back.
+    # Its buyer gets a notice, and has the money back.
     owned = await market.jobs.find(buyer, job_id)
     assert (owned.job.status, owned.job.failure_reason) == ("cancelled", UNREADABLE)
     assert owned.paid == 0

@@ -1,4 +1,4 @@
-"""The jobs that wait are in memory: from the start, as they come, and after what was missed."""
+"""The jobs that wait are in memory: from the start, as they come, and after missed notices."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ from storage.engines.store import Transaction
 
 
 class Reader:
-    """What reads, and what it keeps."""
+    """Reader of the waiting jobs, and its book."""
 
     def __init__(self, jobs: WaitingJobs, book: JobBook) -> None:
         self.jobs = jobs
@@ -124,7 +124,7 @@ class Slow:
 
     Args:
         market: whose store it is.
-        happens: what happens between the first answer and its arrival.
+        happens: the events between the first answer and its arrival.
     """
 
     def __init__(self, market: Market, happens: Callable[[], Awaitable[None]]) -> None:

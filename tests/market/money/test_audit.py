@@ -1,4 +1,4 @@
-"""The audit finds each kind of damage, and nothing where there is none."""
+"""The audit finds each kind of damage, and nothing in undamaged books."""
 
 from collections.abc import AsyncIterator
 

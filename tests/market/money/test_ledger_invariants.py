@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, no money is made, lost, or owed by nobody."""
+"""No order of events makes money, loses it, or leaves it without an owner."""
 
 import asyncio
 import tempfile
@@ -60,7 +60,7 @@ sessions = Bundle("sessions")
 
 
 class Review(NamedTuple):
-    """A finished job that is not paid for yet: who gets what of its price, and when."""
+    """A finished job that is not paid for yet: the shares of its price, and the payment's time."""
 
     buyer: str
     worker: str
@@ -73,7 +73,7 @@ class Review(NamedTuple):
 class Marketplace(RuleBasedStateMachine):
     """People who buy and work, each with a device of their own, on one SQLite file.
 
-    What everybody should own is worked out here from what they did, beside the ledger.
+    The correct balances are worked out here from their actions, beside the ledger.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Marketplace(RuleBasedStateMachine):
         self.grants: dict[str, Grant] = {}
         self.reported: dict[str, int] = {}
         self.active: dict[str, str] = {}
-        # When the work of an attempt began, by job and number; and what is in review.
+        # When the work of an attempt began, by job and number; and the jobs in review.
         self.began: dict[tuple[str, int], int] = {}
         self.specified: set[str] = set()
         self.reviews: dict[str, Review] = {}
@@ -211,7 +211,7 @@ class Marketplace(RuleBasedStateMachine):
         assert self.active == {}
 
     def _usage(self, bought: Purchase, share: float) -> Usage | None:
-        """Return more use of a session that is connected; what is reported never shrinks."""
+        """Return more use of a session that is connected; reported bytes never shrink."""
         grant = self.grants.get(bought.session_id)
         if grant is None or grant.lease_id is None:
             return None
@@ -337,7 +337,7 @@ class Marketplace(RuleBasedStateMachine):
                 self._pay(job)
 
     def _pay(self, job: str) -> None:
-        """The worker has its part already, held: what is paid is the house's."""
+        """The worker has its part already, held: the rest is the house's."""
         review = self.reviews.pop(job)
         self.revenue[Currency.CREDIT] += review.price - review.earned
 
@@ -380,7 +380,7 @@ class Marketplace(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def fail_by_its_own_work(self, job: str) -> None:
-        """One that says what is to run has failed for good then, and is paid for its time."""
+        """A job with a payload has failed for good then, and is paid for its time."""
         before = self._job(job)
         if before.status == "running" and before.id in self.specified:
             ending = Ending(FailureKind.JOB)
@@ -519,7 +519,7 @@ class Marketplace(RuleBasedStateMachine):
         may_start_now: bool = False,
         pays_for_time: bool = False,
     ) -> None:
-        """Move what a change of a job should have cost its buyer and paid its worker."""
+        """Charge the buyer for a change of a job, and pay its worker."""
         is_paid = after.status in ("completed", "cancelled") or pays_for_time
         if before.status == after.status or not is_paid:
             assert before.earned == after.earned
@@ -548,7 +548,7 @@ class Marketplace(RuleBasedStateMachine):
         else:
             self.revenue[Currency.CREDIT] += fee
 
-    # A crash, and what must hold after everything
+    # A crash, and the invariants after every rule
 
     @rule()
     def crash(self) -> None:
@@ -591,12 +591,12 @@ class Marketplace(RuleBasedStateMachine):
 
 
 async def balances(tx: Transaction) -> dict[str, int]:
-    """Return what every account holds, in micro-units."""
+    """Return the balance of every account, in micro-units."""
     return dict(await tx.all(lambda *row: row, "SELECT id, balance FROM accounts"))
 
 
 async def together(coroutines: list[Awaitable[Any]]) -> list[Any]:
-    """Await all at once, and return what came of each."""
+    """Await all at once, and return the outcome of each."""
     return await asyncio.gather(*coroutines, return_exceptions=True)
 
 

@@ -1,4 +1,4 @@
-"""The feed in the store: what is kept, for how long, and what two daemons see of each other."""
+"""The feed in the store: its events, their lifetime, and each daemon's view of the other's."""
 
 import asyncio
 from collections.abc import AsyncGenerator

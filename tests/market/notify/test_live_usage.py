@@ -1,4 +1,4 @@
-"""What moves is shown: from memory where one daemon has every session, else as it was reported."""
+"""Traffic is live: from memory where one daemon has every session, else from the reports."""
 
 from collections.abc import Collection
 
@@ -41,7 +41,7 @@ async def test_a_session_that_moves_is_shown_until_it_stands(market: Market) -> 
     for used in (0, 4 * MIB, 6 * MIB, 6 * MIB, 6 * MIB):
         market.clock.now += 2
         uses.uses = [LiveUse(session, user, lease, used, 3)]
-        await market.leases.report([Usage(session, lease, used // 2)])  # which changes nothing
+        await market.leases.report([Usage(session, lease, used // 2)])  # this changes nothing
         shown.append(await usage.frames({user}))
     assert shown == [
         [(user, UsageFrame(session, 0, GB, 0, 3), True)],

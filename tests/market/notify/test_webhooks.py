@@ -1,4 +1,4 @@
-"""Endpoints of webhooks, and what is delivered there: what is due when, and what becomes of it."""
+"""Endpoints of webhooks, and their deliveries: the due times and the outcomes."""
 
 import base64
 import json
@@ -240,7 +240,7 @@ async def test_an_endpoint_that_is_gone_is_disabled_at_once(market: Market) -> N
         ("failed", "status 410"),
         ("failed", "disabled"),
     }
-    # What was under way changes nothing any more, and what happens now is not for it.
+    # The attempt under way changes nothing any more, and later events are not for it.
     await market.webhooks.settle(attempts[1], OK)
     await happen(market, me, "third")
     assert len(await listed(market, me, made)) == 2

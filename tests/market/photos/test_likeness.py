@@ -26,7 +26,7 @@ from market.photos.likeness import (
 from market.photos.prints import CANVAS, _inside, likeness
 
 PHOTOS = int(os.environ.get("PROXYD_PHOTOS", "120"))
-# Of each kind of copy so many photos, and half of them where both orders are tried.
+# The number of photos for each kind of copy, and half of it where both orders are tried.
 COPIED = PHOTOS // 8
 BOTH_WAYS = PHOTOS // 16
 # Seven crops, and three each of two other views; six in eight positions, and one of each other.
@@ -35,7 +35,7 @@ KEPT_MAX, COMPARED_MAX = 13, 64
 Make = Callable[[int], Image.Image]
 
 
-@lru_cache(maxsize=100)  # those that most tests begin with; 230 kB each
+@lru_cache(maxsize=100)  # the photos that most tests begin with; 230 kB each
 def photo(seed: int, make: Make = natural) -> Image.Image:
     """Return a picture that several tests look at, and none changes."""
     return make(seed)
@@ -55,7 +55,7 @@ def canvas(picture: Image.Image) -> Image.Image:
 
 
 def are_alike(new: Likeness, kept: Likeness) -> bool:
-    """Compare as the store does: what a band brings, and then all of it."""
+    """Compare as the store does: the candidates of a band first, and then all of it."""
     return any(
         probe.is_like(each)
         for probe in new.probes
@@ -66,7 +66,7 @@ def are_alike(new: Likeness, kept: Likeness) -> bool:
 
 
 def pairs_alike(several: Sequence[Likeness]) -> set[tuple[int, int]]:
-    """Compare each with each as the store does; return the places of those that are alike."""
+    """Compare each with each as the store does; return the places of the similar ones."""
     index: dict[tuple[int, int], list[tuple[int, Print]]] = {}
     for place, likeness_of_one in enumerate(several):
         for kept in likeness_of_one.prints:

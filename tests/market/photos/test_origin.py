@@ -1,4 +1,4 @@
-"""What a file admits about how it was made."""
+"""Signs in a file of its making."""
 
 import zlib
 

@@ -34,7 +34,7 @@ LINK = re.compile(r"https://app\.example\.com/(verify|reset)\?token=(\S+)")
 
 
 class Inbox:
-    """Whoever reads the e-mails that wait, as their recipients will."""
+    """A reader of the waiting e-mails, in place of their recipients."""
 
     def __init__(self, market: Market) -> None:
         self._market = market
@@ -42,7 +42,7 @@ class Inbox:
         self.sent: list[Message] = []
 
     async def look(self) -> int:
-        """Read what was put since the last look; return how many there have been."""
+        """Read the e-mails put since the last look; return the number of all read."""
         waiting = await self._market.emails.due(again=False, limit=1_000)
         for row in sorted(waiting, key=lambda row: row.id):
             if row.id not in self._seen:
@@ -65,7 +65,7 @@ def letters(market: Market) -> Inbox:
 
 
 def opened(market: Market) -> Recovery:
-    """Return what one daemon does about proofs."""
+    """Return the recovery service of one daemon."""
     return Recovery(
         market.context,
         market.passwords,
@@ -725,7 +725,7 @@ async def test_registrations_are_throttled_by_client(market: Market) -> None:
 async def test_of_forty_registrations_at_once_thirty_are_done(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The queue of one client is not what stops them.
+    # The queue of one client does not stop them.
     monkeypatch.setattr(market.passwords, "_slots", Slots(SlotBounds(total=2, queue=40)))
     outcomes = await asyncio.gather(
         *(

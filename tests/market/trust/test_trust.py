@@ -1,4 +1,4 @@
-"""What attempts and checks do to reputations, in the transactions that end them; both engines."""
+"""Effects of attempts and checks on reputations, in their transactions; both engines."""
 
 import asyncio
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ async def test_the_work_of_a_device_is_counted_with_its_end(market: Market) -> N
     await market.jobs.complete(device, job_id, "done")  # said again
     once = NEW.after_attempt(is_good=True)
     assert await reputation_of(market, device) == once
-    # What a job itself came to, and what its buyer has ended, is no fault of the device.
+    # A job's own failure, and an end by its buyer, are no fault of the device.
     for kind in (FailureKind.JOB, FailureKind.TIMEOUT, FailureKind.OOM, FailureKind.INPUT):
         failed = await fail(market, buyer, worker, Ending(kind))
         assert (await reputation_of(market, failed)).attempts == 0
@@ -117,7 +117,7 @@ async def test_one_buyer_moves_one_owner_a_few_times_a_day(market: Market) -> No
 async def test_of_jobs_without_a_review_one_a_day_counts_for_each_buyer(
     market: Market, has_payload: bool
 ) -> None:
-    """Who buys from themselves and confirms at once would have a reputation within a second."""
+    """Otherwise a user who buys from themselves would have a reputation within a second."""
     buyers = [await market.person(credit="1000") for _ in range(2)]
     device = await device_of(market, await market.person())
     for buyer in buyers * 4:
@@ -149,7 +149,7 @@ async def test_many_at_once_are_all_counted(market: Market) -> None:
         assert (found.checks, found.streak) == (5, 5)
     await check(devices[0], False)
     assert (await reputation_of(market, devices[0])).streak == 0
-    # One who was caught with one device is believed with none.
+    # An owner caught with one device is not believed with any.
     assert (await reputation_of(market, devices[1])).correctness < NEW.correctness
 
 
@@ -212,7 +212,7 @@ async def test_a_report_that_is_refused_counts_for_nothing(market: Market) -> No
 
 
 async def reputed(market: Market, worker: str, good: int) -> DeviceRow:
-    """Return a new device that has done so many attempts well."""
+    """Return a new device with a number of good attempts."""
     device = await device_of(market, worker)
     row = trust._row(device.id, "device", NEW)
     for _ in range(good):
