@@ -1,7 +1,7 @@
 """No question takes longer because the market has grown, unless it is about all of it.
 
 Markets of two sizes are filled directly. The audit, which reads everything, may read each table
-once; what a request or a sweeper asks looks at as much in the larger market as in the smaller one.
+once; a request or a sweeper reads the same amount in the larger market and in the smaller one.
 """
 
 import uuid
@@ -60,11 +60,11 @@ from storage.money import ledger
 from storage.notify import webhooks
 
 SMALL, LARGE = 5_000, 50_000
-# What is looked at may differ by the depth of an index, and by where on its pages a row stands.
+# The amount read may differ by the depth of an index, and by the place of a row on its pages.
 SLACK = 1.6
 # PostgreSQL reads some pages whole rather than look each row up: less than the market is open.
 SMALLEST_WORK = 2_500
-# What PostgreSQL takes instead of looking each row up: cheaper on tables as small as these are.
+# Plans that PostgreSQL prefers to looking each row up: cheaper on tables as small as these are.
 _AVOIDED = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
 
 
@@ -82,7 +82,7 @@ def server(request: pytest.FixtureRequest, engine: str) -> str:
 async def filled(
     server: str, folder: Path, size: int, *, forbid_scans: bool = False
 ) -> AsyncIterator[Market]:
-    """Open a market of a size; with `forbid_scans`, PostgreSQL scans what nothing else answers.
+    """Open a market of a size; with `forbid_scans`, PostgreSQL scans only where no index answers.
 
     It would read a table of a few pages whole in any case, and that tells nothing of a large one.
     """
@@ -106,7 +106,7 @@ async def _opened(url: str, size: int) -> AsyncIterator[Market]:
     clock = Clock()
     clock.now = grown.NOW
     market = Market(store, clock, LocalBlobs(Path("/nonexistent")))  # no byte is sent
-    # What a user has open is counted when they add to it, up to a bound: without one here, where a
+    # Open objects of a user are counted when they add one, up to a bound: without one here, where a
     # buyer has more than that.
     market.change_bounds(
         Bounds(
@@ -139,7 +139,7 @@ async def test_a_page_of_my_own_costs_a_statement_or_two_however_long_it_is(
         await REQUESTS[what](market, buyer)
         costs[what] = len(found.taken())
     assert costs == {
-        "my sessions": 2,  # those that client addresses open are asked for these
+        "my sessions": 2,  # the sessions of client addresses are queried as well
         "my jobs": 1,
         "my wallet": 1,
         "my devices": 1,
@@ -148,17 +148,17 @@ async def test_a_page_of_my_own_costs_a_statement_or_two_however_long_it_is(
 
 
 async def usage(market: Market) -> None:
-    """Look at what a buyer with many sessions has used lately, and ever."""
+    """Read the recent and the total use of a buyer with many sessions."""
     buyer = grown.Grown(LARGE).buyer_id
     for step in Step:
         range_ = range_of(step, UTC, None, None, now=grown.NOW)
         assert (await market.usage.series(buyer, range_)).total.used_bytes > 0
-        with pytest.raises(MarketError):  # one session, which is nobody's
+        with pytest.raises(MarketError):  # one session, of no user
             await market.usage.series(buyer, range_, by_session=True, session_id=grown.OLDEST)
     await market.usage.summary(buyer, UTC)
 
 
-# What is about everything, or everything that is open, or all that a user has.
+# Queries about everything, or everything that is open, or all that a user has.
 ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "abandoned jobs": lambda market: market.jobs.take_back(),
     "leases open when the daemon died": lambda market: market.store.read(nodes.leases, None),
@@ -166,7 +166,7 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "disputes": lambda market: disputes(market.context),
     "what a buyer has used": usage,
     "logs whose attempts have ended": lambda market: market.store.read(logs.newly_ended, limit=200),
-    # Only of a user who has more than they may.
+    # Only for a user above their limit.
     "the oldest logs of a user": lambda market: market.store.read(
         logs.oldest_of_user, grown.Grown(LARGE).buyer_id, limit=200
     ),
@@ -212,7 +212,7 @@ async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> N
 
 
 async def test_the_open_objects_of_a_user_are_counted_from_indexes(tmp_path: Path) -> None:
-    """Who puts up thousands of jobs in a day is asked about with each; only replicas are read."""
+    """A buyer with thousands of jobs a day causes this query with each; only replicas are read."""
     store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
     opcodes: list[str] = []
 
@@ -288,7 +288,7 @@ async def trade(market: Market, buyer: str) -> None:
 
 
 async def leave(market: Market, buyer: str) -> None:
-    """Buy a session that leaves through an exit, report what that carried, and end it."""
+    """Buy a session that leaves through an exit, report the exit's bytes, and end it."""
     bought = await market.bandwidth.buy(
         buyer, quota_bytes=GB, price_per_gb=None, exit_wishes=ExitWishes()
     )
@@ -308,7 +308,7 @@ async def leave(market: Market, buyer: str) -> None:
 
 
 async def advances(market: Market, _: str) -> None:
-    """Post what exits have earned of some sessions that go on, as one step of the hourly sweep."""
+    """Post the earnings of exits for some sessions that go on, as one step of the hourly sweep."""
     first = exit_queries.ActiveRow(-1, "")
     some = await market.store.read(exit_queries.sessions_to_advance, after=first, limit=10)
     assert len(some) == 10
@@ -354,7 +354,7 @@ async def keys(market: Market, buyer: str) -> None:
 
 
 async def keys_in_time(market: Market, _: str) -> None:
-    """Look which keys expire soon, and forget what was spent long ago, as one step of the sweep."""
+    """Find the keys that expire soon, and forget old spending, as one step of the sweep."""
     now = grown.NOW
     found = await market.store.read(
         key_queries.expiring, now=now, before=now + 7 * 86_400, limit=20
@@ -405,9 +405,9 @@ async def rolled_up(market: Market, _: str) -> None:
         await market.store.write(make_days, before=grown.NOW, limit=20)
 
 
-# By what it is: what is asked, given the buyer.
+# By name: the queries, given the buyer.
 async def sync(market: Market, buyer: str) -> None:
-    """Let a device say what it holds, be told what it should not, and have its leases renewed."""
+    """Let a device name its jobs, get the ones to stop, and have its leases renewed."""
     made = await market.devices.create(buyer, name="rig", device_type="server", min_price_usd=None)
     device = await market.devices.authenticate(made.token)
     job_id = await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", ""))
@@ -421,7 +421,7 @@ async def sync(market: Market, buyer: str) -> None:
 
 
 async def device_work(market: Market, buyer: str) -> None:
-    """Have a device work, and its owner look at that; ask what cancelling would cost."""
+    """Have a device work, and its owner look at that; quote the cost of cancelling."""
     device = await device_of(market, buyer)
     jobs = [await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", "")) for _ in "ab"]
     for job_id in jobs:
@@ -491,7 +491,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 
 
 async def given_to_a_device(market: Market, buyer: str) -> None:
-    """Have jobs read that wait, and given to a device, which is then told what it holds."""
+    """Read waiting jobs, give them to a device, and send the device its jobs."""
     device = await device_of(market, buyer)
     jobs = [await posted(market, buyer, price=0) for _ in range(4)]
     rows = await market.store.read(claim_queries.waiting, jobs)

@@ -180,7 +180,7 @@ async def test_a_short_or_different_file_is_no_content(blobs: LocalBlobs, tmp_pa
     await send(blobs, upload, CONTENT[:-1])
     with pytest.raises(MismatchError, match=f"{len(CONTENT) - 1} of {len(CONTENT)} bytes"):
         await blobs.finish(upload, [])
-    await send(blobs, upload, b"x", len(CONTENT) - 1)  # what is there stays, so that it can go on
+    await send(blobs, upload, b"x", len(CONTENT) - 1)  # the stored bytes stay, so that it can go on
     with pytest.raises(MismatchError, match="SHA-256"):
         await blobs.finish(upload, [])
     assert files(tmp_path / "work") == set()
@@ -199,7 +199,7 @@ async def test_two_requests_do_not_send_the_same_upload_at_once(blobs: LocalBlob
 
 
 async def test_bytes_that_another_process_wrote_over_an_upload_are_hashed(tmp_path: Path) -> None:
-    """Who knows a hash could otherwise put another content in the place of all that have it."""
+    """Otherwise a user with a hash could replace the content of all files that have it."""
     ours, theirs = (LocalBlobs(tmp_path, reserve_bytes=0, is_shared=True) for _ in range(2))
     half = len(CONTENT) // 2
     for first, rest in ((CONTENT, b""), (CONTENT[:half], CONTENT[half:])):
@@ -267,7 +267,7 @@ async def test_an_upload_that_a_kill_left_renamed_goes_on(
 ) -> None:
     upload = upload_of(CONTENT)
     await send(blobs, upload, CONTENT)
-    await blobs.finish(upload, [])  # nobody has written that down
+    await blobs.finish(upload, [])  # no row records that
     await send(blobs, upload, b"", await blobs.stored(upload))
     with pytest.raises(MismatchError, match=f"all {len(CONTENT)} bytes"):
         await send(blobs, upload, CONTENT)

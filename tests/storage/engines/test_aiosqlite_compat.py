@@ -1,4 +1,4 @@
-"""What the store relies on in aiosqlite without a promise is as it was read."""
+"""Undocumented behaviour of aiosqlite that the store relies on is unchanged."""
 
 import sqlite3
 import threading

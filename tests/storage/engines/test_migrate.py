@@ -1,4 +1,4 @@
-"""Migrations: any earlier database reaches the schema of a fresh one, once, whoever starts."""
+"""Migrations: any process takes any earlier database to the schema of a fresh one, once."""
 
 import asyncio
 import gzip
@@ -291,7 +291,7 @@ async def test_users_of_an_earlier_database_may_have_pending_accounts(
 
 
 async def restore(url: str, name: str) -> None:
-    """Fill an empty database with what another program has left."""
+    """Fill an empty database with the rows that another program has left."""
     with gzip.open(DATABASES / f"{name}.{engine_of(url)}.sql.gz", "rt", encoding="utf-8") as file:
         script = file.read()
     if url.startswith("sqlite"):

@@ -1,4 +1,4 @@
-"""Notices through named pipes, and what the folder tells of nodes that have ended."""
+"""Notices through named pipes, and the folder's record of nodes that have ended."""
 
 import os
 import resource
@@ -91,7 +91,7 @@ def test_a_node_that_does_not_read_misses_notices_learns_it_and_holds_up_no_othe
     assert read_all(brisk) == ["last"]
     assert heard % 10 == 0
     assert not folder.take_missed("brisk")
-    # Emptied, it is noted still; and once it was taken, what follows arrives.
+    # Emptied, it is noted still; and once it was taken, the next notices arrive.
     assert len(read_all(slow)) < heard
     assert folder.take_missed("slow")
     assert not folder.take_missed("slow")
@@ -172,7 +172,7 @@ def test_a_process_that_was_killed_is_seen_at_once_and_one_that_lives_is_not(
         for name in ("killed", "other"):
             processes[name].kill()
             processes[name].wait()
-        folder.post(["a notice"])  # which finds nobody there
+        folder.post(["a notice"])  # it finds no reader there
         assert folder.look() == ({"living"}, {"killed", "other"})
         folder.remove_pipe("other")
         assert folder.look() == ({"living"}, {"killed"})

@@ -1,4 +1,4 @@
-"""A page goes on behind an identifier; the first one is asked for like any other."""
+"""A page goes on behind an identifier; the first page needs no other request."""
 
 import sqlite3
 

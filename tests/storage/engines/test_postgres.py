@@ -1,4 +1,4 @@
-"""What is special about the store on PostgreSQL."""
+"""Special behaviour of the store on PostgreSQL."""
 
 import asyncio
 import uuid
@@ -54,7 +54,7 @@ async def test_a_migration_takes_longer_than_any_other_statement_may(
 async def test_a_migration_waits_for_a_table_no_longer_than_others_can(
     postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever uses the table after it would wait for as long as it does."""
+    """Every later user of the table would wait for as long as the migration does."""
     steps = migrate.migrations("postgres")
     added = migrate.Migration(steps[-1].version + 1, "more", ("ALTER TABLE users ADD more TEXT",))
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
@@ -70,7 +70,7 @@ async def test_a_migration_waits_for_a_table_no_longer_than_others_can(
 
 
 async def test_an_error_is_reported_without_the_row(postgres_server: str) -> None:
-    """An error goes to the log; a row may hold the hash of a password, or somebody's address."""
+    """An error goes to the log; a row may hold the hash of a password, or the address of a user."""
     person = {"id": "1", "username_key": "ada", "email_key": "ada@example.com"}
 
     async def register(tx: Transaction, created_at: int | None) -> None:
@@ -134,7 +134,7 @@ async def test_a_unit_that_lost_against_another_is_run_again(postgres_server: st
 
         one, two = "house:revenue:usd", "house:rewards:usd"
         await asyncio.gather(store.write(cross, one, two), store.write(cross, two, one))
-        assert runs > 2  # who is run again may meet the other once more before it is done
+        assert runs > 2  # a repeated transaction may meet the other once more before it is done
 
         async def balances(tx: Transaction) -> list[int]:
             return await tx.all(int, "SELECT balance FROM accounts WHERE balance <> 0")

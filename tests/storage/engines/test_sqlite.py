@@ -1,4 +1,4 @@
-"""What is special about the store on SQLite."""
+"""Special behaviour of the store on SQLite."""
 
 import asyncio
 import sqlite3

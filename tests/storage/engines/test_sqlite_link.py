@@ -44,7 +44,7 @@ asyncio.run(sweep())
 
 
 class Member:
-    """A store that others share, as a node, and what it has heard."""
+    """A store that others share, as a node, and the notices that it has received."""
 
     def __init__(self, name: str, store: SqliteStore, link: SqliteLink) -> None:
         self.name = name
@@ -349,7 +349,7 @@ async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(
     await child.wait()
     assert await member.link.try_to_sweep()
     assert await member.link.exited(["here", "child"]) == ["child"]
-    # Once it is reaped, its pipe goes; not before, or nobody would know.
+    # Once it is reaped, its pipe goes; not before, or no node would know.
     assert await member.link.exited(["here", "child"]) == ["child"]
     assert await member.link.exited(["here"]) == []
     assert [each.name for each in Path(f"{path}.nodes").glob("*.pipe")] == ["here.pipe"]
@@ -403,7 +403,7 @@ async def test_a_node_that_renews_the_sweepers_lock_keeps_it(
 
 @contextmanager
 def writers(path: Path, *units: tuple[int, int]) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Run processes that have opened the database at once, and write when they are told to go."""
+    """Run processes that have opened the database at once, and write when the test lets them go."""
     processes = [
         subprocess.Popen(
             [
@@ -455,7 +455,7 @@ def test_processes_that_open_a_new_file_at_once_make_it_once(path: Path) -> None
 async def test_a_file_that_another_process_is_opening_is_waited_for(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite itself refuses some of those who make a new file at once."""
+    """SQLite itself refuses some of the processes that make a new file together."""
     folder, waiting = NodeFolder(path), asyncio.Event()
     folder.make()
     first = folder.open_lock("open")

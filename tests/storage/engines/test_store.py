@@ -1,4 +1,4 @@
-"""What both engines promise of a transaction."""
+"""Promises of a transaction on both engines."""
 
 import asyncio
 

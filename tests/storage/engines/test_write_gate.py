@@ -90,7 +90,8 @@ def test_a_unit_that_waits_behind_many_takes_none_of_them_for_one_that_hangs(
         with patient.entered():
             ahead.set()
 
-    # As if others were quicker each time: the lock is never free for who waits, and moves on.
+    # As if others were quicker each time: the lock is never free for the waiting process, and moves
+    # on.
     first = folder.open_lock("next")
     fcntl.flock(first, fcntl.LOCK_EX)
     waiting = threading.Thread(target=wait)

@@ -12,7 +12,7 @@ async def kept(tx: Transaction) -> list[str]:
 
 
 async def test_old_answers_go_a_few_at_a_time_the_oldest_first(market: Market) -> None:
-    """However long nobody has asked, no request pays for clearing all of it away."""
+    """After any pause, no request pays for clearing all of it away."""
     user = await market.person()
     for moment in (5, 3, 1, 4, 2):
         answer = AnswerRow(user, f"key {moment}", "hash", "sealed", moment)

@@ -125,7 +125,7 @@ def test_a_disk_is_not_filled(tmp_path: Path) -> None:
 
 
 class Model(RuleBasedStateMachine):
-    """Two attempts with two streams each, and what they must be: any appends, crashes and losses.
+    """Two attempts of two streams, and their correct contents: any appends, crashes and losses.
 
     Devices send from where the answer said, before it, or behind it; a power failure takes the end
     of any segment that was not synced.
@@ -142,7 +142,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(key=keys, size=st.integers(1, 5 * SEGMENT), back=st.integers(0, 2 * SEGMENT))
     def append(self, key: tuple[Attempt, str], size: int, back: int) -> None:
-        """As the service does it: what overlaps is passed over."""
+        """As the service does it: overlapping bytes are skipped."""
         attempt, stream = key
         known = self.files.recover(attempt, stream)
         assert known == self.sizes[key]
