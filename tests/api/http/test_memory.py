@@ -15,7 +15,7 @@ def memory() -> Memory:
 
 
 def is_refused(memory: Memory, network: str, size: int) -> bool:
-    """Take some bytes; return whether that was refused, which must leave the count as it was."""
+    """Take some bytes. Return whether that was refused; a refusal must not change the count."""
     held = memory.total
     try:
         memory.take(network, size)
