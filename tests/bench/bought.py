@@ -64,7 +64,7 @@ def is_compiled(environment: dict[str, str] | None = None) -> bool:
 
 
 def _says(arguments: tuple[str, ...], environment: dict[str, str]) -> str | None:
-    """Return what a command of proxyd prints; None if it fails."""
+    """Return the output of a command of proxyd; None if it fails."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
     done = subprocess.run(
         [*COMMAND, *arguments],

@@ -1,4 +1,4 @@
-"""Limits of a socket's buffers: those of this system, or those of Linux before 6.18.
+"""Limits of a socket's buffers: the defaults of this kernel, or of Linux before 6.18.
 
 BUFFERS=default has the default limits of these kernels while something is measured. They are the
 whole system's, in every network namespace, and root alone may set them.
@@ -87,7 +87,7 @@ def _putting_back(before: dict[str, str], folder: Path) -> Iterator[None]:
         if os.getpid() != owner:  # one that was forked meanwhile: it has nothing to put back
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif not is_over:  # or a second signal would end what the first one began
+        elif not is_over:  # or a second signal would interrupt the cleanup that the first one began
             sys.exit(128 + number)
 
     handlers = {number: signal.signal(number, end) for number in ENDING}

@@ -1,4 +1,4 @@
-"""Bulk transfer: how fast, and at what cost in CPU, with one stream and with many."""
+"""Bulk transfer: its speed and its cost in CPU, with one stream and with many."""
 
 import time
 
@@ -33,7 +33,7 @@ def window(server: Server, counter: streams.Counter, seconds: float) -> tuple[fl
 def measure(kinds: list[Kind], rounds: int) -> Part:
     """Measure every server in turn, with each number of streams, each way.
 
-    With default buffers, the promise is one of speed alone.
+    With default buffers, the promise covers only speed.
     """
     part = Part("bulk")
     with all_started(kinds) as servers, streams.target() as end:

@@ -1,4 +1,4 @@
-"""Connections: how many a second, at what cost in CPU, and how long each takes."""
+"""Connections: connections per second, their cost in CPU, and the duration of each."""
 
 import subprocess
 import time

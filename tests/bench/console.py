@@ -1,4 +1,4 @@
-"""The console: how soon an event is seen, what open streams cost, how soon a page is drawn."""
+"""The console: the delay of an event, the cost of open streams, the time until a page is drawn."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ SETTINGS = {
     "PROXYD_LIMITS__API_CONNECTIONS_PER_NETWORK": "4096",
     "PROXYD_LIMITS__REQUESTS_PER_SECOND": "100000",
 }
-# From an empty cache, until the browser has drawn what the scripts have made.
+# From an empty cache, until the browser has drawn the page that the scripts build.
 DRAWN = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
 
 

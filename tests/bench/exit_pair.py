@@ -1,7 +1,7 @@
 """A daemon and a device that carries its connections, as one server to measure.
 
 `python -m bench.exit_pair ORDER`, a JSON object of `exits_port`, `device` (the folder of the exit),
-`prefix` (what stands before the device's command, so that it runs elsewhere) and `environment` (of
+`prefix` (the words before the device's command, so that it runs elsewhere) and `environment` (of
 the device). The environment of this program is the daemon's. Both end with it.
 """
 

@@ -158,7 +158,7 @@ def _agree(url: str, folder: Path, settings: dict[str, str]) -> None:
 
 
 def ssh_way(folder: Path) -> Callable[[Place, Place], Kind] | str:
-    """Return what makes `ssh -R` a server to measure, or why that cannot be."""
+    """Return a function that makes `ssh -R` a server to measure, or the reason against it."""
     sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if sshd is None or shutil.which("ssh") is None or os.geteuid() != 0:
         return "ssh -R: it needs root (apt-get install openssh-server openssh-client)"

@@ -78,7 +78,7 @@ class Client:
         return answer
 
     def call(self, *arguments: Any) -> Any:
-        """Ask, and return what the answer says."""
+        """Send a request, and return the parsed answer."""
         return json.loads(self.ask(*arguments))
 
     def seconds(self, *arguments: Any) -> float:
@@ -217,7 +217,7 @@ def _grow(url: str, size: int) -> Grown:
 
 @contextmanager
 def _databases(engine: str, folder: Path) -> Iterator[Callable[[], str]]:
-    """Yield what makes a new database of an engine."""
+    """Yield a function that creates a database of an engine."""
     if engine == "sqlite":
         yield lambda: f"sqlite:///{folder}/{uuid.uuid4().hex}.db"
         return

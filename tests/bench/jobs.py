@@ -224,7 +224,7 @@ def rivals(samples: Samples) -> None:
 
 
 def idle(part: Part, folder: Path) -> None:
-    """Measure what devices cost that wait, and ask again when nothing has come."""
+    """Measure the cost of devices that wait, and ask again when no job has arrived."""
     url = f"sqlite:///{folder}/idle.db"
     asyncio.run(prepare(url, jobs=0, devices=IDLE_DEVICES))
     with process.serving(url, **SETTINGS) as daemon:

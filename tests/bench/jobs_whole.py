@@ -212,7 +212,7 @@ def working(daemon: Process, token: str, folder: Path) -> Iterator[None]:
         progress(log.read_text())
         raise
     finally:
-        for _ in range(2):  # the second one stops what runs
+        for _ in range(2):  # the second one stops the jobs
             agent.send_signal(signal.SIGTERM)
             time.sleep(REST_SECONDS)
         agent.wait(PATIENCE_SECONDS)

@@ -109,7 +109,7 @@ def _namespaces(*ends: End) -> Iterator[None]:
 
 @contextmanager
 def _way(near: End, far: End, folder: Path, loss_percent: float) -> Iterator[str]:
-    """Join two namespaces; yield what does it, or nothing where neither can be had."""
+    """Join two namespaces; yield the name of the means, empty where neither is available."""
     program = None
     netem = ("netem", "delay", f"{DELAY_MS}ms", "loss", f"{loss_percent}%", "limit", "100000")
     try:

@@ -111,7 +111,7 @@ class Joint:
         target: socket.socket,
         early: bytes = b"",
     ) -> None:
-        """Relay between two sockets; `early` is what the client has sent already."""
+        """Relay between two sockets; `early` is the data that the client has sent already."""
         relay = Relay(self._reactor, client, target, session, self._closer, lambda: None)
         relay.start(early, None, client_unread=True, target_unread=True)
 

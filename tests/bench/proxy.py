@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def _buffers() -> "Callable[[], AbstractContextManager[None]]":
-    """Return what to measure bulk within: an earlier kernel's limits, or those of this one."""
+    """Return the context of bulk measurements: an earlier kernel's limits, or those of this one."""
     text = os.environ.get("BUFFERS", "")
     if text not in ("", "default"):
         sys.exit(f"BUFFERS is default or nothing, and not {text!r}")

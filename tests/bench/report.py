@@ -119,7 +119,7 @@ def machine() -> str:
 
 
 def rewrite(mark: str, text: str) -> None:
-    """Put a text between its two marks in the documentation, and leave everything else alone."""
+    """Put a text between its two marks in the documentation, and change nothing else."""
     mark = f"<!-- {mark} -->"
     before, _, rest = REPORT.read_text().partition(mark)
     _, found, after = rest.partition(mark)

@@ -56,7 +56,7 @@ class RivalError(Exception):
 
 
 def install() -> None:
-    """Install the packages that are missing where that is possible; else say what to install."""
+    """Install the packages that are missing where that is possible; else print the command."""
     missing = [package for program, package in PACKAGES.items() if not _found(program)]
     if not missing:
         return
@@ -109,7 +109,7 @@ def named(text: str) -> list[Kind]:
 
 
 def is_tunnel(kind: Kind) -> bool:
-    """Say whether a server has a part at a device, and so is measured beside exits alone."""
+    """Return whether a server has a part at a device, and so is measured only beside exits."""
     return any("{device}" in each for each in kind.command)
 
 

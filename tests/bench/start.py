@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def environment(url: str, folder: str) -> dict[str, str]:
-    """Return what the processes on one database are given."""
+    """Return the environment of the processes on one database."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
     return {
         **ours,

@@ -1,4 +1,4 @@
-"""The ends of a bulk transfer, as programs of their own, which leave the payload alone.
+"""The ends of a bulk transfer, as programs of their own, which do not touch the payload.
 
 The source sends the same pages again and again with sendfile; the sink has the kernel discard the
 bytes (MSG_TRUNC, tcp(7)), and adds their number to a counter in memory that it shares with the

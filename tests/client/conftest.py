@@ -1,4 +1,4 @@
-"""Devices have Python's own event loop, so what runs on them is tested on that one."""
+"""Devices have Python's own event loop, so their programs are tested on that one."""
 
 import asyncio
 from collections.abc import Callable

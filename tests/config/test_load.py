@@ -52,7 +52,7 @@ def as_text(value: object) -> str:
     return msgspec.json.encode(value).decode() if is_json else str(value)
 
 
-# --- what wins ---------------------------------------------------------------------------------
+# --- precedence --------------------------------------------------------------------------------
 
 
 def test_nothing_given_means_the_defaults() -> None:
@@ -465,7 +465,7 @@ def test_other_variables_of_the_same_name_are_left_alone() -> None:
     assert load(None, {"PROXYD_HOME": "/opt/proxyd", "PROXYD": "1"}) == load(None, {})
 
 
-# --- what a mistake says -----------------------------------------------------------------------
+# --- messages about mistakes -------------------------------------------------------------------
 
 
 def test_a_secret_of_the_wrong_type_is_not_shown(write: Write) -> None:

@@ -91,7 +91,7 @@ async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
 
 
 async def refused_with(service: Service, bought: Bought) -> int:
-    """Return what UDP ASSOCIATE is answered with."""
+    """Return the reply code of UDP ASSOCIATE."""
     control = await logged_in(service, bought)
     await control.send(request("0.0.0.0", 0, command=3))
     code, *_ = await control.reply()

@@ -261,7 +261,7 @@ async def test_an_ended_connection_leaves_nothing(service: Service) -> None:
     assert not daemon_of(service).asked._asks
 
 
-# --- what does not come to a connection ----------------------------------------------------------
+# --- failures to connect -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ async def test_no_more_requests_are_open_than_there_is_room_for(tmp_path: Path) 
         await device.kill()
 
 
-# --- what ends -----------------------------------------------------------------------------------
+# --- ends ----------------------------------------------------------------------------------------
 
 
 async def test_an_exit_that_is_paused_in_the_account_is_cut_there(tmp_path: Path) -> None:

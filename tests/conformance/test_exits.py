@@ -318,13 +318,13 @@ async def test_a_second_device_on_a_line_learns_that_it_rests(tmp_path: Path) ->
 
 
 async def states(service: Service, owner: Person) -> list[str]:
-    """Return what an owner's exits do, in a word each."""
+    """Return the state of each of an owner's exits."""
     answer = await service.call("GET", "/api/exits/me", token=owner.token)
     assert answer.status == 200, answer.body
     return [each["state"] for each in answer.body["exits"]]
 
 
-# --- what ends -----------------------------------------------------------------------------------
+# --- ends ----------------------------------------------------------------------------------------
 
 
 async def test_a_killed_exit_breaks_its_connections_and_the_next_go_on(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def micro_balance(service: Service, person: Person) -> int:
 
 
 def micro_price(size: int, price: float) -> int:
-    """Return what used bytes cost, in micro-USD."""
+    """Return the price of used bytes, in micro-USD."""
     return int(size * Decimal(repr(price)) * 10**6 // 10**9)
 
 
@@ -672,7 +672,7 @@ async def running_out(
 
 
 async def written(service: Service, bought: Bought) -> int:
-    """Return what the store knows to be used."""
+    """Return the bytes used according to the store."""
     row = await service.daemon.store.read(bandwidth.find, bought.id)
     assert row is not None
     return row.bytes_used

@@ -235,7 +235,7 @@ class Flood:
 
 
 def is_cut(sock: socket.socket) -> bool:
-    """Say whether a connection was reset; what came before is thrown away."""
+    """Say whether a connection was reset; bytes that came before are thrown away."""
     try:
         while sock.recv(4096):
             pass
@@ -268,7 +268,7 @@ def fetches(buyer: Buyer, target: WebTarget) -> bool:
 
 
 def descriptors(buyer: Buyer) -> int:
-    """Count what the daemon has open."""
+    """Count the daemon's open descriptors."""
     return psutil.Process(buyer.daemon.process.pid).num_fds()
 
 

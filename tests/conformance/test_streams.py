@@ -1,4 +1,4 @@
-"""Two streams through the relay: ends, resets, stalls and limits, each side told what happened."""
+"""Two streams through the relay: ends, resets, stalls and limits, passed on to the other side."""
 
 import asyncio
 import fcntl
@@ -37,8 +37,8 @@ WAYS = {
 }
 # `make test` goes through each part once: the agent is an exit. `make test-both` goes every way.
 LONG = {"through an exit", "through the agent of asyncio", "through the agent under TLS"}
-# Writing to a side that has reset the connection fails before what that side has sent is read, and
-# then asyncio's transports do not read it any more.
+# Once a side has reset the connection, writing to it fails before its last bytes are read, and then
+# asyncio's transports never read them.
 NOT_THROUGH_ASYNCIO = {
     "test_a_reset_is_passed_on_while_both_sides_are_talking[through the agent of asyncio-client]"
 }
@@ -52,7 +52,7 @@ LINGER_NOT = struct.pack("ii", 1, 0)
 
 
 def stalled_max(service: Service) -> int:
-    """Return what may be on its way at most when one side does not read."""
+    """Return the most bytes on their way while one side does not read."""
     port = service.daemon.exit_port
     is_secure = port is not None and port.listener._base.services.encrypts_all
     return STALLED_OF_SEVEN_MAX_BYTES if is_secure else STALLED_MAX_BYTES

@@ -45,7 +45,7 @@ async def curl(line: str) -> tuple[int, dict[str, object]]:
 
 
 async def shown(tab: Tab, count: int) -> list[str]:
-    """Return what a dialog shows once, and say that it is stored."""
+    """Return the secrets that a dialog shows once, and confirm that they are stored."""
     await tab.until(f"{SHOWN}.length === {count}")
     texts = await tab.run(f"[...{SHOWN}].map((each) => each.textContent)")
     await tab.click("I have stored it")

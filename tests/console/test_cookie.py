@@ -1,4 +1,4 @@
-"""A login that a browser keeps: what the cookie is, and that no other page can use it."""
+"""A login that a browser keeps: the attributes of the cookie, and that no other page can use it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

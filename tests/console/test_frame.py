@@ -120,7 +120,7 @@ async def test_a_logout_in_one_tab_is_a_logout_in_all(service: Service, visit: V
     await other.click("Log out")
     await other.until("location.pathname === '/login'")
     await tab.until("location.pathname + location.search === '/login?next=%2Fconsole%2Fwallet'")
-    # The end of its stream leads there as well, and requests the stream alone.
+    # The end of its stream leads there as well: only the stream is requested.
     await until(
         lambda: "/auth/me" in [sent.path for sent in tab.requests[before:]],
         "the other tab's word has the tab ask whether it is logged in",

@@ -1,4 +1,4 @@
-"""Figures that are live: they follow what happens, say when they do not, and come back."""
+"""Figures that are live: they follow the events, show when they do not, and come back."""
 
 import asyncio
 import signal

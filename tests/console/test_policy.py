@@ -1,4 +1,4 @@
-"""The policy of the console's pages: what a browser refuses them, and how small they are."""
+"""The policy of the console's pages: the things that a browser refuses them, and their size."""
 
 import re
 from pathlib import Path

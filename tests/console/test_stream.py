@@ -1,4 +1,4 @@
-"""The stream's client, beside a server that does what a test wants: one connection for all tabs."""
+"""The stream's client, beside a server that a test controls: one connection for all tabs."""
 
 import asyncio
 from collections.abc import AsyncIterator

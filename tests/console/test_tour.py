@@ -237,7 +237,7 @@ async def looked_around(tour: Tour) -> None:
 
 
 async def paths(service: Service) -> list[re.Pattern[str]]:
-    """Return what the API's own document names, as patterns of paths."""
+    """Return the paths of the API's own document, as patterns."""
     answer = await service.call("GET", "/openapi.json")
     assert answer.status == 200
     return [

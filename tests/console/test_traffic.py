@@ -23,7 +23,7 @@ LIVE = "document.documentElement.dataset.live === 'live'"
 COST = "document.querySelector('[data-cost]').textContent"
 LINE = "document.querySelector('[data-line=\"%s\"] code').textContent"
 SECONDS_MAX = 30
-# Notes in a page what the stream says of bytes: the browser's other tabs get its frames as well.
+# Notes in a page the byte counts of the stream: the browser's other tabs get its frames as well.
 HEARING = """
 window.heard = [];
 window.channel = new BroadcastChannel("proxyd.stream");

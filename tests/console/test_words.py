@@ -98,7 +98,7 @@ def test_a_module_asks_for_words_that_are_there(name: str) -> None:
 def test_words_are_sorted_as_they_are_read_and_small(area: str, language: str) -> None:
     path = WORDS / f"{area}.{language}.json"
     if area == "errors" and language == "en":
-        assert not path.exists()  # English is what the server says itself
+        assert not path.exists()  # English is the server's own text
         return
     pairs = json.loads(path.read_text(), object_pairs_hook=list)
     names = [name for name, _ in pairs]

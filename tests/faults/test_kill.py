@@ -97,8 +97,8 @@ class Load:
     """Clients that buy, use and end sessions until their daemon is killed.
 
     Some rest at some point, and have nothing on its way that could hide a byte too many. `held` are
-    the sessions that each client goes on with in the next life. `wishes` are what user names end
-    with, by chance: the exits of the connection. If it `clogs`, some connections are full in both
+    the sessions that each client goes on with in the next life. `wishes` are endings of user names,
+    drawn by chance: the exits of the connection. If it `clogs`, some connections are full in both
     directions when the daemon is killed.
     """
 

@@ -105,7 +105,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 class Reader(threading.Thread):
-    """A buyer who follows a log over lost connections, and knows what came of it."""
+    """A buyer who follows a log over lost connections, and keeps its content."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()

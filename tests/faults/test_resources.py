@@ -52,7 +52,7 @@ async def test_without_descriptors_open_connections_go_on_and_are_written_down(
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs the limits of Linux")
 def test_only_a_request_too_large_for_the_memory_fails(tmp_path: Path) -> None:
-    # A path whose type has no end takes what the operator permits.
+    # A body whose type has no limit can have the size that the operator permits.
     path, most = "/api/assistant/chat", str(64 * 1024 * 1024)
     settings = {
         "PROXYD_API__BODY_MAX_BYTES": most,

@@ -39,7 +39,7 @@ async def exchange(client: Client, size: int = len(BLOCK)) -> None:
 
 
 async def written(service: Service, bought: Bought) -> int | None:
-    """Return what the database itself says that a session has used, if it answers."""
+    """Return the bytes that a session has used according to the database, if it answers."""
     try:
         row = await service.daemon.store.read(find, bought.id)
     except UnavailableError:

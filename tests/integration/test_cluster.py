@@ -33,7 +33,7 @@ HOUR = 3_600
 # A node that goes so slow does not run dry while it is cut off: only its fence stops it. One take
 # is a fraction of its bytes of a second.
 SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
-# For nodes that are made to stand still for a few seconds, and must not be dead by that alone.
+# For nodes that are made to stand still for a few seconds, which must not count as dead.
 PATIENT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "15"}
 HANDFUL_BYTES = 10_000
 # A slow transfer leaves the processor to the rest of the test.
@@ -173,7 +173,7 @@ async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None
             downloading((first, second, second), bought["proxy"], target.port)
         )
         until_true(lambda: all(each.received > MB for each in downloads))
-        # The node that serves nothing of it shows what the others do, while they do.
+        # The node that serves no part of it shows the counts of the others while they serve.
         seen = first.used(token, bought["session_id"])
         until_true(lambda: first.used(token, bought["session_id"]) > seen + MB, "counts move")
         status, body = first.call(
@@ -182,7 +182,7 @@ async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None
         assert (status, body) == (200, {"ok": True})
         until_true(lambda: all(each.is_over for each in downloads), "all are cut")
         billed = stored(url, bought["session_id"])["bytes_used"]
-        # Everything that clients have seen is billed; a cut takes back only what never left.
+        # Everything that clients have seen is billed; a cut takes back only bytes that never left.
         assert billed >= received(downloads) - len(downloads) * INSTANT_BYTES
         assert stored(url, bought["session_id"])["status"] == "ended"
         with pytest.raises(OSError):

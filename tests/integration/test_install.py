@@ -40,7 +40,7 @@ def check_out(target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment without an index, where what the tests have can be imported, but our own."""
+    """An environment without an index: the tests' packages can be imported, but not our own."""
     others = tmp_path_factory.mktemp("others")
     for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
         if "proxyd" not in path.name and "proxyctl" not in path.name:

@@ -38,7 +38,7 @@ PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
 # With this number of clients, one of a few processes is left without any once in ten thousand
 # times.
 CLIENTS = 40
-# Processes without connections say that they drain at this level alone.
+# Processes without connections log that they drain only at this level.
 DEBUG = {"PROXYD_LOG__LEVEL": "debug"}
 # A drain ends with its last connection, however long a busy machine takes.
 PATIENT = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
@@ -698,7 +698,7 @@ def test_the_service_managers_sockets_and_notifications_work_as_with_one(tmp_pat
 
 
 def test_a_socket_without_a_service_manager_refuses_clients_while_all_drain(tmp_path: Path) -> None:
-    """The socket units of systemd hold the ports of the API and the proxy alone."""
+    """The socket units of systemd hold only the ports of the API and the proxy."""
     with supervising(tmp_path) as manager, threads.web() as target:
         manager.watchdog_seconds = 30.0
         email, password = process.funded(manager.url)

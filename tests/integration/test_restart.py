@@ -63,7 +63,7 @@ class Load:
             self._over.wait(max(0.0, CLIENTS / PER_SECOND - (time.monotonic() - began)))
 
     def _fetch(self) -> str:
-        """Return what went wrong."""
+        """Return the failure."""
         with socks.create_connection(
             ("127.0.0.1", self._target),
             timeout=60,

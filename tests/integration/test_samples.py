@@ -49,7 +49,7 @@ async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(tmp_path: Path) -
             assert device["benchmark"]["hashes_per_s"] > 0
             assert device["reputation"]["correctness"] == 1
             wallet = (await service.call("GET", "/api/wallet", token=owner.token)).body
-            # In review, as what other jobs have earned.
+            # In review, like the earnings of other jobs.
             assert 0 < wallet["credit_in_review"] < 0.1
             path = "/api/jobs?status=completed"
             [job] = (await service.call("GET", path, token=payer.token)).body["jobs"]

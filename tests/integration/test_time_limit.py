@@ -77,5 +77,5 @@ def test_a_test_that_hangs_fails_within_its_limit(test: str, tmp_path: Path) -> 
     assert run.returncode == 1, run.stdout + run.stderr
     assert "TimeLimitExceeded" in run.stdout
     assert "test_that_hangs" in run.stdout
-    assert "::test_the_next_one_runs" not in run.stdout  # only what fails is listed
+    assert "::test_the_next_one_runs" not in run.stdout  # only failures are listed
     assert " passed" in run.stdout

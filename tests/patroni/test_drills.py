@@ -75,7 +75,7 @@ def table() -> Iterator[None]:
 async def loaded(
     cluster: Cluster, daemons: Sequence[Process], buyer: tuple[str, str]
 ) -> AsyncIterator[Load]:
-    """Load the daemons, and hold the books against what the customers saw."""
+    """Load the daemons, and compare the books with the customers' records."""
     await asyncio.to_thread(cluster.wait_healthy)
     load = Load(daemons, *buyer)
     try:
@@ -139,7 +139,7 @@ async def measured(
     load: Load,
     outage: Callable[[Machine], Awaitable[None]],
 ) -> Seen:
-    """Return what an outage of the leader does, until the cluster is healthy again."""
+    """Return the effects of an outage of the leader, until the cluster is healthy again."""
     leader = await asyncio.to_thread(cluster.wait_healthy)
     await asyncio.sleep(CALM_SECONDS)
     begin = monotonic()

@@ -129,7 +129,7 @@ def test_modules_for_tokens_are_imported_before_processes_are_forked(tmp_path: P
 
 
 def _imports_of_a_daemon(folder: Path, processes: str) -> tuple[list[str], str]:
-    """Return what a daemon has said of its late import, and all that it has said."""
+    """Return the lines of a daemon about its late import, and its whole output."""
     (folder / "sitecustomize.py").write_text(WATCHING)
     url = f"sqlite:///{folder}/proxyd.db"
     settings = {"PYTHONPATH": str(folder), process.PROCESSES: processes}

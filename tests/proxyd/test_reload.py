@@ -62,7 +62,7 @@ BYTES = 7 * 1024 * 1024
 
 @pytest.fixture
 def root_logger() -> Iterator[None]:
-    """Put back what a reload changes of logging."""
+    """Restore the logging that a reload changes."""
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, []
     levels = {name: logging.getLogger(name).level for name in ("root", "asyncio", "aiosqlite")}

@@ -83,7 +83,7 @@ def server(request: pytest.FixtureRequest, engine: str) -> str:
 async def filled(
     server: str, folder: Path, size: int, *, forbid_scans: bool = False
 ) -> AsyncIterator[Market]:
-    """Open a market of a size; with `forbid_scans`, PostgreSQL scans what nothing else answers.
+    """Open a market of a size; with `forbid_scans`, PostgreSQL scans only where no index answers.
 
     It would read a table of a few pages whole in any case, and that tells nothing of a large one.
     """
@@ -107,7 +107,7 @@ async def _opened(url: str, size: int) -> AsyncIterator[Market]:
     clock = Clock()
     clock.now = grown.NOW
     market = Market(store, clock, LocalBlobs(Path("/nonexistent")))  # no byte is sent
-    # What a user has open is counted when they add to it, up to a bound: without one here, where a
+    # Open objects of a user are counted when they add one, up to a bound: without one here, where a
     # buyer has more than that.
     market.change_bounds(
         Bounds(
@@ -149,7 +149,7 @@ async def test_a_page_of_my_own_costs_a_statement_or_two_however_long_it_is(
 
 
 async def usage(market: Market) -> None:
-    """Look at what a buyer with many sessions has used lately, and ever."""
+    """Read the recent and the total use of a buyer with many sessions."""
     buyer = grown.Grown(LARGE).buyer_id
     for step in Step:
         range_ = range_of(step, UTC, None, None, now=grown.NOW)
@@ -289,7 +289,7 @@ async def trade(market: Market, buyer: str) -> None:
 
 
 async def leave(market: Market, buyer: str) -> None:
-    """Buy a session that leaves through an exit, report what that carried, and end it."""
+    """Buy a session that leaves through an exit, report the exit's bytes, and end it."""
     bought = await market.bandwidth.buy(
         buyer, quota_bytes=GB, price_per_gb=None, exit_wishes=ExitWishes()
     )
@@ -309,7 +309,7 @@ async def leave(market: Market, buyer: str) -> None:
 
 
 async def advances(market: Market, _: str) -> None:
-    """Post what exits have earned of some sessions that go on, as one step of the hourly sweep."""
+    """Post the earnings of exits for some sessions that go on, as one step of the hourly sweep."""
     first = exit_queries.ActiveRow(-1, "")
     some = await market.store.read(exit_queries.sessions_to_advance, after=first, limit=10)
     assert len(some) == 10
@@ -422,7 +422,7 @@ async def sync(market: Market, buyer: str) -> None:
 
 
 async def device_work(market: Market, buyer: str) -> None:
-    """Have a device work, and its owner look at that; ask what cancelling would cost."""
+    """Have a device work, and its owner look at that; quote the cost of cancelling."""
     device = await device_of(market, buyer)
     jobs = [await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", "")) for _ in "ab"]
     for job_id in jobs:

@@ -1,4 +1,4 @@
-"""API keys over HTTP: made by people, used by programs, within what each route asks for."""
+"""API keys over HTTP: made by people, used by programs, within the scope of each route."""
 
 import asyncio
 from collections.abc import AsyncIterator

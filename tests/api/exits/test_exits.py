@@ -66,7 +66,7 @@ async def mine(service: Service, owner: Person) -> list[dict[str, Any]]:
 
 
 async def through(service: Service, buyer: Person, **carried: int) -> str:
-    """Buy a gigabyte that leaves through exits, and report what devices carried of it."""
+    """Buy a gigabyte that leaves through exits, and report the bytes that devices carried of it."""
     body = {"gb": 1, "price_per_gb": 1, "exit": {}}
     bought = await service.call("POST", "/api/bandwidth/create", body, token=buyer.token)
     assert bought.status == 200, bought.body

@@ -36,7 +36,7 @@ def own(kind: type[Any], value: object) -> object:
 
 
 def message(body: bytes) -> str:
-    """Return what msgspec says of a body."""
+    """Return msgspec's message about a body."""
     with pytest.raises(msgspec.DecodeError) as caught:
         msgspec.json.decode(body, type=Body, dec_hook=own)
     return str(caught.value)

@@ -20,7 +20,7 @@ async def page(service: Service, person: Person, query: str = "") -> dict[str, A
 
 
 async def moved(service: Service, person: Person) -> list[tuple[str, str, float, str]]:
-    """Return what moved, oldest first."""
+    """Return the movements, oldest first."""
     found = (await page(service, person))["transactions"]
     return [(each["kind"], each["currency"], each["amount"], each["reference"]) for each in found][
         ::-1

@@ -253,7 +253,7 @@ async def test_a_stream_in_which_nothing_moves_is_ended(
         assert await asking == b""
 
 
-# --- what passes ---------------------------------------------------------------------------------
+# --- traffic that passes -------------------------------------------------------------------------
 
 
 async def test_a_request_reaches_the_job_as_it_was_sent(browser: Browser, job: Job) -> None:
@@ -433,7 +433,7 @@ async def test_messages_of_a_web_socket_pass_both_ways(
         await runner.cleanup()
 
 
-# --- what does not -------------------------------------------------------------------------------
+# --- traffic that does not pass ------------------------------------------------------------------
 
 
 async def test_a_job_cannot_speak_for_the_door_or_for_its_neighbours(

@@ -18,7 +18,7 @@ from api.http.limits import ConnectionTimes
 from market.accounts.scopes import Scope
 from storage.engines.errors import UnavailableError
 
-LARGE = bytes(range(256)) * 64 * 1024  # 16 MB: several times what two sockets hold
+LARGE = bytes(range(256)) * 64 * 1024  # 16 MB: several times the size of two sockets' buffers
 ALL = "/api/usage.csv"
 
 

@@ -42,7 +42,7 @@ Open = Callable[..., Awaitable[Opened]]
 
 @pytest.fixture
 async def opened() -> AsyncIterator[Open]:
-    """Return what opens a connection to the API, with something sent already."""
+    """Return a function that opens a connection to the API and sends some bytes."""
     writers: list[asyncio.StreamWriter] = []
 
     async def open_one(

@@ -161,7 +161,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
 
 
 async def test_a_body_that_trickles_is_not_waited_for(service: Service) -> None:
-    """However long it would go on: what comes buys less time than it takes."""
+    """However long it would go on: the bytes that arrive buy less time than they take."""
     pace = BodyPace(grace_seconds=0.1, bytes_per_second_min=1000)
     change_times(service.daemon.http, ConnectionTimes(pace))
     sent = 0

@@ -1,4 +1,4 @@
-"""API keys: who calls with one, from where, until when, and how they end."""
+"""API keys: the callers, their addresses, the expiry, and the end of a key."""
 
 import asyncio
 

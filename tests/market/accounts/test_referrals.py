@@ -501,7 +501,7 @@ async def test_a_bonus_that_waited_for_too_long_lapses(market: Market) -> None:
     assert await referrals.pay_due() == 0
 
 
-# --- what applying costs -------------------------------------------------------------------------
+# --- cost of an application ----------------------------------------------------------------------
 
 
 async def test_a_long_line_is_looked_through_in_one_statement(

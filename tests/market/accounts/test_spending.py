@@ -1,4 +1,4 @@
-"""Limits on what keys spend: exact, however many purchases there are at the same moment."""
+"""Limits on the spending of keys: exact, however many purchases there are at the same moment."""
 
 import asyncio
 from calendar import timegm

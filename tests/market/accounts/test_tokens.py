@@ -36,7 +36,7 @@ def encoded(part: bytes) -> str:
 
 
 def decoded(part: str) -> Any:
-    """Return what a part of a token says."""
+    """Return the contents of a part of a token."""
     return json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
 
 

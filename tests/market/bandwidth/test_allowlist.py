@@ -292,7 +292,7 @@ async def test_the_addresses_of_a_user_are_bounded(market: Market) -> None:
     await order(market, "192.0.2.3", "192.0.2.4", user=user)
 
 
-# --- what opens what -----------------------------------------------------------------------------
+# --- the session of an address and a port --------------------------------------------------------
 
 
 async def test_an_address_finds_its_session_only_on_its_port(market: Market) -> None:

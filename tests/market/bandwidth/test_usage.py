@@ -250,7 +250,7 @@ async def test_the_rows_always_add_up_to_the_bill(market: Market) -> None:
 
 
 class Life:
-    """Sessions of a buyer, used under leases of two nodes; beside it what each hour should have."""
+    """Sessions of a buyer, used under leases of two nodes; beside it the bytes of each hour."""
 
     def __init__(self, market: Market, chance: random.Random) -> None:
         self.market = market

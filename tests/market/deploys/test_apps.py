@@ -1,4 +1,4 @@
-"""Apps: what opens a job or a deploy, whose it is, and when that ends; on both engines."""
+"""Apps: the credentials of a job or a deploy, their owner, and their end; on both engines."""
 
 from typing import Any
 

@@ -68,7 +68,7 @@ class Fleet:
         return [(await self.market.jobs.find(user, each)).job for each in deploy.job_ids]
 
     async def take(self, user: str, deploy_id: str) -> list[str]:
-        """Accept what waits, and begin the work; return which jobs that were."""
+        """Accept the waiting jobs, and begin the work; return which jobs that were."""
         taken = []
         for job in await self.jobs(user, deploy_id):
             if job.status == "waiting":
@@ -84,7 +84,7 @@ class Fleet:
             await self.market.attempt_reports.ready(self.devices[each], each, None)
 
     async def settle(self, user: str, deploy_id: str) -> Deploy:
-        """Take what waits and look at the deploy until it is as it should be."""
+        """Take the waiting jobs and look at the deploy until it is as it should be."""
         for _ in range(30):
             await self.market.rollouts.look(deploy_id)
             if not await self.take(user, deploy_id):
@@ -577,7 +577,7 @@ async def test_a_script_needs_neither_image_nor_gpu(market: Market, fleet: Fleet
 
 
 async def payload_of(market: Market, user: str, deploy_id: str) -> Payload:
-    """Return what the first replica of a deploy runs."""
+    """Return the payload of a deploy's first replica."""
     [job_id, *_] = (await market.deploys.find(user, deploy_id)).job_ids
     spec = (await market.jobs.find(user, job_id)).spec
     assert spec is not None

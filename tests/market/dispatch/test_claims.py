@@ -26,7 +26,7 @@ def waiting(job_id: str, attempts: int = 0) -> WaitingJob:
 async def outcomes(
     claims: Claims, *pairs: tuple[WaitingJob, DeviceRow], wanted: bool = True
 ) -> list[Outcome]:
-    """Put pairs, and return what became of each."""
+    """Put pairs, and return the outcome of each."""
     found: dict[int, Outcome] = {}
     for number, (job, device) in enumerate(pairs):
 

@@ -1,4 +1,4 @@
-"""A device asks and is given what suits it, exactly once, at once or when there is some."""
+"""A device asks and gets suitable jobs, exactly once, immediately or once there are some."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Tasks of samples: what their scripts print is what the marketplace expects."""
+"""Tasks of samples: their scripts print the result that the marketplace expects."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Samples: who hands in wrong results is found by jobs whose answer is known; both engines."""
+"""Samples: jobs with a known answer find the devices that hand in wrong results; both engines."""
 
 import asyncio
 import dataclasses

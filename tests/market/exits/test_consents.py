@@ -330,7 +330,7 @@ async def test_counts_of_exits_that_cannot_be_are_refused_whole(market: Market) 
         (2_000, [(made, 599)]),  # falls
         (2_000, [(made, 2_001)]),  # more than the lease has used
         (2_000, [(made, 600), (stranger, 1)]),  # no exit
-        (599, []),  # the lease falls below what its exits carried
+        (599, []),  # the lease falls below the bytes of its exits
         (GB + 1, [(made, 700)]),
     ):
         assert await session.report(used, *exits) == Rejection(), used

@@ -60,7 +60,7 @@ class Session:
         return sum(lease.used for lease in self.leases)
 
     def earned(self, device: ExitDevice) -> int:
-        """Return what a device earns of it: of each lease its share, rounded down."""
+        """Return a device's earnings of it: of each lease its share, rounded down."""
         if device.owner == self.buyer:
             return 0
         sizes = [lease.carried.get(device.id, 0) for lease in self.leases]

@@ -142,7 +142,7 @@ async def test_a_claw_back_goes_on_behind_amounts_that_are_paid_meanwhile(
     assert await available(market, made.owner) == 600_000
 
     async def as_before(tx: Transaction, device_id: str, *, limit: int) -> list[PaidRow]:
-        """Find what another connection has found just before the first one was paid."""
+        """Return the rows that another connection found just before the first one was paid."""
         if found:
             both = found.pop()
             return [each for each in both if each not in await pending_of(tx, device_id, limit=2)]

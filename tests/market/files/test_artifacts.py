@@ -462,7 +462,7 @@ async def test_a_slow_sender_gives_way_when_all_slots_are_taken(market: Market) 
 
 
 class Elsewhere(LocalBlobs):
-    """A store elsewhere, which takes what comes by an address that was signed for an hour."""
+    """A store elsewhere, which takes uploads by an address that was signed for an hour."""
 
     is_elsewhere = True
     late_seconds = 3_600

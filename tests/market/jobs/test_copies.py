@@ -566,7 +566,7 @@ async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Mark
         return await market.artifacts.page_of_job(buyer, job_id, before="", limit=10)
 
     last, replaced = await outputs(jobs[0])
-    # Else the buyer has what the device has done, and does not pay for it.
+    # Otherwise the buyer has the device's work, and does not pay for it.
     needed = Code.ARTIFACT_NEEDED
     assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
     await market.jobs.complete(devices[0], jobs[0], "done")
@@ -588,7 +588,7 @@ async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Mark
     assert [await outputs(job_id) for job_id in jobs[:2]] == [[], []]
 
 
-# --- what buyers and time do -----------------------------------------------------------------
+# --- buyers and time -------------------------------------------------------------------------
 
 
 async def test_cancelling_one_cancels_all_that_are_not_over(market: Market) -> None:
@@ -777,7 +777,7 @@ async def test_of_results_that_come_at_once_all_are_judged(market: Market) -> No
     assert await available(market, buyer) == 20 * MICRO
 
 
-# --- what the audit finds --------------------------------------------------------------------
+# --- findings of the audit -------------------------------------------------------------------
 
 DAMAGE = {
     "verdicts that are missing": "UPDATE job_copies SET verdict = NULL",
@@ -936,7 +936,7 @@ class Trial:
                     assert not one[4] or one[4] != other[4]
 
     async def check_money(self) -> None:
-        """Check what everybody has against what jobs cost and earned."""
+        """Check the balance of each user against the costs and the earnings of jobs."""
         spent, earned = Counter[str](), Counter[str]()
         owners = {device.id: device.user_id for device in self.devices}
         for job_id in self.jobs:

@@ -486,7 +486,7 @@ async def test_no_failure_is_paid_that_is_the_devices_or_before_work_began(marke
         await market.jobs.fail(device, job_id, "no", ending=Ending(kind))
         assert (await stored_job(market, job_id)).earned == 0
         assert await held(market, worker) == 0
-    # Nor is what the service itself has ended: its device said nothing of it.
+    # Nor is an attempt that the service itself has ended: its device said nothing of it.
     job_id = await specified(market, buyer, timeout_seconds=60)
     await on(market, job_id, worker)
     ended, outcomes = Ended(job_id, 1, "too long", is_timeout=True), market.jobs.outcomes

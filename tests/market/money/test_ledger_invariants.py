@@ -519,7 +519,7 @@ class Marketplace(RuleBasedStateMachine):
         may_start_now: bool = False,
         pays_for_time: bool = False,
     ) -> None:
-        """Move what a change of a job should have cost its buyer and paid its worker."""
+        """Charge the buyer for a change of a job, and pay its worker."""
         is_paid = after.status in ("completed", "cancelled") or pays_for_time
         if before.status == after.status or not is_paid:
             assert before.earned == after.earned
@@ -591,12 +591,12 @@ class Marketplace(RuleBasedStateMachine):
 
 
 async def balances(tx: Transaction) -> dict[str, int]:
-    """Return what every account holds, in micro-units."""
+    """Return the balance of every account, in micro-units."""
     return dict(await tx.all(lambda *row: row, "SELECT id, balance FROM accounts"))
 
 
 async def together(coroutines: list[Awaitable[Any]]) -> list[Any]:
-    """Await all at once, and return what came of each."""
+    """Await all at once, and return the outcome of each."""
     return await asyncio.gather(*coroutines, return_exceptions=True)
 
 

@@ -55,7 +55,7 @@ def canvas(picture: Image.Image) -> Image.Image:
 
 
 def are_alike(new: Likeness, kept: Likeness) -> bool:
-    """Compare as the store does: what a band brings, and then all of it."""
+    """Compare as the store does: the candidates of a band first, and then all of it."""
     return any(
         probe.is_like(each)
         for probe in new.probes

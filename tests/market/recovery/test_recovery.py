@@ -725,7 +725,7 @@ async def test_registrations_are_throttled_by_client(market: Market) -> None:
 async def test_of_forty_registrations_at_once_thirty_are_done(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The queue of one client is not what stops them.
+    # The queue of one client does not stop them.
     monkeypatch.setattr(market.passwords, "_slots", Slots(SlotBounds(total=2, queue=40)))
     outcomes = await asyncio.gather(
         *(

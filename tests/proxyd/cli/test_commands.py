@@ -83,7 +83,7 @@ def carried_out(
 ) -> tuple[int, bytes, bytes]:
     """Carry out a command without a terminal. Return its status, its output and its errors.
 
-    It is forked from a process that has imported what commands do.
+    It is forked from a process that has imported the modules of all commands.
     """
     forker = process.Process.forker
     assert forker is not None
@@ -174,7 +174,7 @@ def change(database: Path, sql: str) -> None:
 
 
 def balances(database: Path) -> dict[str, int]:
-    """Return what ada can spend, by currency."""
+    """Return the available balance of ada, by currency."""
     found = rows(database, "SELECT currency, balance FROM accounts WHERE kind = 'available'")
     return {str(currency): int(str(balance)) for currency, balance in found}
 

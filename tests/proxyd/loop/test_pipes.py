@@ -12,7 +12,7 @@ from proxyd.loop.pipes import IDLE_MAX_PIPES, WIDE_MAX_PIPES, WIDE_PIPE_BYTES, P
 
 
 def open_descriptors() -> int:
-    """Count the pipes of this process; what earlier tests have dropped is closed before."""
+    """Count the pipes of this process; pipes that earlier tests have dropped are closed before."""
     gc.collect()
     return sum(is_pipe(each) for each in Path("/proc/self/fd").iterdir())
 

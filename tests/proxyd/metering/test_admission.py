@@ -21,7 +21,7 @@ from proxyd.wire.events import Refusal
 
 
 def remembering(**bounds: Any) -> pytest.MarkDecorator:
-    """Have the meter remember what opens nothing within these bounds (`NegativeBounds`)."""
+    """Have the meter remember unknown credentials within these bounds (`NegativeBounds`)."""
     unknown = NegativeBounds(**bounds)
     return pytest.mark.parametrize("bounds", [MeterBounds(unknown=unknown)], ids=["remembering"])
 

@@ -28,7 +28,7 @@ async def meter(request: pytest.FixtureRequest, market: Market) -> Meter:
 
 
 async def written(market: Market) -> Sum:
-    """Return what the store knows of everybody's sessions; there is one buyer."""
+    """Return the stored sum of all sessions; there is one buyer."""
     range_ = range_of(Step.HOUR, UTC, None, None, now=market.clock.seconds())
     buyer = await market.store.read(_buyer)
     return (await market.usage.series(buyer, range_)).total

@@ -127,7 +127,7 @@ def through(session: LiveSession, device_id: str, size: int, sink: Stalled | Non
 
 
 async def carried(market: Market, session: LiveSession) -> dict[str, int]:
-    """Return what the store says that each exit has carried of a session."""
+    """Return the stored bytes that each exit has carried of a session."""
 
     async def counts(tx: Transaction) -> list[tuple[str, int]]:
         return await tx.all(

@@ -1,4 +1,4 @@
-"""The pace of webhooks at one host: a burst, then a rate, for each user and host alone."""
+"""The pace of webhooks at one host: a burst, then a rate, separately for each user and host."""
 
 from proxyd.outbound import host_pace
 from proxyd.outbound.host_pace import HostPace

@@ -157,7 +157,7 @@ async def test_a_server_that_wants_a_password_gets_it(post: Post) -> None:
     assert len(mailbox.emails) == 1
 
 
-# --- what will never be taken is tried once ------------------------------------------------------
+# --- a permanent refusal ends the attempts -------------------------------------------------------
 
 
 @pytest.mark.parametrize(

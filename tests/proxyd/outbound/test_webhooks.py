@@ -244,7 +244,7 @@ def test_when_to_come_back() -> None:
     assert retry_after("9" * 400, 0) == 999_999_999
 
 
-# --- nothing but what sessions may reach -----------------------------------------------------
+# --- only destinations that sessions may reach -----------------------------------------------
 
 # Each leads to this machine or into a network that is not the internet; a server listens at the
 # port of all of them, on every address of this machine.

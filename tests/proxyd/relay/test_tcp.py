@@ -42,7 +42,7 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 @pytest.fixture(params=[False, True], ids=["directly", "through_exits"], autouse=True)
 def by_exits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test twice: what moves by exits is the same, and theirs to the byte."""
+    """Run each test twice: traffic by exits is the same, and theirs to the byte."""
     monkeypatch.setattr(Scene, "by_exits", request.param)
 
 
@@ -94,7 +94,7 @@ class Scene:
         return self.session.used - sum(each.unsent() for each in (*halves, *self.session.closings))
 
     def certain(self) -> int:
-        """Return the certain bytes of the session; those of its exits have the same sum."""
+        """Return the certain bytes of the session; the shares of its exits have the same sum."""
         usage = self.session.certain_usage()
         self.session.mark_reported(usage)
         if self.by_exits:

@@ -88,7 +88,7 @@ def assert_in_order(owner: Owner) -> None:
 
 
 def assert_forwarded(trailing: bytes, limit: int | None) -> None:
-    """Check what a target gets of a plain request: one head, without secrets, and its body."""
+    """Check a target's bytes of a plain request: one head, without secrets, and its body."""
     head, end, body = trailing.partition(b"\r\n\r\n")
     assert FORWARDED.fullmatch(head + end), head
     lines = head.split(b"\r\n", 2)[2]

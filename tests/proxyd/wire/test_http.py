@@ -152,12 +152,12 @@ def closed() -> Http:
 
 
 def target_of(request: bytes) -> Event | None:
-    """Return what a request asks for."""
+    """Return the event with the target of a request."""
     return admitted(request).next_event()
 
 
 def forwarded(request: bytes) -> bytes:
-    """Return what the target gets."""
+    """Return the bytes that the target gets."""
     protocol = established(request)
     assert protocol.data_to_send() == b""
     return protocol.hand_over().early

@@ -97,7 +97,7 @@ RECORDED: list[tuple[Frame, bytes]] = [
 
 
 def read(*segments: bytes) -> list[Frame]:
-    """Return what a reader makes of bytes that come in segments."""
+    """Return the frames that a reader finds in bytes that arrive in segments."""
     reader = LinkReader()
     return [frame for segment in segments for frame in reader.receive_data(segment)]
 

@@ -91,7 +91,7 @@ def test_a_node_that_does_not_read_misses_notices_learns_it_and_holds_up_no_othe
     assert read_all(brisk) == ["last"]
     assert heard % 10 == 0
     assert not folder.take_missed("brisk")
-    # Emptied, it is noted still; and once it was taken, what follows arrives.
+    # Emptied, it is noted still; and once it was taken, the next notices arrive.
     assert len(read_all(slow)) < heard
     assert folder.take_missed("slow")
     assert not folder.take_missed("slow")

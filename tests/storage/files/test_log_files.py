@@ -142,7 +142,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(key=keys, size=st.integers(1, 5 * SEGMENT), back=st.integers(0, 2 * SEGMENT))
     def append(self, key: tuple[Attempt, str], size: int, back: int) -> None:
-        """As the service does it: what overlaps is passed over."""
+        """As the service does it: overlapping bytes are skipped."""
         attempt, stream = key
         known = self.files.recover(attempt, stream)
         assert known == self.sizes[key]

@@ -39,7 +39,7 @@ async def nobody_left(service: Service) -> None:
 async def at_rest(service: Service) -> int:
     """Wait until no client is connected. Return the number of descriptors that are open then."""
     await nobody_left(service)
-    await asyncio.sleep(0.01)  # lets the loop close what the test has closed
+    await asyncio.sleep(0.01)  # lets the loop close the test's sockets
     return _of_clients(service)
 
 

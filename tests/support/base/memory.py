@@ -1,4 +1,4 @@
-"""Folders in memory, where there is room: what tests write there never waits for a disk."""
+"""Folders in memory, where there is room: files that tests write there never wait for a disk."""
 
 import shutil
 import tempfile

@@ -13,7 +13,7 @@ def assert_compared(library: str, compared: str, shim: str) -> None:
 
 
 def assert_has(library: str, shim: str, owner: object, *names: str) -> None:
-    """Fail, by name, when a library has no longer what a shim relies on."""
+    """Fail, by name, when a library no longer has the names that a shim relies on."""
     kind = owner if isinstance(owner, type) else type(owner)
     gone = [name for name in names if not hasattr(owner, name)]
     assert not gone, (

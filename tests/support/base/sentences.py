@@ -121,7 +121,7 @@ def sentences_of(path: Path) -> Iterator[Sentence]:
 
 
 def _split(text: str) -> list[str]:
-    """Return the sentences of a text. A single word is none."""
+    """Return the sentences of a text. A single word does not count."""
     return [each for each in _END.split(" ".join(text.split())) if " " in each]
 
 

@@ -41,7 +41,7 @@ class Buyer:
         return f"127.0.0.1:{self.daemon.proxy_port}"
 
     def assert_counted(self, target: WebTarget) -> None:
-        """Check the bytes used against what the target saw."""
+        """Compare the bytes used with the target's count."""
         until_true(
             lambda: self.used == target.received + target.sent,
             lambda: f"{self.used} used == {target.received} received + {target.sent} sent",
@@ -54,7 +54,7 @@ class Buyer:
 
 @contextmanager
 def selling(folder: Path, **settings: str) -> Iterator[Callable[[], Buyer]]:
-    """Run a daemon, and give what sells one session after the other; its ledger must agree."""
+    """Run a daemon, and yield a function that sells a session each time; its ledger must agree."""
     url = f"sqlite:///{folder}/proxyd.db"
     email, password = process.funded(url)
     with process.serving(url, **settings) as daemon:

@@ -31,7 +31,7 @@ def wrapped(host: str, port: int, payload: bytes, *, fragment: int = 0) -> bytes
 
 
 def unwrapped(data: bytes) -> Received:
-    """Return what a datagram of the proxy holds."""
+    """Return the contents of a datagram of the proxy."""
     assert data[:3] == b"\0\0\0"
     assert data[3] in (1, 4)
     end = 8 if data[3] == 1 else 20

@@ -78,7 +78,7 @@ class Browser:
         return Page(answer.get("errorText", ""), title, text)
 
     async def evaluate(self, expression: str) -> Any:
-        """Return what a piece of JavaScript comes to in the page."""
+        """Return the value of a piece of JavaScript in the page."""
         answer = await self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )

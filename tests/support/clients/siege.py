@@ -18,7 +18,7 @@ Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Besieger:
-    """One address that plays every trick at once; `cut` counts what became of each.
+    """One address that plays every trick at once; `begun` counts each trick's connections.
 
     Args:
         port: the API's.

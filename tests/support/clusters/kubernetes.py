@@ -285,7 +285,7 @@ class Cluster:
             )
 
     def apply(self) -> str:
-        """Make what an owner has to make, and a volume; return the token of the agent."""
+        """Make the objects of an owner, and a volume; return the token of the agent."""
         for each in MANIFEST.read_text().split("\n---\n"):
             kind = next(x.split()[1] for x in each.splitlines() if x.startswith("kind:"))
             rights = "/apis/rbac.authorization.k8s.io/v1"
@@ -325,7 +325,7 @@ class Cluster:
         return base64.b64decode(self.ask("GET", path)["data"]["token"]).decode()
 
     def sweep(self) -> None:
-        """End and unmount what the node has left."""
+        """End the processes and unmount the volumes that the node has left."""
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 words = (path / "cmdline").read_bytes()

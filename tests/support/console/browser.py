@@ -200,7 +200,7 @@ class Wire:
         self._heard[session] = handler
 
     async def read(self) -> None:
-        """Hand out what comes until the connection ends; then every question fails."""
+        """Hand out messages until the connection ends; then every question fails."""
         try:
             async for message in self._socket:
                 self._hand_out(msgspec.json.decode(message.data))
@@ -401,11 +401,11 @@ class Tab:
         return f"the page is {seen}; complaints: {self.complaints.told}"
 
     async def text(self, selector: str) -> str:
-        """Return what can be read in an element, once it is there."""
+        """Return the visible text of an element, once it is there."""
         return str(await self.value(f"document.querySelector({_literal(selector)})?.innerText"))
 
     async def click(self, target: str) -> None:
-        """Press, with the mouse, what says so (its text or label in full), or a selector's first.
+        """Press, with the mouse, the element of this text or label in full, or a selector's first.
 
         Waits until it is there, enabled and under the pointer, and presses again where the page has
         moved it meanwhile.
@@ -476,7 +476,7 @@ class Tab:
         await self.ask("Input.insertText", text=text)
 
     async def focused(self) -> str:
-        """Return what the focused element says: its label, text or tag."""
+        """Return the words of the focused element: its label, text or tag."""
         return str(
             await self.run(
                 f"(({{ activeElement: on }}) => on.labels?.length ? {SAYS}(on.labels[0]) :"
@@ -520,7 +520,7 @@ class Tab:
             )
 
     async def screenshot(self, path: Path) -> None:
-        """Write what can be seen to a PNG file."""
+        """Write the visible part to a PNG file."""
         answer = await self.ask("Page.captureScreenshot", format="png", optimizeForSpeed=False)
         await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
 

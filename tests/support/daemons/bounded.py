@@ -23,7 +23,7 @@ def closing_bounds(**bounds: float) -> Bounds:
 
 
 def unknown_bounds(**bounds: Any) -> Bounds:
-    """Return usual bounds but for those on what opens nothing (`NegativeBounds`)."""
+    """Return usual bounds but for the bounds on unknown credentials (`NegativeBounds`)."""
     return Bounds(metering=MeterBounds(unknown=NegativeBounds(**bounds)))
 
 

@@ -85,7 +85,7 @@ _declaring = attrgetter(
 
 
 def declared(server: HttpServer) -> Declared:
-    """Return what a server declares: thousands of tests start one, and most declare the same."""
+    """Return a server's declarations: thousands of tests start one, and most declare the same."""
     return _declared(_Table(server))
 
 

@@ -2,9 +2,9 @@
 
 An interpreter and its imports are nine tenths of the processor time of a daemon's start, and the
 tests start hundreds. So the first start of a process of tests runs the program below, which imports
-what `proxyd serve` does and forks a child for each daemon, as the supervisor of several processes
-does. A child runs the command line from its beginning, in an environment of its own, and ends as
-the command does.
+the modules of `proxyd serve` and forks a child for each daemon, as the supervisor of several
+processes does. A child runs the command line from its beginning, in an environment of its own, and
+ends as the command does.
 """
 
 import gc
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 REQUEST_MAX_BYTES = 131_072  # an environment, and lists of settings in it
 START_SECONDS = 60.0  # many import at once, and a machine may be busy
 STANDARD = 3  # input, output and error output
-PROGRAMS = {"proxyd": "proxyd.__main__"}  # what `python -m` runs of a package
+PROGRAMS = {"proxyd": "proxyd.__main__"}  # a package's module for `python -m`
 
 
 class ForkedProcess:
@@ -157,7 +157,7 @@ class Forker:
 
 
 def _import_all() -> None:
-    """Import what daemons do in their first second, in the way of `proxyd serve`."""
+    """Import the modules that daemons use in their first second, in the way of `proxyd serve`."""
     commands.import_servers()
     for name in import_module("proxyd.build").USED_LATER:
         import_module(name)
@@ -179,7 +179,7 @@ def _run(channel: socket.socket) -> NoReturn:
 
 
 def _serve(channel: socket.socket) -> dict[str, Any]:
-    """Fork a child for each request, and say how each ends; returns in the children alone."""
+    """Fork a child for each request, and say how each ends; returns only in the children."""
     woken, wake = socket.socketpair()
     for each in (woken, wake):
         each.setblocking(False)

@@ -41,7 +41,7 @@ async def nodes(
 
 
 def mesh_of(service: Service) -> Mesh:
-    """Return what a daemon knows of the others."""
+    """Return the mesh of a daemon."""
     assert service.daemon.exit_port is not None
     assert service.daemon.exit_port.mesh is not None
     return service.daemon.exit_port.mesh

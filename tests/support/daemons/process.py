@@ -164,8 +164,8 @@ class Api:
 class Process(Api):
     """`proxyd serve`, and its output.
 
-    While `forking` it is forked from a process that has imported all of it, unless a variable is
-    for more than the daemon alone.
+    While `forking` it is forked from a process that has imported all of it, unless a variable
+    concerns more than the daemon.
 
     Args:
         url: its database.
@@ -338,7 +338,7 @@ def begin(daemon: Api, proxy: dict[str, Any], port: int) -> socket.socket:
 
 
 def bytes_used(url: str, session_id: str) -> int:
-    """Return what the database itself says of a session."""
+    """Return the bytes used of a session, from the database itself."""
 
     async def look() -> int:
         store = await open_store(url, pool_size=1)

@@ -1,7 +1,7 @@
 """A daemon of two processes in the test's own event loop: the second asks the first for exits.
 
-Each is what `proxy.processes` makes of it, with the socket between them; but both are in the test's
-own process, so that it sees both. Clients come to the second one.
+Each is built as `proxy.processes` builds it, with the socket between them; but both are in the
+test's own process, so that it sees both. Clients come to the second one.
 """
 
 import socket

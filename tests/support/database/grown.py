@@ -57,7 +57,7 @@ class Grown:
 
 
 def _statements(grown: Grown) -> Iterator[str]:
-    """Yield what fills an empty database; both engines speak it."""
+    """Yield the statements that fill an empty database; both engines accept them."""
     yield from _people(grown)
     yield from _work(grown)
     yield from _transfers()

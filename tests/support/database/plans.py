@@ -103,7 +103,7 @@ class _Explaining:
 
 
 def watched(store: Store, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Return what gets every statement of a store from here on."""
+    """Return a record of every statement of a store from here on."""
     found = Watched()
 
     def spied(run_unit: Any) -> Any:

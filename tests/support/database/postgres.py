@@ -40,7 +40,7 @@ def server(*, is_durable: bool = False) -> Iterator[str]:
 
     Args:
         is_durable: whether its commits outlive the machine. It outlives the server in any case, and
-            no test switches the machine off; benchmarks want what an operator has.
+            no test switches the machine off; benchmarks use the settings of an operator.
     """
     folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=_room(is_durable=is_durable)))
     running = get_server(folder, cleanup_mode="stop")

@@ -1,7 +1,7 @@
 """The agent as a program of its own, with a judge of its guard switched off.
 
-`python -m support.exits.agent FOLDER JUDGE`: the judge is `policy`, `surroundings`, `kernel`,
-`all` or `none`. Without `none` it is what `proxyctl exit run` runs.
+`python -m support.exits.agent FOLDER JUDGE`: the judge is `policy`, `surroundings`, `kernel`, `all`
+or `none`. Without `none` it is the program of `proxyctl exit run`.
 """
 
 import asyncio

@@ -93,8 +93,8 @@ class Loan(Control):
 class ExitDaemon:
     """Daemon side of the attached exits.
 
-    `reply` is what a Hello is answered with. `parked` are the work connections that showed a
-    ticket, by number; `refused` counts those that did not. `lent` is what the exit said of loans.
+    `reply` is the answer to a Hello. `parked` are the work connections that showed a ticket, by
+    number; `refused` counts those that did not. `lent` is the exit's report of loans.
     """
 
     def __init__(self, folder: Path, public: str = "198.18.0.1") -> None:

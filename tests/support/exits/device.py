@@ -89,7 +89,7 @@ NO_LIMITS = Limits(0, 0, 0, ())
 
 
 def hello(token: str = "device", **changes: Any) -> Hello:
-    """Return what a device says first."""
+    """Return the first frame of a device."""
     return Hello(VERSION, token, "0.0", "test", (), "terms", "")._replace(**changes)
 
 
@@ -403,7 +403,7 @@ async def ignore(_device: Device, _dial: Dial) -> None:
 
 
 def paused(words: str) -> State:
-    """Return what a device says that takes nothing now; "" when it does again."""
+    """Return the state of a device that takes nothing now; "" for one that does again."""
     return State(words)
 
 
@@ -482,7 +482,7 @@ def borrowing_of(
     reached_at: Callable[[], tuple[str, int]],
     bounds: BorrowingBounds = EXIT_BOUNDS.borrowing,
 ) -> Borrowing:
-    """Return what borrows exits of other nodes for a port."""
+    """Return a port's borrowing of exits of other nodes."""
     services = base.services
     return Borrowing(
         services.reactor,
@@ -496,7 +496,7 @@ def borrowing_of(
 
 
 class Port:
-    """The exits' port without the rest of a daemon: what attaches there may be chosen.
+    """The exits' port without the rest of a daemon: a test may choose the devices there.
 
     `devices` says which may attach, `exits` dials through them. Without a `directory` who came
     first is chosen.
@@ -614,7 +614,7 @@ class Port:
 
 
 def context_of(certificate: Path) -> ssl.SSLContext:
-    """Return what speaks TLS with this certificate."""
+    """Return a TLS context with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(certificate)

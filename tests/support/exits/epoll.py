@@ -5,7 +5,7 @@ import select
 
 
 class Full:
-    """Refuses every socket that is new; those that are in another set are reported as before.
+    """Refuses every socket that is new; sockets in another set are reported as before.
 
     Args:
         epoll: that other set, if there is one.

@@ -43,7 +43,8 @@ QUICK = AgentBounds(retries=RetryTimes(least_seconds=0.01, most_seconds=0.05))
 class Link:
     """One side of a link in memory; frames arrive in a later turn of the loop, as bytes.
 
-    `sent` are the frames that this side has sent, `error` what the other one has made of one.
+    `sent` are the frames that this side has sent, `error` is the other side's error about one of
+    them.
     """
 
     def __init__(self, ends_at: Loans, node_id: str, *, is_dialler: bool = False) -> None:

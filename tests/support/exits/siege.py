@@ -38,7 +38,7 @@ Trick = Callable[["Hostile"], Awaitable[None]]
 class Hostile:
     """A buyer that tries to take the exits from all others.
 
-    `played` counts what each trick has done.
+    `played` counts the results of each trick.
 
     Args:
         service: sells the exits.
@@ -109,7 +109,7 @@ async def leave_half_closed(it: Hostile) -> None:
 
 
 async def leave_unread(it: Hostile) -> None:
-    """Send what the target never reads, and close."""
+    """Send bytes that the target never reads, and close."""
     secure = "-secure" if it.played["leave_unread"] % 2 else ""
     client = await it.reach("deaf", secure)
     if client is not None:

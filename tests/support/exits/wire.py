@@ -1,4 +1,4 @@
-"""A wire between exits and their daemon that counts, by key, what the daemon handed to an exit.
+"""A wire between exits and their daemon that counts, by key, the bytes handed to an exit.
 
 It outlives both: all bytes that a killed daemon had sent have arrived here or nowhere.
 """
@@ -26,7 +26,8 @@ class ExitWire:
     nowhere. `handed_over` are all bytes that were passed on for buyers, under every key.
 
     Args:
-        tally: counts what the daemon hands to exits; the key is as `KeyedTarget` wants it.
+        tally: counts the bytes that the daemon hands to exits; the key is as `KeyedTarget` wants
+            it.
         doors: how many exits there are.
     """
 
@@ -113,7 +114,7 @@ class ExitWire:
     def _pass_down(
         self, daemon: socket.socket, exit_side: socket.socket, counts: "_Counts | None"
     ) -> None:
-        """Pass on what the daemon sends; read it to its end, even if the exit is gone."""
+        """Pass on the bytes of the daemon; read it to its end, even if the exit is gone."""
         is_there = True
         try:
             while data := daemon.recv(CHUNK_BYTES):

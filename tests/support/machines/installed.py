@@ -45,7 +45,7 @@ class Service(Api):
         self.machine = machine
 
     def install(self) -> None:
-        """Do what the page says, up to the first start; fetching has been done before."""
+        """Follow the page, up to the first start; fetching has been done before."""
         commands = block("systemd-sysusers").splitlines()
         fetching = next(i for i, line in enumerate(commands) if line.startswith("make "))
         self.machine.run("\n".join(commands[fetching + 1 :]))
@@ -113,7 +113,7 @@ class Service(Api):
         return self.machine.says(f"tr '\\0' '\\n' < /proc/{self.main_pid}/{file}")
 
     def open_files(self) -> str:
-        """Return what its process holds open, a line each; nothing without one."""
+        """Return the open descriptors of its process, a line each; nothing without one."""
         return self.machine.run(f"ls -l /proc/{self.main_pid}/fd", check=False).stdout
 
     def wait_for_line(self, line: str, cursor: str) -> None:
@@ -124,6 +124,6 @@ class Service(Api):
         )
 
     def audit(self) -> str:
-        """Return what the audit says, which must agree."""
+        """Return the output of the audit, which must agree."""
         command = f"{PROXYD} ledger audit --config {CONFIG}"
         return self.machine.run(command, **AS_SERVICE).stdout

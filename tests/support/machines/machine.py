@@ -108,7 +108,7 @@ class Machine:
         return done
 
     def says(self, script: str) -> str:
-        """Return what commands print."""
+        """Return the output of commands."""
         return self.run(script).stdout.strip()
 
     def show(self, name: str, unit: str = "proxyd.service") -> str:
@@ -116,7 +116,7 @@ class Machine:
         return self.says(f"systemctl show --value --property={name} {unit}")
 
     def journal(self, cursor: str = "") -> str:
-        """Return what the service has written, from a cursor of `journal_cursor` on."""
+        """Return the output of the service, from a cursor of `journal_cursor` on."""
         since = f"--after-cursor='{cursor}'" if cursor else ""
         return self.says(f"journalctl --unit=proxyd.service --output=cat {since}")
 

@@ -22,7 +22,7 @@ async def balance(market: Market, account: str) -> int:
 
 
 async def available(market: Market, user: str, currency: Currency = Currency.USD) -> int:
-    """Return what a user can spend."""
+    """Return the available balance of a user."""
     return await balance(market, ledger.available(user, currency))
 
 
@@ -32,13 +32,13 @@ async def held(market: Market, user: str, currency: Currency = Currency.USD) -> 
 
 
 async def earned(market: Market, user: str) -> int:
-    """Return what a worker without other credits has earned, in review or not."""
+    """Return the earnings of a worker without other credits, in review or not."""
     in_review = await held(market, user, Currency.CREDIT)
     return await available(market, user, Currency.CREDIT) + in_review
 
 
 async def revenue(market: Market, currency: Currency = Currency.USD) -> int:
-    """Return what the operator has earned."""
+    """Return the earnings of the operator."""
     return await balance(market, ledger.revenue(currency))
 
 

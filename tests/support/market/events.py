@@ -25,5 +25,5 @@ async def types_of(market: Market, user_id: str) -> list[str]:
 
 
 async def said(market: Market, user_id: str, kind: str) -> list[dict[str, Any]]:
-    """Return what the events of one type say to a user, the oldest first."""
+    """Return the data of a user's events of one type, the oldest first."""
     return [json.loads(row.data) for row in await rows_of(market, user_id, kind)]

@@ -26,7 +26,7 @@ class Attempt(NamedTuple):
 
 
 def wanted(**changes: Any) -> NewJob:
-    """Return what a buyer wants done, for 10 credits and in two hours but for the changes."""
+    """Return a new job, for 10 credits and in two hours but for the changes."""
     fields = {
         "title": "train",
         "job_type": "training",

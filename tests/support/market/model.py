@@ -1,4 +1,4 @@
-"""A model without a network: what each attempt brings is written down beforehand."""
+"""A model without a network: the result of each attempt is written down beforehand."""
 
 import asyncio
 from collections.abc import AsyncGenerator

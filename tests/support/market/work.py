@@ -43,7 +43,7 @@ async def posted(
 
 
 def offer(capacity: Capacity = SMALL, *, least_usd: int = 0, **changes: Any) -> Offer:
-    """Return what a device offers that has bubblewrap; `least_usd` in micro-USD per hour."""
+    """Return the offer of a device that has bubblewrap; `least_usd` in micro-USD per hour."""
     made = Offer(capacity, BWRAP, EVERYTHING, least_price=least_usd * MILLION, ports=BWRAP)
     return structs.replace(made, **changes)
 
@@ -55,7 +55,7 @@ def ask(
     seen: int = 0,
     agent: Agent | None = None,
 ) -> Ask:
-    """Return what a device asks with."""
+    """Return the request of a device."""
     return Ask(offered or offer(), frozenset(held), wait_seconds, seen, agent or Agent())
 
 

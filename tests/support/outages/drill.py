@@ -61,7 +61,7 @@ class Drill:
 
     Args:
         nodes: the daemons.
-        target: echoes what relays send.
+        target: echoes the bytes of relays.
         person: buys everything.
     """
 
@@ -103,7 +103,7 @@ class Drill:
         await until(self._is_ready, "every daemon is ready")
 
     async def end(self) -> None:
-        """Stop the clients; those that wait for an acknowledgement get it first."""
+        """Stop the clients; clients that wait for an acknowledgement get it first."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
 

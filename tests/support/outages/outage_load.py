@@ -146,7 +146,7 @@ class Load:
         ]
 
     def seen(self, begin: float, end: float) -> Seen:
-        """Return what happened between two moments."""
+        """Return the records between two moments."""
         writes = _of(self.writes, begin, end)
         probes = _of(self.probes, begin, end)
         acknowledged = [begin, *(at for at in self.accepted_at if begin <= at <= end), end]

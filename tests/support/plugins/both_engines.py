@@ -4,8 +4,8 @@ A test that takes the fixture `engine` can run on SQLite and on PostgreSQL. `--e
 all of them on SQLite. On PostgreSQL it runs the tests outside `ROOMS`, and in there the ones marked
 `both_engines`: races (the engines lock differently), invariants, one kill and one crash, and enough
 others to run each SQL statement of the marketplace on PostgreSQL. `--engines both` runs everything
-on both; `--engines checked` does so too, and fails when a statement runs on PostgreSQL by unmarked
-tests alone.
+on both; `--engines checked` does so as well, and fails when only unmarked tests run a statement on
+PostgreSQL.
 """
 
 from collections.abc import Generator, Mapping

@@ -22,7 +22,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Collect what a failed test has left, and fail its teardown with the complaints.
+    """Collect the objects that a failed test has left, and fail its teardown with the complaints.
 
     Raises:
         AssertionError: something was left open.

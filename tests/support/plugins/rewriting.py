@@ -1,6 +1,6 @@
 """A plugin for `make test`: imports every file of tests and looks for no test in it.
 
-The import is what leaves behind what pytest has made of a file. Without the 13,000 tests and their
+The import leaves behind the code that pytest has made of a file. Without the 13,000 tests and their
 parameters that takes half of the processor time.
 """
 

@@ -1,11 +1,11 @@
 """The time limit of a test, on a loop that sleeps too; a plugin of pytest-timeout.
 
 pytest-timeout raises an ordinary exception in its signal handler. uvloop runs that handler inside a
-callback of its own, and hands what an ordinary callback raises to the loop's exception handler: the
-test goes on sleeping. A `SystemExit` leaves the loop. Where a test fails by it, its teardown may
-hang for the same reason, so the alarm goes off again and again until the test is over: it raises
-while the test's own code runs, and never while pytest reports what became of it. Where even that is
-in vain (a call that never returns to the interpreter) the run ends with a traceback.
+callback of its own, and hands the exception of an ordinary callback to the loop's exception
+handler: the test goes on sleeping. A `SystemExit` leaves the loop. Where a test fails by it, its
+teardown may hang for the same reason, so the alarm goes off again and again until the test is over:
+it raises while the test's own code runs, and never while pytest reports the outcome. Where even
+that is in vain (a call that never returns to the interpreter) the run ends with a traceback.
 """
 
 import asyncio

@@ -74,7 +74,7 @@ class Target:
 
 @asynccontextmanager
 async def echo(host: str = "127.0.0.1") -> AsyncIterator[Target]:
-    """Serve what comes back as it was sent; ends when the client ends."""
+    """Serve an echo of the bytes sent; ends when the client ends."""
     target = Target()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,7 +87,7 @@ async def echo(host: str = "127.0.0.1") -> AsyncIterator[Target]:
 
 @asynccontextmanager
 async def sink(answer: bytes = b"") -> AsyncIterator[Target]:
-    """Serve nothing until the client has ended, then `answer`; keep what came in `data`."""
+    """Serve nothing until the client has ended, then `answer`; keep its bytes in `data`."""
     target = Target()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -16,8 +16,8 @@ from support.targets.tls import Count, TlsStream
 class WebTarget(ThreadingHTTPServer):
     """An HTTP server: GET /bytes/N answers N bytes of the pattern, POST answers the posted body.
 
-    `pages` are what else there is, by path. `received` and `sent` count every byte on its
-    connections, heads included; of TLS, every byte as it travels.
+    `pages` are the other pages, by path. `received` and `sent` count every byte on its connections,
+    heads included; of TLS, every byte as it travels.
 
     Args:
         context: the TLS context of the server, if it speaks TLS.

@@ -108,7 +108,7 @@ class TlsStream(io.RawIOBase):
 
 
 def client_hello() -> bytes:
-    """Return what a client of TLS says first, as it goes over the wire."""
+    """Return the first bytes of a client of TLS, as they go over the wire."""
     said = ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="a.test")
     try:

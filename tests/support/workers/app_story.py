@@ -1,4 +1,4 @@
-"""A daemon with apps, a device that runs jobs for it, and buyers who put up what listens."""
+"""A daemon with apps, a device that runs jobs for it, and buyers whose jobs listen."""
 
 import asyncio
 from collections.abc import AsyncIterator

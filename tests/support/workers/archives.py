@@ -86,7 +86,7 @@ def _target(random_: random.Random) -> str:
         return random_.choice(HOSTILE)
     steps = [".."] * random_.choice((0, 0, 1, 2, 3, 4, 5))
     steps += [random_.choice(NAMES) for _ in range(random_.randint(0, 3))]
-    if random_.random() < 0.4:  # up again, behind what may be a link
+    if random_.random() < 0.4:  # up again, behind a possible link
         steps += [".."] * random_.randint(1, 5)
         steps += [random_.choice((*NAMES, "victim"))]
     return "/".join(steps) or "."

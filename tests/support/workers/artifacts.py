@@ -8,7 +8,7 @@ from support.daemons.service import Answer, Person, Service
 
 
 def announced(content: bytes, name: str = "data.bin", **fields: Any) -> dict[str, Any]:
-    """Return what announces a file."""
+    """Return the announcement of a file."""
     digest = hashlib.sha256(content).hexdigest()
     return {"name": name, "size_bytes": len(content), "sha256": digest, **fields}
 

@@ -221,7 +221,7 @@ def probe_source(port: int) -> str:
 
 
 def reported(out: str) -> dict[str, Outcome]:
-    """Return what the probe has printed, by the names of its lines."""
+    """Return the outcomes that the probe has printed, by the names of its lines."""
     rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return {row["name"]: Outcome(str(row["outcome"]), row["detail"]) for row in rows}
 

@@ -159,7 +159,7 @@ class CrashSite:
         asyncio.run(self._assert_audit())
 
     def log(self) -> str:
-        """Return what agents and daemon have said."""
+        """Return the logs of the agents and the daemon."""
         return "\n".join([*(each.log for each in self.agents), self.daemon.output])
 
     def close(self) -> None:

@@ -176,7 +176,7 @@ class DockerDaemon:
         return self._folder / "containerd.sock"
 
     def _start_containerd(self) -> None:
-        """Start what the daemon has its containers from; as everywhere, a service of its own."""
+        """Start the containerd of the daemon; as everywhere, a service of its own."""
         with (self._folder / "log").open("ab") as log:
             self._containerd = subprocess.Popen(
                 [
@@ -201,7 +201,7 @@ class DockerDaemon:
         (self._folder / "pid").unlink(missing_ok=True)
 
     def lose_power(self) -> None:
-        """End it together with its containers, and forget what a start anew finds in memory."""
+        """End it together with its containers, and forget the state that it keeps in memory."""
         assert self._process is not None
         assert self._containerd is not None
         shims = [
@@ -255,7 +255,7 @@ def docker_daemon() -> Iterator[DockerDaemon]:
 
 
 def _end_what_is_left(folder: Path) -> None:
-    """End what an engine that was killed has left behind: watchers of containers, and mounts."""
+    """End the leftovers of a killed engine: watchers of containers, and mounts."""
     for each in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if str(folder).encode() in (each / "cmdline").read_bytes():

@@ -1,6 +1,6 @@
 """A marketplace as an agent sees it, over real HTTP in a thread, that a test can stop and start.
 
-It keeps what a real one would: the attempts that a device holds, their reports, and their logs by
+It keeps the state of a real one: the attempts that a device holds, their reports, and their logs by
 offset. It records repeated reports, and reports of attempts that it has taken back.
 """
 

@@ -39,7 +39,7 @@ def to_loopback() -> Outward:
 
 
 def to_nowhere_near() -> Outward:
-    """Permit what a device in no network would."""
+    """Permit the destinations of a device in no network."""
     return _outward()
 
 

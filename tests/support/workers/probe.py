@@ -1,7 +1,8 @@
 """Runs inside a sandbox and tries to get out: prints a JSON line for each attempt, then "done".
 
-It needs nothing but Python 3 and its standard library, and says what the kernel said: "ok" when the
-attempt went through, else the name of the error. `battery.py` knows what each of them may say.
+It needs only Python 3 and its standard library, and prints the kernel's answer: "ok" when the
+attempt went through, else the name of the error. `battery.py` knows the permitted answers of each
+of them.
 """
 
 import ctypes

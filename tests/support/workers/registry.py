@@ -166,7 +166,7 @@ class Liar:
 
 @contextmanager
 def liar() -> Iterator[Liar]:
-    """A registry that says what a test wants."""
+    """A registry whose answers a test sets."""
     told = Liar()
 
     class Handler(BaseHTTPRequestHandler):

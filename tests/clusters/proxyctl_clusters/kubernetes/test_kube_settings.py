@@ -1,4 +1,4 @@
-"""proxyctl_clusters.kubernetes.kube_settings: what an owner's record says of a cluster."""
+"""proxyctl_clusters.kubernetes.kube_settings: an owner's record of a cluster."""
 
 import json
 from pathlib import Path

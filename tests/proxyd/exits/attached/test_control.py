@@ -1,4 +1,4 @@
-"""A control connection: what an exit may say, when, and how much."""
+"""A control connection: the frames that an exit may send, their order, and their number."""
 
 import asyncio
 

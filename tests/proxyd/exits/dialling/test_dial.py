@@ -88,12 +88,12 @@ async def dialled(
     wants: Wants = ANY,
     buyer: Payer | None = None,
 ) -> Reached:
-    """Dial, and return what came of it."""
+    """Dial, and return the outcome."""
     return await Call(port, host, number, wants, buyer).end()
 
 
 async def spoken(answer: Reached, words: bytes) -> bytes:
-    """Say something to an echo, and return what comes back."""
+    """Send words to an echo, and return the bytes that come back."""
     assert isinstance(answer.sock, socket.socket | socket.SocketType)
     loop = asyncio.get_running_loop()
     answer.sock.send(words)

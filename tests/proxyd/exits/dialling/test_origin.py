@@ -37,7 +37,7 @@ ELSEWHERE = "127.0.0.9"
 
 @pytest.fixture
 async def service(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Service]:
-    """A daemon that may be called at loopback; what leaves from there is in another country."""
+    """A daemon that may be called at loopback; the address `ELSEWHERE` is in another country."""
     known = {"127.0.0.0/8": "xx", f"{ELSEWHERE}/32": "xy"}
     sections = {"exits": EXITS["exits"], "geo": {"known": known}}
     async with running_in(tmp_path, bounds=bounds, **sections) as running:

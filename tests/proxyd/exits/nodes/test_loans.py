@@ -77,7 +77,7 @@ class Call:
         return self.outcome
 
     async def spoken(self, words: bytes) -> bytes:
-        """Say something to an echo, and return what comes back."""
+        """Send words to an echo, and return the bytes that come back."""
         waiting, heard = words, b""
         while len(heard) < len(words):
             with suppress(BlockingIOError):
@@ -371,7 +371,7 @@ async def test_an_exit_that_is_full_here_is_not_chosen(two: Two) -> None:
     attached.end(relay)
 
 
-# --- what ends -----------------------------------------------------------------------------------
+# --- ends ----------------------------------------------------------------------------------------
 
 
 async def carried(two: Two, target: targets.Target) -> Call:

@@ -132,7 +132,7 @@ async def test_an_honest_exit_passes_and_no_buyer_pays_for_it(tmp_path: Path, pa
 async def test_an_exit_that_carries_tls_is_checked_under_tls(
     tmp_path: Path, pages: Pages, encrypt: str, share: float
 ) -> None:
-    """Or a device could tell buyers from canaries, and be honest to these alone."""
+    """Otherwise a device could distinguish buyers from canaries, and be honest only to canaries."""
     bounds = exit_bounds(canaries=CanaryBounds(secure_share=share, twice_seconds=0.0))
     section = {**EXITS["exits"], "canaries": pages.urls, "ports": pages.ports, "encrypt": encrypt}
     async with running_with_agent(tmp_path, bounds=bounds, exits=section) as service:
@@ -527,7 +527,7 @@ async def test_pages_of_first_rounds_are_not_used_in_later_ones(
 async def test_no_round_begins_with_a_call(
     tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exit sees its calls: one that knew that pages follow would be honest to these alone."""
+    """An exit sees its calls: an exit that knew that pages follow would be honest only to them."""
     async with looking(tmp_path, pages) as service:
         looker = service.daemon.exit_port.canaries
         calls: list[bool] = []

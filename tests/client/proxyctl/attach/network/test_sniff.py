@@ -7,7 +7,7 @@ from proxyctl.attach.network.sniff import name_in
 
 
 def client_hello(name: str | None, **options: object) -> bytes:
-    """Return what OpenSSL itself sends first."""
+    """Return the first bytes that OpenSSL sends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -35,7 +35,7 @@ HERE = ip_address("127.0.0.1")
 
 
 class Meter:
-    """Counts, and does what a test wants then."""
+    """Meter that counts, and then calls a function of the test."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -381,7 +381,7 @@ async def test_connecting_fails_as_it_should_and_leaves_nothing() -> None:
 
 
 class Noted:
-    """Notes events, and does what a test wants then."""
+    """Handler that notes events, and then calls a function of the test."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.events: list[int] = []

@@ -36,7 +36,7 @@ def test_a_requirement_that_a_device_meets_fits() -> None:
     assert fits(Resources(), RIG)
     assert fits(WHOLE, RIG)
     assert fits(WHOLE, replace(RIG, arch="AMD64"))
-    assert fits(WHOLE, replace(RIG, vram_gb=23.0))  # within what drivers keep for themselves
+    assert fits(WHOLE, replace(RIG, vram_gb=23.0))  # the drivers keep the rest
 
 
 @cases(

@@ -132,7 +132,7 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(
 
 
 def lose_power(agent: WorkerAgent, job: Job, **fields: Any) -> Path:
-    """Leave what the disk may have after a loss of power; return the folder of the attempt."""
+    """Leave the files of a disk after a loss of power; return the folder of the attempt."""
     for pid in agent.processes():
         with suppress(ProcessLookupError):  # one of them ends with another one
             os.kill(pid, signal.SIGKILL)

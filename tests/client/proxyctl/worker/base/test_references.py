@@ -1,4 +1,4 @@
-"""proxyctl.worker.base.references: names mean what every engine takes them for."""
+"""proxyctl.worker.base.references: each name has the meaning that every engine gives it."""
 
 from support.base.cases import cases
 

@@ -150,7 +150,7 @@ said({"walls": vars(walls), "results": results})
 def confined(
     top: Path, walls: str, *, uid: int = 0, python: str = sys.executable
 ) -> dict[str, Any]:
-    """Run all attempts in a process with these walls alone. Return their results."""
+    """Run all attempts in a process with only these walls. Return their results."""
     folder, outside = top / "folder", top / "outside"
     folder.mkdir()
     outside.write_bytes(b"mine")

@@ -1,4 +1,4 @@
-"""Of a folder that another process has filled only what an archive may become is accepted."""
+"""Only content that an archive can become is accepted of a folder that another process filled."""
 
 import os
 import socket

@@ -106,7 +106,7 @@ class Device:
         path.write_bytes(content)
 
     async def left(self) -> dict[str, dict[str, Any]]:
-        """Return what the buyer sees, by name, with the bytes."""
+        """Return the artifacts that the buyer sees, by name, with the bytes."""
         answer = await self.service.call(
             "GET", f"/api/jobs/{self.job_id}/artifacts", token=self.buyer.token
         )
@@ -976,7 +976,7 @@ async def test_a_checkpoint_that_leads_elsewhere_is_not_laid_down(device: Device
 
 
 async def test_a_checkpoint_of_a_hostile_worker_has_no_links(device: Device) -> None:
-    """The next device unpacks what the last one has sent."""
+    """The next device unpacks the checkpoint that the last one has sent."""
     home = owners_home(device)
     hostile = {
         "one link": linked(("ckpt/latest", "step-100")),

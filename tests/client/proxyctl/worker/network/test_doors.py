@@ -84,7 +84,7 @@ async def test_a_daemon_that_comes_is_attached_to_and_one_that_goes_is_left(
     service.doors = [B, A]
     await service.at(A, B)
     service.doors = [B, C]
-    await service.at(A, B, C)  # that a daemon is not named does not cut what goes through it
+    await service.at(A, B, C)  # a daemon that is missing from the list keeps its connections
     service.attached[A].set_result(0.0)
     service.attached[B].set_result(0.0)
     await until(lambda: service.attaches[B] == 2, "it is attached to again")

@@ -135,7 +135,7 @@ def test_the_next_address_is_dialled_if_one_does_not_answer(
 def test_nothing_is_permitted_until_the_service_has_named_the_public_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The owner's router may have that address; the service has an IPv4 address alone."""
+    """The owner's router may have that address; the service has only an IPv4 address."""
     far, far_v6 = ip_address(PUBLIC_SITE), ip_address(PUBLIC_SITE_V6)
     monkeypatch.setattr(outward_module, "LEARN_SECONDS", 0.0)
     monkeypatch.setattr(Retries, "failed", lambda _: 0.0)

@@ -111,7 +111,7 @@ class Place:
         await until(lambda: self.tunnels.is_attached(TOKEN), "it attaches")
 
     async def outcome(self, **changes: Any) -> Outcome:
-        """Ask for a stream as a daemon that lies would, and return what the device says."""
+        """Ask for a stream as a daemon that lies would, and return the device's answer."""
         wish = {"number": 7, "ticket": bytes(16), "job_id": JOB, "attempt": 1, "port": 8888}
         answers: list[Dialled] = []
         act = self.worker._act

@@ -1,5 +1,4 @@
-"""proxyctl.worker.executors.base.outer: what a job can change in its sandbox, and use up of its
-user."""
+"""proxyctl.worker.executors.base.outer: a job's changes in its sandbox, and its use of limits."""
 
 import array
 import ctypes
@@ -122,7 +121,7 @@ def end(agent: subprocess.Popen[bytes]) -> None:
 
 
 def printed(folder: Path) -> str:
-    """Return what a job has printed to its two streams."""
+    """Return the output of a job on its two streams."""
     return "".join(
         (folder / name).read_text() for name in names.LOGS.values() if (folder / name).exists()
     )

@@ -113,7 +113,7 @@ def test_every_line_of_the_probe_is_judged(outcomes: dict[str, Outcome]) -> None
 
 
 def test_the_agents_secret_is_nowhere_in_proc(outcomes: dict[str, Outcome]) -> None:
-    """Neither the environment of process 1 nor its arguments have what the agent knows."""
+    """Neither the environment of process 1 nor its arguments contain the agent's secret."""
     told = outcomes["environments and command lines"].detail
     assert SECRET not in told
     # Not even its own secrets, nor the agent's folders, are in a command line for others to read.
@@ -125,7 +125,7 @@ def test_the_agents_secret_is_nowhere_in_proc(outcomes: dict[str, Outcome]) -> N
 def test_a_secret_of_a_job_is_in_no_command_line_outside(
     executor: BwrapExecutor, folder: Path
 ) -> None:
-    """Other users of the machine see command lines; they do not see what the job was given."""
+    """Other users of the machine see command lines; they do not see the job's secrets."""
     job = battery.python_task(folder, BOMBS["polite"])
     started = battery.launch(executor, job)
     try:
@@ -190,7 +190,7 @@ def test_a_sandbox_that_cannot_be_started_is_told_from_a_job_that_fails(
 def test_a_job_of_root_is_an_unprivileged_user_of_this_machine(
     executor: BwrapExecutor, folder: Path
 ) -> None:
-    """Files of a job that root has started belong to a user of that attempt alone."""
+    """Files of a job that root has started belong to a user that only that attempt has."""
     if os.geteuid() != 0:
         pytest.skip("only for root")
     run(executor, folder, "open('/work/result', 'w').write('made')")
@@ -349,7 +349,7 @@ def test_a_job_is_asked_to_end_first(executor: BwrapExecutor, folder: Path) -> N
 def test_the_program_inside_can_be_signalled_by_itself(
     executor: BwrapExecutor, folder: Path
 ) -> None:
-    """As the supervisor does at the job's time, which knows its program alone."""
+    """The supervisor does so at the end of the job's time: it knows only the program."""
     job = battery.python_task(folder, BOMBS["polite"])
     started = battery.launch(executor, job)
     until_true(lambda: b"ready" in started.out)
@@ -479,7 +479,7 @@ def test_no_limits_no_job(folder: Path) -> None:
 
 
 def test_a_missing_bubblewrap_has_a_remedy() -> None:
-    """The check says what to do."""
+    """The check gives the remedy."""
     findings = BwrapExecutor(Unbounded(), program="/nowhere/bwrap").check()
     unmet = [each for each in findings if not each.is_met]
     assert [each.id for each in unmet] == ["bubblewrap"]

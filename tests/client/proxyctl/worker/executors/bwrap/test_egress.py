@@ -27,7 +27,7 @@ from proxyctl.worker.network.outward import Outward
 
 PAGE = b"x" * 300_000
 
-# Reports as JSON what each wish came to: for SOCKS the code of the reply, for HTTP the status.
+# Reports the outcome of each wish as JSON: for SOCKS the code of the reply, for HTTP the status.
 CLIENT = """
 import http.client, json, os, socket, struct, sys, urllib.request
 def socks(host, port):
@@ -295,7 +295,7 @@ async def test_a_connection_that_is_just_being_taken_is_closed(guard: Guard) -> 
         closing.append(loop.create_task(work))
 
     with socket.create_connection(listening.getsockname()) as client:
-        loop.call_later(0, close)  # timers come after what sockets have to say
+        loop.call_later(0, close)  # timers run after the events of sockets
         await until(lambda: bool(closing) and closing[0].done())
         client.setblocking(False)
         async with asyncio.timeout(PATIENCE_SECONDS):

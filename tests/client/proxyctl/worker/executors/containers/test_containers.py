@@ -507,7 +507,7 @@ def test_a_check_is_met_where_the_engine_works(containers: Containers, kind: str
 
 
 class Way:
-    """A way out that a test sees through: what listens in there answers a word."""
+    """A way out that a test sees through: a listener in there answers a word."""
 
     def __init__(self) -> None:
         self.open_for: dict[str, socket.socket] = {}

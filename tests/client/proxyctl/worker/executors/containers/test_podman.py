@@ -54,7 +54,7 @@ def test_limits_that_podman_would_ignore_are_a_refusal() -> None:
 
 
 def _checked(home: Path, user: pwd.struct_passwd) -> dict[str, Any]:
-    """Return what the check finds for an ordinary user."""
+    """Return the findings of the check for an ordinary user."""
     done = subprocess.run(
         [
             *("setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid)),

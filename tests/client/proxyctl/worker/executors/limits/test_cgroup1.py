@@ -1,4 +1,4 @@
-"""proxyctl.worker.executors.limits.cgroup1: what runs under it is tested in `test_bwrap.py`."""
+"""proxyctl.worker.executors.limits.cgroup1: `test_bwrap.py` tests jobs under it."""
 
 from collections.abc import Iterator
 from pathlib import Path

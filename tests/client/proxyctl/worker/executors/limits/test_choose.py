@@ -15,13 +15,13 @@ def test_no_jobs_run_without_limits() -> None:
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
-    """A mistake in the owner's file says what would be right."""
+    """A mistake in the owner's file gets the correct values in its message."""
     with pytest.raises(TaskError, match="cgroup2"):
         choose("cgroups")
 
 
 def test_where_nothing_holds_all_reasons_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the owner can choose what to mend."""
+    """So that the owner can choose which of them to repair."""
     monkeypatch.setattr(
         module, "KINDS", {"one": lambda _: Cgroup1({}), "two": lambda _: Cgroup1({})}
     )

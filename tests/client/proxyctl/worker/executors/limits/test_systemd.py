@@ -23,7 +23,7 @@ def has_manager() -> bool:
 
 
 def test_without_a_manager_nothing_is_admitted() -> None:
-    """The refusal says what systemd said."""
+    """The refusal contains the message of systemd."""
     if has_manager():
         pytest.skip("this user has a manager of its own")
     limits = SystemdScopes({})
