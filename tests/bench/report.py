@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.bought import is_ours
 from bench.servers import NO_PROXY, ROOT
 
-REPORT = ROOT / "docs" / "benchmarks.md"
+REPORT = ROOT / "docs" / "reference" / "benchmarks.md"
 BESIDE = ("dante", "microsocks")
 
 

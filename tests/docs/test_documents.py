@@ -74,7 +74,8 @@ class Home(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", port), Home).serve_forever()
 ''')
 """
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS = [*ROOT.glob("*.md"), *PAGES]
 
 
 def blocks(document: Path) -> str:
@@ -172,7 +173,7 @@ def walk_through(
 def test_each_page_has_users_and_references_of_its_own() -> None:
     """They are run one after the other, on one demonstration."""
     names: list[str] = []
-    for place in (ROOT / "docs").glob("*.md"):
+    for place in PAGES:
         if place.name != "operations.md":  # is no page of the demonstration
             commands = blocks(place)
             names += set(re.findall(r'"username": "(\w+)"', commands))
@@ -195,7 +196,10 @@ def test_no_printed_command_needs_a_newer_curl() -> None:
 def test_the_walk_through_of_the_proxy_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     with threads.web() as page:
         printed = walk_through(
-            "walkthrough.md", tmp_path, demonstration, PAGE=f"http://localhost:{page.port}/bytes/7"
+            "how-to/bandwidth.md",
+            tmp_path,
+            demonstration,
+            PAGE=f"http://localhost:{page.port}/bytes/7",
         )
         used = page.received + page.sent
     assert not (tmp_path / "session.json").exists()
@@ -210,7 +214,9 @@ def test_the_walk_through_of_the_proxy_runs(tmp_path: Path, demonstration: Demon
 
 def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
-    printed = walk_through("workers.md", tmp_path, demonstration, FOLDER=str(tmp_path / "worker"))
+    printed = walk_through(
+        "how-to/workers.md", tmp_path, demonstration, FOLDER=str(tmp_path / "worker")
+    )
     assert "at most 1 core, 0.5 GB of memory and 1 GB of disk" in printed
     assert "ok   marketplace/reachable" in printed
     assert re.search("shown: [0-9]+ hashes a second, .*, and 499122176 bytes of memory", printed)
@@ -228,7 +234,7 @@ def test_the_walk_through_of_packages_runs(tmp_path: Path, demonstration: Demons
         pip.write_text(f"#!{sys.executable}\n{PIP}")
         pip.chmod(0o755)
     with demonstration.working():
-        printed = walk_through("packages.md", tmp_path, demonstration)
+        printed = walk_through("how-to/packages.md", tmp_path, demonstration)
     assert "the sum is 45\n" in printed
     assert re.search(r"open http://\S+\.localhost:[0-9]+/\?key=", printed)
     assert "<title>Home</title>" in printed
@@ -236,7 +242,7 @@ def test_the_walk_through_of_packages_runs(tmp_path: Path, demonstration: Demons
 
 
 def test_the_walk_through_of_jobs_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    printed = walk_through("jobs.md", tmp_path, demonstration)
+    printed = walk_through("how-to/jobs.md", tmp_path, demonstration)
     assert '"is_online":true' in printed
     assert '"status":"running"' in printed
     assert '"requirements":"GPU with 24 GB"' in printed
@@ -254,7 +260,11 @@ def test_the_walk_through_of_jobs_runs(tmp_path: Path, demonstration: Demonstrat
 
 
 def test_requirements_are_understood_as_documented() -> None:
-    text = (ROOT / "docs" / "jobs.md").read_text().partition("| written | understood as |")[2]
+    text = (
+        (ROOT / "docs" / "how-to" / "jobs.md")
+        .read_text()
+        .partition("| written | understood as |")[2]
+    )
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", text, re.MULTILINE)
     assert len(rows) > 10
     for written, understood in rows:
@@ -266,14 +276,14 @@ def test_requirements_are_understood_as_documented() -> None:
 
 
 def test_every_field_of_a_payload_is_documented() -> None:
-    text = (ROOT / "docs" / "jobs.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "jobs.md").read_text()
     named = set(re.findall(r"`(\w+)`", text))
     for kind in (Payload, Input, Output, Checkpoint, Port, Ready, Resources):
         assert {each.name for each in fields(kind)} <= named
 
 
 def test_the_walk_through_of_events_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    printed = walk_through("events.md", tmp_path, demonstration)
+    printed = walk_through("how-to/events.md", tmp_path, demonstration)
     assert '"type":"wallet.deposited"' in printed
     assert '"type":"session.created"' in printed
     assert printed.rstrip().endswith("event: session.ended")
@@ -281,7 +291,7 @@ def test_the_walk_through_of_events_runs(tmp_path: Path, demonstration: Demonstr
 
 
 def test_the_walk_through_of_webhooks_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    printed = walk_through("webhooks.md", tmp_path, demonstration)
+    printed = walk_through("how-to/webhooks.md", tmp_path, demonstration)
     assert '"type":"test.ping","timestamp":"' in printed
     assert '"status":"delivered","attempts":1,' in printed
     assert '"status":"pending","attempts":1,' in printed
@@ -289,7 +299,7 @@ def test_the_walk_through_of_webhooks_runs(tmp_path: Path, demonstration: Demons
 
 
 def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "webhooks.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "webhooks.md").read_text()
     [program] = re.findall(r"cat > verifying.py <<'END'\n(.*?)END\n", text, re.DOTALL)
     function = program.partition("\n\n")[2]
     assert len(function.strip().splitlines()) <= 10
@@ -318,14 +328,14 @@ def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> Non
 def test_the_walk_through_of_device_authorisation_runs(
     tmp_path: Path, demonstration: Demonstration
 ) -> None:
-    printed = walk_through("device-login.md", tmp_path, demonstration, is_refused=True)
+    printed = walk_through("how-to/device-login.md", tmp_path, demonstration, is_refused=True)
     assert '"code":"authorization_pending"' in printed
     assert '"client_name":"proxyd on attic"' in printed
     assert '"sessions":[]' in printed
 
 
 def test_the_walk_through_of_keys_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    printed = walk_through("keys.md", tmp_path, demonstration, is_refused=True)
+    printed = walk_through("how-to/keys.md", tmp_path, demonstration, is_refused=True)
     assert '"session_id":"' in printed
     for code in ("scope_missing", "spend_limit_reached", "unauthorized"):
         assert f'"code":"{code}"' in printed
@@ -334,7 +344,7 @@ def test_the_walk_through_of_keys_runs(tmp_path: Path, demonstration: Demonstrat
 
 
 def test_the_page_of_keys_has_every_scope_and_finds_keys() -> None:
-    page = (ROOT / "docs" / "keys.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "keys.md").read_text()
     assert re.findall(r"^\| `(\w+:\w+)` \|", page, re.MULTILINE) == list(Scope)
     [pattern] = re.findall(r"```\n(.*?)\n```", page)
     key = new_text()
@@ -343,7 +353,7 @@ def test_the_page_of_keys_has_every_scope_and_finds_keys() -> None:
 
 
 def test_the_page_of_events_has_every_event_with_what_it_says() -> None:
-    page = (ROOT / "docs" / "events.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "events.md").read_text()
     rows = re.findall(r"^\| `(\w+\.\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
     assert [name for name, _ in rows] == list(CATALOGUE)
     for name, listed in rows:
@@ -354,7 +364,7 @@ def test_the_walk_through_of_the_assistant_runs(
     tmp_path: Path, demonstration: Demonstration
 ) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
-    printed = walk_through("assistant.md", tmp_path, demonstration, times=2)
+    printed = walk_through("how-to/assistant.md", tmp_path, demonstration, times=2)
     assert "POST /api/bandwidth/create" in printed
     assert "Bu otomatik bir" in printed
     assert "Your balance: 0.00 credits and 0.00 USD." in printed
@@ -368,7 +378,7 @@ def test_the_table_of_errors_is_the_code() -> None:
         (code, int(status), meaning)
         for code, status, meaning in re.findall(
             r"^\| `(\w+)` \| (\d+) \| (.*) \|$",
-            (ROOT / "docs" / "errors.md").read_text(),
+            (ROOT / "docs" / "reference" / "errors.md").read_text(),
             re.MULTILINE,
         )
     }
@@ -380,7 +390,7 @@ def test_the_table_of_errors_is_the_code() -> None:
 def test_the_table_of_http_answers_is_the_code() -> None:
     rows = re.findall(
         r"^\| (\d+) \| `(\w+)` \| (.*) \|$",
-        (ROOT / "docs" / "errors.md").read_text(),
+        (ROOT / "docs" / "reference" / "errors.md").read_text(),
         re.MULTILINE,
     )
     told = [
@@ -413,11 +423,17 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert missing == []
 
 
+def links_of(document: Path) -> set[Path]:
+    """Return the files that a document links to."""
+    links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", document.read_text())
+    return {(document.parent / link).resolve() for link in links if "://" not in link}
+
+
 def test_the_readme_leads_to_every_document() -> None:
-    text = (ROOT / "README.md").read_text()
-    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)}
-    documents = {str(path.relative_to(ROOT)) for path in DOCUMENTS} - {"README.md"}
-    assert documents <= links
+    """Each page is linked from the index of the documentation, the rest from the README."""
+    index = ROOT / "docs" / "README.md"
+    assert {*PAGES} - {index} <= links_of(index)
+    assert {*ROOT.glob("*.md"), index} - {ROOT / "README.md"} <= links_of(ROOT / "README.md")
 
 
 def test_the_readme_names_every_target() -> None:

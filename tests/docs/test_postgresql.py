@@ -14,7 +14,7 @@ from config.load import load
 from proxyd.metering.node import RENEWALS_PER_TIMEOUT
 from storage.engines import postgres, postgres_availability, postgres_servers
 
-PAGE = (ROOT / "docs" / "postgresql.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "postgresql.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
