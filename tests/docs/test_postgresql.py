@@ -1,4 +1,4 @@
-"""The page about PostgreSQL: it shows the files of the drills, and the figures of the code."""
+"""The page about PostgreSQL: it leads to the files of the drills, and has the figures of the code."""
 
 import re
 import shutil
@@ -21,9 +21,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def test_the_page_shows_the_files_that_the_drills_use() -> None:
-    assert blocks("yaml") == [CONFIG.read_text()]
-    assert ETCD.read_text() in blocks("ini")
+def test_the_page_leads_to_the_files_that_the_drills_use() -> None:
+    for file in (CONFIG, ETCD):
+        assert f"](../../{file.relative_to(ROOT)})" in PAGE
 
 
 def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
