@@ -22,7 +22,7 @@ class Code(Enum):
     INSUFFICIENT_FUNDS = (
         "insufficient_funds",
         Kind.INVALID,
-        "The available balance is less than what this costs.",
+        "The available balance is less than the price.",
     )
     AMOUNT_TOO_LARGE = (
         "amount_too_large",
@@ -77,7 +77,7 @@ class Code(Enum):
     PAYLOAD_INVALID = (
         "payload_invalid",
         Kind.INVALID,
-        "What the job is to run, or what it needs, cannot be carried out as it is written.",
+        "The payload or the resources of the job cannot be carried out as written.",
     )
     TOO_MUCH_JOB_TEXT = (
         "too_much_job_text",
@@ -119,7 +119,7 @@ class Code(Enum):
     TUNNELS_NOT_OFFERED = (
         "tunnels_not_offered",
         Kind.INVALID,
-        "This service has no port where devices attach, so nobody can connect to ports of jobs.",
+        "This service has no port where devices attach, so ports of jobs cannot be reached.",
     )
     CONSENT_NEEDED = (
         "consent_needed",
@@ -152,7 +152,7 @@ class Code(Enum):
     DEVICE_FULL = (
         "device_full",
         Kind.INVALID,
-        "The device has as many jobs as it may have at once; finish one.",
+        "The device has reached its limit on jobs; finish one.",
     )
     DEVICE_UNSUITABLE = (
         "device_unsuitable",
@@ -162,7 +162,7 @@ class Code(Enum):
     BENCHMARK_FAILED = (
         "benchmark_failed",
         Kind.INVALID,
-        "The device has not shown what it was to show; it may begin again.",
+        "The device has not done the task of the benchmark; it may begin again.",
     )
     REPUTATION_TOO_LOW = (
         "reputation_too_low",
@@ -198,7 +198,7 @@ class Code(Enum):
     ARTIFACT_MISMATCH = (
         "artifact_mismatch",
         Kind.INVALID,
-        "What was sent is not what was announced.",
+        "The sent bytes differ from the announcement.",
     )
     ARTIFACT_NEEDED = (
         "artifact_needed",
@@ -245,7 +245,7 @@ class Code(Enum):
     APPS_NOT_OFFERED = (
         "apps_not_offered",
         Kind.INVALID,
-        "This service has no door for apps: what listens in a job cannot be reached.",
+        "This service offers no apps: programs that listen in a job cannot be reached.",
     )
     DEPLOY_OVER = "deploy_over", Kind.INVALID, "The deploy is over."
     REVISION_NOT_FOUND = (
@@ -266,7 +266,7 @@ class Code(Enum):
     TOO_MANY_WEBHOOKS = (
         "too_many_webhooks",
         Kind.INVALID,
-        "The caller has as many endpoints of webhooks as anybody may have; delete one.",
+        "The caller has reached the limit on webhook endpoints; delete one.",
     )
     WEBHOOK_DISABLED = (
         "webhook_disabled",
@@ -291,12 +291,12 @@ class Code(Enum):
     TOO_MANY_KEYS = (
         "too_many_keys",
         Kind.INVALID,
-        "The caller has as many valid API keys as anybody may have; revoke one.",
+        "The caller has reached the limit on valid API keys; revoke one.",
     )
     SPEND_LIMIT_REACHED = (
         "spend_limit_reached",
         Kind.INVALID,
-        "The API key may not spend as much; its owner can raise the limit.",
+        "The amount is above the API key's spending limit; its owner can raise it.",
     )
     LOGIN_NOT_FOUND = (
         "login_not_found",
@@ -317,18 +317,18 @@ class Code(Enum):
     AUTHORIZATION_PENDING = (
         "authorization_pending",
         Kind.INVALID,
-        "Nobody has answered yet; ask again after the interval.",
+        "The user has not answered yet; ask again after the interval.",
     )
     SLOW_DOWN = (
         "slow_down",
         Kind.INVALID,
-        "This was asked too soon; wait for 5 s more between requests from now on.",
+        "The request came too soon; wait for 5 s more between requests from now on.",
     )
-    ACCESS_DENIED = "access_denied", Kind.INVALID, "Somebody has answered no."
+    ACCESS_DENIED = "access_denied", Kind.INVALID, "The user has denied the request."
     EXPIRED_TOKEN = (
         "expired_token",
         Kind.INVALID,
-        "The code has run out, was used, or is none of this service; begin again.",
+        "The code has expired, was used, or is not from this service; begin again.",
     )
     USER_CODE_NOT_FOUND = (
         "user_code_not_found",
@@ -349,7 +349,7 @@ class Code(Enum):
     PHOTO_NOT_JPEG_OR_PNG = (
         "photo_not_jpeg_or_png",
         Kind.INVALID,
-        "The file is not a JPEG or PNG photo, whatever its name says.",
+        "The file is not a JPEG or PNG photo by its content.",
     )
     PHOTO_TOO_LARGE = "photo_too_large", Kind.INVALID, "The photo's file has too many bytes."
     PHOTO_TOO_MANY_PIXELS = (

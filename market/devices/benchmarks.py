@@ -3,8 +3,8 @@
 The tasks come one after the other: a chain of hashes, as many chains as the device says that it has
 cores, memory to be filled, and a walk through that. The time runs from the moment in which a task
 is made until its answer has arrived, so what the agent shows is the least that its device has. It
-finds mistakes and simple lies: a program that was written for that can show more (`docs/explanation/trust.md`),
-and that it is the same machine that runs jobs, nobody can see.
+finds mistakes and simple lies. A program that was written for that can show more, and another
+machine than the one that runs jobs can do the tasks (`docs/explanation/trust.md`).
 """
 
 import asyncio

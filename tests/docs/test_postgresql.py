@@ -1,4 +1,4 @@
-"""The page about PostgreSQL: it leads to the files of the drills, and has the figures of the code."""
+"""The page about PostgreSQL: its links to the files of the drills, and its figures of the code."""
 
 import re
 import shutil
