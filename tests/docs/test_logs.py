@@ -21,9 +21,10 @@ def source() -> str:
 
 
 def phrases(line: str) -> set[str]:
-    """Return each few words of a line that stand together."""
+    """Return the groups of neighbouring words of a line, without values where possible."""
     words = re.sub(r"\b(?:N|M|P|ID|CAUSE)\b|(?<![\w.])\d[\d.:]*", VALUE, line).split()
-    return {" ".join(words[i : i + WORDS]).strip(":;,") for i in range(len(words) - WORDS + 1)}
+    few = {" ".join(words[i : i + WORDS]).strip(":;,") for i in range(len(words) - WORDS + 1)}
+    return {each for each in few if VALUE not in each} or few
 
 
 def test_each_line_of_the_page_is_in_the_source() -> None:
