@@ -46,7 +46,7 @@ install:
 		--disable-pip-version-check --compile . && rm -rf build/lib build/bdist.* $$left
 	@PYTHONDONTWRITEBYTECODE=1 $(INSTALLED)/bin/python -m proxyd.compiled.builder \
 		--installed "$$($(INSTALLED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-	@echo "installed as $(INSTALLED)/bin/proxyd; docs/operations.md says how it runs as a service"
+	@echo "installed as $(INSTALLED)/bin/proxyd; docs/how-to/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
 
 # The program for users and devices as one file, which needs only Python 3.9 or later.
@@ -147,7 +147,7 @@ lint: setup
 clients:
 	@tests/clients/install
 
-# Runs the tour of docs/console.md, and takes its pictures. Half a minute.
+# Runs the tour of docs/how-to/console.md, and takes its pictures. Half a minute.
 screenshots: setup
 	PROXYD_SCREENSHOTS=$(CURDIR)/docs/images REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/console/test_tour.py
 
@@ -179,7 +179,7 @@ BENCH_PYTHON = $(if $(filter command%,$(origin PYTHON)),$(shell command -v $(PYT
 ON_SERVERS_PYTHON = $(NEEDS_PYTHON) && python="$(BENCH_PYTHON)" && $(MAKE) --no-print-directory \
 	VENV=".venv-bench$${python//\//-}" PYTHON="$$python"
 
-# ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}" BUFFERS=default: see docs/benchmarks.md.
+# ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}" BUFFERS=default: see docs/reference/benchmarks.md.
 bench:
 	@$(ON_SERVERS_PYTHON) measured/$@
 

@@ -50,7 +50,7 @@ class Transport(Enum):
     )
     NOT_READY = "not_ready", 503, "Something that customers need does not work right now."
     FILES_FULL = "files_full", 503, "There is no room for files right now; nothing was kept."
-    FILES_UNAVAILABLE = "files_unavailable", 503, "What keeps the files does not answer; try again."
+    FILES_UNAVAILABLE = "files_unavailable", 503, "The store of files does not answer; try again."
     DRAINING = "draining", 503, "The server is about to restart; try again in a moment."
 
     def __init__(self, word: str, status: int, meaning: str) -> None:

@@ -124,7 +124,7 @@ ANSWER_OF_REFUSAL = {
         "The session cannot be looked up right now; try again.",
         (_LATER,),
     ),
-    Refusal.PARAMETERS: _bad("What stands behind the user name cannot be understood."),
+    Refusal.PARAMETERS: _bad("The parameters behind the user name cannot be understood."),
 }
 
 ANSWER_OF_FAILURE = {

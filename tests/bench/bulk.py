@@ -64,7 +64,11 @@ def _bounds_by_default(samples: Samples) -> list[Bound]:
     """Return the bounds where the system allows no more buffers than a kernel does by default."""
     speeds = [measure for measure in samples.measures() if measure.endswith("GB/s")]
     return [
-        Bound(f"{measure} of the best peer's", samples.of_best(measure, PROXYD, lowest=False), 1.2)
+        Bound(
+            f"{measure.replace(', ', ': ')} of the best peer's",
+            samples.of_best(measure, PROXYD, lowest=False),
+            1.2,
+        )
         for measure in speeds
     ]
 

@@ -246,7 +246,7 @@ def idle(part: Part, folder: Path) -> None:
         pollers.seen()
     ten_thousand = 10_000 / IDLE_DEVICES
     part.notes.append(
-        f"{IDLE_DEVICES:,} devices wait, of which the processor has"
+        f"{IDLE_DEVICES:,} devices wait, and the processor has"
         f" {100 * waiting * ten_thousand:.2f} % of a core per 10,000 until they ask again."
     )
     part.bounds += [

@@ -40,7 +40,7 @@ ONLY = tuple(filter(None, os.environ.get("ONLY", "").split(",")))
 PATIENCE_SECONDS = 30.0
 REST_SECONDS = 0.5  # in which the agent lays the job before aside
 OURS = "proxyd, bwrap"
-BARE = "bwrap alone"
+BARE = "only bwrap"
 JOB = {"title": "x", "job_type": "script", "price_credit": 0.02, "duration_hrs": 1}
 HELLO = "echo hello\n"
 # The clock is that of the whole machine, so both ends may look at it.

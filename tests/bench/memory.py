@@ -37,7 +37,7 @@ def measure(kinds: list[Kind], bought: Bought, folder: Path) -> Part:
         with started(bought.kind) as server, _held(server, port, many) as held:
             slowest = _slowest_answers(bought)
     part.notes.append(f"{count} connections held at each server, one echo on each before.")
-    part.notes.append(f"The API was asked while {len(held)} connections were held at proxyd.")
+    part.notes.append(f"The API answered while {len(held)} connections were held at proxyd.")
     idle = part.samples.median(MEMORY, "proxyd")
     part.bounds.append(Bound("KB per idle connection", idle, 6, at_most=True))
     for path, milliseconds in slowest.items():

@@ -70,7 +70,7 @@ def measure(rounds: int) -> Part:
     noise = " and ".join(f"{ratio(each, AGAIN, UNCOUNTED) or 0:.3f}" for each in (SPEED, COST))
     part.notes.append(
         f"Medians of {rounds * TURNS_PER_ROUND} turns of {SECONDS} s, in {rounds} processes each."
-        " The relay that never counts was measured twice, to tell how much is noise: its speed and"
+        " The relay that never counts was measured twice, to show the noise: its speed and"
         f" its CPU per GB are {noise} of its own."
     )
     return part

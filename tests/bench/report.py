@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.bought import is_ours
 from bench.servers import NO_PROXY, ROOT
 
-REPORT = ROOT / "docs" / "benchmarks.md"
+REPORT = ROOT / "docs" / "reference" / "benchmarks.md"
 BESIDE = ("dante", "microsocks")
 
 
@@ -81,10 +81,17 @@ class Bound:
         kept = self.figure <= self.limit if self.at_most else self.figure >= self.limit
         return "pass" if kept else "**miss**"
 
-    def row(self) -> list[str]:
-        wanted = f"{'≤' if self.at_most else '≥'} {self.limit:g}"
-        figure = "-" if self.figure is None else f"{self.figure:.3f}"
-        return [self.promise, wanted, figure, self.verdict]
+    @property
+    def wanted(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.limit:g}"
+
+    @property
+    def measured(self) -> str:
+        """Return the figure, and the verdict unless it is a pass."""
+        if self.figure is None:
+            return self.verdict
+        figure = f"{self.figure:.3f}"
+        return figure if self.verdict == "pass" else f"{figure} {self.verdict}"
 
 
 @dataclass
@@ -100,8 +107,7 @@ class Part:
         """Return the tables and the notes."""
         blocks = [_samples_table(self.samples)] if self.samples.measures() else []
         if self.bounds:
-            head = ["promised", "wanted", "measured", ""]
-            blocks.append(_table(head, [bound.row() for bound in self.bounds]))
+            blocks.append(_table(["promised", "wanted", "measured"], _bound_rows(self.bounds)))
         return "\n\n".join([*blocks, *self.notes])
 
 
@@ -130,6 +136,22 @@ def rewrite(mark: str, text: str) -> None:
 def progress(text: str) -> None:
     """Print the progress."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _bound_rows(bounds: Iterable[Bound]) -> list[list[str]]:
+    """Return a row for each promise; bounds `case: promise` with one promise share a row."""
+    groups: dict[tuple[str, str], list[Bound]] = {}
+    for bound in bounds:
+        promise = bound.promise.rpartition(": ")[2]
+        groups.setdefault((promise, bound.wanted), []).append(bound)
+    rows = []
+    for (promise, wanted), group in groups.items():
+        if len(group) == 1:
+            rows.append([group[0].promise, wanted, group[0].measured])
+            continue
+        cases = [f"{bound.promise.rpartition(': ')[0]} {bound.measured}" for bound in group]
+        rows.append([promise, wanted, "; ".join(cases)])
+    return rows
 
 
 def _samples_table(samples: Samples) -> str:

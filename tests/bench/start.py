@@ -70,7 +70,7 @@ def measured(environments: dict[str, dict[str, str]], rounds: int, folder: Path)
     for measure, limit in limits.items():
         for engine in environments:
             figure = part.samples.median(f"{measure}, s", engine)
-            part.bounds.append(Bound(f"{measure}, s, {engine}", figure, limit, at_most=True))
+            part.bounds.append(Bound(f"{engine}: {measure}, s", figure, limit, at_most=True))
     part.notes.append(f"Medians of {rounds} rounds, on existing databases without accounts.")
     return part
 

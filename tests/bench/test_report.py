@@ -20,6 +20,21 @@ def test_a_bound_is_kept_or_missed(bound, verdict):
     assert bound.verdict == verdict
 
 
+def test_bounds_of_one_promise_share_a_row():
+    bounds = [
+        Bound("one stream: speed", 2, 1),
+        Bound("two streams: speed", 0.5, 1),
+        Bound("three: speed", None, 1),
+        Bound("four streams: speed", 3, 2.5),
+        Bound("memory", 5, 6, at_most=True),
+    ]
+    assert report.Part("x", bounds=bounds).markdown().splitlines()[2:] == [
+        "| speed | ≥ 1 | one stream 2.000; two streams 0.500 **miss**; three not measured |",
+        "| four streams: speed | ≥ 2.5 | 3.000 |",
+        "| memory | ≤ 6 | 5.000 |",
+    ]
+
+
 def test_a_ratio_is_taken_within_each_round():
     samples = Samples()
     for ours, theirs in ((2, 1), (30, 10), (8, 2)):

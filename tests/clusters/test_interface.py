@@ -69,7 +69,7 @@ def test_each_executor_that_needs_a_plug_in_has_one_in_the_environment_of_the_te
 @pytest.mark.long
 def test_both_documented_ways_to_install_it_lead_to_its_options(tmp_path: Path) -> None:
     """Without an index: pip finds only the packages that build a distribution."""
-    text = (ROOT / "docs" / "workers.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "clusters.md").read_text()
     section = text.partition("\n## A whole cluster\n")[2].partition("\n## ")[0]
     commands = [each.strip() for each in section.splitlines() if each.startswith("    ")]
     assert "make clusters" in commands

@@ -1,7 +1,7 @@
 """One tour through the console, without a hand: from a friend's link to money that adds up.
 
 With PROXYD_SCREENSHOTS it leaves pictures of its pages in that folder; `make screenshots` puts them
-where docs/console.md shows them.
+where docs/how-to/console.md shows them.
 """
 
 import asyncio

@@ -45,13 +45,13 @@ NEWER_THAN_CURL = (
     *("--no-clobber", "--skip-existing", "--url-query", "--variable", "--expand-url", "--rate"),
     *("--create-file-mode", "--aws-sigv4", "--ca-native", "--http3-only", "--doh-insecure"),
 )
-# Knows no newer option, and fails where the `send` of a page is refused.
+# Knows no newer option, and fails where the `send` of a page is refused, unless FAILS is empty.
 OLD_CURL = """#!/bin/sh
 fails=
 for word; do
   case "$word" in
     {newer}) echo "curl 7.68 has no $word" >&2; exit 2 ;;
-    "Content-Type: application/json") fails={fails} ;;
+    "Content-Type: application/json") fails=$FAILS ;;
   esac
 done
 exec {curl} $fails "$@"
@@ -74,7 +74,8 @@ class Home(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", port), Home).serve_forever()
 ''')
 """
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS = [*ROOT.glob("*.md"), *PAGES]
 
 
 def blocks(document: Path) -> str:
@@ -122,60 +123,113 @@ def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demonstr
         yield Demonstration(folder, url, daemon.api)
 
 
-def walk_through(
-    name: str,
-    folder: Path,
-    daemon: Demonstration,
-    *,
-    times: int = 1,
-    is_refused: bool = False,
-    **variables: str,
-) -> str:
-    """Run every command of a document in one shell, beside a daemon, and return what it prints.
+FAILS = "--fail-with-body"
+# These pages show refusals.
+WITH_REFUSALS = ("how-to/device-login.md", "how-to/keys.md")
 
-    Run more than once, each time in a shell of its own, it prints the same to the same daemon.
-    No `send` may be refused, unless `is_refused` says that the page shows refusals.
-    """
-    programs = folder / "bin"
-    programs.mkdir()
+
+def programs(folder: Path) -> Path:
+    """Return a folder with the programs that pages run, and link the pages' own files beside it."""
+    place = folder / "bin"
+    place.mkdir()
     for program in ("proxyd", "proxyctl"):
         command = f'#!/bin/sh\nexec "{sys.executable}" -m {program} "$@"\n'
-        (programs / program).write_text(command)
-        (programs / program).chmod(0o755)
-    curl = programs / "curl"
-    fails = "" if is_refused else "--fail-with-body"
-    newer = "|".join(NEWER_THAN_CURL)
-    curl.write_text(OLD_CURL.format(curl=shutil.which("curl"), newer=newer, fails=fails))
+        (place / program).write_text(command)
+        (place / program).chmod(0o755)
+    curl = place / "curl"
+    curl.write_text(OLD_CURL.format(curl=shutil.which("curl"), newer="|".join(NEWER_THAN_CURL)))
     curl.chmod(0o755)
+    (folder / "docs").symlink_to(ROOT / "docs")
+    return place
+
+
+def stand_in_for_pip(folder: Path) -> None:
+    """Put a pip into a folder that needs no index, unless `make notebook` has one."""
+    if os.environ.get("REQUIRE_NOTEBOOK") != "1":
+        pip = folder / ".venv" / "bin" / "pip"
+        pip.parent.mkdir(parents=True)
+        pip.write_text(f"#!{sys.executable}\n{PIP}")
+        pip.chmod(0o755)
+
+
+def pasted(script: str, folder: Path, daemon: Demonstration, **variables: str) -> str:
+    """Run commands in one shell, beside a daemon, and return their output."""
     bash = shutil.which("bash")
     assert bash is not None
     path = f"{ROOT}:{ROOT / 'client'}"
     environment = process.environment(daemon.url, API=daemon.api, PYTHONPATH=path, **variables)
-    environment["PATH"] = f"{programs}:{environment['PATH']}"
-    printed = set()
-    for _ in range(times):
-        done = subprocess.run(
-            [bash, "-euo", "pipefail", "-c", blocks(ROOT / "docs" / name)],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        printed.add(done.stdout)
+    environment["PATH"] = f"{folder / 'bin'}:{environment['PATH']}"
+    done = subprocess.run(
+        [bash, "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def walk_through(
+    name: str, folder: Path, daemon: Demonstration, *, times: int = 1, **variables: str
+) -> str:
+    """Run every command of a document in one shell, beside a daemon, and return its output.
+
+    Run more than once, each time in a shell of its own, it prints the same to the same daemon.
+    No `send` may be refused, unless the page shows refusals.
+    """
+    programs(folder)
+    fails = "" if name in WITH_REFUSALS else FAILS
+    script = blocks(ROOT / "docs" / name)
+    printed = {pasted(script, folder, daemon, FAILS=fails, **variables) for _ in range(times)}
     process.assert_audit(daemon.url)
     (only,) = printed
     return only
 
 
+def is_of_the_demonstration(page: Path) -> bool:
+    """Return whether a page has commands for a demonstration."""
+    return ". docs/shell.sh\n" in page.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_all_pages_run_in_one_demonstration_in_any_order(
+    tmp_path: Path, *, is_reversed: bool
+) -> None:
+    """One shell, one daemon and one device of `make worker`, as a reader has them."""
+    require_sandbox(tmp_path)
+    folder = tmp_path / "demonstration"
+    folder.mkdir()
+    url = f"sqlite:///{folder}/proxyd.db"
+    programs(tmp_path)
+    stand_in_for_pip(tmp_path)
+    pages = sorted(filter(is_of_the_demonstration, PAGES), reverse=is_reversed)
+    assert len(pages) > 8
+    scripts = []
+    for page in pages:
+        name = page.relative_to(ROOT / "docs").as_posix()
+        fails = "" if name in WITH_REFUSALS else FAILS
+        scripts.append(f"export FAILS={fails}\necho page {name} after $SECONDS s\n{blocks(page)}")
+    with process.serving(url, "--demo") as daemon:
+        demonstration = Demonstration(folder, url, daemon.api)
+        with demonstration.working():
+            printed = pasted(
+                "\n".join(scripts), tmp_path, demonstration, FOLDER=str(tmp_path / "worker")
+            )
+    assert len(re.findall(r"^page .* s$", printed, re.MULTILINE)) == len(pages)
+    process.assert_audit(url)
+
+
 def test_each_page_has_users_and_references_of_its_own() -> None:
     """They are run one after the other, on one demonstration."""
     names: list[str] = []
-    for place in (ROOT / "docs").glob("*.md"):
-        if place.name != "operations.md":  # is no page of the demonstration
+    for place in PAGES:
+        if is_of_the_demonstration(place):
             commands = blocks(place)
-            names += set(re.findall(r'"username": "(\w+)"', commands))
+            names += set(re.findall(r'(?:"username": "|\(account )(\w+)', commands))
             names += set(re.findall(r"--reference (\S+)", commands))
     assert len(names) > 10
     assert sorted(names) == sorted(set(names))
@@ -195,7 +249,10 @@ def test_no_printed_command_needs_a_newer_curl() -> None:
 def test_the_walk_through_of_the_proxy_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     with threads.web() as page:
         printed = walk_through(
-            "walkthrough.md", tmp_path, demonstration, PAGE=f"http://localhost:{page.port}/bytes/7"
+            "how-to/bandwidth.md",
+            tmp_path,
+            demonstration,
+            PAGE=f"http://localhost:{page.port}/bytes/7",
         )
         used = page.received + page.sent
     assert not (tmp_path / "session.json").exists()
@@ -208,9 +265,19 @@ def test_the_walk_through_of_the_proxy_runs(tmp_path: Path, demonstration: Demon
     assert '"kind":"release","currency":"usd"' in printed
 
 
+def test_the_tutorial_runs(tmp_path: Path, demonstration: Demonstration) -> None:
+    require_sandbox(tmp_path)
+    printed = walk_through("tutorial.md", tmp_path, demonstration)
+    assert "six times seven is 42\n" in printed
+    assert '"kind":"earning","currency":"credit","amount":1.8' in printed
+    assert not (tmp_path / "lent").exists()
+
+
 def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
-    printed = walk_through("workers.md", tmp_path, demonstration, FOLDER=str(tmp_path / "worker"))
+    printed = walk_through(
+        "how-to/workers.md", tmp_path, demonstration, FOLDER=str(tmp_path / "worker")
+    )
     assert "at most 1 core, 0.5 GB of memory and 1 GB of disk" in printed
     assert "ok   marketplace/reachable" in printed
     assert re.search("shown: [0-9]+ hashes a second, .*, and 499122176 bytes of memory", printed)
@@ -220,15 +287,10 @@ def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonst
 
 
 def test_the_walk_through_of_packages_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    """With a pip that needs no index, unless `make notebook` has one."""
     require_sandbox(tmp_path)
-    if os.environ.get("REQUIRE_NOTEBOOK") != "1":
-        pip = tmp_path / ".venv" / "bin" / "pip"
-        pip.parent.mkdir(parents=True)
-        pip.write_text(f"#!{sys.executable}\n{PIP}")
-        pip.chmod(0o755)
+    stand_in_for_pip(tmp_path)
     with demonstration.working():
-        printed = walk_through("packages.md", tmp_path, demonstration)
+        printed = walk_through("how-to/packages.md", tmp_path, demonstration)
     assert "the sum is 45\n" in printed
     assert re.search(r"open http://\S+\.localhost:[0-9]+/\?key=", printed)
     assert "<title>Home</title>" in printed
@@ -236,7 +298,7 @@ def test_the_walk_through_of_packages_runs(tmp_path: Path, demonstration: Demons
 
 
 def test_the_walk_through_of_jobs_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    printed = walk_through("jobs.md", tmp_path, demonstration)
+    printed = walk_through("how-to/jobs.md", tmp_path, demonstration)
     assert '"is_online":true' in printed
     assert '"status":"running"' in printed
     assert '"requirements":"GPU with 24 GB"' in printed
@@ -254,7 +316,11 @@ def test_the_walk_through_of_jobs_runs(tmp_path: Path, demonstration: Demonstrat
 
 
 def test_requirements_are_understood_as_documented() -> None:
-    text = (ROOT / "docs" / "jobs.md").read_text().partition("| written | understood as |")[2]
+    text = (
+        (ROOT / "docs" / "reference" / "jobs.md")
+        .read_text()
+        .partition("| written | understood as |")[2]
+    )
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", text, re.MULTILINE)
     assert len(rows) > 10
     for written, understood in rows:
@@ -266,14 +332,14 @@ def test_requirements_are_understood_as_documented() -> None:
 
 
 def test_every_field_of_a_payload_is_documented() -> None:
-    text = (ROOT / "docs" / "jobs.md").read_text()
+    text = (ROOT / "docs" / "reference" / "jobs.md").read_text()
     named = set(re.findall(r"`(\w+)`", text))
     for kind in (Payload, Input, Output, Checkpoint, Port, Ready, Resources):
         assert {each.name for each in fields(kind)} <= named
 
 
 def test_the_walk_through_of_events_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    printed = walk_through("events.md", tmp_path, demonstration)
+    printed = walk_through("how-to/events.md", tmp_path, demonstration)
     assert '"type":"wallet.deposited"' in printed
     assert '"type":"session.created"' in printed
     assert printed.rstrip().endswith("event: session.ended")
@@ -281,7 +347,7 @@ def test_the_walk_through_of_events_runs(tmp_path: Path, demonstration: Demonstr
 
 
 def test_the_walk_through_of_webhooks_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    printed = walk_through("webhooks.md", tmp_path, demonstration)
+    printed = walk_through("how-to/webhooks.md", tmp_path, demonstration)
     assert '"type":"test.ping","timestamp":"' in printed
     assert '"status":"delivered","attempts":1,' in printed
     assert '"status":"pending","attempts":1,' in printed
@@ -289,7 +355,7 @@ def test_the_walk_through_of_webhooks_runs(tmp_path: Path, demonstration: Demons
 
 
 def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "webhooks.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "webhooks.md").read_text()
     [program] = re.findall(r"cat > verifying.py <<'END'\n(.*?)END\n", text, re.DOTALL)
     function = program.partition("\n\n")[2]
     assert len(function.strip().splitlines()) <= 10
@@ -318,14 +384,14 @@ def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> Non
 def test_the_walk_through_of_device_authorisation_runs(
     tmp_path: Path, demonstration: Demonstration
 ) -> None:
-    printed = walk_through("device-login.md", tmp_path, demonstration, is_refused=True)
+    printed = walk_through("how-to/device-login.md", tmp_path, demonstration)
     assert '"code":"authorization_pending"' in printed
     assert '"client_name":"proxyd on attic"' in printed
     assert '"sessions":[]' in printed
 
 
 def test_the_walk_through_of_keys_runs(tmp_path: Path, demonstration: Demonstration) -> None:
-    printed = walk_through("keys.md", tmp_path, demonstration, is_refused=True)
+    printed = walk_through("how-to/keys.md", tmp_path, demonstration)
     assert '"session_id":"' in printed
     for code in ("scope_missing", "spend_limit_reached", "unauthorized"):
         assert f'"code":"{code}"' in printed
@@ -334,7 +400,7 @@ def test_the_walk_through_of_keys_runs(tmp_path: Path, demonstration: Demonstrat
 
 
 def test_the_page_of_keys_has_every_scope_and_finds_keys() -> None:
-    page = (ROOT / "docs" / "keys.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "keys.md").read_text()
     assert re.findall(r"^\| `(\w+:\w+)` \|", page, re.MULTILINE) == list(Scope)
     [pattern] = re.findall(r"```\n(.*?)\n```", page)
     key = new_text()
@@ -343,7 +409,7 @@ def test_the_page_of_keys_has_every_scope_and_finds_keys() -> None:
 
 
 def test_the_page_of_events_has_every_event_with_what_it_says() -> None:
-    page = (ROOT / "docs" / "events.md").read_text()
+    page = (ROOT / "docs" / "reference" / "events.md").read_text()
     rows = re.findall(r"^\| `(\w+\.\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
     assert [name for name, _ in rows] == list(CATALOGUE)
     for name, listed in rows:
@@ -353,8 +419,7 @@ def test_the_page_of_events_has_every_event_with_what_it_says() -> None:
 def test_the_walk_through_of_the_assistant_runs(
     tmp_path: Path, demonstration: Demonstration
 ) -> None:
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
-    printed = walk_through("assistant.md", tmp_path, demonstration, times=2)
+    printed = walk_through("how-to/assistant.md", tmp_path, demonstration, times=2)
     assert "POST /api/bandwidth/create" in printed
     assert "Bu otomatik bir" in printed
     assert "Your balance: 0.00 credits and 0.00 USD." in printed
@@ -368,7 +433,7 @@ def test_the_table_of_errors_is_the_code() -> None:
         (code, int(status), meaning)
         for code, status, meaning in re.findall(
             r"^\| `(\w+)` \| (\d+) \| (.*) \|$",
-            (ROOT / "docs" / "errors.md").read_text(),
+            (ROOT / "docs" / "reference" / "errors.md").read_text(),
             re.MULTILINE,
         )
     }
@@ -380,7 +445,7 @@ def test_the_table_of_errors_is_the_code() -> None:
 def test_the_table_of_http_answers_is_the_code() -> None:
     rows = re.findall(
         r"^\| (\d+) \| `(\w+)` \| (.*) \|$",
-        (ROOT / "docs" / "errors.md").read_text(),
+        (ROOT / "docs" / "reference" / "errors.md").read_text(),
         re.MULTILINE,
     )
     told = [
@@ -413,11 +478,17 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert missing == []
 
 
+def links_of(document: Path) -> set[Path]:
+    """Return the files that a document links to."""
+    links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", document.read_text())
+    return {(document.parent / link).resolve() for link in links if "://" not in link}
+
+
 def test_the_readme_leads_to_every_document() -> None:
-    text = (ROOT / "README.md").read_text()
-    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)}
-    documents = {str(path.relative_to(ROOT)) for path in DOCUMENTS} - {"README.md"}
-    assert documents <= links
+    """Each page is linked from the index of the documentation, the rest from the README."""
+    index = ROOT / "docs" / "README.md"
+    assert {*PAGES} - {index} <= links_of(index)
+    assert {*ROOT.glob("*.md"), index} - {ROOT / "README.md"} <= links_of(ROOT / "README.md")
 
 
 def test_the_page_for_contributors_names_every_target() -> None:

@@ -9,7 +9,7 @@ from support.daemons.process import ROOT
 from market.exits import wants
 from market.exits.wants import WantsError, parse
 
-PAGE = (ROOT / "docs" / "leaving.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "leaving.md").read_text()
 ROWS = re.findall(r"^\| `(\w+)` \|(.*?)\|(.*)\|(.*?)\|$", PAGE, re.MULTILINE)
 
 

@@ -11,7 +11,7 @@ from support.daemons import process
 from support.daemons.process import ROOT
 
 STAND_INS = ("apt-get", "make", "systemctl", "systemd-sysusers", "chgrp", "ufw")
-PAGE = ROOT / "docs" / "operations.md"
+PAGE = ROOT / "docs" / "how-to" / "operations.md"
 
 
 def blocks() -> list[str]:

@@ -25,7 +25,7 @@ from support.targets.tls import make_certificate
 
 from api.serving.connections import Request
 
-GUIDE = ROOT / "docs" / "operations.md"
+GUIDE = ROOT / "docs" / "how-to" / "operations.md"
 ASKED = {
     "capacity": {"slots": 1, "cores": 4, "ram_gb": 8, "disk_gb": 50},
     "capabilities": {"executors": ["bwrap"], "job_types": ["script"]},

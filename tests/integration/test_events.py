@@ -174,5 +174,5 @@ def test_a_thousand_streams_take_little_memory(tmp_path: Path) -> None:
                 heard += sock.recv(4096)
             assert heard.startswith(b"HTTP/1.1 200")
         grown = resident().rss - before
-        print(f"{STREAMS} streams: {grown / MB:.1f} MB")  # noqa: T201 - for docs/benchmarks.md
+        print(f"{STREAMS} streams: {grown / MB:.1f} MB")  # noqa: T201 - for docs/reference/benchmarks.md
         assert grown < 50 * MB

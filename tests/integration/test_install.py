@@ -211,4 +211,6 @@ def test_the_unit_starts_the_installed_program_at_the_documented_place() -> None
     assert default is not None
     unit = (ROOT / "systemd" / "proxyd.service").read_text()
     assert f"\nExecStart={default[1]}/.venv/bin/proxyd serve" in unit
-    assert "\nmake -C /opt/proxyd install " in (ROOT / "docs" / "operations.md").read_text()
+    assert (
+        "\nmake -C /opt/proxyd install " in (ROOT / "docs" / "how-to" / "operations.md").read_text()
+    )

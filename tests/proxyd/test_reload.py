@@ -118,7 +118,7 @@ async def test_every_other_setting_waits_for_a_restart(
 
 
 def test_the_operator_s_page_names_exactly_the_limits_that_are_reloadable() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "operations.md").read_text()
     [section] = re.findall(r"^## Reload\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
     words = set(re.findall(r"`([a-z_*.]+)`", section))
     limits = {name.partition(".")[2] for name in reloadable() if name.startswith("limits.")}

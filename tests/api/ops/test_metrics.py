@@ -185,7 +185,7 @@ async def test_the_documentation_names_every_metric(service: Service) -> None:
     await until(lambda: bool(service.daemon.helpers.metrics._ledger))
     async with service.http.get(f"{service.url}/metrics") as response:
         told = set(re.findall(r"^# TYPE (proxyd_\w+)", await response.text(), re.MULTILINE))
-    documented = (ROOT / "docs" / "operations.md").read_text()
+    documented = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert {name for name in told if f"`{name}`" not in documented} == set()
 
 

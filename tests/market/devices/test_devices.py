@@ -27,7 +27,10 @@ Call = Callable[..., Awaitable[Any]]
 def test_the_shown_online_state_is_the_real_one() -> None:
     for language in LANGUAGES:
         assert f"{ONLINE_SECONDS}" in phrase(language, "devices_help"), language
-    assert f"for {ONLINE_SECONDS} seconds after each" in (ROOT / "docs" / "jobs.md").read_text()
+    assert (
+        f"for {ONLINE_SECONDS} seconds after each"
+        in (ROOT / "docs" / "how-to" / "jobs.md").read_text()
+    )
 
 
 async def made(market: Market, user: str, name: str = "rig") -> str:

@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "HOME": "/root",
     "LANG": "C.UTF-8",
 }
-PAGE = ROOT / "docs" / "operations.md"
+PAGE = ROOT / "docs" / "how-to" / "operations.md"
 
 # The shell stays, to remove the control groups; no other process sees its mounts.
 ALONE = "mkdir -p /run/systemd/nspawn; mount -t tmpfs none /run/systemd/nspawn"

@@ -1,4 +1,4 @@
-"""PostgreSQL on three machines, with Patroni and etcd, as docs/postgresql.md sets it up.
+"""PostgreSQL on three machines, with Patroni and etcd, as docs/how-to/postgresql.md sets it up.
 
 Each machine has namespaces of its own for network, files and processes, and the addresses of the
 configuration that the repository shows. A test changes in that configuration the name, the

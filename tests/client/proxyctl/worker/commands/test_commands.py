@@ -69,7 +69,7 @@ def test_setup_shows_where_images_come_from(agent: WorkerAgent) -> None:
 
 
 def test_every_option_of_setup_is_documented() -> None:
-    text = (ROOT / "docs" / "workers.md").read_text("utf-8")
+    text = (ROOT / "docs" / "how-to" / "workers.md").read_text("utf-8")
     names_of = [f"`--{name.replace('_', '-')}`" for _, name, _, _ in _OPTIONS]
     assert [each for each in names_of if each not in text] == []
 
