@@ -27,7 +27,6 @@ RECORDS = {"NamedTuple", "Struct", "TypedDict"}
 # object costs time per segment. `Market` names each part of the marketplace once. The others wait
 # for a split.
 LARGER = {
-    "api/server.py:HttpServer": 18,
     "client/proxyctl/attach/relay/halfpipe.py:HalfPipe": 22,
     "client/proxyctl/exit/agent/agent.py:Agent": 20,
     "client/proxyctl/exit/agent/watcher.py:Watcher": 13,

@@ -25,6 +25,7 @@ TESTED_IN = {
     "api/routing/cookies.py": "tests/console/test_cookie.py",
     "api/routing/responses.py": "tests/api/test_server.py",
     "api/routing/routes.py": "tests/api/routing/test_router.py",
+    "api/serving/calls.py": "tests/api/test_server.py",
     "api/serving/patience.py": "tests/api/jobs/test_work.py",
     "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/commands/test_commands.py",
     "client/proxyctl/api.py": "tests/client/proxyctl/exit/commands/test_consent.py",

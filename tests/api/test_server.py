@@ -393,8 +393,9 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_tracebac
         finally:
             waiting -= 1
 
-    original = service.daemon.http._body
-    service.daemon.http._body = reading
+    calls = service.daemon.http._calls
+    original = calls._body
+    calls._body = reading
     _, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     writer.write(POST + b"Content-Length: 100\r\n\r\n" + sent)
     await until(lambda: waiting == 1)
