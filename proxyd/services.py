@@ -131,7 +131,10 @@ class Services:
             SILENT_DEVICE_CHECK_SECONDS, "silent devices", self.tell_silent, "silent devices"
         )
         tasks.every(
-            JOB_EXPIRY_CHECK_SECONDS, "waiting jobs", market.jobs.expire, "jobs that nobody takes"
+            JOB_EXPIRY_CHECK_SECONDS,
+            "waiting jobs",
+            market.job_sweeper.expire,
+            "jobs that nobody takes",
         )
         tasks.every(
             REVIEW_CHECK_SECONDS, "reviews", market.reviews.expire, "jobs that were not disputed"
@@ -287,7 +290,7 @@ class Services:
         Raises:
             StoreError: devices may not have been heard either, so that this time does not count.
         """
-        taken = await self.market.jobs.take_back()
+        taken = await self.market.job_sweeper.take_back()
         self._observed_time.tick()
         if taken:
             _logger.info("jobs taken back, because devices are silent or slow: %d", taken)
