@@ -120,7 +120,7 @@ class Services:
     def spawn_tasks(self, tasks: Tasks) -> None:
         """Start the sweeps, the writers and the senders."""
         market, times = self.market, self._times
-        tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
+        tasks.spawn("heartbeats", market.devices.reports.run(), is_writer=True)
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)
         tasks.every(times.expiry_seconds, "expiry", market.bandwidth.expire, "expired sessions")
         tasks.every(
@@ -165,7 +165,9 @@ class Services:
         tasks.every(
             ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
         )
-        tasks.every(LOG_CHECK_SECONDS, "old logs", market.logs.sweep, "logs that are too old")
+        tasks.every(
+            LOG_CHECK_SECONDS, "old logs", market.logs.keeper.sweep, "logs that are too old"
+        )
         tasks.every(
             USAGE_CHECK_SECONDS, "old usage", market.usage.roll_up, "hours of usage that are old"
         )
@@ -242,7 +244,7 @@ class Services:
         Raises:
             StoreError: it is lost, as after a crash.
         """
-        await self.market.devices.flush()
+        await self.market.devices.reports.flush()
         await self.market.renewals.flush()
 
     async def close(self) -> None:

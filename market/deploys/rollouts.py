@@ -199,6 +199,27 @@ class RolloutPace(Struct, frozen=True):
 USUAL_PACE = RolloutPace()
 
 
+class _Heard:
+    """Deploys, and jobs of deploys, to look at soon: at most `HEARD_MAX`."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, None] = {}
+        self._wake = asyncio.Event()
+
+    def add(self, ids: Sequence[str]) -> None:
+        """Look soon at deploys, or at those of jobs."""
+        for each in ids[: HEARD_MAX - len(self._ids)]:
+            self._ids[each] = None
+        self._wake.set()
+
+    async def take(self) -> list[str]:
+        """Wait until there are some; return all of them, and forget them."""
+        await self._wake.wait()
+        self._wake.clear()
+        ids, self._ids = list(self._ids), {}
+        return ids
+
+
 class Rollouts:
     """Replaces replicas, and takes what their buyers want otherwise.
 
@@ -221,11 +242,10 @@ class Rollouts:
         self._specs = specs
         # In all: replicas that were started, and stopped, by rollouts here.
         self.started = self.stopped = 0
-        self._heard: dict[str, None] = {}
-        self._wake = asyncio.Event()
+        self._heard = _Heard()
         self._after = ""
         self._refused: dict[str, int] = {}
-        context.bus.subscribe(REPLICAS, self._changed)
+        context.bus.subscribe(REPLICAS, self._heard.add)
 
     # --- what buyers want -------------------------------------------------------------------
 
@@ -348,22 +368,14 @@ class Rollouts:
 
     # --- what happens to replicas -----------------------------------------------------------
 
-    def _changed(self, ids: Sequence[str]) -> None:
-        """Look soon at deploys, or at those of jobs."""
-        for each in ids[: HEARD_MAX - len(self._heard)]:
-            self._heard[each] = None
-        self._wake.set()
-
     def _hear_deploy(self, deploy_id: str) -> None:
         self._refused.pop(deploy_id, None)
-        self._changed((deploy_id,))
+        self._heard.add((deploy_id,))
 
     async def run(self) -> None:
         """Look at once at deploys whose replicas were heard of, until cancelled."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            heard, self._heard = list(self._heard), {}
+            heard = await self._heard.take()
             try:
                 for start in range(0, len(heard), LOOK_MAX_DEPLOYS):
                     await self._look_at(heard[start : start + LOOK_MAX_DEPLOYS])

@@ -277,7 +277,7 @@ async def trade(market: Market, buyer: str) -> None:
     made = await market.devices.create(buyer, name="x", device_type="server", min_price_usd=None)
     device = await market.devices.authenticate(made.token)
     market.devices.heartbeat(device, {"cpu_cores": 4})
-    await market.devices.flush()
+    await market.devices.reports.flush()
     new = NewJob("x", "script", MICRO, 1, "", "")
     done, lost = [await market.jobs.create(buyer, new) for _ in range(2)]
     for job in (done, lost):

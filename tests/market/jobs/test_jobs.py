@@ -724,7 +724,7 @@ async def test_a_report_that_is_being_written_keeps_the_job(
 
     monkeypatch.setattr(market.store, "write", slow)
     monkeypatch.setattr(market.store, "read", seen)
-    flushing = asyncio.create_task(market.devices.flush())
+    flushing = asyncio.create_task(market.devices.reports.flush())
     await writing.wait()
     taking = asyncio.create_task(market.job_sweeper.take_back())
     for _ in range(5):
@@ -777,7 +777,7 @@ async def test_a_daemon_whose_clock_is_behind_hears_for_one_whose_clock_is_right
     for _ in range(2 * SILENCE // 30):
         behind.now += 30
         elsewhere.heartbeat(device, {})
-        await elsewhere.flush()
+        await elsewhere.reports.flush()
         assert await market.silence(30) == 0
     assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
     assert await market.silence(UNHEARD + SWEEP_SECONDS) == 1
