@@ -56,13 +56,10 @@ LARGER = {
     "proxyd/metering/cluster_writer.py:ClusterWriter": 14,
     "proxyd/metering/node.py:Node": 15,
     "proxyd/metering/session.py:LiveSession": 15,
-    "proxyd/ops/access_log.py:AccessLog": 17,
     "proxyd/relay/closing.py:_Closing": 17,
     "proxyd/relay/exit_datagrams.py:ExitWay": 18,
     "proxyd/relay/halfpipe.py:HalfPipe": 29,
     "proxyd/relay/udp.py:Association": 23,
-    "proxyd/supervisor/child.py:Child": 16,
-    "proxyd/supervisor/supervisor.py:Supervisor": 13,
 }
 
 

@@ -37,146 +37,31 @@ class CannotRecordError(CannotServeError):
     """Records cannot be written; the message says why, for the operator."""
 
 
-# 16 fields: what it was given (seven), the queue, its thread, the open file, its day, whether it
-# may end in half a line, the lines for it, and what became of the records (three). Each belongs to
-# the one thread or to the one queue.
-class AccessLog:
-    """Writes records until `close`.
+class _Format:
+    """Turns records into lines.
 
     Args:
-        folder: where the files are; created if it does not exist.
-        target: how a record names the host: as it is, by a hash that takes the key to compute, or
-            not at all.
-        client: how it names the client: by its address, by its network (the first 24 bits of an
-            IPv4 address, 48 of an IPv6 address), or not at all.
-        keep_days: files older than that are deleted.
+        target: how a record names the host: see `AccessLog`.
+        client: how it names the client.
         key: the key of the hashes.
-        now: the wall clock, in UTC seconds.
-        process: which of several processes this is, for the records; None where there is one.
-        waiting_max: how many records wait for the disk.
-        idle_seconds: how often old files are looked for while no records come.
-
-    Raises:
-        CannotRecordError: the folder cannot be used.
+        process: the number of this process among several; None where there is one.
     """
 
     def __init__(
         self,
-        folder: Path,
-        *,
         target: Literal["host", "hash", "none"],
         client: Literal["full", "network", "none"],
-        keep_days: int,
         key: bytes,
-        now: Callable[[], int],
-        process: int | None = None,
-        waiting_max: int = WAITING_MAX,
-        idle_seconds: float = IDLE_SECONDS,
+        process: int | None,
     ) -> None:
-        self._folder = folder
-        self._process = process
         self._target = target
         self._client = client
-        self._keep_days = keep_days
         self._key = sha256(b"access log\0" + key).digest()
-        self._now = now
-        self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(waiting_max)
-        self._idle_seconds = idle_seconds
-        self._file: int | None = None
-        self._day: date | None = None
-        self._may_end_in_half_a_line = False
-        self._lines: list[bytes] = []
-        self._failing = False
-        self.written = 0
-        self.dropped = 0
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._open(datetime.fromtimestamp(now(), UTC).date())
-        except OSError as error:
-            raise CannotRecordError(f"the access log in {folder}: {error.strerror}") from error
-        self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
-        self._thread.start()
+        self._process = process
 
-    def put(self, access: Access) -> None:
-        """Queue a record for the thread, or drop it when too many wait."""
-        try:
-            self._waiting.put_nowait((self._now(), access))
-        except queue.Full:
-            self.dropped += 1
-
-    def close(self) -> None:
-        """Write what is queued, for a bounded time, and close the file; idempotent."""
-        with suppress(queue.Full):
-            self._waiting.put(None, timeout=STOP_SECONDS)
-        self._thread.join(STOP_SECONDS)
-        if self._thread.is_alive():
-            _logger.error("access log: last records not written within %.0f s", STOP_SECONDS)
-
-    def _run(self) -> None:
-        while (entry := self._next()) is not None:
-            try:
-                self._write(*entry)
-            except OSError as error:
-                if not self._failing:  # one line for each outage, not for each record
-                    _logger.error("access log: records dropped: %s", error.strerror)
-                self._failing = True
-            else:
-                self._failing = False
-        with suppress(OSError):  # a disk that is full says so again
-            self._flush()
-        if self._file is not None:
-            with suppress(OSError):
-                os.close(self._file)
-
-    def _next(self) -> tuple[int, Access] | None:
-        """Wait for a record, or None for the end; meanwhile delete old files from time to time."""
-        while True:
-            try:
-                return self._waiting.get(timeout=self._idle_seconds)
-            except queue.Empty:
-                with suppress(OSError):  # the next record meets the same error, and logs it
-                    self._delete_old(datetime.fromtimestamp(self._now(), UTC).date())
-
-    def _write(self, moment: int, access: Access) -> None:
-        when = datetime.fromtimestamp(moment, UTC)
-        if self._file is None or when.date() != self._day:
-            try:
-                self._open(when.date())
-            except OSError:
-                self.dropped += 1
-                raise
-        self._lines.append(json.dumps(self._fields(when, access)).encode() + b"\n")
-        # One system call for a burst of records.
-        if self._waiting.empty() or len(self._lines) >= BURST_MAX_RECORDS:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Write the lines that wait; if that fails they are dropped.
-
-        Raises:
-            OSError: why it failed.
-        """
-        lines, self._lines = self._lines, []
-        if self._file is None or not lines:
-            return
-        end = b"\n" if self._may_end_in_half_a_line and self._ends_in_half_a_line() else b""
-        text, taken = end + b"".join(lines), 0
-        try:
-            while taken < len(text):  # a part is taken only where the disk is full, as is said next
-                taken += os.write(self._file, text[taken:])
-        finally:
-            whole = text.count(b"\n", len(end), max(taken, len(end)))
-            self.written += whole
-            self.dropped += len(lines) - whole
-            self._may_end_in_half_a_line = taken < len(text)
-
-    def _ends_in_half_a_line(self) -> bool:
-        """Say whether the file of the day does, by what this process wrote or by another."""
-        with (self._folder / NAME.format(day=self._day)).open("rb") as file:
-            if not file.seek(0, os.SEEK_END):
-                return False
-            file.seek(-1, os.SEEK_END)
-            return file.read() != b"\n"
+    def line(self, when: datetime, access: Access) -> bytes:
+        """Return the line of a record that was put at a time."""
+        return json.dumps(self._fields(when, access)).encode() + b"\n"
 
     def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
         fields: dict[str, str | int | float] = {
@@ -210,25 +95,210 @@ class AccessLog:
             "reason": access.reason,
         }
 
-    def _open(self, day: date) -> None:
-        """Begin the file of a day, and delete those that are too old."""
-        if self._file is not None:
-            try:
-                self._flush()
-            finally:
-                file, self._file, self._day = self._file, None, None
-                os.close(file)
-        path = self._folder / NAME.format(day=day)
-        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        self._day = day
-        self._may_end_in_half_a_line = os.fstat(self._file).st_size > 0  # an earlier process's
-        self._delete_old(day)
 
-    def _delete_old(self, day: date) -> None:
+class _DayFiles:
+    """The files, one for each day, and the lines that wait for the one that is open.
+
+    Args:
+        folder: where the files are.
+        keep_days: files older than that are deleted.
+
+    Attributes:
+        written: the number of records that were written.
+        dropped: the number of records that no file took.
+    """
+
+    def __init__(self, folder: Path, keep_days: int) -> None:
+        self._folder = folder
+        self._keep_days = keep_days
+        self._descriptor: int | None = None
+        self._day: date | None = None
+        self._may_end_in_half_a_line = False
+        self._lines: list[bytes] = []
+        self.written = 0
+        self.dropped = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of lines that wait."""
+        return len(self._lines)
+
+    def add(self, day: date, line: bytes) -> None:
+        """Have a line wait for the file of its day, which is opened for it.
+
+        Raises:
+            OSError: the file cannot be opened; the line is dropped.
+        """
+        if self._descriptor is None or day != self._day:
+            try:
+                self.open(day)
+            except OSError:
+                self.dropped += 1
+                raise
+        self._lines.append(line)
+
+    def close(self) -> None:
+        """Write the lines that wait, and close the file."""
+        with suppress(OSError):  # a disk that is full says so again
+            self.flush()
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.close(self._descriptor)
+
+    def open(self, day: date) -> None:
+        """Begin the file of a day, and delete those that are too old."""
+        if self._descriptor is not None:
+            try:
+                self.flush()
+            finally:
+                descriptor, self._descriptor, self._day = self._descriptor, None, None
+                os.close(descriptor)
+        path = self._folder / NAME.format(day=day)
+        self._descriptor = os.open(
+            path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600
+        )
+        self._day = day
+        self._may_end_in_half_a_line = (
+            os.fstat(self._descriptor).st_size > 0
+        )  # an earlier process's
+        self.delete_old(day)
+
+    def delete_old(self, day: date) -> None:
+        """Delete the files that are too old on a day."""
         oldest = NAME.format(day=day - timedelta(days=self._keep_days))
         for old in self._folder.glob(NAME.format(day="????-??-??")):
             if old.name < oldest:
                 old.unlink(missing_ok=True)
+
+    def flush(self) -> None:
+        """Write the lines that wait; if that fails they are dropped.
+
+        Raises:
+            OSError: why it failed.
+        """
+        lines, self._lines = self._lines, []
+        if self._descriptor is None or not lines:
+            return
+        end = b"\n" if self._may_end_in_half_a_line and self._ends_in_half_a_line() else b""
+        text, taken = end + b"".join(lines), 0
+        try:
+            while taken < len(text):  # a part is taken only where the disk is full, as is said next
+                taken += os.write(self._descriptor, text[taken:])
+        finally:
+            whole = text.count(b"\n", len(end), max(taken, len(end)))
+            self.written += whole
+            self.dropped += len(lines) - whole
+            self._may_end_in_half_a_line = taken < len(text)
+
+    def _ends_in_half_a_line(self) -> bool:
+        """Say whether the file of the day does, by what this process wrote or by another."""
+        with (self._folder / NAME.format(day=self._day)).open("rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+
+
+class AccessLog:
+    """Writes records until `close`.
+
+    Args:
+        folder: where the files are; created if it does not exist.
+        target: how a record names the host: as it is, by a hash that takes the key to compute, or
+            not at all.
+        client: how it names the client: by its address, by its network (the first 24 bits of an
+            IPv4 address, 48 of an IPv6 address), or not at all.
+        keep_days: files older than that are deleted.
+        key: the key of the hashes.
+        now: the wall clock, in UTC seconds.
+        process: which of several processes this is, for the records; None where there is one.
+        waiting_max: how many records wait for the disk.
+        idle_seconds: how often old files are looked for while no records come.
+
+    Raises:
+        CannotRecordError: the folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        target: Literal["host", "hash", "none"],
+        client: Literal["full", "network", "none"],
+        keep_days: int,
+        key: bytes,
+        now: Callable[[], int],
+        process: int | None = None,
+        waiting_max: int = WAITING_MAX,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._format = _Format(target, client, key, process)
+        self._files = _DayFiles(folder, keep_days)
+        self._now = now
+        self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(waiting_max)
+        self._idle_seconds = idle_seconds
+        self._failing = False
+        self._overflowed = 0  # records for which the queue had no room
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._files.open(datetime.fromtimestamp(now(), UTC).date())
+        except OSError as error:
+            raise CannotRecordError(f"the access log in {folder}: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
+        self._thread.start()
+
+    @property
+    def written(self) -> int:
+        """The number of records that were written."""
+        return self._files.written
+
+    @property
+    def dropped(self) -> int:
+        """The number of records that were dropped."""
+        return self._overflowed + self._files.dropped
+
+    def put(self, access: Access) -> None:
+        """Queue a record for the thread, or drop it when too many wait."""
+        try:
+            self._waiting.put_nowait((self._now(), access))
+        except queue.Full:
+            self._overflowed += 1
+
+    def close(self) -> None:
+        """Write what is queued, for a bounded time, and close the file; idempotent."""
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=STOP_SECONDS)
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            _logger.error("access log: last records not written within %.0f s", STOP_SECONDS)
+
+    def _run(self) -> None:
+        while (entry := self._next()) is not None:
+            try:
+                self._write(*entry)
+            except OSError as error:
+                if not self._failing:  # one line for each outage, not for each record
+                    _logger.error("access log: records dropped: %s", error.strerror)
+                self._failing = True
+            else:
+                self._failing = False
+        self._files.close()
+
+    def _next(self) -> tuple[int, Access] | None:
+        """Wait for a record, or None for the end; meanwhile delete old files from time to time."""
+        while True:
+            try:
+                return self._waiting.get(timeout=self._idle_seconds)
+            except queue.Empty:
+                with suppress(OSError):  # the next record meets the same error, and logs it
+                    self._files.delete_old(datetime.fromtimestamp(self._now(), UTC).date())
+
+    def _write(self, moment: int, access: Access) -> None:
+        when = datetime.fromtimestamp(moment, UTC)
+        self._files.add(when.date(), self._format.line(when, access))
+        # One system call for a burst of records.
+        if self._waiting.empty() or self._files.waiting >= BURST_MAX_RECORDS:
+            self._files.flush()
 
 
 def network_of(address: str) -> str:

@@ -203,7 +203,7 @@ def test_what_several_processes_write_to_one_file_is_whole_lines(tmp_path: Path)
 
 def test_lines_that_a_full_disk_does_not_take_are_counted_as_dropped(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON])
-    os.dup2(os.open("/dev/full", os.O_WRONLY), log._file)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), log._files._descriptor)
     for _ in range(3):
         log.put(ONE)
     until_true(lambda: log.dropped == 3, "they are dropped")
