@@ -241,6 +241,7 @@ TESTED_IN = {
     "proxyd/exits/processes/asking.py": "tests/proxyd/exits/processes/test_answering.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",
+    "proxyd/membership.py": "tests/integration/test_cluster.py",
     "proxyd/metering/address_proofs.py": "tests/conformance/test_passwordless.py",
     "proxyd/metering/single_flight.py": "tests/proxyd/metering/test_meter.py",
     "proxyd/ops/errors.py": "tests/proxyd/cli/test_serving.py",

@@ -834,7 +834,7 @@ async def test_a_datagram_without_payload_goes_nowhere_from_a_node_that_is_cut_o
         async with bought_association(service) as (client, _, _):
             with peer() as target:
                 outer = await client.reaches(target, b"up")
-                fence = service.daemon.node._fence
+                fence = service.daemon.membership.node._fence
                 clock, fence._boottime = fence._boottime, lambda: math.inf
                 for _ in range(100):
                     client.send(target.address, b"")
