@@ -200,8 +200,8 @@ class HttpServer(Front):
         )
 
     def change_limits(self, limits: Limits) -> None:
-        """Apply new bounds from now on."""
-        self._limits = limits
+        """Apply new bounds from now on; the times stay as they are."""
+        self._limits = limits = structs.replace(limits, times=self._limits.times)
         self._callers.rates = Rates(limits, monotonic)
         if self._server is not None:
             self._server.change_limits(limits)

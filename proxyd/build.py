@@ -248,7 +248,7 @@ def _daemon(
             metrics,
             readiness,
             (resolver, policy),
-            bounds.checks,
+            bounds,
         )
     return Daemon(
         settings,

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import lock_user, require
-from market.accounts.spending import Spender, spend, written
+from market.accounts.spending import Spender, reporting_limits, spend
 from market.base.bus import REPLICAS, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
@@ -285,7 +285,8 @@ class Rollouts:
             return revision, await self._scale(tx, user_id, deploy_id, replicas, spender)
 
         with self._jobs.counting_refusals(user_id):
-            revision, done = await written(self._context, spender, revise)
+            async with reporting_limits(self._context, spender):
+                revision, done = await self._store.write(revise)
         self._tell(done)
         self._hear_deploy(deploy_id)
         return revision
@@ -335,9 +336,8 @@ class Rollouts:
                 `too_many_attempts`, `spend_limit_reached`, and nothing was changed then.
         """
         with self._jobs.counting_refusals(user_id):
-            done = await written(
-                self._context, spender, self._scale, user_id, deploy_id, replicas, spender
-            )
+            async with reporting_limits(self._context, spender):
+                done = await self._store.write(self._scale, user_id, deploy_id, replicas, spender)
         self._tell(done)
         self._hear_deploy(deploy_id)
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from market.accounts.bounds import Bounds
-from market.accounts.spending import Spender, written
+from market.accounts.spending import Spender, reporting_limits
 from market.attempts.attempts import Ending, require_current, slots_left
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus, ReviewStatus
@@ -228,14 +228,8 @@ class Jobs:
         """Put jobs up in one unit of work."""
         try:
             with self.counting_refusals(user_id):
-                await written(
-                    self._context,
-                    order.spender,
-                    postings.create,
-                    self._context,
-                    order,
-                    self.bounds(),
-                )
+                async with reporting_limits(self._context, order.spender):
+                    await self._store.write(postings.create, self._context, order, self.bounds())
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise

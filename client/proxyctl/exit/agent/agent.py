@@ -42,7 +42,7 @@ from proxyctl.exit.base import names
 from proxyctl.exit.base.journal import Journal
 from proxyctl.exit.base.record import AGREE
 from proxyctl.exit.base.retries import USUAL as RETRIES
-from proxyctl.exit.base.retries import Retries, RetryTimes
+from proxyctl.exit.base.retries import AttachRetries, RetryTimes
 from proxyctl.exit.carrying.carrier import USUAL as CARRYING
 from proxyctl.exit.carrying.carrier import Carrier, CarryingBounds
 from proxyctl.protocol.frames import (
@@ -174,7 +174,7 @@ class Agent:
         self._words = "starting"
         home = Node(consent.host, consent.port, consent.pin)
         self._doors = Doors(home, folder / names.NODES)
-        self._retries = Retries(self._loop.time, bounds.retries)
+        self._retries = AttachRetries(self._loop.time, bounds.retries)
         self._home_address: Address | None = None  # where that was reached
         self._leaving: asyncio.TimerHandle | None = None  # a daemon that stops
         self._moves_at: float | None = None  # from it to another one, by the loop's clock
