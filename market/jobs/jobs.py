@@ -10,7 +10,7 @@ import logging
 import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ from market.events.catalogue import JobAccepted
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
+from market.files.logs import Logs
 from market.jobs import copies, offers, owner_slots, postings, reviews
 from market.jobs.chances import attempt_outcome
 from market.jobs.copies import Copying
@@ -63,17 +64,6 @@ OWNER_FULL = "All devices of this owner together have as many jobs as they may; 
 Reply = TypeVar("Reply")
 
 _logger = logging.getLogger("jobs")
-
-
-class AttemptLogs(Protocol):
-    """Keeps the logs of attempts."""
-
-    async def stored(self, job_id: str, attempt: int) -> Mapping[str, int]:
-        """Return how many bytes of each stream have arrived; a stream without any may be left out.
-
-        Raises:
-            StoreError: it cannot be said now.
-        """
 
 
 class Owned(Struct, frozen=True):
@@ -144,7 +134,7 @@ class Jobs:
         terms: JobTerms,
         bounds: Callable[[], Bounds],
         specs: Specs,
-        logs: AttemptLogs,
+        logs: Logs,
     ) -> None:
         self.bounds = bounds
         self._specs = specs

@@ -61,7 +61,15 @@ async def test_head_has_no_body_on_any_route_and_the_connection_goes_on(tmp_path
         shell = http._fixed._console.page("/console")
         assert shell is not None
         asset = next(iter(http._fixed._console._files))
-        paths += [*http._fixed._pages, "/console", "/login", asset, "/metrics", "/favicon.ico", "/none"]
+        paths += [
+            *http._fixed._pages,
+            "/console",
+            "/login",
+            asset,
+            "/metrics",
+            "/favicon.ico",
+            "/none",
+        ]
         statuses: dict[tuple[str, str], int] = {}
         for template in paths:
             path = template.replace("{", "\0{").replace("}", "}\0")
