@@ -65,7 +65,7 @@ class Clients:
     """The clients: each is in its handshake or a connection, from its first byte to its last.
 
     Args:
-        handshakes: those that have not come to a request yet.
+        handshakes: the clients that have not sent a request yet.
     """
 
     def __init__(self, handshakes: Deadlines[Handshake]) -> None:

@@ -149,7 +149,7 @@ class CallReader:
 
         Raises:
             MarketError: `unauthorized`, `worker_unauthorized`, `too_busy`.
-            TransportError: it is too large, too slow, or of another type.
+            TransportError: the body exceeds its bound, comes too slowly, or has another type.
         """
         comes_later = not request.content.is_eof()
         absent = route.body_optional and not request.body_exists

@@ -373,7 +373,7 @@ class Rollouts:
         self._heard.add((deploy_id,))
 
     async def run(self) -> None:
-        """Look at once at deploys whose replicas were heard of, until cancelled."""
+        """Look at the deploys that notices name, until cancelled."""
         while True:
             heard = await self._heard.take()
             try:

@@ -109,7 +109,7 @@ class DeviceReports:
         token_hash = device.token_hash
         if token_hash in self._revoked and device.revoked_at is None:
             return
-        self._by_token.pop(token_hash, None)  # those heard of last stand last
+        self._by_token.pop(token_hash, None)  # the device with the latest report stands last
         self._by_token[token_hash] = device
         self._by_id[device.id] = token_hash
         self._changed.add(token_hash)

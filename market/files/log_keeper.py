@@ -39,7 +39,7 @@ class LogKeeper:
         self._removing = Sweep("the log %s cannot be removed", _logger)
 
     async def sweep(self) -> int:
-        """Remove logs that are too old, or too many of one user; return how many.
+        """Remove logs that are too old, or too many of one user. Return the number removed.
 
         To be called again and again.
 
@@ -70,7 +70,7 @@ class LogKeeper:
         return removed
 
     async def _keep_to_bound(self, user_id: str, now: int) -> int:
-        """Remove the oldest logs of a user who has too many; return how many."""
+        """Remove the oldest logs of a user above the bound. Return the number removed."""
         over = await self._store.read(queries.kept_bytes, user_id) - self._bytes_per_user
 
         async def oldest(limit: int) -> list[LogRow]:
@@ -81,7 +81,7 @@ class LogKeeper:
         return 0 if over <= 0 else await self._remove(oldest, now)
 
     async def _remove(self, find: Callable[[int], Awaitable[list[LogRow]]], now: int) -> int:
-        """Remove logs; return how many. One that cannot be removed holds up no other."""
+        """Remove logs. Return the number removed. A log that cannot be removed delays no other."""
         rows: dict[str, LogRow] = {}
 
         async def due(limit: int) -> list[str]:

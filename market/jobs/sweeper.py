@@ -103,7 +103,7 @@ class JobSweeper:
         return True
 
     async def expire(self) -> int:
-        """Cancel jobs that have waited for a worker for too long; return how many.
+        """Cancel jobs that have waited too long for a worker. Return the number cancelled.
 
         A job that cannot be cancelled is logged, and tried again after a while: it delays no other.
 

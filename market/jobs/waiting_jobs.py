@@ -119,8 +119,8 @@ class _ToRead:
     def __init__(self, most: int, now: Callable[[], int]) -> None:
         self._most = most
         self._now = now
-        # When jobs are to be read again, because others may have them then: at most those in the
-        # book, and those that were given away since.
+        # The times at which jobs are read again, because other devices may take them then. There
+        # are at most the jobs of the book, and the jobs that were given away since.
         self._again_at: dict[str, int] = {}
         self._unread: dict[str, None] = {}
         self.must_compare = True
@@ -182,7 +182,7 @@ class _ToRead:
         return min(max(first - self._now(), AGAIN_SECONDS_MIN), COMPARE_SECONDS)
 
     def _read_again(self) -> bool:
-        """Have the jobs read that are due; return whether there are any."""
+        """Have the due jobs read. Return whether there are any."""
         now = self._now()
         due = [job_id for job_id, again_at in self._again_at.items() if again_at <= now]
         for job_id in due:
@@ -259,7 +259,7 @@ class WaitingJobs:
         Raises:
             StoreError: what was not read is read the next time.
         """
-        # What is heard of from here on may have happened after the store was asked: it counts anew.
+        # A notice from here on may be about a change after the query: it counts anew.
         if self._to_read.must_compare:
             self._to_read.must_compare = False
             try:
@@ -357,7 +357,7 @@ class WaitingJobs:
                 break
             after = page[-1].job_id
         else:
-            return  # what was not compared may still wait
+            return  # the other jobs may still wait
         self._to_read.put_back(known)
         for job_id in known:
             self._book.remove(job_id)

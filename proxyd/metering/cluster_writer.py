@@ -130,7 +130,7 @@ class _Holding:
         """Return the bytes of sessions that have had no connection for `idle_seconds`.
 
         Args:
-            changed: sessions whose counts have changed: those may hold bytes again.
+            changed: sessions whose counts have changed: these sessions may hold bytes again.
             now: loop time.
         """
         self._sessions |= changed  # one that was refunded or restored may hold bytes again
@@ -154,7 +154,7 @@ class _Leaving:
 
     Args:
         leases: takes the last reports.
-        sessions: those that are known.
+        sessions: the known sessions.
         wake: set when there is something to do.
         cut_seconds: how long a session is refused at most.
     """
@@ -229,7 +229,7 @@ class _CatchingUp:
 
     Args:
         leases: knows what became of sessions.
-        sessions: those that are known.
+        sessions: the known sessions.
         wake: set when there is something to do.
     """
 
@@ -271,7 +271,7 @@ class ClusterWriter:
 
     Args:
         leases: grants bytes, and takes the counts.
-        sessions: those that are known.
+        sessions: the known sessions.
         settler: settles what is used up.
         tallies: what became of connections.
         fence: until when bytes may be handed out.

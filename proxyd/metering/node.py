@@ -64,7 +64,7 @@ class Reaper:
         leases: closes the leases of nodes.
         link: knows of some nodes that they have ended.
         observed_time: for how long this process was there to notice things.
-        timeout_seconds: a node that was not seen for so long is dead.
+        timeout_seconds: a node is dead when it was not seen for this time.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Reaper:
 class Duties:
     """The duties that this node has among the others.
 
-    `sweeps` is whether this node does what only one of them should; `reaps` whether it reaps: the
-    one that sweeps does, and while there is none, every one.
+    `sweeps` is whether this node does the work that only one node should do. `reaps` is whether it
+    reaps: the node that sweeps reaps, and while no node sweeps, every node reaps.
 
     Args:
         link: the connection to the others.
@@ -154,7 +154,7 @@ class _Line:
         self.is_linked = True
 
     def catch_up(self) -> None:
-        """Have the hearers look for what they have missed."""
+        """Have the hearers look for changes that they have missed."""
         for hearer in self._hearers:
             hearer.catch_up()
 
@@ -183,12 +183,12 @@ class Node:
     Args:
         link: the connection to the others.
         leases: the leases of this node.
-        writer: what hands out bytes, and hears the others.
+        writer: hands out bytes, and gets the notices of the others.
         fence: until when it may.
         identifiers: makes identifiers.
         boottime: a clock that goes on while the machine sleeps, in seconds.
         observed_time: for how long this node was there to notice things.
-        timeout_seconds: a node that was not seen for so long is dead.
+        timeout_seconds: a node is dead when it was not seen for this time.
         may_sweep: whether it takes the sweepers' lock; a process that does not sweep must not.
         hearers: get the notices of other nodes, beside the writer.
 

@@ -84,8 +84,8 @@ class _Format:
             )
             fields["host_hash"] = hashed.hexdigest()
         if access.exit:
-            # Not left out like clients' addresses: an owner of a device must be cleared of what
-            # somebody else has done from their address.
+            # Not left out like clients' addresses: the record must clear an owner of a device of
+            # the acts of a buyer from the owner's address.
             fields["exit"], fields["exit_address"] = access.exit, access.exit_address
         return fields | {
             "port": access.port,
@@ -182,7 +182,7 @@ class _DayFiles:
         end = b"\n" if self._may_end_in_half_a_line and self._ends_in_half_a_line() else b""
         text, taken = end + b"".join(lines), 0
         try:
-            while taken < len(text):  # a part is taken only where the disk is full, as is said next
+            while taken < len(text):  # a full disk takes a part
                 taken += os.write(self._descriptor, text[taken:])
         finally:
             whole = text.count(b"\n", len(end), max(taken, len(end)))
@@ -191,7 +191,7 @@ class _DayFiles:
             self._may_end_in_half_a_line = taken < len(text)
 
     def _ends_in_half_a_line(self) -> bool:
-        """Say whether the file of the day does, by what this process wrote or by another."""
+        """Return whether the file of the day ends in half a line of this process or another one."""
         with (self._folder / NAME.format(day=self._day)).open("rb") as file:
             if not file.seek(0, os.SEEK_END):
                 return False
@@ -238,7 +238,7 @@ class AccessLog:
         self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(waiting_max)
         self._idle_seconds = idle_seconds
         self._failing = False
-        self._overflowed = 0  # records for which the queue had no room
+        self._overflowed = 0  # records that found the queue full
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._files.open(datetime.fromtimestamp(now(), UTC).date())

@@ -13,7 +13,7 @@ DATAGRAM_MAX_BYTES = 65_536
 
 
 class Life:
-    """The life of one process: when it began, and what it has reported since.
+    """Life of one process: the time of its start, and its reports since then.
 
     Args:
         now: when it was started, in seconds.

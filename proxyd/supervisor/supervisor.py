@@ -73,7 +73,7 @@ class _Watchdog:
     """Kills the processes that hang.
 
     Args:
-        seconds: a process that has fed its watchdog may be silent for so long.
+        seconds: the longest silence of a process that has fed its watchdog.
     """
 
     def __init__(self, seconds: float) -> None:

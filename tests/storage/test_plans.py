@@ -158,7 +158,7 @@ async def usage(market: Market) -> None:
     await market.usage.summary(buyer, UTC)
 
 
-# What is about everything, or everything that is open, or all that a user has.
+# Calls about everything, or everything that is open, or all of one user.
 ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "abandoned jobs": lambda market: market.job_sweeper.take_back(),
     "leases open when the daemon died": lambda market: market.store.read(nodes.leases, None),

@@ -48,7 +48,7 @@ def mesh_of(service: Service) -> Mesh:
 
 
 async def linked(services: Sequence[Service]) -> None:
-    """Wait until each daemon is linked with each, and with nobody else."""
+    """Wait until each daemon is linked with each other daemon, and with no further one."""
     for each in services:
         others = {other.daemon.membership.leases.node_id for other in services if other is not each}
         await until(lambda each=each, others=others: set(mesh_of(each).links) == others, "linked")
