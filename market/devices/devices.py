@@ -233,7 +233,7 @@ class Devices:
         return self.reports.latest(row)
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[DeviceRow]:
-        """Return a user's devices, the revoked ones last, each group newest first."""
+        """Return a user's devices, revoked or not, newest first."""
         rows = await self._store.read(queries.page, user_id=user_id, before=before, limit=limit)
         return [self.reports.latest(row) for row in rows]
 

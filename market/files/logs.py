@@ -519,7 +519,7 @@ class Logs:
         return state
 
     def close(self) -> None:
-        """Let what is being written be written, and close."""
+        """Finish the writes that are under way, and close."""
         self.readers.end()
         self._disk.close()
 

@@ -65,12 +65,12 @@ class JobSweeper:
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
     async def take_back(self) -> int:
-        """Take jobs back from devices that say nothing, or take too long; return how many.
+        """Take jobs back from silent or slow devices. Return the number taken back.
 
         To be called again and again.
 
         Raises:
-            StoreError: devices may not have been heard either.
+            StoreError: reports of devices may be missing as well.
         """
         taken = 0
         for each in await self._overdue.find():

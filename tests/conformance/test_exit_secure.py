@@ -34,7 +34,7 @@ def wishing(bought: Bought, wishes: str) -> Bought:
 
 
 def comes_from_exits_port(service: Service) -> bool:
-    """Return whether the target's connection comes from the port of exits, so not encrypted here."""
+    """Return whether the connection is one of the port of exits, without TLS here."""
     (connection,) = service.daemon.gateway._clients.connections
     port = bound_port(service.daemon.listeners.exits)
     return connection._transfer._target.getsockname()[1] == port
