@@ -65,7 +65,9 @@ def routes(
         *UsageRoutes(market.usage).table(),
         *WebhookRoutes(market.webhooks).table(),
         *DeviceCodeRoutes(market.device_codes).table(),
-        *WorkerRoutes(market.devices, market.jobs, market.exits, market.device_work).table(),
+        *WorkerRoutes(
+            market.devices, market.jobs, market.job_sweeper, market.exits, market.device_work
+        ).table(),
         *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),

@@ -28,24 +28,20 @@ from api.http.forwarded import Clients
 from api.http.limits import Limits
 from api.http.prefer import Handling
 from api.http.rate import Rates
-from api.http.sizes import largest
 from api.ops import metrics as exposed
 from api.ops.metrics import Exposition
 from api.routing import sse
 from api.routing.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
-from api.routing.codec import Decoder, check_number, convert_query
-from api.routing.cookies import Cookies, is_console
+from api.routing.cookies import Cookies
 from api.routing.lasting import GoesOn, while_read
-from api.routing.listing import Listing
 from api.routing.pages import Page, pages
-from api.routing.responses import CSV, JSON, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
+from api.routing.responses import CSV, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.routing.router import Router, routed, wrong_method
 from api.routing.routes import (
     Call,
     Csv,
     Download,
     Encoded,
-    Nothing,
     Redirect,
     Reply,
     Route,
@@ -54,16 +50,14 @@ from api.routing.routes import (
     WithCookie,
     encode,
 )
-from api.serving.bodies import RawBody, unsupported_media_type, whole
+from api.serving.calls import CallReader
 from api.serving.connections import UNHANDLED_BYTES, Front, Request, Server
-from api.serving.forms import Form, Uploads
 from api.serving.patience import Patience
 from market.accounts.accounts import Caller
-from market.base.errors import Code, MarketError
+from market.base.errors import MarketError
 from market.base.networks import counted_network
-from market.events.idempotency import KeyedRequest, Replayed, Seal
+from market.events.idempotency import Replayed, Seal
 from storage.blobs.base import BlobError, FullError
-from storage.devices.devices import DeviceRow
 from storage.engines.errors import StoreError, UnknownOutcomeError, level_of
 
 if TYPE_CHECKING:
@@ -71,10 +65,61 @@ if TYPE_CHECKING:
 
 # A switchover loses the answer to a commit so soon.
 REPEATED_WITHIN_SECONDS = 3.0
-ENDED = "The login or API key has ended while the body of the request was on its way."
 # Of answers in the form that the client asks for.
 OF_CLIENT = {"Vary": "Accept"}
 _logger = logging.getLogger("api")
+
+
+class _Fixed:
+    """Answers that no route makes: pages, the console and the metrics.
+
+    Args:
+        served: the pages by their paths.
+        console: the pages of the console, if they are served.
+        exposition: the metrics, if they are served.
+        clients: finds the address of a client behind a proxy.
+    """
+
+    def __init__(
+        self,
+        served: Mapping[str, Page],
+        console: Console | None,
+        exposition: Exposition | None,
+        clients: Clients,
+    ) -> None:
+        self._pages = served
+        self._console = console
+        self._exposition = exposition
+        self._clients = clients
+
+    def find(self, request: Request, path: str) -> Callable[[], Response] | None:
+        """Return the function that makes the answer; None if a route has to answer."""
+        page = self._pages.get(path)
+        if page is None and self._console is not None:
+            page = self._console.page(path)
+        if page is None and self._is_visit(request, path):
+            return _visit
+        if path == exposed.PATH and self._exposition is not None:
+            return partial(self._metrics, request, self._exposition)
+        return None if page is None else partial(_page, request, page)
+
+    def _is_visit(self, request: Request, path: str) -> bool:
+        """Return whether a browser opens the service's address; programs get JSON there."""
+        if path != "/" or self._console is None or request.method not in ("GET", "HEAD"):
+            return False
+        return prefers_page(request.headers.get(hdrs.ACCEPT, ""))
+
+    def _metrics(self, request: Request, exposition: Exposition) -> Response:
+        """Return the metrics to a client that may read them; to others the path does not exist."""
+        client, peer = _client_of(request, self._clients), request.remote or ""
+        says_client = hdrs.X_FORWARDED_FOR in request.headers and self._clients.believes(peer)
+        forwarded = not says_client and exposed.is_forwarded(request.headers)
+        host = request.headers.get(hdrs.HOST, "")
+        if not exposition.permits(client, host, forwarded=forwarded):
+            raise TransportError(Transport.NO_SUCH_PATH)
+        if request.method not in ("GET", "HEAD"):
+            raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
+        return Response(200, exposition.render(), {"Content-Type": exposed.CONTENT_TYPE})
 
 
 class HttpServer(Front):
@@ -117,23 +162,13 @@ class HttpServer(Front):
         console: Console | None = None,
         exposition: Exposition | None = None,
     ) -> None:
-        # Its parts are objects already; the remaining attributes are one of each, and four that a
-        # reload or the end of the process replaces.
         self.routes = table = tuple(routes)
         self._describe = partial(openapi.document, table, version=version, base_url=base_url)
-        self._pages = pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
-        self._console = console
         self._router = Router(table)
-        self._decoders = {
-            route.body: Decoder(route.body) for route in table if not route.form_max_bytes
-        }
-        self._body_max_bytes = {
-            kind: min(largest(kind) or body_max_bytes, body_max_bytes) for kind in self._decoders
-        }
         self._clients = Clients(trusted_proxies)
+        served = pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
+        self._fixed = _Fixed(served, console, exposition, self._clients)
         self._is_current = is_current
-        self._seal = seal
-        self._wall_clock = now
         self._limits = limits or Limits()
         self._callers = Callers(
             authenticate,
@@ -142,9 +177,8 @@ class HttpServer(Front):
             Rates(self._limits, monotonic),
             cookies,
         )
+        self._calls = CallReader(table, self._callers, is_current, body_max_bytes, seal, now)
         self._request_ids = request_id.RequestIds()
-        self._uploads = Uploads()
-        self._exposition = exposition
         self._draining = False
 
     @cached_property
@@ -166,8 +200,8 @@ class HttpServer(Front):
         )
 
     def change_limits(self, limits: Limits) -> None:
-        """Apply new bounds from now on."""
-        self._limits = limits
+        """Apply new bounds from now on; the times stay as they are."""
+        self._limits = limits = structs.replace(limits, times=self._limits.times)
         self._callers.rates = Rates(limits, monotonic)
         if self._server is not None:
             self._server.change_limits(limits)
@@ -203,19 +237,10 @@ class HttpServer(Front):
     async def _served(self, request: Request, address: str) -> web.StreamResponse:
         client = counted_network(address)
         path = routed(request.rel_url.raw_path)
-        is_metrics = path == exposed.PATH and self._exposition is not None
-        page = self._pages.get(path)
-        if page is None and self._console is not None:
-            page = self._console.page(path)
-        is_visit = page is None and self._is_visit(request, path)
-        if is_metrics or is_visit or page is not None:
+        fixed = self._fixed.find(request, path)
+        if fixed is not None:
             await self._callers.rates.count(client)
-        if is_visit:
-            return Response(302, b"", {"Content-Type": PLAIN, **OF_CLIENT, "Location": PREFIX})
-        if is_metrics:
-            return self._metrics(request)
-        if page is not None:
-            return _page(request, page)
+            return fixed()
         try:
             route, names = self._router.find(request.method, path)
         except TransportError:  # an unknown path also counts against the rate
@@ -226,7 +251,7 @@ class HttpServer(Front):
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
         request.connection.ends_request = route.ends_with_client
-        call = await self._call(request, route, names, client, address)
+        call = await self._calls.read(request, route, names, client, address)
         if route.is_held:
             return await _held(request, route, call)
         return await _answered(request, route, call, self._lasting(request, call))
@@ -247,152 +272,21 @@ class HttpServer(Front):
         except StoreError:
             return True
 
-    def _is_visit(self, request: Request, path: str) -> bool:
-        """Return whether a browser opens the service's address; programs get JSON there."""
-        if path != "/" or self._console is None or request.method not in ("GET", "HEAD"):
-            return False
-        return prefers_page(request.headers.get(hdrs.ACCEPT, ""))
-
-    def _metrics(self, request: Request) -> Response:
-        """Return the metrics to a client that may read them; to others the path does not exist."""
-        exposition = self._exposition
-        client, peer = self._client(request), request.remote or ""
-        says_client = hdrs.X_FORWARDED_FOR in request.headers and self._clients.believes(peer)
-        forwarded = not says_client and exposed.is_forwarded(request.headers)
-        host = request.headers.get(hdrs.HOST, "")
-        if exposition is None or not exposition.permits(client, host, forwarded=forwarded):
-            raise TransportError(Transport.NO_SUCH_PATH)
-        if request.method not in ("GET", "HEAD"):
-            raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
-        return Response(200, exposition.render(), {"Content-Type": exposed.CONTENT_TYPE})
-
     def _client(self, request: Request) -> str:
-        headers, peer = request.headers, request.remote or ""
-        if hdrs.X_FORWARDED_FOR not in headers:
-            return self._clients.identify(peer, ())
-        return self._clients.identify(peer, headers.getall(hdrs.X_FORWARDED_FOR))
-
-    async def _call(
-        self,
-        request: Request,
-        route: Route,
-        names: dict[str, str],
-        client: str,
-        address: str,
-    ) -> Call[Any, Any]:
-        login, worker = await self._callers.identify(request, route, client, address)
-        is_strict = request.handling is Handling.STRICT
-        if is_strict:
-            prefer.check_names(request.query, route.query)
-        query = _query(request, route)
-        more = _weight(route, query) - 1
-        if more:
-            await self._callers.count_more(login, worker, client, more)
-        body: object = None
-        sent = b""
-        if route.form_max_bytes:
-            body = Form(
-                request,
-                route.body,
-                max_bytes=route.form_max_bytes,
-                uploads=self._uploads,
-                client=client,
-                user_id=login.profile.user_id if login is not None else "",
-                is_strict=is_strict,
-            )
-        elif route.raw_max_bytes:
-            body = RawBody(request, route.raw_max_bytes, route.raw_encodings)
-        elif route.body is not Nothing:
-            sent = await self._received(request, route, client, login, worker)
-            if is_strict:
-                prefer.check_body(sent, route.body, route.fixed)
-            body = self._decoders[route.body].decode(sent)
-            if route.fixed and body == route.body():  # nothing in it was understood: say why
-                prefer.check_body(sent, route.body, route.fixed)
-        keyed = None
-        key = request.headers.get("Idempotency-Key") if route.idempotent else None
-        if key is not None:
-            user_id = login.profile.user_id if login is not None else ""
-            asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
-            request_hash = self._seal.fingerprint(asked)
-            grant = login.key if login is not None else None
-            purse_id = grant.purse_id if grant is not None else ""
-            now = self._wall_clock()
-            keyed = KeyedRequest(user_id, key, request_hash, self._seal, now, purse_id)
-        accepted = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
-        accept = request.headers.get(hdrs.ACCEPT, "")
-        last_id = request.headers.get(hdrs.LAST_EVENT_ID, "")
-        return Call(
-            body,
-            query,
-            names,
-            client,
-            login,
-            keyed,
-            worker,
-            accepted,
-            address,
-            accept,
-            last_id,
-            is_console(request.headers),
-            user_agent=request.headers.get(hdrs.USER_AGENT, ""),
-        )
-
-    async def _received(
-        self,
-        request: Request,
-        route: Route,
-        client: str,
-        login: Caller | None,
-        worker: DeviceRow | None,
-    ) -> bytes:
-        """Return the body of a request, which is JSON; its caller still has the right to send it.
-
-        Raises:
-            MarketError: `unauthorized`, `worker_unauthorized`, `too_busy`.
-            TransportError: it is over the size limit, slow, or of another type.
-        """
-        comes_later = not request.content.is_eof()
-        absent = route.body_optional and not request.body_exists
-        sent = b"" if absent else await self._body(request, route, client)
-        if comes_later:
-            await self._require_current(request, login, worker)
-        return b"{}" if route.body_optional and not sent else sent
-
-    async def _require_current(
-        self, request: Request, login: Caller | None, worker: DeviceRow | None
-    ) -> None:
-        """Refuse a login, key or worker token that has ended while the body was on its way.
-
-        Raises:
-            MarketError: `unauthorized`, `worker_unauthorized`.
-        """
-        if login is not None and not await self._is_current(login):
-            raise MarketError(Code.UNAUTHORIZED, ENDED)
-        if worker is not None:
-            await self._callers.require_device(request)
-
-    async def _body(self, request: Request, route: Route, client: str) -> bytes:
-        # A page of another site can send a body of no type, or of another, without a preflight.
-        declared = request.headers.get("Content-Type", "" if request.body_exists else JSON)
-        if declared.partition(";")[0].strip().lower() != JSON:
-            raise unsupported_media_type(JSON)
-        sent = await whole(request, self._body_max_bytes[route.body], client)
-        check_number(sent)
-        return sent
+        return _client_of(request, self._clients)
 
 
-def _query(request: Request, route: Route) -> object:
-    """Return the query of a request as the type of its route."""
-    if route.query is Nothing:
-        return None
-    parameters = dict(request.query) if request.rel_url.raw_query_string else {}
-    return convert_query(parameters, route.query)
+def _client_of(request: Request, clients: Clients) -> str:
+    """Return the address of the client that has sent a request."""
+    headers, peer = request.headers, request.remote or ""
+    if hdrs.X_FORWARDED_FOR not in headers:
+        return clients.identify(peer, ())
+    return clients.identify(peer, headers.getall(hdrs.X_FORWARDED_FOR))
 
 
-def _weight(route: Route, query: object) -> int:
-    """Return the number of requests that a request counts as: see `Route`."""
-    return route.weight * (query.requests if isinstance(query, Listing) else 1)
+def _visit() -> Response:
+    """Lead a browser from the service's address to the console."""
+    return Response(302, b"", {"Content-Type": PLAIN, **OF_CLIENT, "Location": PREFIX})
 
 
 async def _answered(

@@ -46,6 +46,7 @@ from market.jobs.jobs import Jobs
 from market.jobs.overdue import Overdue
 from market.jobs.reviews import Reviews
 from market.jobs.specs import Specs
+from market.jobs.sweeper import JobSweeper
 from market.jobs.terms import JobTerms
 from market.notify.feed import EventFeed, EventFeedTerms
 from market.notify.live_usage import LiveUsage, LiveUses
@@ -152,7 +153,10 @@ class Market:
         self.logs = Logs(context, rules.logs, monotonic, self.renewals.renew, is_shared=is_shared)
         self.specs = Specs(keys.job_secrets)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
-        self.jobs = Jobs(context, overdue, rules.jobs, self.bounds, self.specs, self.logs)
+        self.jobs = Jobs(context, rules.jobs, self.bounds, self.specs, self.logs)
+        self.job_sweeper = JobSweeper(
+            context, overdue, self.jobs.outcomes, self.jobs.notices, rules.jobs.waiting_seconds
+        )
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, self.bounds)
@@ -172,7 +176,13 @@ class Market:
         )
         self.device_work = DeviceWork(context, self.devices, self.dispatch, is_shared=is_shared)
         self.attempt_reports = AttemptReports(
-            context, self.devices, self.jobs, self.renewals, self.logs, observed_seconds
+            context,
+            self.devices,
+            self.jobs.notices,
+            self.job_sweeper,
+            self.renewals,
+            self.logs,
+            observed_seconds,
         )
         self.reviews = Reviews(context)
         self.benchmarks = Benchmarks(context, monotonic)
@@ -180,7 +190,7 @@ class Market:
         self.rollouts = Rollouts(context, self.jobs, self.specs)
         self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)
         self.apps = Apps(context, keys.app_keys, self.specs)
-        self.made_by_keys = MadeByKeys(context, self.devices, self.exits, self.jobs)
+        self.made_by_keys = MadeByKeys(context, self.devices, self.exits, self.job_sweeper)
         self.recovery = Recovery(
             context,
             passwords,

@@ -7,6 +7,8 @@ hands each part its own.
 from dataclasses import dataclass
 from typing import Final
 
+from api.http.limits import USUAL as API
+from api.http.limits import ConnectionTimes
 from proxyd.exits.attached.listener import USUAL as PORT
 from proxyd.exits.attached.listener import PortBounds
 from proxyd.exits.choosing.directory import USUAL as DIRECTORY
@@ -79,12 +81,14 @@ class Bounds:
         metering: of sessions and their bytes.
         exits: of devices that carry connections.
         checks: how often sessions, bonuses and exits are checked.
+        api: of connections and requests of the API.
     """
 
     clients: ClientBounds = CLIENTS
     metering: MeterBounds = METERING
     exits: ExitBounds = EXITS
     checks: CheckTimes = CHECKS
+    api: ConnectionTimes = API
 
 
 USUAL: Final = Bounds()

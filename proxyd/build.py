@@ -37,6 +37,7 @@ from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
+from proxyd.membership import REAP_CHECK_SECONDS, Membership
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
 from proxyd.metering.node import Node
@@ -46,7 +47,6 @@ from proxyd.ops.role import Role
 from proxyd.ops.signing_key import signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.readiness import Readiness
-from proxyd.tasks import REAP_CHECK_SECONDS
 from proxyd.wire.links import link_key
 from storage.engines.open import load, open_store
 from storage.engines.place import is_sqlite
@@ -181,7 +181,7 @@ def _daemon(
         link,
         directory.forget,
         bounds.metering,
-        may_sweep=has_services,
+        bus if has_services else None,
     )
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
@@ -218,8 +218,6 @@ def _daemon(
         bounds.clients,
     )
     trade = trade_of(settings, listeners, key, context, leases, meter) if has_services else None
-    if trade is not None and node is not None:
-        node.tell(bus)
     port = app_port = services = None
     if trade is not None and way is not None and geography is not None:
         desk = None if role is None else role.exits_desk
@@ -250,15 +248,14 @@ def _daemon(
             metrics,
             readiness,
             (resolver, policy),
-            bounds.checks,
+            bounds,
         )
     return Daemon(
         settings,
         listeners,
         store=store,
-        leases=leases,
+        membership=Membership(leases, node),
         meter=meter,
-        node=node,
         gateway=gateway,
         helpers=Helpers(resolver, own_addresses, metrics, access_log),
         bus=bus,
@@ -290,8 +287,7 @@ def _metering(
     link: Link | None,
     forgotten: Callable[[str], None],
     bounds: MeterBounds,
-    *,
-    may_sweep: bool,
+    bus: Bus | None,
 ) -> tuple[Meter, Node | None]:
     """Return what counts bytes, and this process among others where there may be others.
 
@@ -302,7 +298,8 @@ def _metering(
         link: the connection to the other processes; None where there can be none.
         forgotten: called with each session that is not known here any more.
         bounds: of the parts of the meter.
-        may_sweep: whether this process has what only one on a database should do.
+        bus: gets the notices of other nodes, in the process that has what only one on a database
+            should do; None in the others.
     """
     limits = settings.limits
     if link is None:
@@ -334,7 +331,8 @@ def _metering(
         clock.boottime,
         clock.ObservedTime(clock.boottime, 2 * REAP_CHECK_SECONDS),
         timeout_seconds=settings.cluster.node_timeout_seconds,
-        may_sweep=may_sweep,
+        may_sweep=bus is not None,
+        hearers=() if bus is None else (bus,),
     )
     return meter, node
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from api import console
 from api.app import routes
 from api.assistant.assistant import AssistantRoutes
+from api.http.limits import ConnectionTimes
 from api.ops.metrics import Exposition
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
@@ -28,6 +29,7 @@ from market.photos.decoding import Photos
 from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
 from proxyd.app_port import AppPort, JobStreams
+from proxyd.bounds import Bounds
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.dialling.tunnels import DeviceTunnels
 from proxyd.limits import raise_descriptors
@@ -40,7 +42,7 @@ from proxyd.ops.metrics import Metrics
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.readiness import Readiness
-from proxyd.services import TAKE_BACK_CHECK_SECONDS, CheckTimes, Services
+from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
 from storage.blobs.s3 import Signer
@@ -111,7 +113,7 @@ def services_of(
     metrics: Metrics,
     readiness: Readiness,
     ways_of_webhooks: tuple[Resolver, Policy],
-    times: CheckTimes,
+    bounds: Bounds,
 ) -> Services:
     """Return the services of the marketplace: its API, its e-mails, its webhooks, its apps."""
     market = trade.market
@@ -120,7 +122,17 @@ def services_of(
     door = None if app_port is None else app_port.server
     return Services(
         market,
-        _http(settings, key, market, assistant, readiness, metrics, trade.app_url, door),
+        _http(
+            settings,
+            key,
+            market,
+            assistant,
+            readiness,
+            metrics,
+            trade.app_url,
+            door,
+            bounds.api,
+        ),
         mailer=Mailer(market.emails, _transport(settings), is_alone=not trade.is_shared),
         model=model,
         photos=photos,
@@ -128,7 +140,7 @@ def services_of(
         observed_time=trade.observed_time,
         webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
         app_port=app_port,
-        times=times,
+        times=bounds.checks,
     )
 
 
@@ -181,6 +193,7 @@ def _http(
     metrics: Metrics,
     app_url: str,
     door: AppServer | None,
+    times: ConnectionTimes,
 ) -> HttpServer:
     """Return the API: its routes, and how it serves them."""
     api, context = settings.api, market.context
@@ -207,7 +220,7 @@ def _http(
         base_url=api.base_url,
         seal=Seal(key),
         now=context.now,
-        limits=slices.api_limits(settings, raise_descriptors()),
+        limits=slices.api_limits(settings, raise_descriptors(), times),
         trusted_proxies=api.trusted_proxies,
         cookies=cookies,
         console=console.packaged() if api.console else None,

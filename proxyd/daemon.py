@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from api.server import HttpServer
 from config.settings import Settings
-from market.bandwidth.leases import Leases
 from market.base.bus import Bus
 from market.market import Market
 from proxyd import __version__, slices
@@ -25,20 +24,19 @@ from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.loop import cancellation
+from proxyd.membership import Membership
 from proxyd.metering.meter import Meter
-from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.listening import exits_context, load_certificate, tls_context
 from proxyd.ops.metrics import Metrics
 from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.services import CLOSE_SECONDS, Services
-from proxyd.tasks import Tasks, reap
+from proxyd.tasks import Tasks
 from storage.engines.errors import StoreError
 from storage.engines.place import place
 from storage.engines.store import Store
 
-NODE_TASK = "node"
 COUNTS_SECONDS = 15.0  # to write the last counts, with a store that may be away
 
 _logger = logging.getLogger("daemon")
@@ -73,9 +71,8 @@ class Daemon:
         settings: what the operator wants.
         listeners: the sockets to serve on.
         store: an open store, claimed for this daemon.
-        leases: grant the bytes of sessions.
+        membership: keeps this daemon known to others on its database.
         meter: counts the bytes of live sessions.
-        node: this daemon among others; None where there can be no others.
         gateway: the proxy.
         helpers: what works for the proxy.
         bus: passes changes on, also to other processes.
@@ -90,9 +87,8 @@ class Daemon:
         listeners: Listeners,
         *,
         store: Store,
-        leases: Leases,
+        membership: Membership,
         meter: Meter,
-        node: Node | None,
         gateway: Gateway,
         helpers: Helpers,
         bus: Bus,
@@ -103,16 +99,15 @@ class Daemon:
         self.settings = settings
         self.listeners = listeners
         self.store = store
-        self.leases = leases
+        self.membership = membership
         self.meter = meter
-        self.node = node
         self.gateway = gateway
         self.helpers = helpers
         self.bus = bus
         self.services = services
         self.role = role
         self.exit_port = exit_port
-        self.tasks = Tasks(lambda: node is None or node.sweeps)
+        self.tasks = Tasks(lambda: membership.sweeps)
 
     @property
     def market(self) -> Market:
@@ -138,13 +133,7 @@ class Daemon:
 
     async def start(self) -> None:
         """Take up what an earlier daemon left, then serve."""
-        if self.node is not None:
-            await self.node.start()
-            _logger.log(self._shared_level, "this is node %s", self.leases.node_id)
-        else:
-            recovered = await self.leases.recover()
-            if recovered:
-                _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
+        await self.membership.start(self._shared_level)
         self.helpers.own_addresses.open()
         self._spawn_tasks()
         self.listeners.resume()
@@ -165,9 +154,7 @@ class Daemon:
         tasks.spawn("descriptors", metrics.process.watch_descriptors())
         if metrics.shared is not None:
             tasks.spawn("shared metrics", metrics.shared.run())
-        if self.node is not None:
-            tasks.spawn(NODE_TASK, self.node.run())
-            tasks.spawn("dead nodes", reap(self.leases, self.node))
+        self.membership.spawn_tasks(tasks)
         if self.exit_port is not None:
             self.exit_port.spawn_tasks(tasks)
         if self.services is not None:
@@ -268,8 +255,7 @@ class Daemon:
             _logger.error("the last counts could not be written: %s", error)
         finally:
             await self.tasks.end()
-            if self.node is not None:
-                await self.node.close()
+            await self.membership.close()
             self.listeners.close()
             async with AsyncExitStack() as last:  # each is closed, whatever happens to another
                 last.push_async_callback(self.store.close)
@@ -282,10 +268,7 @@ class Daemon:
         await self.meter.stop()
         if self.services is not None:
             await self.services.flush()
-        if self.node is not None:
-            # A renewal after the node has left would find no row, and register the node again.
-            await self.tasks.end_named(NODE_TASK)
-            await self.node.stop()
+        await self.membership.stop(self.tasks)
 
     def describe(self) -> str:
         """Return where everything listens, and on which database."""

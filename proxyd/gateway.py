@@ -61,6 +61,46 @@ USUAL: Final = ClientBounds()
 
 
 @final
+class Clients:
+    """The clients: each is in its handshake or a connection, from its first byte to its last.
+
+    Args:
+        handshakes: the clients that have not sent a request yet.
+    """
+
+    def __init__(self, handshakes: Deadlines[Handshake]) -> None:
+        self.handshakes = handshakes
+        self.connections: set[ClientConnection] = set()
+        self.per_network = NetworkCounts()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self.handshakes) + len(self.connections)
+
+    def add(self, network: str) -> None:
+        """Count a client that is about to begin its handshake."""
+        if not (self.connections or self.handshakes):  # also where the only one was shed
+            self._empty.clear()
+        self.per_network.add(network)
+
+    def left(self, client: Client) -> None:
+        """Count a client that is neither in its handshake nor connected any more."""
+        self.per_network.add(client.network, -1)
+        if not (self.connections or self.handshakes):
+            self._empty.set()
+
+    async def wait_empty(self) -> None:
+        """Wait until every client has left."""
+        await self._empty.wait()
+
+    def abort(self) -> None:
+        """Cut every client."""
+        for client in (*self.handshakes, *self.connections):
+            client.abort()
+
+
+@final
 class Gateway:
     """Serves one listening socket where clients show passwords, and others where they do not.
 
@@ -96,18 +136,17 @@ class Gateway:
         self._reactor = reactor
         self.closer = Closer(reactor.loop, reactor.poller, bounds.closing)
         allows = RateLimit(limits.datagrams_per_second, self._reactor.loop.time).allows
-        # Each client is in one of these two, from its first byte to its last.
-        self._handshakes: Deadlines[Handshake] = Deadlines(reactor.loop, limits.handshake_seconds)
-        self._connections: set[ClientConnection] = set()
+        handshakes: Deadlines[Handshake] = Deadlines(reactor.loop, limits.handshake_seconds)
+        self._clients = Clients(handshakes)
         self._for_handshakes = HandshakeServices(
             reactor=reactor,
             closer=self.closer,
-            deadlines=self._handshakes,
+            deadlines=handshakes,
             meter=meter,
             tallies=meter.tallies,
             counters=self.counters,
             requested=self._requested,
-            over=self._left,
+            over=self._clients.left,
             record=record,
         )
         self._for_connections = ConnectionServices(
@@ -124,11 +163,8 @@ class Gateway:
             record=record,
             exits=exits,
         )
-        self._per_network = NetworkCounts()
         self._acceptors: list[Acceptor[socket.SocketType]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
-        self._empty.set()
 
     @property
     def is_listening(self) -> bool:
@@ -138,12 +174,12 @@ class Gateway:
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return len(self._handshakes) + len(self._connections)
+        return len(self._clients)
 
     @property
     def handshakes(self) -> int:
         """How many clients have not come to a request yet, as a session that pays for it."""
-        return len(self._handshakes)
+        return len(self._clients.handshakes)
 
     @property
     def relays(self) -> int:
@@ -173,7 +209,7 @@ class Gateway:
     def traffic(self) -> tuple[int, int]:
         """Return how many bytes were relayed so far, from clients and to them."""
         up, down = self.counters.bytes_up, self.counters.bytes_down
-        for connection in self._connections:
+        for connection in self._clients.connections:
             more_up, more_down = connection.traffic
             up += more_up
             down += more_down
@@ -187,7 +223,7 @@ class Gateway:
         self.limits = limits
         self._for_connections.dials.most = limits.dials_waiting
         self._for_connections.associations.most = limits.associations
-        self._handshakes.seconds = limits.handshake_seconds
+        self._clients.handshakes.seconds = limits.handshake_seconds
         self._for_connections.exit.change_seconds(limits.dial_seconds)
         if self._for_connections.exits is not None:
             self._for_connections.exits.change_seconds(limits.dial_seconds)
@@ -221,19 +257,18 @@ class Gateway:
         """Wait until every client has left, at most `seconds`; return how many have not."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._empty.wait()
+                await self._clients.wait_empty()
                 await self.closer.wait_closed()
         return self.connections
 
     def close(self) -> None:
         """Accept no new client, and cut those that are left."""
         self.stop_accepting()
-        for client in (*self._handshakes, *self._connections):
-            client.abort()
+        self._clients.abort()
         self.closer.close_now()
         if self._timer is not None:
             self._timer.cancel()
-        self._handshakes.close()
+        self._clients.handshakes.close()
         self._for_connections.exit.close()
         if self._for_connections.exits is not None:
             self._for_connections.exits.close()
@@ -252,7 +287,7 @@ class Gateway:
         connection = ClientConnection(
             self._for_connections, client, protocol, session, wants, request, unread
         )
-        self._connections.add(connection)
+        self._clients.connections.add(connection)
         try:
             connection.start()
         except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
@@ -260,32 +295,23 @@ class Gateway:
 
     def _closed(self, connection: ClientConnection) -> None:
         """A connection is over."""
-        self._connections.discard(connection)
-        self._left(connection.client)
-
-    def _left(self, client: Client) -> None:
-        """A client is neither in its handshake nor connected any more."""
-        self._per_network.add(client.network, -1)
-        if not (self._connections or self._handshakes):
-            self._empty.set()
+        self._clients.connections.discard(connection)
+        self._clients.left(connection.client)
 
     def _welcome(self, port_index: int, sock: socket.SocketType, address: str) -> str:
         """Begin to serve a client, or return why not."""
         network = counted_network(address)
+        here, closing = self._clients.per_network, self.closer.per_network
         most = self.limits.connections_per_address
-        full = crowded(network, most, self._per_network, self.closer.per_network)
+        full = crowded(network, most, here, closing)
         if full:
             self.counters.refused += 1
-            return (
-                f"{full} has {self._per_network[full] + self.closer.per_network[full]} connections"
-            )
+            return f"{full} has {here[full] + closing[full]} connections"
         total = self.connections + len(self.closer)
         if total >= self.limits.connections_total and not self._shed(1):
             self.counters.refused += 1
             return f"{total} connections are open"
-        if not (self._connections or self._handshakes):  # also where the only one was shed
-            self._empty.clear()
-        self._per_network.add(network)
+        self._clients.add(network)
         self.counters.accepted += 1
         number = self.counters.accepted
         client = Client(sock, address, network, port_index, number, self._reactor.loop.time())
@@ -300,7 +326,7 @@ class Gateway:
         shed = 0
         while shed < most and (
             self.closer.expire_oldest(self._room_after_seconds)
-            or self._handshakes.expire_oldest(self._room_after_seconds)
+            or self._clients.handshakes.expire_oldest(self._room_after_seconds)
         ):
             shed += 1
         return shed
@@ -311,6 +337,6 @@ class Gateway:
 
     def _check_idle(self) -> None:
         since = self._reactor.loop.time() - self.limits.idle_seconds
-        for connection in tuple(self._connections):
+        for connection in tuple(self._clients.connections):
             connection.abort_if_idle(since)
         self._check_idle_later()

@@ -1,21 +1,14 @@
 """Whether this process can serve customers, for load balancers: known facts, and one query."""
 
 import asyncio
-from typing import Protocol
 
 from proxyd.gateway import Gateway
+from proxyd.metering.node import Node
 from storage.engines.errors import Cause, StoreError, UnavailableError
 from storage.engines.store import Store, probe
 
 # The answer comes within three seconds, also from a silent database: load balancers wait for five.
 PROBE_SECONDS = 1.5
-
-
-class Presence(Protocol):
-    """This process among others on its database."""
-
-    def trouble(self) -> str:
-        """Return why it may hand out no bytes, or soon may not; "" when it may."""
 
 
 class Readiness:
@@ -24,7 +17,7 @@ class Readiness:
     Args:
         gateway: accepts the clients of the proxy.
         store: the database.
-        presence: this process among others; None where it is alone.
+        node: this process among others; None where it is alone.
         seconds: how long the database has for an answer.
     """
 
@@ -32,13 +25,13 @@ class Readiness:
         self,
         gateway: Gateway,
         store: Store,
-        presence: Presence | None,
+        node: Node | None,
         seconds: float = PROBE_SECONDS,
     ) -> None:
         self._seconds = seconds
         self._gateway = gateway
         self._store = store
-        self._presence = presence
+        self._node = node
 
     async def why_not(self) -> str:
         """Return the reason in a few words; "" when new clients are served."""
@@ -46,7 +39,7 @@ class Readiness:
             return "the proxy accepts no clients"
         if trouble := self._store.health().trouble:
             return f"store: {trouble}"
-        return (self._presence and self._presence.trouble()) or await self._probed()
+        return (self._node and self._node.trouble()) or await self._probed()
 
     async def _probed(self) -> str:
         try:

@@ -120,7 +120,7 @@ class Services:
     def spawn_tasks(self, tasks: Tasks) -> None:
         """Start the sweeps, the writers and the senders."""
         market, times = self.market, self._times
-        tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
+        tasks.spawn("heartbeats", market.devices.reports.run(), is_writer=True)
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)
         tasks.every(times.expiry_seconds, "expiry", market.bandwidth.expire, "expired sessions")
         tasks.every(
@@ -131,7 +131,10 @@ class Services:
             SILENT_DEVICE_CHECK_SECONDS, "silent devices", self.tell_silent, "silent devices"
         )
         tasks.every(
-            JOB_EXPIRY_CHECK_SECONDS, "waiting jobs", market.jobs.expire, "jobs that nobody takes"
+            JOB_EXPIRY_CHECK_SECONDS,
+            "waiting jobs",
+            market.job_sweeper.expire,
+            "jobs that nobody takes",
         )
         tasks.every(
             REVIEW_CHECK_SECONDS, "reviews", market.reviews.expire, "jobs that were not disputed"
@@ -162,7 +165,9 @@ class Services:
         tasks.every(
             ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
         )
-        tasks.every(LOG_CHECK_SECONDS, "old logs", market.logs.sweep, "logs that are too old")
+        tasks.every(
+            LOG_CHECK_SECONDS, "old logs", market.logs.keeper.sweep, "logs that are too old"
+        )
         tasks.every(
             USAGE_CHECK_SECONDS, "old usage", market.usage.roll_up, "hours of usage that are old"
         )
@@ -239,7 +244,7 @@ class Services:
         Raises:
             StoreError: it is lost, as after a crash.
         """
-        await self.market.devices.flush()
+        await self.market.devices.reports.flush()
         await self.market.renewals.flush()
 
     async def close(self) -> None:
@@ -288,7 +293,7 @@ class Services:
             StoreError: devices may have been unable to send a sign of life, so that this time does
                 not count.
         """
-        taken = await self.market.jobs.take_back()
+        taken = await self.market.job_sweeper.take_back()
         self._observed_time.tick()
         if taken:
             _logger.info("jobs taken back, because devices are silent or slow: %d", taken)

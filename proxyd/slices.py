@@ -10,6 +10,8 @@ from pathlib import Path
 
 from msgspec import structs
 
+from api.http.limits import USUAL as API_TIMES
+from api.http.limits import ConnectionTimes
 from api.http.limits import Limits as ApiLimits
 from api.reverse.places import Places
 from api.reverse.server import Terms as AppTerms
@@ -398,8 +400,16 @@ def exits_host(settings: Settings) -> str:
     return settings.exits.public_host or settings.exits.host
 
 
-def api_limits(settings: Settings, descriptors: int) -> ApiLimits:
-    """Return the bounds on clients of the API; `descriptors` is how many may be open."""
+def api_limits(
+    settings: Settings, descriptors: int, times: ConnectionTimes = API_TIMES
+) -> ApiLimits:
+    """Return the bounds on clients of the API.
+
+    Args:
+        settings: all of them.
+        descriptors: how many may be open.
+        times: of connections and requests.
+    """
     limits = settings.limits
     return ApiLimits(
         requests_per_second=limits.requests_per_second,
@@ -409,6 +419,7 @@ def api_limits(settings: Settings, descriptors: int) -> ApiLimits:
         memory=limits.api_bytes_total,
         memory_per_network=limits.api_bytes_per_network,
         stall_seconds=limits.api_stall_seconds,
+        times=times,
     )
 
 

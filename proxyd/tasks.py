@@ -6,12 +6,8 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from market.bandwidth.leases import Leases
 from proxyd.loop import cancellation
-from proxyd.metering.node import Node
 from storage.engines.errors import StoreError, level_of
-
-REAP_CHECK_SECONDS = 1.0  # a fifteenth of the default node timeout: a dead node is noticed in time
 
 _logger = logging.getLogger("daemon")
 
@@ -114,31 +110,3 @@ class Tasks:
                 is_failing = True
             else:
                 is_failing = False
-
-
-async def reap(leases: Leases, node: Node) -> None:
-    """Take back what dead nodes had leased, every `REAP_CHECK_SECONDS`, until cancelled.
-
-    Only while this node reaps. The first time that it sweeps, it also takes back what an only
-    daemon had leased, from before there were several.
-    """
-    is_first = True
-    while True:
-        await asyncio.sleep(REAP_CHECK_SECONDS)
-        try:
-            if is_first and node.sweeps:
-                await leases.recover()
-                is_first = False
-            if not node.reaps:
-                continue
-            ended, silent = await node.reap()
-            if ended:
-                _logger.info("processes that have ended, whose leases are taken back: %d", ended)
-            if silent:
-                _logger.warning("nodes that were not seen and are now dead: %d", silent)
-        except StoreError as error:
-            _logger.log(
-                level_of(error, logging.WARNING),
-                "dead nodes wait for the store to return: %s",
-                error,
-            )

@@ -23,25 +23,20 @@ ROOMS = (
 FIELDS_MAX = 12
 RECORDS = {"NamedTuple", "Struct", "TypedDict"}
 
-# The streams of bytes keep the state of a connection in one object, because each access to another
-# object costs time per segment. `Market` names each part of the marketplace once. The others wait
-# for a split.
+# A comment has the reason of each exception. A class without a reason waits for a split.
 LARGER = {
-    "api/server.py:HttpServer": 18,
-    # Moves the bytes of one direction of a connection, with all state of a turn in one object.
+    # The state of one direction of a connection: each access to another object costs time for each
+    # segment, and Python 3.9 runs this interpreted.
     "client/proxyctl/attach/relay/halfpipe.py:HalfPipe": 22,
     # Counts and limits the bytes of all connections, and is called for each piece of them.
     "client/proxyctl/exit/carrying/carrier.py:Carrier": 22,
     # Moves the datagrams of one association, with all state of a turn in one object.
     "client/proxyctl/exit/carrying/datagrams.py:DatagramRelay": 17,
-    "market/deploys/rollouts.py:Rollouts": 13,
-    "market/devices/devices.py:Devices": 14,
-    "market/files/logs.py:Logs": 14,
-    "market/jobs/jobs.py:Jobs": 16,
-    "market/jobs/waiting_jobs.py:WaitingJobs": 14,
-    "market/market.py:Market": 37,
+    # Names each part of the marketplace once, for `build`, the routes and the sweeps.
+    "market/market.py:Market": 38,
+    # The state of a connection from its request to its end; its transfer has the bytes. A further
+    # object would be made for each connection that is dialled.
     "proxyd/connection.py:ClientConnection": 14,
-    "proxyd/daemon.py:Daemon": 13,
     "proxyd/exits/choosing/directory.py:_Wish": 17,
     "proxyd/exits/choosing/directory.py:Directory": 21,
     "proxyd/exits/dialling/dial.py:ExitDial": 19,
@@ -52,17 +47,20 @@ LARGER = {
     "proxyd/exits/nodes/remote.py:RemoteExit": 15,
     "proxyd/exits/processes/asking.py:AskedExits": 14,
     "proxyd/exits/watching/canaries.py:Canaries": 22,
-    "proxyd/gateway.py:Gateway": 13,
-    "proxyd/metering/cluster_writer.py:ClusterWriter": 14,
-    "proxyd/metering/node.py:Node": 15,
+    # The four counters belong to one invariant, and `allowance`, `take` and `deliver` run for each
+    # read of each relay.
     "proxyd/metering/session.py:LiveSession": 15,
-    "proxyd/ops/access_log.py:AccessLog": 17,
+    # The state of a socket that is being closed. A flood of clients makes thousands of them, so
+    # each is one small object with slots.
     "proxyd/relay/closing.py:_Closing": 17,
+    # The state of the datagrams of one association on their way through an exit: each access to
+    # another object costs time for each datagram.
     "proxyd/relay/exit_datagrams.py:ExitWay": 18,
+    # The state of one direction of a connection: each access to another object costs time for each
+    # segment.
     "proxyd/relay/halfpipe.py:HalfPipe": 29,
+    # The state of an association: each access to another object costs time for each datagram.
     "proxyd/relay/udp.py:Association": 23,
-    "proxyd/supervisor/child.py:Child": 16,
-    "proxyd/supervisor/supervisor.py:Supervisor": 13,
 }
 
 

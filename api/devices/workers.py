@@ -25,6 +25,7 @@ from market.devices.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerT
 from market.dispatch.device_work import DeviceWork
 from market.exits.consents import Exits
 from market.jobs.jobs import Jobs
+from market.jobs.sweeper import JobSweeper
 from storage.devices.benchmarks import BenchmarkRow
 from storage.devices.devices import DeviceRow
 from storage.exits.exits import DayRow
@@ -150,10 +151,18 @@ class TunnelReply(Reply, kw_only=True):
 class WorkerRoutes:
     """The routes of worker devices."""
 
-    def __init__(self, devices: Devices, jobs: Jobs, exits: Exits, device_work: DeviceWork) -> None:
+    def __init__(
+        self,
+        devices: Devices,
+        jobs: Jobs,
+        sweeper: JobSweeper,
+        exits: Exits,
+        device_work: DeviceWork,
+    ) -> None:
         self._devices = devices
         self._device_work = device_work
         self._jobs = jobs
+        self._sweeper = sweeper
         self._exits = exits
 
     def table(self) -> list[Route]:
@@ -255,7 +264,7 @@ class WorkerRoutes:
         device_id = in_body(call.body.token_id, "token_id")
         await self._devices.revoke(call.user_id, device_id)
         self._exits.tell(device_id)
-        await self._jobs.take_back_from(device_id)
+        await self._sweeper.take_back_from(device_id)
         return Reply()
 
     async def heartbeat(self, call: Call[HeartbeatRequest, Any]) -> Reply:

@@ -1,14 +1,17 @@
 """Bounds on what clients of the API may use: rates, connections, memory and time.
 
-An operator sets all of `Limits` but its `times`.
+An operator sets all of `Limits` but its `times`, which stay as they were at the start.
 """
+
+from dataclasses import dataclass
 
 from msgspec import Struct
 
 MIB = 1024 * 1024
 
 
-class BodyPace(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BodyPace:
     """How slowly a request body may come.
 
     Attributes:
@@ -22,7 +25,8 @@ class BodyPace(Struct, frozen=True):
     timeout_seconds: float = 30.0
 
 
-class ConnectionTimes(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ConnectionTimes:
     """The times of a server's connections.
 
     Attributes:
@@ -58,6 +62,9 @@ class ConnectionTimes(Struct, frozen=True):
     event_write_seconds: float = 30.0
 
 
+USUAL = ConnectionTimes()
+
+
 class Limits(Struct, frozen=True):
     """Bounds on clients of the API; rates are requests a second, 0 for none.
 
@@ -79,7 +86,7 @@ class Limits(Struct, frozen=True):
     memory: int = 64 * MIB
     memory_per_network: int = 4 * MIB
     stall_seconds: float = 60.0
-    times: ConnectionTimes = ConnectionTimes()
+    times: ConnectionTimes = USUAL
 
     @property
     def share_of_connections(self) -> int:

@@ -29,7 +29,7 @@ from market.events.catalogue import LoginNewNetwork, PasswordChanged, WalletDepo
 from market.events.catalogue import amount as shown
 from market.events.context import Context
 from market.events.idempotency import Receipt
-from market.events.recording import Recording, record
+from market.events.recording import record
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency
@@ -437,7 +437,7 @@ async def add_user(tx: Transaction, user: UserRow) -> None:
 
 async def deposit(
     tx: Transaction,
-    context: Recording,
+    context: Context,
     *,
     email: str,
     currency: Currency,

@@ -5,9 +5,10 @@ a limit. Unused money that is released does not lower the count: the limit bound
 key may commit, not the final cost.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Concatenate, Literal, ParamSpec, TypeVar
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -22,8 +23,6 @@ from storage.engines.store import Transaction
 
 Period = Literal["day", "month", "lifetime"]
 ENDED = "The API key has ended meanwhile."
-Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
 
 
 class SpendLimits(Struct, frozen=True):
@@ -113,20 +112,17 @@ async def spend(
         raise MarketError(Code.SPEND_LIMIT_REACHED, _refusal(limits, currency, limit))
 
 
-async def written(
-    context: Context,
-    spender: Spender | None,
-    unit: Callable[Concatenate[Transaction, Arguments], Awaitable[Result]],
-    *args: Arguments.args,
-    **kwargs: Arguments.kwargs,
-) -> Result:
-    """Write a unit in which a key may spend, and notify its owner once a period of a reached limit.
+@asynccontextmanager
+async def reporting_limits(context: Context, spender: Spender | None) -> AsyncIterator[None]:
+    """Notify the owner of a key, once in a period, if a unit in the block is beyond its limit.
+
+    The unit has been rolled back by then, so the notice is a unit of its own.
 
     Raises:
-        MarketError: the error of the unit.
+        MarketError: the error of the block.
     """
     try:
-        return await context.store.write(unit, *args, **kwargs)  # type: ignore[arg-type]
+        yield
     except MarketError as error:
         if spender is not None and error.code is Code.SPEND_LIMIT_REACHED:
             await context.store.write(_tell, context, spender)

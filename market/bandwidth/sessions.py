@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds, lock_user, require
-from market.accounts.spending import Spender, spend, written
+from market.accounts.spending import Spender, reporting_limits, spend
 from market.bandwidth import leases
 from market.bandwidth.allowlist import canonical, prove
 from market.bandwidth.credentials import Credentials, new_credentials
@@ -282,16 +282,15 @@ class Bandwidth:
 
     async def _sell(self, sale: _Sale, receipt: Receipt[Purchase] | None) -> None:
         try:
-            await written(
-                self._context,
-                sale.spender,
-                _buy,
-                self._context,
-                sale,
-                self._bounds(),
-                receipt,
-                transfer_id=self._identifiers.new(),
-            )
+            async with reporting_limits(self._context, sale.spender):
+                await self._store.write(
+                    _buy,
+                    self._context,
+                    sale,
+                    self._bounds(),
+                    receipt,
+                    transfer_id=self._identifiers.new(),
+                )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise

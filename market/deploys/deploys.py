@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds
-from market.accounts.spending import Spender, spend, written
+from market.accounts.spending import Spender, reporting_limits, spend
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.deploys.rollouts import NO_GPU, Rollouts, description, needs
@@ -255,22 +255,21 @@ class Deploys:
         template = self._template(new)
         try:
             with self._jobs.counting_refusals(user_id):
-                if template is None:
-                    await written(
-                        self._context,
-                        spender,
-                        _create,
-                        self._context,
-                        deploy,
-                        self._replicas(deploy, price_credit, price),
-                        self._jobs.bounds(),
-                        receipt,
-                        spender,
-                    )
-                else:
-                    await self._begin(
-                        deploy, template, new.strategy, price_credit, receipt, spender
-                    )
+                async with reporting_limits(self._context, spender):
+                    if template is None:
+                        await self._store.write(
+                            _create,
+                            self._context,
+                            deploy,
+                            self._replicas(deploy, price_credit, price),
+                            self._jobs.bounds(),
+                            receipt,
+                            spender,
+                        )
+                    else:
+                        await self._begin(
+                            deploy, template, new.strategy, price_credit, receipt, spender
+                        )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -373,7 +372,7 @@ class Deploys:
             await spend(tx, spender, deploy.currency, deploy.price, deploy.created_at)
             return begun
 
-        for job_id in await written(self._context, spender, begin):
+        for job_id in await self._store.write(begin):
             self._rollouts.put_up(job_id)
 
     def _replicas(

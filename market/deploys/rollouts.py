@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import lock_user, require
-from market.accounts.spending import Spender, spend, written
+from market.accounts.spending import Spender, reporting_limits, spend
 from market.base.bus import REPLICAS, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
@@ -201,6 +201,27 @@ class RolloutPace(Struct, frozen=True):
 USUAL_PACE = RolloutPace()
 
 
+class _Heard:
+    """Deploys, and jobs of deploys, to look at soon: at most `HEARD_MAX`."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, None] = {}
+        self._wake = asyncio.Event()
+
+    def add(self, ids: Sequence[str]) -> None:
+        """Look soon at deploys, or at those of jobs."""
+        for each in ids[: HEARD_MAX - len(self._ids)]:
+            self._ids[each] = None
+        self._wake.set()
+
+    async def take(self) -> list[str]:
+        """Wait until there are some; return all of them, and forget them."""
+        await self._wake.wait()
+        self._wake.clear()
+        ids, self._ids = list(self._ids), {}
+        return ids
+
+
 class Rollouts:
     """Replaces replicas, and takes what their buyers want otherwise.
 
@@ -223,11 +244,10 @@ class Rollouts:
         self._specs = specs
         # In all: replicas that were started, and stopped, by rollouts here.
         self.started = self.stopped = 0
-        self._heard: dict[str, None] = {}
-        self._wake = asyncio.Event()
+        self._heard = _Heard()
         self._after = ""
         self._refused: dict[str, int] = {}
-        context.bus.subscribe(REPLICAS, self._changed)
+        context.bus.subscribe(REPLICAS, self._heard.add)
 
     # --- what buyers want -------------------------------------------------------------------
 
@@ -267,7 +287,8 @@ class Rollouts:
             return revision, await self._scale(tx, user_id, deploy_id, replicas, spender)
 
         with self._jobs.counting_refusals(user_id):
-            revision, done = await written(self._context, spender, revise)
+            async with reporting_limits(self._context, spender):
+                revision, done = await self._store.write(revise)
         self._tell(done)
         self._hear_deploy(deploy_id)
         return revision
@@ -317,9 +338,8 @@ class Rollouts:
                 `too_many_attempts`, `spend_limit_reached`, and nothing was changed then.
         """
         with self._jobs.counting_refusals(user_id):
-            done = await written(
-                self._context, spender, self._scale, user_id, deploy_id, replicas, spender
-            )
+            async with reporting_limits(self._context, spender):
+                done = await self._store.write(self._scale, user_id, deploy_id, replicas, spender)
         self._tell(done)
         self._hear_deploy(deploy_id)
 
@@ -350,22 +370,14 @@ class Rollouts:
 
     # --- what happens to replicas -----------------------------------------------------------
 
-    def _changed(self, ids: Sequence[str]) -> None:
-        """Look soon at deploys, or at those of jobs."""
-        for each in ids[: HEARD_MAX - len(self._heard)]:
-            self._heard[each] = None
-        self._wake.set()
-
     def _hear_deploy(self, deploy_id: str) -> None:
         self._refused.pop(deploy_id, None)
-        self._changed((deploy_id,))
+        self._heard.add((deploy_id,))
 
     async def run(self) -> None:
-        """Process deploys of reported jobs immediately, until cancelled."""
+        """Look at the deploys that notices name, until cancelled."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            heard, self._heard = list(self._heard), {}
+            heard = await self._heard.take()
             try:
                 for start in range(0, len(heard), LOOK_MAX_DEPLOYS):
                     await self._look_at(heard[start : start + LOOK_MAX_DEPLOYS])
@@ -447,7 +459,7 @@ class Rollouts:
 
     def _tell(self, done: Done) -> None:
         for job in done.stopped:
-            self._jobs.stopped(job)
+            self._jobs.notices.stopped(job)
         for job_id in done.started:
             self.put_up(job_id)
         self.stopped += len(done.stopped)

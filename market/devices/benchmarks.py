@@ -3,8 +3,8 @@
 The tasks follow each other: a chain of hashes, one chain for each reported core, memory to fill,
 and a walk through that memory. The time runs from the creation of a task to the arrival of its
 answer, so a device has at least the measured resources. Benchmarks find mistakes and simple lies. A
-special program can show more (`docs/explanation/trust.md`), and a benchmark cannot prove that the same machine
-runs the jobs.
+special program can show more (`docs/explanation/trust.md`), and a benchmark cannot prove that the
+same machine runs the jobs.
 """
 
 import asyncio

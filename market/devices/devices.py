@@ -7,12 +7,10 @@ crash a device has lost at most the reports of the last seconds.
 With several daemons on one database a report stays in memory only until it is written.
 """
 
-import asyncio
 import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TypedDict
 
 from msgspec import Struct
@@ -22,7 +20,8 @@ from market.accounts.makers import require_current
 from market.accounts.scopes import LOCAL, Maker
 from market.base.errors import Code, MarketError
 from market.base.gathering import Gathering
-from market.events.catalogue import DeviceCreated, DeviceOffline, DeviceOnline, DeviceRevoked
+from market.devices.reports import ONLINE_SECONDS, USUAL_PACE, DevicePace, DeviceReports
+from market.events.catalogue import DeviceCreated, DeviceOffline, DeviceRevoked
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import NewEvent, record, record_all
@@ -33,12 +32,10 @@ from storage.devices import devices as queries
 from storage.devices import made_by_keys
 from storage.devices.benchmarks import BenchmarkRow
 from storage.devices.devices import DeviceRow
-from storage.engines.errors import StoreError, level_of
 from storage.engines.store import Transaction
 
 TOKEN_BYTES = 32
 TOKEN_MAX_CHARACTERS = 256
-ONLINE_SECONDS = 90
 # A heartbeat is written down that much later at most, unless the store is away.
 LATE_SECONDS = 30
 AWAY_MAX_DEVICES = 1_000
@@ -47,30 +44,6 @@ NAME_MAX_CHARACTERS = 200
 UNKNOWN = "The worker token was not issued by this service, or was revoked; make a new one."
 
 _logger = logging.getLogger("devices")
-
-
-class DevicePace(Struct, frozen=True):
-    """The time between writes of reports, and the number of devices in memory.
-
-    Attributes:
-        write_seconds: between two transactions of reports.
-        shared_write_seconds: the same where several daemons serve the same devices.
-        write_devices: the devices of one transaction.
-        kept_devices: the devices in memory, about a kilobyte each. A device that was silent for
-            longer than these is looked up at its next request.
-        revoked_tokens: the tokens that are remembered after they were revoked. A request that has
-            shown its token may still be under way then. The number is more than users can revoke
-            in a minute or two.
-    """
-
-    write_seconds: float = 2.0
-    shared_write_seconds: float = 1.0
-    write_devices: int = 1_000
-    kept_devices: int = 50_000
-    revoked_tokens: int = 10_000
-
-
-USUAL_PACE = DevicePace()
 
 
 class Revoked(Struct, frozen=True):
@@ -109,6 +82,9 @@ class Devices:
         is_shared: whether other daemons receive reports of the same devices. Then each request
             reads the store, and only unsaved reports come from memory.
         pace: the time between writes of reports, and the number of devices in memory.
+
+    Attributes:
+        reports: the latest reports of the devices.
     """
 
     def __init__(
@@ -119,22 +95,13 @@ class Devices:
         is_shared: bool = False,
         pace: DevicePace = USUAL_PACE,
     ) -> None:
-        self.pace = pace
+        self.reports = DeviceReports(context, is_shared=is_shared, pace=pace)
         self._bounds = bounds
         self._context = context
         self._store = context.store
-        self._identifiers = context.identifiers
         self._now = context.now
         self._is_shared = is_shared
-        self._by_token: dict[str, DeviceRow] = {}
-        self._by_id: dict[str, str] = {}
-        self._changed: set[str] = set()
-        # Tokens that were revoked here lately, the latest last: one may be read from the store, or
-        # report, while it is being revoked.
-        self._revoked: dict[str, None] = {}
-        self._flushing = asyncio.Lock()
         self._finding = Gathering(self._read_some, FIND_MAX_DEVICES)
-        self._store_failing = False
 
     async def create(
         self,
@@ -166,7 +133,7 @@ class Devices:
             raise MarketError(Code.INVALID_FIELD, message, field="name")
         token = secrets.token_urlsafe(TOKEN_BYTES)
         device = DeviceRow(
-            id=self._identifiers.new(),
+            id=self._context.identifiers.new(),
             user_id=user_id,
             token_hash=_hashed(token),
             name=name,
@@ -211,7 +178,7 @@ class Devices:
         if not token.isascii() or not 0 < len(token) <= TOKEN_MAX_CHARACTERS:
             raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
         token_hash = _hashed(token)
-        device = None if self._is_shared else self._by_token.get(token_hash)
+        device = self.reports.of_token(token_hash)
         if device is None:
             device = await self._find(token_hash)
         if device.revoked_at is not None:
@@ -220,14 +187,9 @@ class Devices:
 
     async def _find(self, token_hash: str) -> DeviceRow:
         device = await self._finding.ask(token_hash)
-        if device is None or device.revoked_at is not None or token_hash in self._revoked:
+        if device is None or device.revoked_at is not None or self.reports.is_revoked(token_hash):
             raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
-        if self._is_shared:
-            return self._latest(device)
-        device = self._by_token.setdefault(token_hash, device)
-        self._by_id[device.id] = token_hash
-        self._forget_some()
-        return device
+        return self.reports.found(device)
 
     async def _read_some(self, token_hashes: Sequence[str]) -> dict[str, DeviceRow]:
         rows = await self._store.read(queries.find_by_tokens, token_hashes)
@@ -246,8 +208,8 @@ class Devices:
             if not text.isprintable():
                 message = f"The {field} has control characters."
                 raise MarketError(Code.INVALID_FIELD, message, field=field)
-        latest = self._latest(device)
-        self._keep(latest._replace(last_heartbeat_at=self._now(), offline_at=None, **report))
+        latest = self.reports.latest(device)
+        self.reports.keep(latest._replace(last_heartbeat_at=self._now(), offline_at=None, **report))
 
     async def offline(self, device: DeviceRow) -> None:
         """Note that a device leaves; other daemons know it when this returns.
@@ -255,9 +217,9 @@ class Devices:
         Raises:
             StoreError: they will know it later.
         """
-        self._keep(self._latest(device)._replace(offline_at=self._now()))
+        self.reports.keep(self.reports.latest(device)._replace(offline_at=self._now()))
         if self._is_shared:
-            await self.flush()
+            await self.reports.flush()
 
     async def find(self, user_id: str, device_id: str) -> DeviceRow:
         """Return a device of a user, as of now, whether it was revoked or not.
@@ -268,12 +230,12 @@ class Devices:
         row = await self._store.read(queries.find, device_id=device_id, user_id=user_id)
         if row is None:
             raise MarketError(Code.TOKEN_NOT_FOUND)
-        return self._latest(row)
+        return self.reports.latest(row)
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[DeviceRow]:
-        """Return a user's devices, also revoked ones, newest first."""
+        """Return a user's devices, revoked or not, newest first."""
         rows = await self._store.read(queries.page, user_id=user_id, before=before, limit=limit)
-        return [self._latest(row) for row in rows]
+        return [self.reports.latest(row) for row in rows]
 
     async def reputations(self, device_ids: Sequence[str]) -> dict[str, Reputation]:
         """Return the reputations of these devices."""
@@ -298,12 +260,7 @@ class Devices:
 
     def note_revoked(self, token_hash: str) -> None:
         """Refuse a token also from memory, once a transaction has revoked it."""
-        self._revoked[token_hash] = None
-        if len(self._revoked) > self.pace.revoked_tokens:
-            del self._revoked[next(iter(self._revoked))]
-        device = self._by_token.get(token_hash)
-        if device is not None and device.revoked_at is None:
-            self._by_token[token_hash] = device._replace(revoked_at=self._now())
+        self.reports.note_revoked(token_hash, self._now())
 
     async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
         """Return those of the devices whose tokens were revoked, by any daemon or command.
@@ -347,76 +304,6 @@ class Devices:
         before = self._now() - ONLINE_SECONDS - LATE_SECONDS
         return await self._store.write(_tell_silent, self._context, before)
 
-    async def run(self) -> None:
-        """Write reports down until cancelled; the store's failures delay that."""
-        while True:
-            pace = self.pace
-            seconds = pace.shared_write_seconds if self._is_shared else pace.write_seconds
-            await asyncio.sleep(seconds)
-            try:
-                await self.flush()
-            except StoreError as error:
-                if not self._store_failing:
-                    _logger.log(
-                        level_of(error, logging.ERROR),
-                        "heartbeats wait for the store to return: %s",
-                        error,
-                    )
-                self._store_failing = True
-            else:
-                self._store_failing = False
-
-    async def flush(self) -> None:
-        """Write every report that is not in the store yet; one flush waits for the other.
-
-        Raises:
-            StoreError: the reports that are not written stay for the next flush.
-        """
-        async with self._flushing:
-            while self._changed:
-                await self._write_some()
-
-    async def _write_some(self) -> None:
-        batch = [self._by_token[token] for token in islice(self._changed, self.pace.write_devices)]
-        await self._store.write(_write, self._context, batch, self._is_shared)
-        for device in batch:
-            if self._by_token[device.token_hash] is not device:  # has reported again meanwhile
-                continue
-            self._changed.discard(device.token_hash)
-            if self._is_shared:
-                del self._by_id[self._by_token.pop(device.token_hash).id]
-        self._forget_some()
-
-    def _latest(self, row: DeviceRow) -> DeviceRow:
-        token_hash = self._by_id.get(row.id)
-        if token_hash is None:
-            return row
-        cached = self._by_token[token_hash]
-        if self._is_shared:
-            newer = queries.heard_of_at(cached) >= queries.heard_of_at(row)
-            return cached._replace(revoked_at=row.revoked_at) if newer else row
-        return cached
-
-    def _keep(self, device: DeviceRow) -> None:
-        """Keep the present state of a device in memory for replies, and store it soon."""
-        token_hash = device.token_hash
-        if token_hash in self._revoked and device.revoked_at is None:
-            return
-        self._by_token.pop(token_hash, None)  # the latest reports stand last
-        self._by_token[token_hash] = device
-        self._by_id[device.id] = token_hash
-        self._changed.add(token_hash)
-        self._forget_some()
-
-    def _forget_some(self) -> None:
-        """Forget the longest silent devices above the bound, if their reports are in the store."""
-        over = len(self._by_token) - self.pace.kept_devices
-        if over <= 0:
-            return
-        written = (token for token in self._by_token if token not in self._changed)
-        for token_hash in list(islice(written, over)):
-            del self._by_id[self._by_token.pop(token_hash).id]
-
 
 async def _create(
     tx: Transaction,
@@ -454,25 +341,6 @@ async def revoke_device(
         data = DeviceRevoked(device_id, revoked.name)
         await record(tx, context, user_id, data, subject_id=device_id)
     return revoked.token_hash
-
-
-async def _write(
-    tx: Transaction, context: Context, devices: Sequence[DeviceRow], only_newer: bool
-) -> None:
-    """Store reports, and notify owners of the devices that have come or left."""
-    await queries.write_reports(tx, devices, only_newer=only_newer)
-    device_ids, since = [device.id for device in devices], context.now() - ONLINE_SECONDS
-    news = [
-        NewEvent(row.user_id, DeviceOnline(row.id, row.name), row.id)
-        for row in await queries.mark_present(tx, device_ids, since=since)
-    ]
-    left = [device.id for device in devices if device.offline_at is not None]
-    if left:
-        news += [
-            NewEvent(row.user_id, DeviceOffline(row.id, row.name), row.id)
-            for row in await queries.mark_left(tx, left)
-        ]
-    await record_all(tx, context, news)
 
 
 async def _tell_silent(tx: Transaction, context: Context, before: int) -> int:

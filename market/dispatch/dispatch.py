@@ -34,8 +34,9 @@ from market.dispatch.asks import (
 from market.dispatch.device import AskingDevice, Request
 from market.dispatch.devices import AskingDevices
 from market.dispatch.given_jobs import GivenJobs
-from market.dispatch.looking import Lookups, SampleSource
+from market.dispatch.looking import Lookups
 from market.dispatch.pairing import Pairing
+from market.dispatch.samples import Samples
 from market.events.context import Context
 from market.jobs.specs import Specs
 from market.trust import trust
@@ -63,7 +64,7 @@ class Dispatch:
         bounds: Callable[[], Bounds],
         terms: DispatchTerms,
         end_unreadable: Callable[[str], Awaitable[None]],
-        samples: SampleSource | None = None,
+        samples: Samples | None = None,
         pace: DispatchPace = USUAL_PACE,
     ) -> None:
         self.terms = terms

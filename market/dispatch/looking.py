@@ -7,7 +7,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -17,8 +17,8 @@ from market.base.gathering import Gathering
 from market.dispatch.asks import Ask, DispatchPace, DispatchTerms
 from market.dispatch.device import Key, Request
 from market.dispatch.pairing import JOBS_PER_ANSWER
+from market.dispatch.samples import Samples
 from market.events.context import Context
-from market.jobs.matching import Offer
 from market.trust import trust
 from market.trust.reputation import NEW_RELIABILITY, Reputation
 from storage.devices import benchmarks as benchmark_queries
@@ -30,16 +30,6 @@ from storage.engines.store import Transaction
 # More than a device may hold, unless the operator wants that; of more, the rest are not sent again.
 HELD_MAX = 1_000
 LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the last
-
-
-class SampleSource(Protocol):
-    """Source of jobs with known results for devices (`market.dispatch.samples`)."""
-
-    async def due(self, tx: Transaction, device_ids: Sequence[str]) -> frozenset[str]:
-        """Return those of these devices that are to be given one."""
-
-    async def give(self, device_id: str, offer: Offer) -> GivenRow | None:
-        """Give a device a sample; None when it gets none now."""
 
 
 class _Question(NamedTuple):
@@ -75,7 +65,7 @@ class Lookups:
         context: Context,
         terms: Callable[[], DispatchTerms],
         pace: Callable[[], DispatchPace],
-        samples: SampleSource | None,
+        samples: Samples | None,
     ) -> None:
         self.samples = samples
         self._store = context.store
@@ -156,7 +146,7 @@ class Lookups:
 
 
 async def _look(
-    tx: Transaction, questions: Sequence[_Question], samples: SampleSource | None
+    tx: Transaction, questions: Sequence[_Question], samples: Samples | None
 ) -> dict[_Question, _Found]:
     """Compare the attempts that devices name with the store; leave revoked devices out."""
     device_ids = list({each.device_id for each in questions})

@@ -4,15 +4,14 @@ A unit of work that changes a state records an event for its user. Both are comm
 is. The bus notifies readers in this process and in others (`market.base.bus`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 from msgspec import Struct
 
-from market.base.bus import EVENTS, Bus
-from market.base.ids import Identifiers
+from market.base.bus import EVENTS
 from market.events.catalogue import ENCODER, TYPE_OF, EventData
+from market.events.context import Context
 from storage.engines.store import Transaction
 from storage.events import events as queries
 from storage.events.events import EventRow
@@ -27,25 +26,9 @@ class NewEvent(Struct, frozen=True):
     subject_id: str | None = None
 
 
-class Recording(Protocol):
-    """Dependencies of recording from a service's context (`market.events.context`)."""
-
-    @property
-    def identifiers(self) -> Identifiers:
-        """Generator of the identifiers of events."""
-
-    @property
-    def now(self) -> Callable[[], int]:
-        """The wall clock, in whole UTC seconds."""
-
-    @property
-    def bus(self) -> Bus:
-        """Passes them on."""
-
-
 async def record(
     tx: Transaction,
-    context: Recording,
+    context: Context,
     user_id: str,
     data: EventData,
     *,
@@ -65,7 +48,7 @@ async def record(
 
 
 async def record_all(
-    tx: Transaction, context: Recording, events: Sequence[NewEvent]
+    tx: Transaction, context: Context, events: Sequence[NewEvent]
 ) -> list[EventRow]:
     """Record any number of events in one statement; otherwise as `record`."""
     if not events:

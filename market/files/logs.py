@@ -13,16 +13,13 @@ from collections import OrderedDict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -30,8 +27,9 @@ from market.attempts.attempts import require_current
 from market.base.bus import ATTEMPTS, GONE, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
-from market.base.sweeping import Sweep
 from market.events.context import Context
+from market.files.log_disk import LogDisk
+from market.files.log_keeper import LogKeeper
 from market.files.log_pace import Pace
 from market.files.log_readers import STREAMS, Reader, Readers
 from market.files.log_text import text_of
@@ -47,8 +45,6 @@ MIB = 1024 * 1024
 CHUNK_MAX_BYTES = MIB  # of one request: bytes lost with a connection are sent again
 # Of one write to a file: few turns of a thread, and little memory for each sender.
 WRITE_BYTES = 256 * 1024
-# Files wait for disks, not for processors; the proxy goes on meanwhile.
-THREADS = 4
 # How long an attempt that was taken back may still write; and the load of one that writes a lot.
 CHECK_SECONDS = 1.0
 # Each takes about a kilobyte. One that is dropped is looked up when its device sends again.
@@ -63,11 +59,8 @@ READ_BYTES = 64 * 1024  # of one event: a page of text
 READ_LEAST_BYTES = 4 * 1024
 # A login can end meanwhile; a reader with a valid one connects again and continues.
 FOLLOW_SECONDS = 6 * 3_600.0
-SWEEP_MAX_LOGS = 200
 
 _logger = logging.getLogger("jobs")
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 class ReadPace(Struct, frozen=True):
@@ -241,8 +234,9 @@ class Logs:
         pace: the pace of readers of growing logs.
 
     Attributes:
-        readers: the live readers.
-        totals: the stored and refused bytes.
+        readers: those who read live.
+        totals: what was taken.
+        keeper: removes logs.
     """
 
     def __init__(
@@ -260,20 +254,24 @@ class Logs:
         self.totals = Totals()
         self._store = context.store
         self._now = context.now
-        self._terms = terms
+        self._bytes_per_second = terms.bytes_per_second
         self._seconds = seconds
         self._renewed = renewed
         self._is_shared = is_shared
-        self._files = LogFiles(
+        files = LogFiles(
             terms.folder,
             keep_bytes=terms.keep_bytes,
             reserve_bytes=terms.reserve_bytes,
             is_shared=is_shared,
         )
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="logs")
+        self._disk = LogDisk(files)
+        self.keeper = LogKeeper(
+            context,
+            self._disk,
+            keep_seconds=terms.keep_seconds,
+            bytes_per_user=terms.bytes_per_user,
+        )
         self._open: OrderedDict[str, _OpenLog] = OrderedDict()
-        self._ending = Sweep("the size of the log %s is unknown", _logger)
-        self._removing = Sweep("the log %s cannot be removed", _logger)
         for topic in (ATTEMPTS, WAITING, GONE):  # jobs were given up, claimed, or are over
             context.bus.subscribe(topic, self._changed)
         context.bus.on_missed(self.readers.catch_up)
@@ -317,9 +315,9 @@ class Logs:
         if log is not None and log.attempt == attempt and log.is_full:
             return dict.fromkeys(STREAMS, FULL)
         try:
-            await self._in_thread(self._files.sync, attempt)
+            await self._disk.run(LogFiles.sync, attempt)
             return {
-                stream: (await self._in_thread(self._files.extent, attempt, stream)).size
+                stream: (await self._disk.run(LogFiles.extent, attempt, stream)).size
                 for stream in STREAMS
             }
         except OSError as error:
@@ -363,7 +361,7 @@ class Logs:
         """Return the log of an attempt, which another request may have opened before."""
         log = self._open.get(attempt.job_id)
         if log is None or (log.attempt, log.device_id) != (attempt, device_id):
-            log = _OpenLog(attempt, device_id, Pace(self._terms.bytes_per_second, self._seconds))
+            log = _OpenLog(attempt, device_id, Pace(self._bytes_per_second, self._seconds))
             self._open[attempt.job_id] = log
             if is_new:  # no byte of it was ever written
                 log.sizes = dict.fromkeys(STREAMS, 0)
@@ -381,7 +379,7 @@ class Logs:
         size = None if self._is_shared and not log.is_full else log.sizes.get(stream)
         if size is None:
             try:
-                size = await self._in_thread(self._files.recover, log.attempt, stream)
+                size = await self._disk.run(LogFiles.recover, log.attempt, stream)
             except OSError as error:
                 self._give_up(log, error)
                 size = 0
@@ -392,7 +390,7 @@ class Logs:
         """Write what stands at the end of a stream, or count it where there is no room."""
         if not log.is_full:
             try:
-                await self._in_thread(self._files.write, log.attempt, stream, offset, data)
+                await self._disk.run(LogFiles.write, log.attempt, stream, offset, data)
             except OSError as error:
                 self._give_up(log, error)
         log.sizes[stream] = offset + len(data)
@@ -428,9 +426,7 @@ class Logs:
         """
         state = await self._state(user_id, job_id)
         number = _attempt_of(state, number)
-        part = await self._in_thread(
-            self._files.read, Attempt(job_id, number), stream, offset, limit
-        )
+        part = await self._disk.run(LogFiles.read, Attempt(job_id, number), stream, offset, limit)
         return LogPart(number, part.offset, part.data, part.size, _is_over(state, number))
 
     async def content(
@@ -439,10 +435,10 @@ class Logs:
         """Return the number of an attempt, and its log so far as a file; raises as `read`."""
         state = await self._state(user_id, job_id)
         attempt = Attempt(job_id, _attempt_of(state, number))
-        extent = await self._in_thread(self._files.extent, attempt, stream)
+        extent = await self._disk.run(LogFiles.extent, attempt, stream)
 
         async def read(offset: int, size: int) -> Part:
-            return await self._in_thread(self._files.read, attempt, stream, offset, size)
+            return await self._disk.run(LogFiles.read, attempt, stream, offset, size)
 
         return attempt.number, LogContent(extent, read)
 
@@ -500,7 +496,7 @@ class Logs:
             offset = place.at(stream)
             fair = self.pace.total_bytes // len(self.readers)
             most = min(READ_BYTES, max(READ_LEAST_BYTES, fair))
-            part = await self._in_thread(self._files.read, attempt, stream, offset, most)
+            part = await self._disk.run(LogFiles.read, attempt, stream, offset, most)
             if part.data and part.offset > offset:
                 place = place.moved(stream, part.offset)
                 yield Cut(place, stream, offset)
@@ -522,79 +518,10 @@ class Logs:
             raise MarketError(Code.JOB_NOT_FOUND)
         return state
 
-    # --- keeping ----------------------------------------------------------------------------
-
-    async def sweep(self) -> int:
-        """Remove old logs, and logs beyond a user's limit. Return their number.
-
-        Call this periodically.
-
-        Raises:
-            UnavailableError: the store did not answer.
-        """
-        now = self._now()
-        rows: dict[str, LogRow] = {}
-        users: set[str] = set()
-
-        async def ended(limit: int) -> list[str]:
-            return _named(rows, await self._store.read(queries.newly_ended, limit=limit))
-
-        async def mark(name: str) -> None:
-            row = rows[name]
-            kept = await self._in_thread(self._files.kept_bytes, _attempt_in(row))
-            await self._store.write(queries.mark_ended, row._replace(kept_bytes=kept), now)
-            users.add(row.user_id)
-
-        async def old(limit: int) -> list[LogRow]:
-            moment = now - self._terms.keep_seconds
-            return await self._store.read(queries.ended_before, moment, limit=limit)
-
-        await self._ending.run(ended, mark, most=SWEEP_MAX_LOGS, now=now)
-        removed = await self._remove(old, now)
-        for user_id in users if self._terms.bytes_per_user else ():
-            removed += await self._keep_to_bound(user_id, now)
-        return removed
-
-    async def _keep_to_bound(self, user_id: str, now: int) -> int:
-        """Remove the oldest logs of a user beyond the limit. Return their number."""
-        over = await self._store.read(queries.kept_bytes, user_id) - self._terms.bytes_per_user
-
-        async def oldest(limit: int) -> list[LogRow]:
-            rows = await self._store.read(queries.oldest_of_user, user_id, limit=limit)
-            before = accumulate((row.kept_bytes for row in rows), initial=0)
-            return [row for row, size in zip(rows, before, strict=False) if size < over]
-
-        return 0 if over <= 0 else await self._remove(oldest, now)
-
-    async def _remove(self, find: Callable[[int], Awaitable[list[LogRow]]], now: int) -> int:
-        """Remove logs, and return their number.
-
-        A log that cannot be removed does not delay the others.
-        """
-        rows: dict[str, LogRow] = {}
-
-        async def due(limit: int) -> list[str]:
-            return _named(rows, await find(limit))
-
-        async def remove(name: str) -> None:
-            await self._in_thread(self._files.remove, _attempt_in(rows[name]))
-            await self._store.write(queries.delete, [rows[name]])
-
-        return await self._removing.run(due, remove, most=SWEEP_MAX_LOGS, now=now)
-
     def close(self) -> None:
-        """Finish the writes in progress, and close."""
+        """Finish the writes that are under way, and close."""
         self.readers.end()
-        self._threads.shutdown()
-
-    async def _in_thread(
-        self,
-        function: Callable[_Arguments, _Result],
-        *args: _Arguments.args,
-        **kwargs: _Arguments.kwargs,
-    ) -> _Result:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        self._disk.close()
 
 
 class LogContent:
@@ -722,14 +649,3 @@ def _is_over(state: StateRow, number: int) -> bool:
     if number == 0:  # there was none yet
         return state.attempts > 0 or state.status not in _OPEN
     return state.status != JobStatus.RUNNING or state.attempts != number
-
-
-def _named(rows: dict[str, LogRow], more: Sequence[LogRow]) -> list[str]:
-    """Add rows by the names of their logs, and return the names."""
-    names = [f"{row.job_id}-{row.attempt}" for row in more]
-    rows.update(zip(names, more, strict=True))
-    return names
-
-
-def _attempt_in(row: LogRow) -> Attempt:
-    return Attempt(row.job_id, row.attempt)

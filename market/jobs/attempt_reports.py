@@ -10,7 +10,8 @@ from market.base.errors import Code, MarketError
 from market.devices.devices import Devices, Report
 from market.events.context import Context
 from market.files.logs import Logs, note_begin
-from market.jobs.jobs import Jobs
+from market.jobs.notices import JobNotices
+from market.jobs.sweeper import JobSweeper
 from market.trust import trust
 from market.trust.reputation import Reputation
 from storage.attempts import attempts as queries
@@ -75,8 +76,9 @@ class AttemptReports:
 
     Args:
         context: the store and the time.
-        devices: are notified that a device is alive.
-        jobs: take back what a device has forgotten.
+        devices: hear that a device is alive.
+        notices: publish the progress of attempts.
+        sweeper: takes back the jobs that a device has forgotten.
         renewals: remember signs of life.
         logs: are notified of the beginning of a log.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
@@ -87,7 +89,8 @@ class AttemptReports:
         self,
         context: Context,
         devices: Devices,
-        jobs: Jobs,
+        notices: JobNotices,
+        sweeper: JobSweeper,
         renewals: Renewals,
         logs: Logs,
         observed_seconds: Callable[[], float],
@@ -95,7 +98,8 @@ class AttemptReports:
         self._store = context.store
         self._now = context.now
         self._devices = devices
-        self._jobs = jobs
+        self._notices = notices
+        self._sweeper = sweeper
         self._renewals = renewals
         self._logs = logs
         self._observed_seconds = observed_seconds
@@ -113,14 +117,14 @@ class AttemptReports:
         """
         begun = _Begun(device.id, job_id, attempt, image_digest=image_digest)
         number, is_new = await self._store.write(_start, begun, now=self._now())
-        self._jobs.changed(job_id)
+        self._notices.progressed(job_id)
         self._logs.begun(device.id, Attempt(job_id, number), is_new=is_new)
 
     async def ready(self, device: DeviceRow, job_id: str, attempt: int | None) -> None:
         """Note that the service of a job can be used; raises as `started`."""
         begun = _Begun(device.id, job_id, attempt, is_ready=True)
         await self._store.write(_begin, begun, now=self._now())
-        self._jobs.changed(job_id)
+        self._notices.progressed(job_id)
 
     async def sync(
         self, device: DeviceRow, report: Report, named: Sequence[Named] | None
@@ -158,7 +162,7 @@ class AttemptReports:
                 self._renewals.name(row.job_id, row.attempt, name.phase, name.progress)
             elif self._is_forgotten(row):
                 self._unnamed.pop((row.job_id, row.attempt), None)
-                await self._jobs.take_back_attempt(row.job_id, row.attempt, FORGOTTEN)
+                await self._sweeper.take_back_attempt(row.job_id, row.attempt, FORGOTTEN)
         return actions
 
     async def of_job(self, user_id: str, job_id: str) -> list[Past]:

@@ -10,30 +10,29 @@ import logging
 import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from market.accounts.bounds import Bounds
-from market.accounts.spending import Spender, written
+from market.accounts.spending import Spender, reporting_limits
 from market.attempts.attempts import Ending, require_current, slots_left
-from market.base.bus import ATTEMPTS, DEVICES, GONE, REPLICAS, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus, ReviewStatus
-from market.base.sweeping import Sweep
 from market.base.throttle import Throttle
 from market.events.catalogue import JobAccepted
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
+from market.files.logs import Logs
 from market.jobs import copies, offers, owner_slots, postings, reviews
 from market.jobs.chances import attempt_outcome
 from market.jobs.copies import Copying
 from market.jobs.kinds.base import Report
 from market.jobs.matching import Needs, Offer
+from market.jobs.notices import JobNotices
 from market.jobs.outcomes import Outcomes, Quote
-from market.jobs.overdue import Ended, Overdue
 from market.jobs.pay import hold_of
 from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Order, Posting, waiting
 from market.jobs.specs import UNREADABLE, Spec, Specs, size_of
@@ -46,9 +45,7 @@ from storage.devices import devices as device_queries
 from storage.devices.devices import DeviceRow
 from storage.dispatch import claims as claim_queries
 from storage.dispatch.claims import PairRow
-from storage.engines.errors import StoreError, level_of
 from storage.engines.store import Transaction
-from storage.jobs import copies as copy_queries
 from storage.jobs import job_specs as spec_queries
 from storage.jobs import jobs as queries
 from storage.jobs import reviews as review_queries
@@ -62,23 +59,11 @@ REFUSALS_MAX = 60
 REFUSALS_SECONDS = 60
 FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB_TEXT))
 NOTHING_SAID = Ending()
-REVOKED = "the token of the device was revoked"
-OWNER_FULL = "All devices of this owner together have reached the limit of jobs; finish one."
+OWNER_FULL = "All devices of this owner together have as many jobs as they may; finish one."
 
 Reply = TypeVar("Reply")
 
 _logger = logging.getLogger("jobs")
-
-
-class AttemptLogs(Protocol):
-    """Store of the logs of attempts."""
-
-    async def stored(self, job_id: str, attempt: int) -> Mapping[str, int]:
-        """Return the received bytes of each stream; a stream without any may be left out.
-
-        Raises:
-            StoreError: the database is unavailable.
-        """
 
 
 class Owned(Struct, frozen=True):
@@ -128,59 +113,40 @@ class _Taker(Struct, frozen=True):
     network: str
 
 
-class JobSweeps(Struct, frozen=True):
-    """The number of jobs that one look finds; another look follows.
-
-    Attributes:
-        take_back: jobs of a device whose token was revoked.
-        expire: jobs without a device for too long.
-    """
-
-    take_back: int = 100
-    expire: int = 100
-
-
 class Jobs:
     """The marketplace of jobs.
 
     Args:
         context: the store, identifiers and the time.
-        overdue: finds attempts that ended without a report.
-        terms: the settings of the operator.
-        bounds: returns the limits of one user or device.
-        specs: stores the specifications of jobs.
+        terms: what the operator decides.
+        bounds: returns how much one user or device may have open at once.
+        specs: stores what jobs run.
         logs: keep the logs of attempts.
 
     Attributes:
-        sweeps: the number of jobs that one look finds.
+        outcomes: the units of work that end jobs and attempts.
+        notices: publish changes of jobs.
     """
 
     def __init__(
         self,
         context: Context,
-        overdue: Overdue,
         terms: JobTerms,
         bounds: Callable[[], Bounds],
         specs: Specs,
-        logs: AttemptLogs,
+        logs: Logs,
     ) -> None:
-        self.sweeps = JobSweeps()
-        # How many attempts ended here, by outcome.
-        self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
         self.bounds = bounds
         self._specs = specs
-        self._bus = context.bus
         self._logs = logs
         self._terms = terms
         self._context = context
         self._store = context.store
-        self._overdue = overdue
-        self._identifiers = context.identifiers
         self._now = context.now
         self.outcomes = Outcomes(context, terms, bounds)
+        self.notices = JobNotices(context.bus)
         self._has_warned_of_key = False
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
-        self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
     @property
     def lease_seconds(self) -> int:
@@ -241,25 +207,19 @@ class Jobs:
             MarketError: `invalid_field`.
         """
         postings.check(new)
-        job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
+        job = waiting(new, job_id=self._context.identifiers.new(), user_id=user_id, now=self._now())
         row = None if new.spec is None else self._specs.row(job.id, new.spec)
         if row is not None:
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
         artifact_ids = [] if new.spec is None else new.spec.artifact_ids
-        return Posting(job, row, artifact_ids, self._identifiers.new())
+        return Posting(job, row, artifact_ids, self._context.identifiers.new())
 
     async def _put_up(self, user_id: str, order: Order) -> None:
         """Put jobs up in one unit of work."""
         try:
             with self.counting_refusals(user_id):
-                await written(
-                    self._context,
-                    order.spender,
-                    postings.create,
-                    self._context,
-                    order,
-                    self.bounds(),
-                )
+                async with reporting_limits(self._context, order.spender):
+                    await self._store.write(postings.create, self._context, order, self.bounds())
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -267,7 +227,7 @@ class Jobs:
             raise MarketError(error.code, message, field="price_credit") from error
         for each in order.posted:
             if each.spec is not None and each.spec.payload is not None:
-                self._bus.publish(WAITING, [each.row.id])
+                self.notices.waiting([each.row.id])
 
     @contextmanager
     def counting_refusals(self, user_id: str) -> Iterator[None]:
@@ -362,7 +322,7 @@ class Jobs:
             MarketError: `job_not_found`, `job_over`.
         """
         for job in await self._store.write(self.outcomes.cancel, user_id, job_id):
-            self.stopped(job)
+            self.notices.stopped(job)
 
     async def cancelling_costs(self, user_id: str, job_id: str) -> Quote:
         """Return the present cost of cancelling one of a buyer's jobs; see `cancel`.
@@ -371,19 +331,6 @@ class Jobs:
             MarketError: `job_not_found`, `job_over`.
         """
         return await self._store.read(self.outcomes.quote, user_id, job_id)
-
-    def stopped(self, job: JobRow) -> None:
-        """Notify the subscribers of a cancelled job, once that is committed.
-
-        Args:
-            job: the job before that.
-        """
-        self._bus.publish(GONE, [job.id])
-        if job.device_id is not None:
-            self._bus.publish(DEVICES, [job.device_id])
-            self._ended(job, "cancelled")
-        else:
-            self._replica_changed(job)
 
     async def end_unreadable(self, job_id: str) -> None:
         """Cancel a job whose secrets cannot be read any more, and give its buyer the reason.
@@ -394,7 +341,7 @@ class Jobs:
         Raises:
             StoreError: the job is as it was.
         """
-        if WAITING in self._bus.carried:
+        if self.notices.are_carried:
             if not self._has_warned_of_key:
                 self._has_warned_of_key = True
                 _logger.warning("job %s has secrets that cannot be read with this key", job_id)
@@ -403,7 +350,7 @@ class Jobs:
         job = await self._store.write(outcomes.give_up, outcomes.moment(), job_id, UNREADABLE)
         if job is not None:
             _logger.warning("job %s is cancelled: its secrets cannot be read any more", job_id)
-            self.stopped(job)
+            self.notices.stopped(job)
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -433,9 +380,9 @@ class Jobs:
         """
         taker = _Taker(device, offers.reported(device) if offer is None else offer, network)
         job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds())
-        self._bus.publish(GONE, [job_id])
-        self._bus.publish(WAITING, others)  # other devices may have these now
-        self._changed(job)
+        self.notices.gone(job_id)
+        self.notices.waiting(others)  # other devices may have these now
+        self.notices.changed(job)
         return job
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
@@ -490,10 +437,12 @@ class Jobs:
         if done is None:
             return
         if done.status == JobStatus.WAITING:
-            self._bus.publish(WAITING, [job_id])
-        self._ended(done.job, "completed" if done.status == JobStatus.COMPLETED else "failed")
+            self.notices.waiting([job_id])
+        self.notices.ended(
+            done.job, "completed" if done.status == JobStatus.COMPLETED else "failed"
+        )
         for job in done.unneeded:
-            self.stopped(job)
+            self.notices.stopped(job)
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
@@ -527,99 +476,8 @@ class Jobs:
         report = Report(device, job_id, attempt, reason, ending)
         done = await self._store.write(self.outcomes.fail, self.outcomes.moment(), report)
         if done.status == JobStatus.WAITING:
-            self._bus.publish(WAITING, [job_id])
-        self._ended(done.job, attempt_outcome(ending))
-
-    async def take_back(self) -> int:
-        """Take jobs back from devices that are silent or take too long. Return their number.
-
-        Call this periodically.
-
-        Raises:
-            StoreError: the database is unavailable, so reports of devices may be missing as well.
-        """
-        taken = 0
-        for each in await self._overdue.find():
-            try:
-                taken += await self._end(each)
-            except StoreError as error:
-                _logger.log(
-                    level_of(error, logging.WARNING),
-                    "job %s could not be taken back: %s",
-                    each.job_id,
-                    error,
-                )
-            except Exception:  # it holds up no other
-                _logger.exception("job %s cannot be taken back", each.job_id)
-        return taken
-
-    async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
-        """Take a job back from the device of this attempt; False when the attempt is over."""
-        return await self._end(Ended(job_id, attempt, reason))
-
-    async def _end(self, ended: Ended) -> bool:
-        job = await self._store.write(self.outcomes.take_back, self.outcomes.moment(), ended)
-        if job is None:
-            return False
-        if job.device_id is not None:
-            self._bus.publish(DEVICES, [job.device_id])
-        # It may have failed for good instead: its reader finds that it does not wait.
-        self._bus.publish(WAITING, [job.id])
-        self._ended(job, "failed" if ended.is_timeout else "lost")
-        return True
-
-    def _ended(self, job: JobRow, outcome: str) -> None:
-        self.ends[outcome] += 1
-        self._changed(job)
-
-    def _changed(self, job: JobRow) -> None:
-        """Notify the logs and the rollouts that an attempt began or ended."""
-        self._bus.publish(ATTEMPTS, [job.id])
-        self._replica_changed(job)
-
-    def _replica_changed(self, job: JobRow) -> None:
-        """Notify the rollouts of a change of a job, if it belongs to a deploy."""
-        if job.deploy_id is not None:
-            self.changed(job.id)
-
-    def changed(self, job_id: str) -> None:
-        """Notify the rollouts that an attempt began, was ready, or ended."""
-        self._bus.publish(REPLICAS, [job_id])
-
-    async def expire(self) -> int:
-        """Cancel jobs that have waited too long for a worker. Return their number.
-
-        A job that cannot be cancelled is logged, and tried again after a while; it does not delay
-        the others.
-
-        Raises:
-            UnavailableError: the store did not answer; the others wait for it.
-        """
-        now = self._now()
-        before, untaken = now - self._terms.waiting_seconds, now - copies.UNTAKEN_SECONDS
-
-        async def find(limit: int) -> list[str]:
-            due = await self._store.read(queries.due_to_expire, created_before=before, limit=limit)
-            late = await self._store.read(
-                copy_queries.due_to_expire, result_before=untaken, limit=limit
-            )
-            return list(dict.fromkeys((*due, *late)))[:limit]
-
-        async def cancel(job_id: str) -> None:
-            await self._store.write(self.outcomes.expire, self.outcomes.moment(), job_id)
-            self._bus.publish(GONE, [job_id])
-
-        return await self._expiring.run(find, cancel, most=self.sweeps.expire, now=now)
-
-    async def take_back_from(self, device_id: str) -> None:
-        """Take every job back from a device with a revoked token, and end its request."""
-        self._bus.publish(DEVICES, [device_id])
-        while True:
-            jobs = await self._store.read(queries.held_by, device_id, limit=self.sweeps.take_back)
-            if not jobs:
-                return
-            for job in jobs:
-                await self.take_back_attempt(job.id, job.attempts, REVOKED)
+            self.notices.waiting([job_id])
+        self.notices.ended(done.job, attempt_outcome(ending))
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
         """Return the earnings of each device of a user since 00:00 UTC, in micro-credits."""

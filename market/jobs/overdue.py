@@ -13,7 +13,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from market.attempts.renewals import Renewals
-from market.devices.devices import ONLINE_SECONDS, Devices
+from market.devices.devices import Devices
+from market.devices.reports import ONLINE_SECONDS
 from market.events.context import Context
 from proxyctl.protocol.jobspec.checks import GRACE_MAX_SECONDS
 from storage.attempts import attempts as queries
@@ -122,7 +123,7 @@ class Overdue:
         Raises:
             StoreError: the database is unavailable, so reports of devices may be missing as well.
         """
-        await self._devices.flush()
+        await self._devices.reports.flush()
         await self._renewals.flush()
         observed = self._observed_seconds()
         look = await self._store.read(_look, self._now())

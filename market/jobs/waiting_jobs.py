@@ -5,7 +5,7 @@ Now and then all are compared again, because a notice can be lost, and memory ca
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -91,6 +91,9 @@ class BookBounds(Struct, frozen=True):
     page_jobs: int = 2_000
 
 
+USUAL = BookBounds()
+
+
 class Finds(Struct, frozen=True):
     """The calls of a reader of jobs that wait.
 
@@ -105,6 +108,89 @@ class Finds(Struct, frozen=True):
     unreadable: Callable[[str], Awaitable[None]] | None = None
 
 
+class _ToRead:
+    """Jobs to read from the store, now or later; and whether to compare all of them.
+
+    Args:
+        most: the number of jobs that are remembered.
+        now: returns the time in UTC seconds.
+    """
+
+    def __init__(self, most: int, now: Callable[[], int]) -> None:
+        self._most = most
+        self._now = now
+        # The times at which jobs are read again, because other devices may take them then. There
+        # are at most the jobs of the book, and the jobs that were given away since.
+        self._again_at: dict[str, int] = {}
+        self._unread: dict[str, None] = {}
+        self.must_compare = True
+        self._wake = asyncio.Event()
+        self._wake.set()
+
+    def __len__(self) -> int:
+        return len(self._unread)
+
+    def add(self, job_id: str) -> None:
+        """Have a job read; where too many wait for that, have everything compared."""
+        if len(self._unread) < self._most:
+            self._unread[job_id] = None
+        else:
+            self.must_compare = True
+        self._wake.set()
+
+    def add_later(self, job_id: str, at: int) -> None:
+        """Have a job read at a time."""
+        if len(self._again_at) < self._most:
+            self._again_at[job_id] = min(at, self._again_at.get(job_id, at))
+
+    def put_back(self, job_ids: Iterable[str]) -> None:
+        """Have jobs read in the turn that is under way, or in the next one."""
+        self._unread.update(dict.fromkeys(job_ids))
+
+    def take(self, most: int) -> list[str]:
+        """Return some of the jobs to read now, and forget them."""
+        batch = list(islice(self._unread, most))
+        for job_id in batch:
+            del self._unread[job_id]
+        return batch
+
+    def compare_soon(self) -> None:
+        """Have everything compared."""
+        self.must_compare = True
+        self._wake.set()
+
+    def look_again(self) -> None:
+        """End the next wait without a delay."""
+        self._wake.set()
+
+    async def wait(self) -> None:
+        """Wait until there is something to read or to compare."""
+        try:
+            async with asyncio.timeout(self._patience()):
+                await self._wake.wait()
+        except TimeoutError:
+            self.must_compare |= not self._read_again()
+        else:
+            self._read_again()
+        self._wake.clear()
+
+    def _patience(self) -> float:
+        """Return the number of seconds until the next job is due, or the next comparison."""
+        first = min(self._again_at.values(), default=None)
+        if first is None:
+            return COMPARE_SECONDS
+        return min(max(first - self._now(), AGAIN_SECONDS_MIN), COMPARE_SECONDS)
+
+    def _read_again(self) -> bool:
+        """Have the due jobs read. Return whether there are any."""
+        now = self._now()
+        due = [job_id for job_id, again_at in self._again_at.items() if again_at <= now]
+        for job_id in due:
+            del self._again_at[job_id]
+        self.put_back(due)
+        return bool(due)
+
+
 class WaitingJobs:
     """Copy of the waiting jobs in memory, as the store has them.
 
@@ -115,8 +201,6 @@ class WaitingJobs:
         credit: the value of a credit, in micro-USD.
         finds: takes the jobs that were read.
         now: returns the time in UTC seconds.
-
-    Attributes:
         bounds: the number of jobs in memory, and of one read.
     """
 
@@ -128,8 +212,9 @@ class WaitingJobs:
         credit: int,
         finds: Finds,
         now: Callable[[], int],
+        bounds: BookBounds = USUAL,
     ) -> None:
-        self.bounds = BookBounds()
+        self._bounds = bounds
         self._unreadable = finds.unreadable
         self._store = store
         self._book = book
@@ -138,39 +223,21 @@ class WaitingJobs:
         self._found = finds.found
         self._is_claimed = finds.is_claimed
         self._now = now
-        # Times to read jobs again, because other devices may get them then: at most the jobs in the
-        # book, and the jobs assigned since.
-        self._again_at: dict[str, int] = {}
-        self._unread: dict[str, None] = {}
-        self._must_compare = True
-        self._wake = asyncio.Event()
-        self._wake.set()
+        self._to_read = _ToRead(bounds.jobs, now)
         self._is_failing = False
 
     def read_soon(self, job_id: str) -> None:
-        """Queue a job that may wait, to be read."""
-        if len(self._unread) < self.bounds.jobs:
-            self._unread[job_id] = None
-        else:
-            self._must_compare = True
-        self._wake.set()
+        """Have a job read that may wait."""
+        self._to_read.add(job_id)
 
     def compare_soon(self) -> None:
-        """Request a comparison of everything with the store."""
-        self._must_compare = True
-        self._wake.set()
+        """Have everything compared with the store."""
+        self._to_read.compare_soon()
 
     async def run(self) -> None:
         """Read until cancelled; a failing store delays it."""
         while True:
-            try:
-                async with asyncio.timeout(self._patience()):
-                    await self._wake.wait()
-            except TimeoutError:
-                self._must_compare |= not self._read_again()
-            else:
-                self._read_again()
-            self._wake.clear()
+            await self._to_read.wait()
             try:
                 await self.catch_up()
             except StoreError as error:
@@ -181,26 +248,10 @@ class WaitingJobs:
                         error,
                     )
                 self._is_failing = True
-                self._wake.set()
+                self._to_read.look_again()
                 await asyncio.sleep(FAILED_SECONDS)
             else:
                 self._is_failing = False
-
-    def _patience(self) -> float:
-        """Return the seconds until jobs are due to be read again, unless a notice arrives."""
-        first = min(self._again_at.values(), default=None)
-        if first is None:
-            return COMPARE_SECONDS
-        return min(max(first - self._now(), AGAIN_SECONDS_MIN), COMPARE_SECONDS)
-
-    def _read_again(self) -> bool:
-        """Queue the due jobs that other devices may get by now. Return whether any were due."""
-        now = self._now()
-        due = [job_id for job_id, again_at in self._again_at.items() if again_at <= now]
-        for job_id in due:
-            del self._again_at[job_id]
-            self._unread[job_id] = None
-        return bool(due)
 
     async def catch_up(self) -> None:
         """Read the queued jobs now.
@@ -208,22 +259,19 @@ class WaitingJobs:
         Raises:
             StoreError: unread jobs are read the next time.
         """
-        # A notice from here on can be newer than the reply of the store, so it counts again.
-        if self._must_compare:
-            self._must_compare = False
+        # A notice from here on may be about a change after the query: it counts anew.
+        if self._to_read.must_compare:
+            self._to_read.must_compare = False
             try:
                 await self._compare()
             except BaseException:
-                self._must_compare = True
+                self._to_read.must_compare = True
                 raise
-        while self._unread:
-            batch = list(islice(self._unread, self.bounds.read_jobs))
-            for job_id in batch:
-                del self._unread[job_id]
+        while batch := self._to_read.take(self._bounds.read_jobs):
             try:
                 found = await self._store.read(_read, batch, self._now())
             except BaseException:
-                self._unread.update(dict.fromkeys(batch))
+                self._to_read.put_back(batch)
                 raise
             for job_id in batch:
                 self._book.remove(job_id)  # it is taken anew, if it still waits
@@ -237,7 +285,7 @@ class WaitingJobs:
         try:
             await self._unreadable(job_id)
         except UnavailableError:
-            self._unread[job_id] = None
+            self._to_read.put_back([job_id])
             raise
         except Exception:  # the next comparison finds it
             _logger.exception("job %s, which cannot be read, cannot be ended", job_id)
@@ -252,14 +300,14 @@ class WaitingJobs:
         owners: dict[str, set[str]] = {}
         for job_id, user_id, again_at in found.excluded:
             owners.setdefault(job_id, set()).add(user_id)
-            if again_at is not None and len(self._again_at) < self.bounds.jobs:
-                self._again_at[job_id] = min(again_at, self._again_at.get(job_id, again_at))
+            if again_at is not None:
+                self._to_read.add_later(job_id, again_at)
         groups = {member.job_id: member.group_id for member in found.members}
         for number, row in enumerate(found.rows, 1):
             if number % TAKEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
             self._book.remove(row.job_id)  # a copy that was read along with another one
-            if self._is_claimed(row.job_id) or len(self._book) >= self.bounds.jobs:
+            if self._is_claimed(row.job_id) or len(self._book) >= self._bounds.jobs:
                 continue
             others, networks = found.exclusions.get(row.job_id, NOBODY)
             excluded = Excluded(
@@ -298,20 +346,20 @@ class WaitingJobs:
     async def _compare(self) -> None:
         """Compare the book with the store: add missing jobs, and drop jobs that do not wait."""
         known = set(self._book)
-        after, size = "", self.bounds.page_jobs
-        while len(self._book) + len(self._unread) < self.bounds.jobs:
+        after, size = "", self._bounds.page_jobs
+        while len(self._book) + len(self._to_read) < self._bounds.jobs:
             page = await self._store.read(queries.waiting_page, after=after, limit=size)
             for job_id, attempts in page:
                 known.discard(job_id)
                 if self._book.attempts(job_id) != attempts and not self._is_claimed(job_id):
-                    self._unread[job_id] = None
+                    self._to_read.put_back([job_id])
             if len(page) < size:
                 break
             after = page[-1].job_id
         else:
-            return  # jobs that were not compared may still wait
+            return  # the other jobs may still wait
+        self._to_read.put_back(known)
         for job_id in known:
-            self._unread[job_id] = None
             self._book.remove(job_id)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from market.devices.devices import Devices, Revoked, revoke_device
 from market.events.context import Context
 from market.exits.consents import Exits
-from market.jobs.jobs import Jobs
+from market.jobs.sweeper import JobSweeper
 from market.notify.webhooks import BY_KEY, disable_all
 from storage.accounts import keys as key_queries
 from storage.accounts import users
@@ -24,15 +24,17 @@ class MadeByKeys:
         context: the store, the time and the record of events.
         devices: forget tokens that were revoked.
         exits: cut those of devices that were revoked.
-        jobs: take their work back.
+        sweeper: takes their work back.
     """
 
-    def __init__(self, context: Context, devices: Devices, exits: Exits, jobs: Jobs) -> None:
+    def __init__(
+        self, context: Context, devices: Devices, exits: Exits, sweeper: JobSweeper
+    ) -> None:
         self._context = context
         self._store = context.store
         self._devices = devices
         self._exits = exits
-        self._jobs = jobs
+        self._sweeper = sweeper
 
     async def counts(self, user_id: str) -> dict[str, MadeRow]:
         """Return the counts of tokens and endpoints in use, by the line of keys that made them."""
@@ -57,7 +59,7 @@ class MadeByKeys:
         for each in revoked:
             self._devices.note_revoked(each.token_hash)
             self._exits.tell(each.device_id)
-            await self._jobs.take_back_from(each.device_id)
+            await self._sweeper.take_back_from(each.device_id)
 
 
 async def revoke_made(

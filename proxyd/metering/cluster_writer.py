@@ -53,13 +53,225 @@ class ClusterTimes:
 USUAL: Final = ClusterTimes()
 
 
+class _Asks:
+    """Sessions to ask bytes for, and sessions to return bytes of.
+
+    Args:
+        wake: set when there is something to do.
+    """
+
+    def __init__(self, wake: asyncio.Event) -> None:
+        self._wake = wake
+        # Sessions to ask more bytes for, and from when on (loop time).
+        self._asking: dict[str, float] = {}
+        # Sessions to return bytes of, because another node wants some or no client uses them here.
+        self._returning: set[str] = set()
+
+    def more(self, session_id: str, at: float) -> None:
+        """Ask for more bytes of a session, from a time on."""
+        if session_id not in self._asking:
+            self._asking[session_id] = at
+            self._wake.set()
+
+    def less(self, session_id: str) -> None:
+        """Return bytes of a session with the next report."""
+        self._returning.add(session_id)
+
+    def less_soon(self, session_id: str) -> None:
+        """Return bytes of a session, and do not wait for the next report."""
+        self._returning.add(session_id)
+        self._wake.set()
+
+    def first_due(self, default: float) -> float:
+        """Return when the first of the questions is due."""
+        return min(self._asking.values(), default=default)
+
+    def take(self, now: float) -> tuple[set[str], set[str]]:
+        """Return the sessions to ask bytes for now, and those to return bytes of; forget them."""
+        asking = {each for each, due in self._asking.items() if due <= now}
+        returning, self._returning = self._returning, set()
+        for session_id in asking:
+            del self._asking[session_id]
+        return asking, returning
+
+    def put_back(self, asking: set[str], returning: set[str], now: float) -> None:
+        """Have sessions that were taken be due again."""
+        self._returning |= returning
+        self._asking.update(dict.fromkeys(asking, now))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._asking.clear()
+        self._returning.clear()
+
+
+class _Holding:
+    """Sessions that may hold bytes: those at rest, which hold none, are not looked at.
+
+    Args:
+        asks: returns the bytes of a session that no connection uses.
+        idle_seconds: how long a session without a connection keeps its bytes.
+    """
+
+    def __init__(self, asks: _Asks, idle_seconds: float) -> None:
+        self._asks = asks
+        self._idle_seconds = idle_seconds
+        self._sessions: set[LiveSession] = set()
+
+    def add(self, session: LiveSession) -> None:
+        """Look at a session from now on."""
+        self._sessions.add(session)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._sessions.clear()
+
+    def find_idle(self, changed: set[LiveSession], now: float) -> None:
+        """Return the bytes of sessions that have had no connection for `idle_seconds`.
+
+        Args:
+            changed: sessions whose counts have changed: these sessions may hold bytes again.
+            now: loop time.
+        """
+        self._sessions |= changed  # one that was refunded or restored may hold bytes again
+        at_rest = []
+        for session in self._sessions:
+            lease_slice = _slice_of(session)
+            if session.connections and session.is_leased:
+                lease_slice.idle_since = None
+            elif session.available == 0 or not session.is_leased:
+                lease_slice.idle_since = None
+                at_rest.append(session)
+            elif lease_slice.idle_since is None:
+                lease_slice.idle_since = now
+            elif now - lease_slice.idle_since >= self._idle_seconds:
+                self._asks.less(session.id)
+        self._sessions.difference_update(at_rest)
+
+
+class _Leaving:
+    """Sessions to report on a last time, and until when (loop time) they are refused then.
+
+    Args:
+        leases: takes the last reports.
+        sessions: the known sessions.
+        wake: set when there is something to do.
+        cut_seconds: how long a session is refused at most.
+    """
+
+    def __init__(
+        self, leases: Leases, sessions: Sessions, wake: asyncio.Event, cut_seconds: float
+    ) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._wake = wake
+        self._cut_seconds = cut_seconds
+        self._leaving: dict[str, tuple[LiveSession, float]] = {}
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._leaving.clear()
+
+    def recalled(self, session_id: str, status: SessionStatus) -> None:
+        """Cut a session that is about to leave `active`, and report on it a last time.
+
+        One that is not known here has nothing to cut, and is refused: its clients come to another
+        node as soon as theirs has cut them. One that is being leased is let go as soon as it is.
+        """
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._sessions.cut(session_id, status)
+            self.let_go(session, None)
+        else:
+            until = asyncio.get_running_loop().time() + self._cut_seconds
+            self._sessions.refuse(session_id, status, until)
+
+    def let_go(self, session: LiveSession, refused_until: float | None) -> None:
+        """Report on a session a last time, then refuse it for at most `cut_seconds`.
+
+        Args:
+            session: the session, which was cut.
+            refused_until: until when (loop time) it was refused already: a client that keeps trying
+                does not make that longer.
+        """
+        until = asyncio.get_running_loop().time() + self._cut_seconds
+        if refused_until is not None:
+            until = min(until, refused_until)
+        self._leaving[session.id] = (session, until)
+        self._wake.set()
+
+    async def release(self) -> None:
+        """Report a last time on sessions that are about to be over, and let their leases go.
+
+        One whose end was taken back is in use again, and stays. Of the others none is taken back
+        from here on: the cut that is added says so, also when the store's answer is lost.
+        """
+        for session_id, (session, _) in tuple(self._leaving.items()):
+            if session.is_leased:
+                del self._leaving[session_id]
+            elif self._sessions.get(session_id) is session:
+                self._sessions.cut(session_id, session.status)
+        leaving = tuple(self._leaving.items())
+        usages = [session.usage for _, (session, _) in leaving]
+        await self._leases.release([usage for usage in usages if usage is not None])
+        now = asyncio.get_running_loop().time()
+        for session_id, (session, until) in leaving:
+            if self._leaving.get(session_id) == (session, until):  # and not a later one
+                del self._leaving[session_id]
+            if self._sessions.get(session_id) is session:
+                self._sessions.drop(session)
+                if until > now:
+                    self._sessions.refuse(session_id, session.status, until)
+
+
+class _CatchingUp:
+    """Asks the store what became of the sessions known here, because notices were missed.
+
+    Args:
+        leases: knows what became of sessions.
+        sessions: the known sessions.
+        wake: set when there is something to do.
+    """
+
+    def __init__(self, leases: Leases, sessions: Sessions, wake: asyncio.Event) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._wake = wake
+        self._is_due = False
+
+    def request(self) -> None:
+        """Have the store asked soon."""
+        self._is_due = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """End the sessions that have ended elsewhere, if that is due.
+
+        Raises:
+            StoreError: it stays due.
+        """
+        if not self._is_due:
+            return
+        known = [each.id for each in self._sessions if each.is_leased]
+        self._is_due = False
+        try:
+            for first in range(0, len(known), CATCH_UP_SESSIONS):
+                statuses = await self._leases.statuses(known[first : first + CATCH_UP_SESSIONS])
+                for session_id, status in statuses.items():
+                    if status is not SessionStatus.ACTIVE:
+                        self._sessions.end(session_id, status)
+        except StoreError:
+            self._is_due = True
+            raise
+
+
 @final
 class ClusterWriter:
     """The `Writer` of a node among others.
 
     Args:
         leases: grants bytes, and takes the counts.
-        sessions: those that are known.
+        sessions: the known sessions.
         settler: settles what is used up.
         tallies: what became of connections.
         fence: until when bytes may be handed out.
@@ -77,24 +289,18 @@ class ClusterWriter:
         wake: asyncio.Event,
         times: ClusterTimes = USUAL,
     ) -> None:
-        self._times = times
         self._leases = leases
         self._sessions = sessions
         self._settler = settler
         self._tallies = tallies
         self._fence = fence
-        self._wake = wake
         self._changed: set[LiveSession] = set()
-        # Sessions to ask more bytes for, and from when on (loop time).
-        self._asking: dict[str, float] = {}
-        # Sessions to return bytes of, because another node wants some or no client uses them here.
-        self._returning: set[str] = set()
-        # Sessions that may hold bytes: those at rest, which hold none, are not looked at.
-        self._holding: set[LiveSession] = set()
-        # Sessions to report on a last time, and until when (loop time) they are refused then.
-        self._leaving: dict[str, tuple[LiveSession, float]] = {}
+        self._asks = _Asks(wake)
+        self._holding = _Holding(self._asks, times.idle_seconds)
+        self._leaving = _Leaving(leases, sessions, wake, times.cut_seconds)
+        self._catching_up = _CatchingUp(leases, sessions, wake)
+        self._flush_seconds = times.flush_seconds
         self._report_at = 0.0
-        self._must_catch_up = False
 
     # --- what the node says ----------------------------------------------------------------------
 
@@ -107,14 +313,13 @@ class ClusterWriter:
             self._sessions.end(notice.session_id, notice.status)
         elif notice.node_id != self._leases.node_id:
             if notice.topic is Topic.CUT:
-                self._recalled(notice.session_id, notice.status)
+                self._leaving.recalled(notice.session_id, notice.status)
             else:
                 self._return(notice.session_id)
 
     def catch_up(self) -> None:
         """Ask what became of the sessions known here, because notices may have been missed."""
-        self._must_catch_up = True
-        self._wake.set()
+        self._catching_up.request()
 
     def resume(self) -> None:
         """Have every connection that waits try again: bytes may be handed out once more."""
@@ -125,8 +330,7 @@ class ClusterWriter:
         """Cut everything at once and forget it: other nodes have what was leased here."""
         for session in self._sessions:
             self._sessions.drop(session)
-        self._asking.clear()
-        self._returning.clear()
+        self._asks.clear()
         self._holding.clear()
         self._leaving.clear()
         self._settler.clear()
@@ -144,7 +348,7 @@ class ClusterWriter:
         self._holding.add(session)
         if session.status is not SessionStatus.ACTIVE:
             if session.lease_id is not None:
-                self._let_go(session, refused_until)
+                self._leaving.let_go(session, refused_until)
         elif session.is_spent:
             self.spent(session)
         return session
@@ -155,74 +359,39 @@ class ClusterWriter:
 
     def _ask(self, lease_slice: LeaseSlice) -> None:
         """Ask for more, now or when it is worth it again."""
-        if lease_slice.session_id not in self._asking:
-            self._asking[lease_slice.session_id] = lease_slice.retry_at
-            self._wake.set()
+        self._asks.more(lease_slice.session_id, lease_slice.retry_at)
 
     def _return(self, session_id: str) -> None:
         session = self._sessions.get(session_id)
         if session is not None and session.available > 0:
-            self._returning.add(session_id)
-            self._wake.set()
-
-    def _recalled(self, session_id: str, status: SessionStatus) -> None:
-        """Cut a session that is about to leave `active`, and report on it a last time.
-
-        One that is not known here has nothing to cut, and is refused: its clients come to another
-        node as soon as theirs has cut them. One that is being leased is let go as soon as it is.
-        """
-        session = self._sessions.get(session_id)
-        if session is not None:
-            self._sessions.cut(session_id, status)
-            self._let_go(session, None)
-        else:
-            until = asyncio.get_running_loop().time() + self._times.cut_seconds
-            self._sessions.refuse(session_id, status, until)
-
-    def _let_go(self, session: LiveSession, refused_until: float | None) -> None:
-        """Report on a session a last time, then refuse it for at most `cut_seconds`.
-
-        Args:
-            session: the session, which was cut.
-            refused_until: until when (loop time) it was refused already: a client that keeps trying
-                does not make that longer.
-        """
-        until = asyncio.get_running_loop().time() + self._times.cut_seconds
-        if refused_until is not None:
-            until = min(until, refused_until)
-        self._leaving[session.id] = (session, until)
-        self._wake.set()
+            self._asks.less_soon(session_id)
 
     # --- the store -------------------------------------------------------------------------------
 
     def pause(self) -> float:
         """See `Writer.pause`."""
-        due = min(self._asking.values(), default=self._report_at)
+        due = self._asks.first_due(self._report_at)
         return max(0.0, min(due, self._report_at) - asyncio.get_running_loop().time())
 
     async def flush(self) -> None:
         """See `Writer.flush`."""
-        if self._must_catch_up:
-            await self._catch_up()
-        await self._release()
+        await self._catching_up.run()
+        await self._leaving.release()
         await self._report()
         await self._settler.settle()
 
     async def stop(self) -> None:
         """See `Writer.stop`."""
         await self._settler.stop()
-        await self._release()
+        await self._leaving.release()
 
     async def _report(self) -> None:
         """Say of each session what is due: what is used, what is wanted, what is returned."""
         now = asyncio.get_running_loop().time()
         if is_time := now >= self._report_at:
-            self._report_at = now + self._times.flush_seconds
-            self._find_idle(now)
-        asking = {each for each, due in self._asking.items() if due <= now}
-        returning, self._returning = self._returning, set()
-        for session_id in asking:
-            del self._asking[session_id]
+            self._report_at = now + self._flush_seconds
+            self._holding.find_idle(self._changed, now)
+        asking, returning = self._asks.take(now)
         due = asking | returning
         if is_time:
             due.update(each.id for each in unreported(self._changed))
@@ -239,26 +408,8 @@ class ClusterWriter:
                 tallies = []
         except BaseException:
             self._tallies.put_back(tallies)
-            self._returning |= returning
-            self._asking.update(dict.fromkeys(asking, now))
+            self._asks.put_back(asking, returning, now)
             raise
-
-    def _find_idle(self, now: float) -> None:
-        """Return what sessions hold that have had no connection for `idle_seconds`."""
-        self._holding |= self._changed  # one that was refunded or restored may hold bytes again
-        at_rest = []
-        for session in self._holding:
-            lease_slice = _slice_of(session)
-            if session.connections and session.is_leased:
-                lease_slice.idle_since = None
-            elif session.available == 0 or not session.is_leased:
-                lease_slice.idle_since = None
-                at_rest.append(session)
-            elif lease_slice.idle_since is None:
-                lease_slice.idle_since = now
-            elif now - lease_slice.idle_since >= self._times.idle_seconds:
-                self._returning.add(session.id)
-        self._holding.difference_update(at_rest)
 
     def _ask_of(
         self, session: LiveSession, now: float, asking: set[str], returning: set[str]
@@ -307,42 +458,6 @@ class ClusterWriter:
             self._settler.exhaust(session)
         elif session.available <= 0 and session.is_waited_for:
             _slice_of(session).ask()
-
-    async def _release(self) -> None:
-        """Report a last time on sessions that are about to be over, and let their leases go.
-
-        One whose end was taken back is in use again, and stays. Of the others none is taken back
-        from here on: the cut that is added says so, also when the store's answer is lost.
-        """
-        for session_id, (session, _) in tuple(self._leaving.items()):
-            if session.is_leased:
-                del self._leaving[session_id]
-            elif self._sessions.get(session_id) is session:
-                self._sessions.cut(session_id, session.status)
-        leaving = tuple(self._leaving.items())
-        usages = [session.usage for _, (session, _) in leaving]
-        await self._leases.release([usage for usage in usages if usage is not None])
-        now = asyncio.get_running_loop().time()
-        for session_id, (session, until) in leaving:
-            if self._leaving.get(session_id) == (session, until):  # and not a later one
-                del self._leaving[session_id]
-            if self._sessions.get(session_id) is session:
-                self._sessions.drop(session)
-                if until > now:
-                    self._sessions.refuse(session_id, session.status, until)
-
-    async def _catch_up(self) -> None:
-        known = [each.id for each in self._sessions if each.is_leased]
-        self._must_catch_up = False
-        try:
-            for first in range(0, len(known), CATCH_UP_SESSIONS):
-                statuses = await self._leases.statuses(known[first : first + CATCH_UP_SESSIONS])
-                for session_id, status in statuses.items():
-                    if status is not SessionStatus.ACTIVE:
-                        self._sessions.end(session_id, status)
-        except StoreError:
-            self._must_catch_up = True
-            raise
 
 
 def _slice_of(session: LiveSession) -> LeaseSlice:

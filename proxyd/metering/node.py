@@ -9,7 +9,7 @@ Time is measured by a clock that goes on while the machine sleeps.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, final
 
 from market.bandwidth.leases import Leases
@@ -64,7 +64,7 @@ class Reaper:
         leases: closes the leases of nodes.
         link: knows of some nodes that they have ended.
         observed_time: for how long this process was there to notice things.
-        timeout_seconds: a node that was not seen for so long is dead.
+        timeout_seconds: a node is dead when it was not seen for this time.
     """
 
     def __init__(
@@ -98,22 +98,102 @@ class Reaper:
 
 
 @final
+class Duties:
+    """The duties that this node has among the others.
+
+    `sweeps` is whether this node does the work that only one node should do. `reaps` is whether it
+    reaps: the node that sweeps reaps, and while no node sweeps, every node reaps.
+
+    Args:
+        link: the connection to the others.
+        may_sweep: whether it takes the sweepers' lock; a process that does not sweep must not.
+    """
+
+    def __init__(self, link: Link, *, may_sweep: bool) -> None:
+        self._link = link
+        self._may_sweep = may_sweep
+        self.sweeps = False
+        self.reaps = False
+
+    async def take(self) -> None:
+        """Take the duties that no other node has.
+
+        Raises:
+            StoreError: the duties are as they were.
+        """
+        if self._may_sweep:
+            self.sweeps = self.reaps = await self._link.try_to_sweep()
+        else:
+            self.reaps = await self._link.is_unswept()
+
+    def drop(self) -> None:
+        """Have no duty any more."""
+        self.sweeps = self.reaps = False
+
+
+class _Line:
+    """Passes the notices of other nodes on while the link is connected.
+
+    Args:
+        link: the connection to the others.
+        hearers: get the notices.
+        lost: called when the connection is lost.
+    """
+
+    def __init__(self, link: Link, hearers: Sequence[Hearer], lost: Callable[[], None]) -> None:
+        self._link = link
+        self._hearers = hearers
+        self._on_lost = lost
+        self._lost = asyncio.Event()
+        self.is_linked = False
+
+    async def connect(self) -> None:
+        """Connect, and pass notices on from now on."""
+        self._lost.clear()
+        await self._link.connect(self._hear, self._broken)
+        self.is_linked = True
+
+    def catch_up(self) -> None:
+        """Have the hearers look for changes that they have missed."""
+        for hearer in self._hearers:
+            hearer.catch_up()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for some seconds, or until the connection is lost."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._lost.wait()
+        except TimeoutError:
+            pass
+
+    def _hear(self, text: str) -> None:
+        for hearer in self._hearers:
+            hearer.hear(text)
+
+    def _broken(self) -> None:
+        self.is_linked = False
+        self._on_lost()
+        self._lost.set()
+
+
+@final
 class Node:
     """Keeps this daemon known to the others.
-
-    `sweeps` is whether this node does what only one of them should; `reaps` whether it reaps: the
-    one that sweeps does, and while there is none, every one.
 
     Args:
         link: the connection to the others.
         leases: the leases of this node.
-        writer: what hands out bytes, and hears the others.
+        writer: hands out bytes, and gets the notices of the others.
         fence: until when it may.
         identifiers: makes identifiers.
         boottime: a clock that goes on while the machine sleeps, in seconds.
         observed_time: for how long this node was there to notice things.
-        timeout_seconds: a node that was not seen for so long is dead.
+        timeout_seconds: a node is dead when it was not seen for this time.
         may_sweep: whether it takes the sweepers' lock; a process that does not sweep must not.
+        hearers: get the notices of other nodes, beside the writer.
+
+    Attributes:
+        duties: the duties of this node among the others.
     """
 
     def __init__(
@@ -128,26 +208,19 @@ class Node:
         *,
         timeout_seconds: float,
         may_sweep: bool = True,
+        hearers: Sequence[Hearer] = (),
     ) -> None:
         self._link = link
         self._leases = leases
         self._writer = writer
-        self._hearers: list[Hearer] = [writer]
         self._fence = fence
         self._identifiers = identifiers
         self._boottime = boottime
         self._timeout = timeout_seconds
-        self._may_sweep = may_sweep
         self._reaper = Reaper(leases, link, observed_time, timeout_seconds)
-        self._is_linked = False
+        self.duties = Duties(link, may_sweep=may_sweep)
+        self._line = _Line(link, (writer, *hearers), self.duties.drop)
         self._seen_at = boottime()
-        self._lost = asyncio.Event()
-        self.sweeps = False
-        self.reaps = False
-
-    def tell(self, hearer: Hearer) -> None:
-        """Have somebody hear the notices, beside the writer."""
-        self._hearers.append(hearer)
 
     async def start(self) -> None:
         """Become known.
@@ -155,9 +228,9 @@ class Node:
         Raises:
             UnavailableError: the database did not answer.
         """
-        await self._connect()
+        await self._line.connect()
         await self._register()
-        await self._take_duties()
+        await self.duties.take()
 
     async def run(self) -> None:
         """Stay known until cancelled; once declared dead, cut everything and register anew."""
@@ -166,8 +239,8 @@ class Node:
             try:
                 await self._renew()
             except StoreError as error:
-                self._drop_duties()
-                self._is_linked = False
+                self.duties.drop()
+                self._line.is_linked = False
                 if not is_failing:
                     _logger.log(
                         level_of(error, logging.ERROR),
@@ -180,7 +253,9 @@ class Node:
                 if is_failing:
                     _logger.info("this node is back among the others")
                 is_failing = False
-                await self._pause()
+                await self._line.pause(
+                    min(RENEW_MOST_SECONDS, self._timeout / RENEWALS_PER_TIMEOUT)
+                )
 
     def trouble(self) -> str:
         """Return why this node may hand out no bytes, or soon may not; "" when it may."""
@@ -201,42 +276,18 @@ class Node:
         Raises:
             StoreError: the others reap this node after the timeout.
         """
-        self._drop_duties()
+        self.duties.drop()
         await self._leases.leave()
 
     async def close(self) -> None:
         """Let go of the connection to the others."""
-        self._drop_duties()
+        self.duties.drop()
         await self._link.close()
 
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(
-                min(RENEW_MOST_SECONDS, self._timeout / RENEWALS_PER_TIMEOUT)
-            ):
-                await self._lost.wait()
-        except TimeoutError:
-            pass
-
-    async def _connect(self) -> None:
-        self._lost.clear()
-        await self._link.connect(self._hear, self._on_lost)
-        self._is_linked = True
-
-    def _hear(self, text: str) -> None:
-        for hearer in self._hearers:
-            hearer.hear(text)
-
-    def _on_lost(self) -> None:
-        self._is_linked = False
-        self._drop_duties()
-        self._lost.set()
-
     async def _renew(self) -> None:
-        if not self._is_linked:
-            await self._connect()
-            for hearer in self._hearers:
-                hearer.catch_up()
+        if not self._line.is_linked:
+            await self._line.connect()
+            self._line.catch_up()
         sent_at = self._boottime()
         if not await self._link.renew(self._leases.node_id or ""):
             _logger.error("this node was declared dead; it cuts everything and starts anew")
@@ -245,16 +296,7 @@ class Node:
             _logger.info("this is node %s", self._leases.node_id)
         else:
             self._seen(sent_at)
-        await self._take_duties()
-
-    async def _take_duties(self) -> None:
-        if self._may_sweep:
-            self.sweeps = self.reaps = await self._link.try_to_sweep()
-        else:
-            self.reaps = await self._link.is_unswept()
-
-    def _drop_duties(self) -> None:
-        self.sweeps = self.reaps = False
+        await self.duties.take()
 
     async def _register(self) -> None:
         node_id, sent_at = self._identifiers.new(), self._boottime()

@@ -37,9 +37,168 @@ class CannotRecordError(CannotServeError):
     """Records cannot be written; the message says why, for the operator."""
 
 
-# 16 fields: its arguments (seven), the queue, its thread, the open file, its day, whether it may
-# end in half a line, the lines for it, and the counts of records (three). Each belongs to the one
-# thread or to the one queue.
+class _Format:
+    """Turns records into lines.
+
+    Args:
+        target: how a record names the host: see `AccessLog`.
+        client: how it names the client.
+        key: the key of the hashes.
+        process: the number of this process among several; None where there is one.
+    """
+
+    def __init__(
+        self,
+        target: Literal["host", "hash", "none"],
+        client: Literal["full", "network", "none"],
+        key: bytes,
+        process: int | None,
+    ) -> None:
+        self._target = target
+        self._client = client
+        self._key = sha256(b"access log\0" + key).digest()
+        self._process = process
+
+    def line(self, when: datetime, access: Access) -> bytes:
+        """Return the line of a record that was put at a time."""
+        return json.dumps(self._fields(when, access)).encode() + b"\n"
+
+    def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
+        fields: dict[str, str | int | float] = {
+            "time": _timestamp(when),
+            "started": _timestamp(when - timedelta(seconds=round(access.seconds))),
+        }
+        if self._process is not None:
+            fields["process"] = self._process
+        fields["connection"] = access.connection
+        fields["session"] = access.session_id
+        if self._client == "full":
+            fields["client"] = access.client
+        elif self._client == "network":
+            fields["client"] = network_of(access.client)
+        if self._target == "host":
+            fields["host"] = access.host
+        elif self._target == "hash":
+            hashed = blake2b(
+                access.host.lower().encode(), key=self._key, digest_size=TARGET_HASH_BYTES
+            )
+            fields["host_hash"] = hashed.hexdigest()
+        if access.exit:
+            # Not left out like clients' addresses: the record must clear an owner of a device of
+            # the acts of a buyer from the owner's address.
+            fields["exit"], fields["exit_address"] = access.exit, access.exit_address
+        return fields | {
+            "port": access.port,
+            "bytes_up": access.bytes_up,
+            "bytes_down": access.bytes_down,
+            "seconds": round(access.seconds, 3),
+            "reason": access.reason,
+        }
+
+
+class _DayFiles:
+    """The files, one for each day, and the lines that wait for the one that is open.
+
+    Args:
+        folder: where the files are.
+        keep_days: files older than that are deleted.
+
+    Attributes:
+        written: the number of records that were written.
+        dropped: the number of records that no file took.
+    """
+
+    def __init__(self, folder: Path, keep_days: int) -> None:
+        self._folder = folder
+        self._keep_days = keep_days
+        self._descriptor: int | None = None
+        self._day: date | None = None
+        self._may_end_in_half_a_line = False
+        self._lines: list[bytes] = []
+        self.written = 0
+        self.dropped = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of lines that wait."""
+        return len(self._lines)
+
+    def add(self, day: date, line: bytes) -> None:
+        """Have a line wait for the file of its day, which is opened for it.
+
+        Raises:
+            OSError: the file cannot be opened; the line is dropped.
+        """
+        if self._descriptor is None or day != self._day:
+            try:
+                self.open(day)
+            except OSError:
+                self.dropped += 1
+                raise
+        self._lines.append(line)
+
+    def close(self) -> None:
+        """Write the lines that wait, and close the file."""
+        with suppress(OSError):  # a disk that is full says so again
+            self.flush()
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.close(self._descriptor)
+
+    def open(self, day: date) -> None:
+        """Begin the file of a day, and delete those that are too old."""
+        if self._descriptor is not None:
+            try:
+                self.flush()
+            finally:
+                descriptor, self._descriptor, self._day = self._descriptor, None, None
+                os.close(descriptor)
+        path = self._folder / NAME.format(day=day)
+        self._descriptor = os.open(
+            path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600
+        )
+        self._day = day
+        self._may_end_in_half_a_line = (
+            os.fstat(self._descriptor).st_size > 0
+        )  # an earlier process's
+        self.delete_old(day)
+
+    def delete_old(self, day: date) -> None:
+        """Delete the files that are too old on a day."""
+        oldest = NAME.format(day=day - timedelta(days=self._keep_days))
+        for old in self._folder.glob(NAME.format(day="????-??-??")):
+            if old.name < oldest:
+                old.unlink(missing_ok=True)
+
+    def flush(self) -> None:
+        """Write the lines that wait; if that fails they are dropped.
+
+        Raises:
+            OSError: why it failed.
+        """
+        lines, self._lines = self._lines, []
+        if self._descriptor is None or not lines:
+            return
+        end = b"\n" if self._may_end_in_half_a_line and self._ends_in_half_a_line() else b""
+        text, taken = end + b"".join(lines), 0
+        try:
+            while taken < len(text):  # a full disk takes a part
+                taken += os.write(self._descriptor, text[taken:])
+        finally:
+            whole = text.count(b"\n", len(end), max(taken, len(end)))
+            self.written += whole
+            self.dropped += len(lines) - whole
+            self._may_end_in_half_a_line = taken < len(text)
+
+    def _ends_in_half_a_line(self) -> bool:
+        """Return whether the file of the day ends in half a line of this process or another one."""
+        with (self._folder / NAME.format(day=self._day)).open("rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+
+
 class AccessLog:
     """Writes records until `close`.
 
@@ -74,36 +233,37 @@ class AccessLog:
         waiting_max: int = WAITING_MAX,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        self._folder = folder
-        self._process = process
-        self._target = target
-        self._client = client
-        self._keep_days = keep_days
-        self._key = sha256(b"access log\0" + key).digest()
+        self._format = _Format(target, client, key, process)
+        self._files = _DayFiles(folder, keep_days)
         self._now = now
         self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(waiting_max)
         self._idle_seconds = idle_seconds
-        self._file: int | None = None
-        self._day: date | None = None
-        self._may_end_in_half_a_line = False
-        self._lines: list[bytes] = []
         self._failing = False
-        self.written = 0
-        self.dropped = 0
+        self._overflowed = 0  # records that found the queue full
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._open(datetime.fromtimestamp(now(), UTC).date())
+            self._files.open(datetime.fromtimestamp(now(), UTC).date())
         except OSError as error:
             raise CannotRecordError(f"the access log in {folder}: {error.strerror}") from error
         self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
         self._thread.start()
+
+    @property
+    def written(self) -> int:
+        """The number of records that were written."""
+        return self._files.written
+
+    @property
+    def dropped(self) -> int:
+        """The number of records that were dropped."""
+        return self._overflowed + self._files.dropped
 
     def put(self, access: Access) -> None:
         """Queue a record for the thread, or drop it when too many wait."""
         try:
             self._waiting.put_nowait((self._now(), access))
         except queue.Full:
-            self.dropped += 1
+            self._overflowed += 1
 
     def close(self) -> None:
         """Write the queued records, for a bounded time, and close the file; idempotent."""
@@ -123,11 +283,7 @@ class AccessLog:
                 self._failing = True
             else:
                 self._failing = False
-        with suppress(OSError):  # a disk that is full says so again
-            self._flush()
-        if self._file is not None:
-            with suppress(OSError):
-                os.close(self._file)
+        self._files.close()
 
     def _next(self) -> tuple[int, Access] | None:
         """Wait for a record, or None for the end; meanwhile delete old files from time to time."""
@@ -136,100 +292,14 @@ class AccessLog:
                 return self._waiting.get(timeout=self._idle_seconds)
             except queue.Empty:
                 with suppress(OSError):  # the next record meets the same error, and logs it
-                    self._delete_old(datetime.fromtimestamp(self._now(), UTC).date())
+                    self._files.delete_old(datetime.fromtimestamp(self._now(), UTC).date())
 
     def _write(self, moment: int, access: Access) -> None:
         when = datetime.fromtimestamp(moment, UTC)
-        if self._file is None or when.date() != self._day:
-            try:
-                self._open(when.date())
-            except OSError:
-                self.dropped += 1
-                raise
-        self._lines.append(json.dumps(self._fields(when, access)).encode() + b"\n")
+        self._files.add(when.date(), self._format.line(when, access))
         # One system call for a burst of records.
-        if self._waiting.empty() or len(self._lines) >= BURST_MAX_RECORDS:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Write the lines that wait; if that fails they are dropped.
-
-        Raises:
-            OSError: why it failed.
-        """
-        lines, self._lines = self._lines, []
-        if self._file is None or not lines:
-            return
-        end = b"\n" if self._may_end_in_half_a_line and self._ends_in_half_a_line() else b""
-        text, taken = end + b"".join(lines), 0
-        try:
-            while taken < len(text):  # only a full disk takes a part
-                taken += os.write(self._file, text[taken:])
-        finally:
-            whole = text.count(b"\n", len(end), max(taken, len(end)))
-            self.written += whole
-            self.dropped += len(lines) - whole
-            self._may_end_in_half_a_line = taken < len(text)
-
-    def _ends_in_half_a_line(self) -> bool:
-        """Return whether the file of the day does, after a write of this process or another."""
-        with (self._folder / NAME.format(day=self._day)).open("rb") as file:
-            if not file.seek(0, os.SEEK_END):
-                return False
-            file.seek(-1, os.SEEK_END)
-            return file.read() != b"\n"
-
-    def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
-        fields: dict[str, str | int | float] = {
-            "time": _timestamp(when),
-            "started": _timestamp(when - timedelta(seconds=round(access.seconds))),
-        }
-        if self._process is not None:
-            fields["process"] = self._process
-        fields["connection"] = access.connection
-        fields["session"] = access.session_id
-        if self._client == "full":
-            fields["client"] = access.client
-        elif self._client == "network":
-            fields["client"] = network_of(access.client)
-        if self._target == "host":
-            fields["host"] = access.host
-        elif self._target == "hash":
-            hashed = blake2b(
-                access.host.lower().encode(), key=self._key, digest_size=TARGET_HASH_BYTES
-            )
-            fields["host_hash"] = hashed.hexdigest()
-        if access.exit:
-            # Not left out like clients' addresses: the record must clear a device's owner of acts
-            # of others from the owner's address.
-            fields["exit"], fields["exit_address"] = access.exit, access.exit_address
-        return fields | {
-            "port": access.port,
-            "bytes_up": access.bytes_up,
-            "bytes_down": access.bytes_down,
-            "seconds": round(access.seconds, 3),
-            "reason": access.reason,
-        }
-
-    def _open(self, day: date) -> None:
-        """Begin the file of a day, and delete those that are too old."""
-        if self._file is not None:
-            try:
-                self._flush()
-            finally:
-                file, self._file, self._day = self._file, None, None
-                os.close(file)
-        path = self._folder / NAME.format(day=day)
-        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        self._day = day
-        self._may_end_in_half_a_line = os.fstat(self._file).st_size > 0  # an earlier process's
-        self._delete_old(day)
-
-    def _delete_old(self, day: date) -> None:
-        oldest = NAME.format(day=day - timedelta(days=self._keep_days))
-        for old in self._folder.glob(NAME.format(day="????-??-??")):
-            if old.name < oldest:
-                old.unlink(missing_ok=True)
+        if self._waiting.empty() or self._files.waiting >= BURST_MAX_RECORDS:
+            self._files.flush()
 
 
 def network_of(address: str) -> str:

@@ -228,7 +228,7 @@ class Metrics(Collector):
         ends = CounterMetricFamily(
             "proxyd_attempts", "Attempts at jobs that ended", labels=["outcome"]
         )
-        for outcome, number in market.jobs.ends.items():
+        for outcome, number in market.jobs.notices.ends.items():
             ends.add_metric([outcome], number)
         yield ends
         jobs = GaugeMetricFamily("proxyd_jobs", "Open jobs, and those in review", labels=["state"])

@@ -82,12 +82,12 @@ class Announcer:
         """Report a complete start or reload, or a new number of ready processes."""
         if not (self._told or all(child.is_settled for child in self._children)):
             return
-        if self._children[0].is_ready:
-            self._where = self._children[0].status
-        ready = [child for child in self._children if child.is_ready]
+        if self._children[0].life.is_ready:
+            self._where = self._children[0].life.status
+        ready = [child for child in self._children if child.life.is_ready]
         number = f"{len(ready)} of {len(self._children)} processes are ready"
         status = f"{number}: {self._where}"
-        is_busy = any(child.must_reload or child.is_reloading for child in self._children)
+        is_busy = any(child.life.must_reload or child.life.is_reloading for child in self._children)
         if not self._told:
             _logger.info("%s", status)
         else:

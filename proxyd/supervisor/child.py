@@ -12,8 +12,51 @@ STEADY_SECONDS = 10.0  # after this time ready, the next pause is the shortest a
 DATAGRAM_MAX_BYTES = 65_536
 
 
-# 16 fields: its number and its sockets (two), the clock, its life (five), its messages (four), its
-# open orders (two), and the time of the next start (two).
+class Life:
+    """Life of one process: the time of its start, and its reports since then.
+
+    Args:
+        now: when it was started, in seconds.
+    """
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.started_at = now
+        self.fed_at: float | None = None
+        self.ready_at = 0.0  # 0 before it was ever ready
+        self.is_ready = False
+        self.is_reloading = False
+        self.must_reload = False
+        self.status = ""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it was ready and has said that it ends."""
+        return self.ready_at > 0 and not self.is_ready
+
+    @property
+    def may_reload(self) -> bool:
+        """Whether it must reload, and would answer for that alone."""
+        return self.must_reload and self.is_ready and not self.is_reloading
+
+    def reload(self) -> None:
+        """Note that it was sent the signal to reload."""
+        self.must_reload, self.is_reloading = False, True
+
+    def take(self, name: str, value: str, now: float) -> None:
+        """Take a line of a report."""
+        if name == "READY":
+            if not self.is_ready:
+                self.ready_at = now
+            self.is_ready = True
+            self.is_reloading = False
+        elif name == "STOPPING":
+            self.is_ready = self.is_reloading = self.must_reload = False
+        elif name == "STATUS":
+            self.status = value
+        elif name == "WATCHDOG":
+            self.fed_at = now
+
+
 class Child:
     """A process number, and the process that has it now.
 
@@ -33,37 +76,17 @@ class Child:
         self._pause = PAUSE_FIRST_SECONDS
         self._has_failed = False
         self.due_at = monotonic()
-        self._forget()
-
-    def _forget(self) -> None:
-        self.is_ready = False
-        self.is_reloading = False
-        self.must_reload = False
-        self.status = ""
-        self._ready_at = 0.0
-        self.fed_at: float | None = None
-        self.started_at = 0.0
+        self.life = Life()
 
     @property
     def is_settled(self) -> bool:
-        """Whether its first start has succeeded or failed."""
-        return self.is_ready or self.was_ever_ready or self._has_failed
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether it was ready and has announced its end."""
-        return self._ready_at > 0 and not self.is_ready
-
-    @property
-    def may_reload(self) -> bool:
-        """Whether it can reload now: it is ready, and no other reload is open."""
-        return self.must_reload and self.is_ready and not self.is_reloading
+        """Whether its first start has come to something."""
+        return self.was_ever_ready or self._has_failed
 
     def started(self, pid: int, channel: socket.socket) -> None:
         """Take note of a process, and of this end of the channel to it."""
-        self._forget()
         self.pid, self.channel = pid, channel
-        self.started_at = self._monotonic()
+        self.life = Life(self._monotonic())
 
     def hear(self) -> bool:
         """Read the messages of the process. Return False when the channel has ended."""
@@ -81,18 +104,11 @@ class Child:
         return False
 
     def _take(self, name: str, value: str) -> None:
+        self.life.take(name, value, self._monotonic())
         if name == "READY":
-            if not self.is_ready:
-                self._ready_at = self._monotonic()
-            self.is_ready = self.was_ever_ready = True
-            self.is_reloading = False
+            self.was_ever_ready = True
         elif name == "STOPPING":
-            self.is_ready = self.is_reloading = self.must_reload = False
             self.listeners.pause()
-        elif name == "STATUS":
-            self.status = value
-        elif name == "WATCHDOG":
-            self.fed_at = self._monotonic()
 
     def ended(self) -> float:
         """Note the end of the process. Return the seconds until the next start.
@@ -100,7 +116,7 @@ class Child:
         New clients go to the other processes until it is ready: it listens only then.
         """
         now = self._monotonic()
-        if self._ready_at and now - self._ready_at >= STEADY_SECONDS:
+        if self.life.ready_at and now - self.life.ready_at >= STEADY_SECONDS:
             self._pause = PAUSE_FIRST_SECONDS
         pause = self._pause
         self._pause = min(2 * pause, PAUSE_MOST_SECONDS)
@@ -109,7 +125,7 @@ class Child:
         if self.channel is not None:
             self.channel.close()
         self.pid, self.channel = 0, None
-        self._forget()
+        self.life = Life()
         self.listeners.pause()
         return pause
 

@@ -69,6 +69,38 @@ _logger = logging.getLogger("supervisor")
 Work = Callable[[Settings, Listeners, Role], int]
 
 
+class _Watchdog:
+    """Kills the processes that hang.
+
+    Args:
+        seconds: the longest silence of a process that has fed its watchdog.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._looked_at = time.monotonic()
+
+    def look(self, living: Collection[Child]) -> None:
+        """Kill the processes that feed their watchdogs no more: the supervisor starts new ones."""
+        now = time.monotonic()
+        is_late = now - self._looked_at > self.seconds / 2
+        self._looked_at = now
+        for child in living:
+            life = child.life
+            if is_late and life.fed_at is not None:
+                life.fed_at = now  # the supervisor was stopped itself, perhaps with all the others
+            silent = now - (life.started_at if life.fed_at is None else life.fed_at)
+            if silent > (START_SECONDS if life.fed_at is None else self.seconds):
+                _logger.error(
+                    "process %d (pid %d) hangs: it was silent for %.0f s, and is killed",
+                    child.index,
+                    child.pid,
+                    silent,
+                )
+                os.kill(child.pid, signal.SIGKILL)
+                life.started_at, life.fed_at = now, None  # once is enough
+
+
 class Supervisor:
     """Runs `proxy.processes` processes until a signal stops it.
 
@@ -97,7 +129,7 @@ class Supervisor:
         self._first = listeners
         self._work = work
         self._read = read
-        self._watchdog_seconds = manager.watchdog_seconds or WATCHDOG_SECONDS
+        self._watchdog = _Watchdog(manager.watchdog_seconds or WATCHDOG_SECONDS)
         self._shared = (
             [SharedRecord(METRICS_MAX_BYTES) for _ in range(number)],
             SharedRecord(OVERVIEW_MAX_BYTES),
@@ -112,19 +144,18 @@ class Supervisor:
         self._restarts = 0
         self._stops = 0  # number of signals to stop
         self._status = 0
-        self._looked_at = time.monotonic()
 
     def run(self) -> int:
         """Start the processes and watch them; return the exit status once none is left."""
         self._announcer.starting()
         signals, selector = Signals(), selectors.DefaultSelector()
         selector.register(signals, selectors.EVENT_READ)
-        fed_at = -self._watchdog_seconds
+        fed_at = -self._watchdog.seconds
         try:
             while not (self._stops and not self._living):
                 self._start_due(signals, selector)
                 now = time.monotonic()
-                if now - fed_at >= self._watchdog_seconds / FEEDS_PER_TIMEOUT:
+                if now - fed_at >= self._watchdog.seconds / FEEDS_PER_TIMEOUT:
                     fed_at = now
                     self._announcer.alive()
                 for key, _ in selector.select(self._pause(fed_at)):
@@ -133,7 +164,7 @@ class Supervisor:
                     elif not key.data.hear():
                         selector.unregister(key.fileobj)
                 self._reap(selector)
-                self._kill_hung()
+                self._watchdog.look(self._living)
                 self._reload_due()
                 if not self._stops:
                     self._announcer.look()
@@ -153,7 +184,7 @@ class Supervisor:
 
     def _pause(self, fed_at: float) -> float:
         """Return how long there is nothing to do unless something happens."""
-        moments = [fed_at + self._watchdog_seconds / FEEDS_PER_TIMEOUT]
+        moments = [fed_at + self._watchdog.seconds / FEEDS_PER_TIMEOUT]
         if not self._stops:
             moments += [child.due_at for child in self._children if not child.pid]
         return max(0.0, min(moments) - time.monotonic())
@@ -248,7 +279,7 @@ class Supervisor:
             child.index,
             child.was_ever_ready,
             channel,
-            self._watchdog_seconds,
+            self._watchdog.seconds,
             *self._shared,
             desk,
             address,
@@ -288,25 +319,6 @@ class Supervisor:
                 in_words(status) if status else "has stopped",
                 pause,
             )
-
-    def _kill_hung(self) -> None:
-        """Kill what no longer feeds its watchdog; `_reap` has it started again."""
-        now = time.monotonic()
-        is_late = now - self._looked_at > self._watchdog_seconds / 2
-        self._looked_at = now
-        for child in self._living:
-            if is_late and child.fed_at is not None:
-                child.fed_at = now  # the supervisor was stopped itself, perhaps with all the others
-            silent = now - (child.started_at if child.fed_at is None else child.fed_at)
-            if silent > (START_SECONDS if child.fed_at is None else self._watchdog_seconds):
-                _logger.error(
-                    "process %d (pid %d) timed out: silent for %.0f s; killed",
-                    child.index,
-                    child.pid,
-                    silent,
-                )
-                os.kill(child.pid, signal.SIGKILL)
-                child.started_at, child.fed_at = now, None  # once is enough
 
     def _stop(self) -> None:
         """End every process, and close what clients wait at unless the service manager holds it."""
@@ -348,7 +360,7 @@ class Supervisor:
         logs.set_up(settings.log.level, settings.log.format)
         self._announcer.reloaded(changed, has_certificate=self._first.tls is not None)
         for child in self._living:
-            child.must_reload = not child.is_draining
+            child.life.must_reload = not child.life.is_draining
 
     def _reload_due(self) -> None:
         """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it.
@@ -357,8 +369,8 @@ class Supervisor:
         apart.
         """
         for child in self._living:
-            if child.may_reload:
-                child.must_reload, child.is_reloading = False, True
+            if child.life.may_reload:
+                child.life.reload()
                 os.kill(child.pid, signal.SIGHUP)
 
     def _publish(self) -> None:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 from support.base.cases import cases
 from support.base.waiting import until
-from support.daemons.service import Answer, Service, change_times, running_in
+from support.daemons.bounded import api_bounds, bounded
+from support.daemons.service import Answer, Service, running_in
 
 from api.accounts.accounts import LoginRequest
 from api.http.errors import Failure, Transport, of_transport
-from api.http.limits import BodyPace, ConnectionTimes
+from api.http.limits import BodyPace
 from api.http.sizes import largest
 from api.routing.responses import SLICE_BYTES, refusal
 from api.routing.responses import Response as ServerResponse
@@ -395,8 +396,9 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_tracebac
         finally:
             waiting -= 1
 
-    original = service.daemon.http._body
-    service.daemon.http._body = reading
+    calls = service.daemon.http._calls
+    original = calls._body
+    calls._body = reading
     _, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     writer.write(POST + b"Content-Length: 100\r\n\r\n" + sent)
     await until(lambda: waiting == 1)
@@ -590,10 +592,10 @@ async def test_a_body_that_comes_with_its_head_has_the_same_limit(
     assert taken == [(400, "invalid_field")] * 2 + [(413, "body_too_large")] * 2
 
 
+@bounded(api_bounds(body=BodyPace(grace_seconds=0.01)))
 async def test_a_body_that_does_not_come_is_not_waited_for_forever(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    change_times(service.daemon.http, ConnectionTimes(BodyPace(grace_seconds=0.01)))
     (response,) = await responses(service, POST + b"Content-Length: 10\r\n\r\n{", 1)
     assert response.status == 408
     assert response.body["error"]["code"] == "request_timeout"
@@ -601,7 +603,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for_forever(
 
 
 async def test_a_head_that_does_not_come_is_not_waited_for_forever(tmp_path: Path) -> None:
-    async with running_in(tmp_path, ConnectionTimes(keepalive_seconds=0.1)) as service:
+    async with running_in(tmp_path, bounds=api_bounds(keepalive_seconds=0.1)) as service:
         for beginning in (b"", b"GET", b"GET /healthz HTTP/1.1\r\nX-Slow: "):
             assert await exchange(service, beginning) == b""
 

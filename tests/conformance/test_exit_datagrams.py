@@ -71,7 +71,7 @@ class Setting:
         self.work = Work()
 
     async def only_way(self) -> ExitWay:
-        (connection,) = self.service.daemon.gateway._connections
+        (connection,) = self.service.daemon.gateway._clients.connections
         return connection._transfer._way
 
 
@@ -259,7 +259,7 @@ async def test_a_flood_spends_no_more_than_the_quota(setting: Setting) -> None:
 def last_is_read(setting: Setting) -> bool:
     """Say whether the daemon's kernel has handed over all that the device has sent."""
     assert setting.work.sock is not None
-    (connection,) = setting.service.daemon.gateway._connections
+    (connection,) = setting.service.daemon.gateway._clients.connections
     return not unacknowledged(setting.work.sock, ended=False) and not waiting(
         connection._transfer._way._sock
     )
@@ -324,7 +324,7 @@ async def test_bytes_that_had_not_left_when_an_exit_died_are_given_back(setting:
 
 
 async def setting_traffic(setting: Setting) -> tuple[int, int]:
-    (connection,) = setting.service.daemon.gateway._connections
+    (connection,) = setting.service.daemon.gateway._clients.connections
     return connection.traffic
 
 

@@ -34,8 +34,8 @@ def wishing(bought: Bought, wishes: str) -> Bought:
 
 
 def comes_from_exits_port(service: Service) -> bool:
-    """Say whether the bytes that are relayed now go to the exit unchanged."""
-    (connection,) = service.daemon.gateway._connections
+    """Return whether the connection is one of the port of exits, without TLS here."""
+    (connection,) = service.daemon.gateway._clients.connections
     port = bound_port(service.daemon.listeners.exits)
     return connection._transfer._target.getsockname()[1] == port
 

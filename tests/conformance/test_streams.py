@@ -226,7 +226,7 @@ async def test_a_client_may_end_before_its_target_is_reached(
         await until(lambda: gateway.dialing == 1, "its target is looked up")
         await client.send(b"question")
         client.end()
-        (waiting,) = gateway._connections
+        (waiting,) = gateway._clients.connections
         await until(lambda: waiting._unread, "the daemon has been told of it")
         resolver.may_answer.set()
         async with asyncio.timeout(10):

@@ -93,7 +93,7 @@ async def bought_association(
 
 def only_connection(service: Service) -> ClientConnection:
     """Return the one connection that is open."""
-    [connection] = service.daemon.gateway._connections
+    [connection] = service.daemon.gateway._clients.connections
     return connection
 
 
@@ -836,7 +836,7 @@ async def test_a_datagram_without_payload_goes_nowhere_from_a_node_that_is_cut_o
         async with bought_association(service) as (client, _, _):
             with peer() as target:
                 outer = await client.reaches(target, b"up")
-                fence = service.daemon.node._fence
+                fence = service.daemon.membership.node._fence
                 clock, fence._boottime = fence._boottime, lambda: math.inf
                 for _ in range(100):
                     client.send(target.address, b"")
@@ -1025,7 +1025,7 @@ async def test_without_a_descriptor_a_datagram_is_dropped(service: Service) -> N
 
 def all_read(service: Service) -> bool:
     """Say whether nothing waits in any socket that datagrams are relayed from."""
-    associations = [each._transfer for each in service.daemon.gateway._connections]
+    associations = [each._transfer for each in service.daemon.gateway._clients.connections]
     sockets = [sock for each in associations for sock in (each._inner, *each._outer.values())]
     return all(is_empty(sock) for sock in sockets)
 

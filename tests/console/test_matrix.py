@@ -115,7 +115,9 @@ async def made(service: Service, area: str) -> World:
         assert answer.status == 200, answer.body
 
     await told("/api/worker/heartbeat", report)
-    await service.daemon.market.devices.flush()  # its event comes now, and not under the pages
+    await (
+        service.daemon.market.devices.reports.flush()
+    )  # its event comes now, and not under the pages
     await told(f"/api/jobs/{job['job_id']}/accept")
     await told(f"/api/worker/jobs/{job['job_id']}/fail", FAILED)
     deploy = await call("POST", "/api/deploy/job", DEPLOY)

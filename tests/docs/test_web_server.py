@@ -138,7 +138,7 @@ async def test_head_of_every_route_leaves_nothing_for_the_next_client(
     made = await service.call("POST", "/api/jobs", job, token=mallory.token)
     http = service.daemon.http
     paths = [route.path for route in http.routes if route.method == "GET"]
-    paths += [*http._pages, "/console", "/login", "/none"]
+    paths += [*http._fixed._pages, "/console", "/login", "/none"]
     connector = aiohttp.TCPConnector(ssl=context, limit=1)
     async with (
         asyncio.timeout(120),

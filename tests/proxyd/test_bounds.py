@@ -9,6 +9,7 @@ import pytest
 from support.daemons.service import running_in
 from support.exits.device import EXITS
 
+from api.http.limits import ConnectionTimes
 from proxyd.bounds import Bounds, ExitBounds
 from proxyd.exits.choosing.directory import DirectoryBounds
 from proxyd.exits.dialling.dial import DialTimes
@@ -51,10 +52,12 @@ async def test_each_part_of_a_daemon_gets_its_own(tmp_path: Path) -> None:
             canaries=CanaryBounds(alive_seconds=7.0),
         ),
         checks=CheckTimes(expiry_seconds=7.0),
+        api=ConnectionTimes(sweep_seconds=7.0),
     )
     async with running_in(tmp_path, bounds=bounds, **EXITS) as service:
         daemon = service.daemon
         assert daemon.gateway._room_after_seconds == 1.5
+        assert daemon.http._limits.times is bounds.api
         assert daemon.gateway.closer.bounds is bounds.clients.closing
         assert daemon.meter.sessions._bounds is bounds.metering.memory
         exits, port = daemon.gateway._for_connections.exits, daemon.exit_port

@@ -10,7 +10,8 @@ from support.base.waiting import until
 from support.daemons.service import Service, running_in
 from support.daemons.two_processes import daemon_of, two_processes
 
-from proxyd.daemon import NODE_TASK, Daemon, Stop
+from proxyd.daemon import Daemon, Stop
+from proxyd.membership import NODE_TASK
 from storage.engines.errors import UnavailableError
 
 Leave = Callable[[], Awaitable[None]]
@@ -68,14 +69,14 @@ async def test_a_node_that_leaves_is_renewed_no_more(
     renewing: list[bool] = []
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
         for daemon in (daemon_of(service).first, daemon_of(service).second):
-            leave = daemon.leases.leave
+            leave = daemon.membership.leases.leave
 
             async def leaving(daemon: Daemon = daemon, leave: Leave = leave) -> None:
                 tasks = [each for each in daemon.tasks.named(NODE_TASK) if not each.done()]
                 renewing.append(bool(tasks))
                 await leave()
 
-            monkeypatch.setattr(daemon.leases, "leave", leaving)
+            monkeypatch.setattr(daemon.membership.leases, "leave", leaving)
     assert renewing == [False, False]
 
 

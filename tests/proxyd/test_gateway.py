@@ -45,6 +45,6 @@ async def test_a_client_that_had_the_only_other_one_shed_is_waited_for(market: M
                 await until(lambda: gateway.counters.accepted == 2, "the second is, instead")
                 gateway.stop_accepting()
                 assert await gateway.drain(0.2) == 1, "it was not waited for"
-                assert not gateway._empty.is_set()
+                assert not gateway._clients._empty.is_set()
     gateway.close()
     reactor.close()

@@ -21,7 +21,7 @@ from proxyd.reload import reload
 EFFECTS: dict[str, Callable[[Daemon], Any]] = {
     "log.level": lambda _: logging.getLogger().level,
     "log.format": lambda _: {type(each.formatter) for each in logging.getLogger().handlers},
-    "limits.handshake_seconds": lambda daemon: daemon.gateway._handshakes.seconds,
+    "limits.handshake_seconds": lambda daemon: daemon.gateway._clients.handshakes.seconds,
     "limits.dial_seconds": lambda daemon: daemon.gateway._for_connections.exit.deadlines.seconds,
     "limits.idle_seconds": lambda daemon: daemon.gateway.limits.idle_seconds,
     "limits.drain_seconds": lambda daemon: daemon.settings.limits.drain_seconds,

@@ -161,7 +161,7 @@ async def usage(market: Market) -> None:
 
 # Requests about everything, or everything that is open, or all that a user has.
 ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
-    "abandoned jobs": lambda market: market.jobs.take_back(),
+    "abandoned jobs": lambda market: market.job_sweeper.take_back(),
     "leases open when the daemon died": lambda market: market.store.read(nodes.leases, None),
     "sessions used up when the daemon died": lambda market: market.store.read(bandwidth.used_up),
     "disputes": lambda market: disputes(market.context),
@@ -278,14 +278,14 @@ async def trade(market: Market, buyer: str) -> None:
     made = await market.devices.create(buyer, name="x", device_type="server", min_price_usd=None)
     device = await market.devices.authenticate(made.token)
     market.devices.heartbeat(device, {"cpu_cores": 4})
-    await market.devices.flush()
+    await market.devices.reports.flush()
     new = NewJob("x", "script", MICRO, 1, "", "")
     done, lost = [await market.jobs.create(buyer, new) for _ in range(2)]
     for job in (done, lost):
         await market.jobs.accept(device, job)
     await market.jobs.complete(device, done, "")
     await market.devices.revoke(buyer, device.id)
-    await market.jobs.take_back_from(device.id)
+    await market.job_sweeper.take_back_from(device.id)
 
 
 async def leave(market: Market, buyer: str) -> None:
@@ -509,7 +509,7 @@ async def given_to_a_device(market: Market, buyer: str) -> None:
 
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "jobs given to a device": given_to_a_device,
-    "copies that nobody takes": lambda market, _: market.jobs.expire(),
+    "copies that nobody takes": lambda market, _: market.job_sweeper.expire(),
     "expired sessions": lambda market, _: market.bandwidth.expire(),
     "logs that are too old": lambda market, _: market.store.read(
         logs.ended_before, grown.NOW, limit=200

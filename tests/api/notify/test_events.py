@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from support.base.waiting import until
 from support.clients.story import worker_token
-from support.daemons.service import Person, Service, change_times, running, settings_for
+from support.daemons.bounded import api_bounds, bounded
+from support.daemons.service import Person, Service, running, settings_for
 
-from api.http.limits import ConnectionTimes
 from market.events import recording as event_log
 from market.events.catalogue import DeployFinished, Ping
 from market.notify.feed import STREAMS_PER_LOGIN_MAX, FeedPace
@@ -262,9 +262,9 @@ async def test_a_stream_without_events_is_kept_in_use(service: Service) -> None:
         assert heard.name == "test.ping"
 
 
+@bounded(api_bounds(login_check_seconds=0.05))
 @pytest.mark.parametrize("how", ["logged out", "password changed"])
 async def test_a_login_that_is_over_ends_its_streams(service: Service, how: str) -> None:
-    change_times(service.daemon.http, ConnectionTimes(login_check_seconds=0.05))
     me = await service.person()
     login = {"email": me.email, "password": "long enough"}
     answer = await service.call("POST", "/auth/login", login)
@@ -319,8 +319,8 @@ async def test_all_streams_together_have_a_share(tmp_path: Path) -> None:
             assert (await service.call("GET", "/auth/me", token=other.token)).status == 200
 
 
+@bounded(api_bounds(event_write_seconds=0.2))
 async def test_a_reader_that_does_not_read_is_cut_and_takes_little(service: Service) -> None:
-    change_times(service.daemon.http, ConnectionTimes(event_write_seconds=0.2))
     me = await service.person()
     feed = service.daemon.market.event_feed
     head = f"GET {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {me.token}\r\n\r\n"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.base.waiting import until
+from support.daemons.bounded import api_bounds
 from support.daemons.service import Person, Service, running_in
 from support.workers.artifacts import announced, as_device, as_person, upload
 
 from api.bandwidth import usage
-from api.http.limits import ConnectionTimes
 from market.accounts.scopes import Scope
 from storage.engines.errors import UnavailableError
 
@@ -25,7 +25,7 @@ ALL = "/api/usage.csv"
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
     """A daemon that checks often whether the login of a request goes on."""
-    async with running_in(tmp_path, ConnectionTimes(login_check_seconds=0.05)) as running:
+    async with running_in(tmp_path, bounds=api_bounds(login_check_seconds=0.05)) as running:
         yield running
         await running.assert_audit()
 

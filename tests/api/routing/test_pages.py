@@ -91,7 +91,8 @@ def test_the_api_is_described_on_request_and_once(monkeypatch: pytest.MonkeyPatc
         version="1",
     )
     assert made == []
-    assert [server._pages["/openapi.json"].body for _ in range(2)] == [b'{"openapi":"3.1.0"}\n'] * 2
+    page = server._fixed._pages["/openapi.json"]
+    assert [page.body for _ in range(2)] == [b'{"openapi":"3.1.0"}\n'] * 2
     assert made == ["1"]
 
 

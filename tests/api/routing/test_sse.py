@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 from support.base.waiting import until
-from support.daemons.service import Person, Service, change_times, running_in
+from support.daemons.bounded import api_bounds, bounded
+from support.daemons.service import Person, Service, running_in
 
-from api.http.limits import ConnectionTimes
 from api.routing import sse
 from api.routing.lasting import GoesOn
 from api.routing.routes import Auth, Event
@@ -57,11 +57,19 @@ async def test_head_has_no_body_on_any_route_and_the_connection_goes_on(tmp_path
         }
         http = service.daemon.http
         paths = [route.path for route in http.routes if route.method == "GET"]
-        assert http._console is not None
-        shell = http._console.page("/console")
+        assert http._fixed._console is not None
+        shell = http._fixed._console.page("/console")
         assert shell is not None
-        asset = next(iter(http._console._files))
-        paths += [*http._pages, "/console", "/login", asset, "/metrics", "/favicon.ico", "/none"]
+        asset = next(iter(http._fixed._console._files))
+        paths += [
+            *http._fixed._pages,
+            "/console",
+            "/login",
+            asset,
+            "/metrics",
+            "/favicon.ico",
+            "/none",
+        ]
         statuses: dict[tuple[str, str], int] = {}
         for template in paths:
             path = template.replace("{", "\0{").replace("}", "}\0")
@@ -105,12 +113,12 @@ async def reset(service: Service, me: Person, log: pytest.LogCaptureFixture) -> 
     assert (await service.call("POST", "/auth/password/reset", body)).status == 200
 
 
+@bounded(api_bounds(login_check_seconds=0.05))
 @pytest.mark.parametrize("how", ["revoked", "rolled", "reset", "reset of a login"])
 async def test_a_log_and_events_are_followed_no_longer_than_the_key_lasts(
     service: Service, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    change_times(service.daemon.http, ConnectionTimes(login_check_seconds=0.05))
     me = await service.person(credit="10")
     job_id = await job_of(service, me)
     body = {"name": "x", "scopes": [Scope.JOBS_READ, Scope.EVENTS_READ]}
@@ -134,10 +142,10 @@ async def test_a_log_and_events_are_followed_no_longer_than_the_key_lasts(
     await until(lambda: len(service.daemon.market.logs.readers) == 0)
 
 
+@bounded(api_bounds(login_check_seconds=0.05))
 async def test_a_stream_ends_when_its_key_may_not_be_used_from_there_any_more(
     service: Service,
 ) -> None:
-    change_times(service.daemon.http, ConnectionTimes(login_check_seconds=0.05))
     me = await service.person()
     body = {"name": "x", "scopes": [Scope.EVENTS_READ], "allow_ips": ["127.0.0.0/8"]}
     key = (await service.call("POST", "/api/keys", body, token=me.token)).body
@@ -150,10 +158,10 @@ async def test_a_stream_ends_when_its_key_may_not_be_used_from_there_any_more(
         assert "bye" in await names_of(response)
 
 
+@bounded(api_bounds(login_check_seconds=0.01))
 async def test_a_stream_goes_on_while_its_login_does(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change_times(service.daemon.http, ConnectionTimes(login_check_seconds=0.01))
     me = await service.person()
     checks: list[Any] = []
     is_current = service.daemon.market.accounts.is_current

@@ -13,15 +13,16 @@ import aiohttp
 import pytest
 from support.base.waiting import until
 from support.clients.siege import BUNDLE, TRICKS, Besieger
+from support.daemons.bounded import api_bounds
 from support.daemons.service import Service, running_in, settings_for
 from support.targets.tls import make_certificate
 
-from api.http.limits import BodyPace, ConnectionTimes
+from api.http.limits import BodyPace
 from api.serving import connections
 
 BESIEGER, ANOTHER = "127.0.0.2", "127.0.0.3"
 PLACES = 16
-QUICK_SHUTDOWN = ConnectionTimes(shutdown_seconds=0.1)
+QUICK_SHUTDOWN = api_bounds(shutdown_seconds=0.1)
 
 JSON = b"Content-Type: application/json\r\n"
 POST = b"POST /auth/login HTTP/1.1\r\nHost: x\r\n" + JSON
@@ -131,8 +132,8 @@ async def test_a_client_that_does_not_read_is_cut_when_it_is_time(
 
 
 async def test_a_client_that_takes_a_byte_now_and_then_is_cut(tmp_path: Path, opened: Open) -> None:
-    times = ConnectionTimes(sweep_seconds=0.05, read_bytes_per_second_min=1_000_000)
-    async with running_in(tmp_path, times, limits={"api_stall_seconds": 0.5}) as service:
+    bounds = api_bounds(sweep_seconds=0.05, read_bytes_per_second_min=1_000_000)
+    async with running_in(tmp_path, bounds=bounds, limits={"api_stall_seconds": 0.5}) as service:
         http = service.daemon.http
         reader, _writer = await opened(service, sent=BUNDLE * 6, buffer=4096)
         await until(lambda: http.connections == 1, "it is let in")
@@ -144,8 +145,10 @@ async def test_a_client_that_takes_a_byte_now_and_then_is_cut(tmp_path: Path, op
 async def test_a_client_that_reads_slowly_and_reads_on_gets_everything(
     tmp_path: Path, opened: Open
 ) -> None:
-    stall_seconds, times = 1.0, ConnectionTimes(sweep_seconds=0.05)
-    async with running_in(tmp_path, times, limits={"api_stall_seconds": stall_seconds}) as service:
+    stall_seconds, bounds = 1.0, api_bounds(sweep_seconds=0.05)
+    async with running_in(
+        tmp_path, bounds=bounds, limits={"api_stall_seconds": stall_seconds}
+    ) as service:
         reader, writer = await opened(service, sent=BUNDLE, buffer=65_536)
         head = await reader.readuntil(b"\r\n\r\n")
         size = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
@@ -161,7 +164,7 @@ async def test_a_client_that_reads_slowly_and_reads_on_gets_everything(
 async def test_a_page_is_in_memory_once_however_many_do_not_read_it(
     tmp_path: Path, opened: Open
 ) -> None:
-    async with running_in(tmp_path, QUICK_SHUTDOWN) as service:
+    async with running_in(tmp_path, bounds=QUICK_SHUTDOWN) as service:
         http = service.daemon.http
         clients = [await opened(service, sent=BUNDLE, buffer=4096) for _ in range(20)]
         for _, writer in clients:
@@ -213,8 +216,10 @@ async def test_a_client_that_is_being_served_makes_room_for_no_other(
 async def test_a_client_that_sends_nothing_of_its_body_makes_room(
     tmp_path: Path, opened: Open
 ) -> None:
-    times = ConnectionTimes(stalled_seconds=0.05, shutdown_seconds=0.1)
-    async with running_in(tmp_path, times, limits={"api_connections_per_network": 2}) as service:
+    bounds = api_bounds(stalled_seconds=0.05, shutdown_seconds=0.1)
+    async with running_in(
+        tmp_path, bounds=bounds, limits={"api_connections_per_network": 2}
+    ) as service:
         http = service.daemon.http
         begun = POST + b"Content-Length: 50\r\n\r\n{"
         stuck = [await opened(service, sent=begun) for _ in range(2)]
@@ -250,7 +255,7 @@ async def test_the_memory_of_bodies_that_do_not_end_is_bounded(
         + b"Content-Length: %d\r\n\r\n" % half
     )
     begun = head + b" " * (half - 1)
-    async with running_in(tmp_path, QUICK_SHUTDOWN, limits=limits) as service:
+    async with running_in(tmp_path, bounds=QUICK_SHUTDOWN, limits=limits) as service:
         memory = service.daemon.http._server.memory
         held = [await opened(service, sent=begun) for _ in range(2)]
         await until(lambda: memory.total == 2 * (half - 1))
@@ -266,9 +271,9 @@ async def test_the_memory_of_bodies_that_do_not_end_is_bounded(
 
 
 async def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path, opened: Open) -> None:
-    times = ConnectionTimes(BodyPace(grace_seconds=0.1))
+    bounds = api_bounds(body=BodyPace(grace_seconds=0.1))
     begun = POST + b"Content-Length: 5000\r\n\r\n"
-    async with running_in(tmp_path, times) as service:
+    async with running_in(tmp_path, bounds=bounds) as service:
         reader, writer = await opened(service, sent=begun)
         answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
         while not answer.done():
@@ -292,7 +297,7 @@ async def test_a_head_without_end_is_refused(service: Service, opened: Open) -> 
 async def test_requests_behind_one_that_is_not_read_are_not_read_either(
     tmp_path: Path, opened: Open
 ) -> None:
-    async with running_in(tmp_path, QUICK_SHUTDOWN) as service:
+    async with running_in(tmp_path, bounds=QUICK_SHUTDOWN) as service:
         lines = b"X: %s\r\n" % (b"x" * 8_000) * 7
         request = b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n"
         _, writer = await opened(service, sent=BUNDLE * 2 + request * 100, buffer=4096)

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from multipart import PushMultipartParser
 from support.base.cases import cases
 from support.base.waiting import until
-from support.daemons.service import Service, change_times, running_in
+from support.daemons.bounded import api_bounds, bounded
+from support.daemons.service import Service, running_in
 from support.market.pictures import jpeg, natural
 
 from api.assistant.assistant import AnalyzeForm
-from api.http.limits import BodyPace, ConnectionTimes
+from api.http.limits import BodyPace
 from api.serving import forms
 from api.serving.forms import READING, Uploads
 from market.base.errors import Code, MarketError
@@ -23,7 +24,8 @@ from market.base.errors import Code, MarketError
 ANALYZE = "/api/assistant/analyze-image"
 PHOTO = jpeg(natural(1, (64, 48)))
 BOUNDARY = "frontier"
-QUICK_SHUTDOWN = ConnectionTimes(shutdown_seconds=0.1)
+GRACE_SECONDS = 0.5
+QUICK_SHUTDOWN = api_bounds(shutdown_seconds=0.1)
 KIND = f"multipart/form-data; boundary={BOUNDARY}"
 
 
@@ -135,7 +137,7 @@ async def test_the_first_bytes_too_many_end_it(tmp_path: Path) -> None:
             yield bytes(65_536)
 
     async with running_in(
-        tmp_path, QUICK_SHUTDOWN, assistant={"photo_max_bytes": 20_000}
+        tmp_path, bounds=QUICK_SHUTDOWN, assistant={"photo_max_bytes": 20_000}
     ) as service:
         assert await send(service, FILE + END) == (200, "")
         large = part("file", PHOTO + bytes(20_001 - len(PHOTO)))
@@ -145,11 +147,15 @@ async def test_the_first_bytes_too_many_end_it(tmp_path: Path) -> None:
     assert sent < 20_000_000
 
 
-@pytest.mark.parametrize("pace", [BodyPace(grace_seconds=0.05), BodyPace(timeout_seconds=0.05)])
-async def test_a_body_that_does_not_come_is_not_waited_for(
-    service: Service, pace: BodyPace
-) -> None:
-    change_times(service.daemon.http, ConnectionTimes(pace))
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        api_bounds(body=BodyPace(grace_seconds=0.05)),
+        api_bounds(body=BodyPace(timeout_seconds=0.05)),
+    ],
+    ids=["grace", "timeout"],
+)
+async def test_a_body_that_does_not_come_is_not_waited_for(service: Service) -> None:
     gone = asyncio.Event()
 
     async def stuck():
@@ -160,10 +166,9 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     gone.set()
 
 
+@bounded(api_bounds(body=BodyPace(grace_seconds=0.1, bytes_per_second_min=1000)))
 async def test_a_body_that_trickles_is_not_waited_for(service: Service) -> None:
-    """However long it would go on: the bytes that arrive buy less time than they take."""
-    pace = BodyPace(grace_seconds=0.1, bytes_per_second_min=1000)
-    change_times(service.daemon.http, ConnectionTimes(pace))
+    """However long it would go on: what comes buys less time than it takes."""
     sent = 0
 
     async def trickling():
@@ -177,10 +182,9 @@ async def test_a_body_that_trickles_is_not_waited_for(service: Service) -> None:
     assert sent < len(FILE)
 
 
+@bounded(api_bounds(body=BodyPace(grace_seconds=GRACE_SECONDS, bytes_per_second_min=1)))
 async def test_a_body_that_keeps_coming_is_waited_for(service: Service) -> None:
-    grace, pieces = 0.5, 12
-    pace = BodyPace(grace_seconds=grace, bytes_per_second_min=1)
-    change_times(service.daemon.http, ConnectionTimes(pace))
+    grace, pieces = GRACE_SECONDS, 12
     body = FILE + END
     size = len(body) // pieces + 1
     assert size > grace, "each piece buys more time than it takes"

@@ -18,10 +18,10 @@ from market.base.states import JobStatus, SessionStatus
 from market.base.sweeping import PUT_OFF_SECONDS
 from market.deploys.deploys import NewDeploy
 from market.jobs import jobs as jobs_module
-from market.jobs.jobs import JobSweeps
 from market.jobs.kinds.plain import Plain
 from market.jobs.outcomes import UNWANTED
 from market.jobs.postings import JOB_BYTES, NewJob
+from market.jobs.sweeper import JobSweeps
 from market.money.money import GB, MICRO, Currency
 from storage.devices.devices import DeviceRow
 
@@ -250,10 +250,10 @@ async def test_a_job_that_no_device_takes_is_cancelled_and_releases_its_price(
     await market.jobs.accept(await make(market, worker), taken)
     market.clock.now += WAITING_SECONDS - 1
     late = await put_up(market, user, 10 * MICRO)
-    assert await market.jobs.expire() == 0
+    assert await market.job_sweeper.expire() == 0
     market.clock.now += 1
-    assert await market.jobs.expire() == 1
-    assert await market.jobs.expire() == 0
+    assert await market.job_sweeper.expire() == 1
+    assert await market.job_sweeper.expire() == 0
     job = await stored_job(market, waiting)
     assert (job.status, job.finished_at) == (JobStatus.CANCELLED, market.clock.now)
     assert job.failure_reason == UNWANTED
@@ -265,7 +265,7 @@ async def test_a_job_that_no_device_takes_is_cancelled_and_releases_its_price(
 async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
     market: Market, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    market.jobs.sweeps = JobSweeps(expire=1)
+    sweeper = market.sweeper(JobSweeps(expire=1))
     user = await market.person(credit="30")
     damaged = await put_up(market, user, MICRO)
     market.clock.now += 1
@@ -280,11 +280,11 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
     market.clock.now += WAITING_SECONDS
     with monkeypatch.context() as patched:
         patched.setattr(Plain, "leave", leave_unless_damaged)
-        assert [await market.jobs.expire() for _ in range(4)] == [0, 1, 1, 0]
+        assert [await sweeper.expire() for _ in range(4)] == [0, 1, 1, 0]
     assert f"job {damaged} cannot be cancelled" in caplog.text
     assert {(await stored_job(market, each)).status for each in others} == {JobStatus.CANCELLED}
     market.clock.now += PUT_OFF_SECONDS
-    assert await market.jobs.expire() == 1
+    assert await sweeper.expire() == 1
 
 
 @pytest.mark.both_engines
@@ -294,27 +294,27 @@ async def test_of_expiring_and_accepting_at_once_the_books_agree(market: Market)
         job_id = await put_up(market, user, MICRO)
         device = await make(market, worker)
         market.clock.now += WAITING_SECONDS
-        await outcomes_of([market.jobs.expire(), market.jobs.accept(device, job_id)])
+        await outcomes_of([market.job_sweeper.expire(), market.jobs.accept(device, job_id)])
         assert (await stored_job(market, job_id)).status in (JobStatus.CANCELLED, JobStatus.RUNNING)
 
 
 async def test_a_users_many_jobs_do_not_keep_others_from_expiring(market: Market) -> None:
-    market.jobs.sweeps = JobSweeps(expire=2)
+    sweeper = market.sweeper(JobSweeps(expire=2))
     flood, user = await market.person(), await market.person(credit="1")
     for _ in range(5):
         await put_up(market, flood)
     market.clock.now += 1
     job_id = await put_up(market, user, MICRO)
     market.clock.now += WAITING_SECONDS
-    assert await market.jobs.expire() == 2
+    assert await sweeper.expire() == 2
     assert (await stored_job(market, job_id)).status == JobStatus.CANCELLED
-    assert [await market.jobs.expire() for _ in range(3)] == [2, 2, 0]
+    assert [await sweeper.expire() for _ in range(3)] == [2, 2, 0]
 
 
 async def test_a_users_many_silent_jobs_do_not_keep_others_from_being_taken_back(
     market: Market,
 ) -> None:
-    market.jobs._overdue.end_max_attempts = 2
+    market.job_sweeper._overdue.end_max_attempts = 2
     flood, user = await market.person(), await market.person(credit="1")
     market.change_bounds(replace(market.bounds(), new_device_slots=5))
     silent = await make(market, flood)
@@ -325,7 +325,7 @@ async def test_a_users_many_silent_jobs_do_not_keep_others_from_being_taken_back
     await market.jobs.accept(await make(market, user), job_id)
     assert await market.silence(SILENCE - SWEEP_SECONDS) == 0
     market.clock.now += 2 * SWEEP_SECONDS
-    assert await market.jobs.take_back() == 2
+    assert await market.job_sweeper.take_back() == 2
     assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 

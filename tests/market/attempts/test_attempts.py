@@ -111,7 +111,7 @@ async def test_of_a_report_and_its_rival_on_another_daemon_one_counts(
             assert await elsewhere.attempt_reports.sync(device, {}, []) == []
         elif rival == "revoke":
             await elsewhere.devices.revoke(worker, device.id)
-            await elsewhere.jobs.take_back_from(device.id)
+            await elsewhere.job_sweeper.take_back_from(device.id)
         elif rival == "fail":
             await elsewhere.jobs.fail(device, job_id, "cannot", attempt=1)
         else:
@@ -132,5 +132,7 @@ async def test_of_a_report_and_its_rival_on_another_daemon_one_counts(
             late = market.jobs.complete(device, job_id, "late", attempt=1)
             assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
     assert await books.held(market, worker, Currency.CREDIT) == completed * 9 * MICRO
-    assert sum(market.jobs.ends.values()) + sum(elsewhere.jobs.ends.values()) == len(jobs)
+    assert sum(market.jobs.notices.ends.values()) + sum(
+        elsewhere.jobs.notices.ends.values()
+    ) == len(jobs)
     assert (await audit_ledger(market.store)).passed

@@ -124,7 +124,7 @@ async def pass_time(market: Market, seconds: int, job_id: str) -> None:
     while market.clock.now < end:
         market.clock.now += min(30, end - market.clock.now)
         market.renewals.renew(job_id, (await stored_job(market, job_id)).attempts)
-        await market.jobs.take_back()
+        await market.job_sweeper.take_back()
 
 
 async def audited(market: Market) -> bool:
@@ -245,7 +245,7 @@ async def test_the_ready_replicas_serve_the_newest_first(market: Market, fleet: 
     [first, *rest] = await market.store.read(serving, deploy_id)
     assert first == Serving(new, 1, fleet.devices[new].id, 1, 2, (Port("web", 8080),))
     assert [(row.revision, row.number) for row in rest] == [(1, 2), (1, 3)]
-    await market.jobs.take_back_attempt(new, 1, "gone")
+    await market.job_sweeper.take_back_attempt(new, 1, "gone")
     assert await numbers() == [(1, 2), (1, 3)]
 
 
@@ -442,7 +442,7 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=2)
     first, second = await fleet.jobs(user, deploy_id)
-    await market.jobs.take_back_attempt(first.id, 1, "gone")
+    await market.job_sweeper.take_back_attempt(first.id, 1, "gone")
     await market.rollouts.look(deploy_id)
     assert (await market.deploys.find(user, deploy_id)).updated_replicas == 1
     assert await state(market, user, deploy_id) == "progressing"
@@ -501,7 +501,7 @@ async def test_a_replica_that_no_device_takes_in_time_is_missing(
     await market.jobs.accept(device, first.id)
     await market.attempt_reports.started(device, first.id, None)
     market.clock.now += WAITING_SECONDS + 1
-    assert await market.jobs.expire() == 1
+    assert await market.job_sweeper.expire() == 1
     await market.rollouts.look(deploy_id)
     rollout = (await market.deploys.find(user, deploy_id)).rollout
     assert rollout is not None
@@ -735,7 +735,7 @@ async def test_a_device_works_for_nothing_for_half_an_hour_a_day_in_all(
     assert await paid(fourth) == 600 * REPLICA_USD // (2 * HOUR)
     # Another day, and for another device, it is free again.
     market.clock.now += DAY_SECONDS
-    await market.jobs.take_back()
+    await market.job_sweeper.take_back()
     once_more = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
     fifth = await begin(once_more, 600)
     await market.rollouts.cancel(user, once_more)
@@ -853,11 +853,11 @@ async def test_a_replica_that_waits_anew_has_all_the_time_to_find_a_device(
     deploy_id = await running(fleet, user, replicas=1, duration_hrs=2_000)
     [job] = await fleet.jobs(user, deploy_id)
     market.clock.now += WAITING_SECONDS
-    await market.jobs.take_back_attempt(job.id, 1, "gone")
+    await market.job_sweeper.take_back_attempt(job.id, 1, "gone")
     market.clock.now += WAITING_SECONDS - 1
-    assert await market.jobs.expire() == 0
+    assert await market.job_sweeper.expire() == 0
     market.clock.now += 1
-    assert await market.jobs.expire() == 1
+    assert await market.job_sweeper.expire() == 1
 
 
 async def test_a_replica_that_comes_before_the_other_goes_has_the_rest_of_it(

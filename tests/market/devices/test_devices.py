@@ -16,7 +16,8 @@ from support.market.market import Market
 from market.assistant.languages import LANGUAGES
 from market.assistant.phrases import phrase
 from market.base.errors import Code, MarketError
-from market.devices.devices import LATE_SECONDS, ONLINE_SECONDS, DevicePace, Devices, Report
+from market.devices.devices import LATE_SECONDS, Devices, Report
+from market.devices.reports import ONLINE_SECONDS, DevicePace
 from storage.devices.devices import DeviceRow
 from storage.engines.errors import UnavailableError
 from storage.engines.store import Store, Transaction
@@ -193,7 +194,7 @@ async def test_a_report_is_seen_at_once_and_survives_a_restart_once_flushed(
     assert await only(market.devices, user) == expected
     assert await market.devices.authenticate(token) == expected
     assert (await only(restarted(market), user)).gpu_name == ""
-    await market.devices.flush()
+    await market.devices.reports.flush()
     later = restarted(market)
     assert await only(later, user) == expected
     assert await later.authenticate(token) == expected
@@ -206,7 +207,7 @@ async def test_a_heartbeat_keeps_the_fields_that_it_leaves_out(market: Market) -
     device = await market.devices.authenticate(token)
     market.devices.heartbeat(device, {"gpu_name": "A100", "cpu_cores": 8, "ram_gb": 32.0})
     market.devices.heartbeat(device, {"cpu_cores": 12})
-    await market.devices.flush()
+    await market.devices.reports.flush()
     later = restarted(market)
     later.heartbeat(await later.authenticate(token), {"cpu_pct": 50.0})
     latest = await only(later, user)
@@ -238,12 +239,12 @@ async def test_a_device_that_leaves_is_offline_until_its_next_report(market: Mar
     market.devices.heartbeat(device, {})
     await market.devices.offline(device)
     assert not market.devices.is_heard(await only(market.devices, user))
-    await market.devices.flush()
+    await market.devices.reports.flush()
     later = restarted(market)
     assert not later.is_heard(await later.authenticate(token))
     later.heartbeat(await later.authenticate(token), {})
     assert later.is_heard(await later.authenticate(token))
-    await later.flush()
+    await later.reports.flush()
     assert market.devices.is_heard(await only(restarted(market), user))
 
 
@@ -251,7 +252,7 @@ async def test_a_device_that_leaves_before_it_came_is_offline(market: Market) ->
     user = await market.person()
     await market.devices.offline(await device_of(market, user))
     assert not market.devices.is_heard(await only(market.devices, user))
-    await market.devices.flush()
+    await market.devices.reports.flush()
     assert (await only(restarted(market), user)).last_heartbeat_at is None
 
 
@@ -302,7 +303,7 @@ async def test_a_report_that_comes_with_the_revocation_brings_nothing_back(marke
     await market.devices.revoke(user, device.id)
     market.devices.heartbeat(device, {"gpu_name": "late"})
     assert not market.devices.is_heard(await only(market.devices, user))
-    await market.devices.flush()
+    await market.devices.reports.flush()
     later = restarted(market)
     assert await refusal(later.authenticate(token)) is Code.WORKER_UNAUTHORIZED
     assert not later.is_heard(await only(later, user))
@@ -343,12 +344,12 @@ async def test_reports_are_written_in_batches(
         return await write(unit, *args, **kwargs)
 
     monkeypatch.setattr(market.store, "write", counting)
-    market.devices.pace = DevicePace(write_devices=2)
+    market.devices.reports.pace = DevicePace(write_devices=2)
     for _ in range(3):
         for device in devices:
             market.devices.heartbeat(device, {"cpu_cores": 4})
-    await market.devices.flush()
-    await market.devices.flush()
+    await market.devices.reports.flush()
+    await market.devices.reports.flush()
     assert sizes == [2, 2, 1]
     monkeypatch.undo()
     stored = await restarted(market).page(user, before="", limit=10)
@@ -363,13 +364,13 @@ async def test_reports_cost_one_statement_however_many_devices_there_are(
     statements = counted(market.store, "write", monkeypatch)
     for device in devices:
         market.devices.heartbeat(device, {"cpu_cores": 4})
-    await market.devices.flush()
-    # They are locked first, so that two writers cannot deadlock. The owner is notified of new
-    # devices in one statement, and the webhooks in another.
+    await market.devices.reports.flush()
+    # They are locked first, so that two writers cannot deadlock. Of those that were not there
+    # before, their owner is told, all at once, and so are their webhooks.
     assert statements == [5]
     for device in devices:
         market.devices.heartbeat(device, {"cpu_cores": 4})
-    await market.devices.flush()
+    await market.devices.reports.flush()
     assert statements == [5, 3]
 
 
@@ -387,7 +388,7 @@ async def test_a_report_is_written_as_it_was_sent(market: Market) -> None:
     }
     market.devices.heartbeat(device, report)
     said = await only(market.devices, user)
-    await market.devices.flush()
+    await market.devices.reports.flush()
     stored = await only(restarted(market), user)
     assert stored == said
     assert [type(value) for value in stored] == [type(value) for value in said]
@@ -396,33 +397,33 @@ async def test_a_report_is_written_as_it_was_sent(market: Market) -> None:
 async def test_devices_with_an_old_report_leave_memory_and_come_back(
     market: Market,
 ) -> None:
-    market.devices.pace = DevicePace(kept_devices=3)
+    market.devices.reports.pace = DevicePace(kept_devices=3)
     user = await market.person()
     tokens = [await made(market, user) for _ in range(10)]
     for number, token in enumerate(tokens):
         market.devices.heartbeat(
             await market.devices.authenticate(token), {"gpu_name": str(number)}
         )
-    assert len(market.devices._by_token) == 10  # none is written down yet
-    await market.devices.flush()
+    assert len(market.devices.reports._by_token) == 10  # none is written down yet
+    await market.devices.reports.flush()
     for number, token in enumerate(tokens):
         assert (await market.devices.authenticate(token)).gpu_name == str(number)
-    assert len(market.devices._by_token) == len(market.devices._by_id) == 3
+    assert len(market.devices.reports._by_token) == len(market.devices.reports._by_id) == 3
 
 
 async def test_the_memory_of_revoked_tokens_is_bounded(market: Market) -> None:
-    market.devices.pace = DevicePace(revoked_tokens=3)
+    market.devices.reports.pace = DevicePace(revoked_tokens=3)
     user = await market.person()
     devices = [await device_of(market, user) for _ in range(5)]
     for device in devices:
         await market.devices.revoke(user, device.id)
-    assert list(market.devices._revoked) == [device.token_hash for device in devices[2:]]
+    assert list(market.devices.reports._revoked) == [device.token_hash for device in devices[2:]]
 
 
 async def test_a_late_report_of_a_forgotten_device_does_not_undo_its_revocation(
     market: Market,
 ) -> None:
-    market.devices.pace = DevicePace(kept_devices=1)
+    market.devices.reports.pace = DevicePace(kept_devices=1)
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -455,9 +456,9 @@ async def test_reports_that_could_not_be_written_are_kept_for_later(
         market.devices.heartbeat(device, {"gpu_name": "old"})
     monkeypatch.setattr(market.store, "write", failing_once(market.store, error))
     with pytest.raises(type(error)):
-        await market.devices.flush()
+        await market.devices.reports.flush()
     market.devices.heartbeat(devices[0], {"gpu_name": "new"})
-    await market.devices.flush()
+    await market.devices.reports.flush()
     monkeypatch.undo()
     stored = {
         device.id: device for device in await restarted(market).page(user, before="", limit=9)
@@ -483,9 +484,9 @@ async def test_the_writer_outlives_the_stores_failures_and_says_so_once(
         return await write(*args, **kwargs)
 
     monkeypatch.setattr(market.store, "write", sometimes)
-    market.devices.pace = DevicePace(write_seconds=0.0)
+    market.devices.reports.pace = DevicePace(write_seconds=0.0)
     caplog.set_level(logging.ERROR, "devices")
-    writing = asyncio.create_task(market.devices.run())
+    writing = asyncio.create_task(market.devices.reports.run())
     market.devices.heartbeat(device, {"gpu_name": "kept"})
     await until(lambda: failures >= 3)
     assert len(caplog.records) == 1
@@ -510,10 +511,10 @@ async def test_an_older_report_never_overwrites_a_newer_one(
     gate = Gate(market.store.write)
     monkeypatch.setattr(market.store, "write", gate)
     market.devices.heartbeat(device, {"gpu_name": "old"})
-    first = asyncio.create_task(market.devices.flush())
+    first = asyncio.create_task(market.devices.reports.flush())
     await gate.held.wait()
     market.devices.heartbeat(device, {"gpu_name": "new"})
-    second = asyncio.create_task(market.devices.flush())
+    second = asyncio.create_task(market.devices.reports.flush())
     for _ in range(5):
         await asyncio.sleep(0)
     if gate.calls > 1:
@@ -534,9 +535,9 @@ async def test_a_flush_waits_for_reports_that_are_being_written(
     gate = Gate(market.store.write)
     monkeypatch.setattr(market.store, "write", gate)
     market.devices.heartbeat(device, {})
-    first = asyncio.create_task(market.devices.flush())
+    first = asyncio.create_task(market.devices.reports.flush())
     await gate.held.wait()
-    second = asyncio.create_task(market.devices.flush())
+    second = asyncio.create_task(market.devices.reports.flush())
     for _ in range(5):
         await asyncio.sleep(0)
     returned_early = second.done()
@@ -573,15 +574,15 @@ async def test_an_owner_is_notified_once_that_a_device_comes_and_leaves(market: 
     device = await device_of(market, user)
     for _ in range(3):
         market.devices.heartbeat(device, {})
-        await market.devices.flush()
+        await market.devices.reports.flush()
         market.clock.now += 30
     assert await told(market, user) == ["device.online"]
     for _ in range(2):
         await market.devices.offline(device)
-        await market.devices.flush()
+        await market.devices.reports.flush()
     assert await told(market, user) == ["device.online", "device.offline"]
     market.devices.heartbeat(device, {})
-    await market.devices.flush()
+    await market.devices.reports.flush()
     assert (await told(market, user))[2:] == ["device.online"]
     [said_of, _] = await said(market, user, "device.online")
     assert said_of == {"device_id": device.id, "name": device.name}
@@ -593,13 +594,13 @@ async def test_an_owner_is_notified_once_that_a_device_is_silent(market: Market)
     device, other = await device_of(market, user), await device_of(market, user)
     for each in (device, other):
         market.devices.heartbeat(each, {})
-    await market.devices.flush()
+    await market.devices.reports.flush()
     silent = ONLINE_SECONDS + LATE_SECONDS
     assert await market.devices.tell_silent(silent) == 0
     market.clock.now += silent + 1
     market.devices.heartbeat(other, {})
-    await market.devices.flush()
-    assert await market.devices.tell_silent(silent - 1) == 0  # no daemon could receive a report
+    await market.devices.reports.flush()
+    assert await market.devices.tell_silent(silent - 1) == 0  # nobody was there to hear it
     assert await market.devices.tell_silent(silent) == 1
     assert await market.devices.tell_silent(silent) == 0
     [row] = await rows_of(market, user, "device.offline")
@@ -610,7 +611,7 @@ async def test_an_owner_is_notified_once_that_a_token_was_revoked(market: Market
     user = await market.person()
     device = await device_of(market, user)
     market.devices.heartbeat(device, {})
-    await market.devices.flush()
+    await market.devices.reports.flush()
     for _ in range(2):
         await market.devices.revoke(user, device.id)
     market.clock.now += 10_000

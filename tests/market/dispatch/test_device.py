@@ -1,15 +1,12 @@
 """The states of a device that asks for work, and the arrows between them."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.base.fields import fields_by_class
 from support.market.work import ask
 
-from market import dispatch as folder
 from market.attempts.attempts import Action
 from market.dispatch.asks import Agent, DispatchPace
 from market.dispatch.device import (
@@ -55,12 +52,6 @@ def test_a_state_without_an_arrow_is_never_entered(states: Any) -> None:
             else:
                 with pytest.raises(AssertionError):
                     moved(before, after)
-
-
-def test_no_class_has_more_than_twelve_fields() -> None:
-    for path in Path(folder.__path__[0]).glob("*.py"):
-        for name, fields in fields_by_class(path).items():
-            assert len(fields) <= 12, (path, name)
 
 
 def test_the_attempts_are_known_once_they_were_looked_up() -> None:

@@ -472,7 +472,7 @@ async def test_a_device_that_waits_is_notified_at_once_of_its_revoked_token(
     asking = later(market, device)
     await held(market)
     await market.devices.revoke(owner, device.id)
-    await market.jobs.take_back_from(device.id)
+    await market.job_sweeper.take_back_from(device.id)
     with pytest.raises(MarketError) as caught:
         await asking
     assert caught.value.code is Code.WORKER_UNAUTHORIZED

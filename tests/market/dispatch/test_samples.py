@@ -221,7 +221,7 @@ async def test_one_that_is_lost_is_given_back(market: Market) -> None:
     payer = await sampling(market)
     device = await device_of(market, await market.person())
     sample = await take(market, device)
-    assert await market.jobs.take_back_attempt(sample.job_id, 1, "silent")
+    assert await market.job_sweeper.take_back_attempt(sample.job_id, 1, "silent")
     assert (await stored_job(market, sample.job_id)).status == JobStatus.FAILED
     assert await available(market, payer) == 100 * MICRO
     assert (await reputation_of(market, device)).reliability < 500_000

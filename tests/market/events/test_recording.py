@@ -259,7 +259,7 @@ async def test_a_job_that_is_cancelled_or_not_taken_says_so(market: Market) -> N
     await market.jobs.cancel(buyer, job_id)
     await market.jobs.create(buyer, wanted())
     market.clock.now += 31 * 86_400
-    assert await market.jobs.expire() == 1
+    assert await market.job_sweeper.expire() == 1
     [cancelled, expired] = await said(market, buyer, "job.cancelled")
     assert cancelled["reason"] is None
     assert expired["reason"]

@@ -288,11 +288,11 @@ async def test_old_logs_go_and_a_users_oldest_beyond_their_bound(
         job_id, device = await running(market, buyer, worker)
         await append(logs, device, job_id, 0, b"x" * 1_000)
         jobs.append((job_id, device))
-    assert await logs.sweep() == 0
+    assert await logs.keeper.sweep() == 0
     for job_id, device in jobs:
         await market.jobs.complete(device, job_id, "")
         market.clock.now += 1
-        await logs.sweep()
+        await logs.keeper.sweep()
     assert await rows(market) == [(1, 1_000), (1, 1_000)]
     assert await market.store.read(queries.kept_bytes, buyer) == 2_000
     assert await text_of(logs, buyer, jobs[0][0]) == b""
@@ -300,7 +300,7 @@ async def test_old_logs_go_and_a_users_oldest_beyond_their_bound(
     running_job, device = await running(market, buyer, worker)
     await append(logs, device, running_job, 0, b"y")
     market.clock.now += 30 * DAY + 1
-    assert await logs.sweep() == 2
+    assert await logs.keeper.sweep() == 2
     assert await rows(market) == [(1, 0)]
     assert await market.store.read(queries.kept_bytes, buyer) == 0
     assert await text_of(logs, buyer, running_job) == b"y"
@@ -348,17 +348,17 @@ async def test_a_log_that_cannot_be_removed_keeps_no_other(
         job_id, device = await running(market, buyer, worker)
         await append(logs, device, job_id, 0, b"x")
         await market.jobs.complete(device, job_id, "")
-        await logs.sweep()
+        await logs.keeper.sweep()
         market.clock.now += 1
     (first,) = (tmp_path / "logs").glob(f"*/{min(await job_ids(market))}-1")
     (first / "out-folder").mkdir()
     market.clock.now += 30 * DAY
-    assert await logs.sweep() == 1
+    assert await logs.keeper.sweep() == 1
     assert f"the log {first.name} cannot be removed" in caplog.text
     assert await rows(market) == [(1, 1)]
     (first / "out-folder").rmdir()
     market.clock.now += PUT_OFF_SECONDS
-    assert await logs.sweep() == 1
+    assert await logs.keeper.sweep() == 1
     assert await rows(market) == []
 
 

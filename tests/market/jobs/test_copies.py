@@ -177,7 +177,7 @@ async def test_a_lost_attempt_binds_no_worker_and_a_failed_one_does(market: Mark
     one, two, three = await copied(market, buyer)
     lost, failed, refusing = [await worker(market) for _ in range(3)]
     await market.jobs.accept(lost, one, HERE)
-    await market.jobs.take_back_attempt(one, 1, "silent")
+    await market.job_sweeper.take_back_attempt(one, 1, "silent")
     await market.jobs.accept(lost, two, HERE)
     await market.jobs.accept(failed, one, THERE)
     await market.jobs.fail(failed, one, "cannot", ending=Ending(FailureKind.IMAGE))
@@ -286,7 +286,7 @@ async def test_a_lost_copy_comes_to_a_worker_that_has_none(market: Market) -> No
     first, second = await worker(market), await worker(market)
     asked = replace(ask(offer(SMALL)), network=HERE)
     [mine] = await given(market, first, asked)
-    await market.jobs.take_back_attempt(mine, 1, "silent")
+    await market.job_sweeper.take_back_attempt(mine, 1, "silent")
     await market.dispatch.pairing.reader.catch_up()
     [other] = await given(market, first, asked)
     assert await given(market, second, asked) == []  # in the same network
@@ -305,7 +305,7 @@ async def test_a_worker_that_has_lost_a_copy_for_good_may_have_another_one(marke
         given_to.append(job_id)
         await market.dispatch.pairing.reader.catch_up()  # that the other one is not for this owner
         job = await stored_job(market, job_id)
-        await market.jobs.take_back_attempt(job_id, job.attempts, "silent")
+        await market.job_sweeper.take_back_attempt(job_id, job.attempts, "silent")
         await market.dispatch.pairing.reader.catch_up()
     assert given_to == [one, one]  # the older one is offered first
     assert await given(market, device) == [two]
@@ -446,7 +446,7 @@ async def test_a_worker_that_is_lost_after_the_others_agreed_is_not_replaced(
     await begun(market, three, await worker(market))
     await done(market, one, "42")
     await done(market, two, "42")
-    await market.jobs.take_back_attempt(three, 1, "silent")
+    await market.job_sweeper.take_back_attempt(three, 1, "silent")
     assert (await stored_job(market, three)).status == "failed"
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO, 0)
 
@@ -681,9 +681,9 @@ async def test_no_worker_waits_for_ever_for_a_copy_that_none_takes(market: Marke
     one, two = await copied(market, buyer, 2)
     first = await done(market, one, "42")
     market.clock.now += UNTAKEN_SECONDS - 1
-    assert await market.jobs.expire() == 0
+    assert await market.job_sweeper.expire() == 0
     market.clock.now += 1
-    assert await market.jobs.expire() == 1
+    assert await market.job_sweeper.expire() == 1
     assert await state(market, buyer, two) == ("undecided", None)
     market.clock.now += DAY
     assert await market.reviews.expire() == 1
@@ -861,7 +861,7 @@ class Trial:
             "start": lambda: market.attempt_reports.started(device, job.id, None),
             "complete": lambda: market.jobs.complete(device, job.id, chance.choice("aaab")),
             "fail": lambda: market.jobs.fail(device, job.id, "cannot", ending=attempt_ending),
-            "lose": lambda: market.jobs.take_back_attempt(job.id, job.attempts, "silent"),
+            "lose": lambda: market.job_sweeper.take_back_attempt(job.id, job.attempts, "silent"),
             "cancel": lambda: market.jobs.cancel(job.user_id, job.id),
             "confirm": lambda: market.reviews.confirm(job.user_id, job.id),
             "dispute": lambda: market.reviews.dispute(job.user_id, job.id, "wrong"),
@@ -872,7 +872,7 @@ class Trial:
 
     async def wait(self) -> None:
         self.market.clock.now += self.chance.choice([60, HOUR, DAY])
-        await self.market.jobs.expire()
+        await self.market.job_sweeper.expire()
         await self.market.reviews.expire()
 
     WHAT = (

@@ -391,7 +391,7 @@ class Life:
         if what > 6:
             await market.attempt_reports.ready(device, job_id, None)
         elif what == 2:
-            await market.jobs.take_back_attempt(job_id, job.attempts, "silent")
+            await market.job_sweeper.take_back_attempt(job_id, job.attempts, "silent")
         elif what == 3:
             await market.jobs.complete(device, job_id, "done")
         elif what == 4:

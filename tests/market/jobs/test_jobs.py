@@ -12,19 +12,17 @@ from support.base.clock import Clock
 from support.market import books
 from support.market.books import refusal, stored_job
 from support.market.jobs import code_of, device_of, history, on, prove, running, wanted
-from support.market.market import RULES, SWEEP_SECONDS, Market
+from support.market.market import SWEEP_SECONDS, Market
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind
-from market.attempts.renewals import Renewals
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.devices.devices import Devices
-from market.jobs import jobs as jobs_module
 from market.jobs.chances import ATTEMPTS_MAX, OWNERS_MAX
-from market.jobs.jobs import Jobs, JobSweeps, Work
-from market.jobs.overdue import Overdue
+from market.jobs.jobs import Work
 from market.jobs.specs import Spec
+from market.jobs.sweeper import REVOKED, JobSweeps
 from market.money.audit import audit_ledger
 from market.money.money import MICRO, Currency
 from proxyctl.protocol.jobspec import Resources
@@ -43,21 +41,6 @@ ATTEMPTS = 3
 available = partial(books.available, currency=CREDIT)
 held = partial(books.held, currency=CREDIT)
 revenue = partial(books.revenue, currency=CREDIT)
-
-
-def restarted(market: Market) -> Jobs:
-    """Return the jobs of a new daemon on the same store."""
-    devices = Devices(market.context, Bounds)
-    renewals = Renewals(market.context)
-    overdue = Overdue(market.context, devices, renewals, RULES.jobs.leases, market.clock.steady)
-    return Jobs(
-        market.context,
-        overdue,
-        RULES.jobs,
-        Bounds,
-        market.specs,
-        market.logs,
-    )
 
 
 async def test_a_new_job_waits_and_holds_exactly_its_price(market: Market) -> None:
@@ -303,7 +286,7 @@ async def test_of_a_completion_and_its_rival_one_wins(market: Market, rival: str
         elif rival == "fail":
             await market.jobs.fail(device, job_id, "cannot")
         elif rival == "take_back":
-            await market.jobs.take_back()
+            await market.job_sweeper.take_back()
         else:
             await market.jobs.complete(device, job_id, "rival")
 
@@ -451,7 +434,7 @@ async def test_a_device_that_was_revoked_after_it_was_recognised_gets_no_job(
 
 
 async def test_a_revoked_device_hands_its_jobs_back(market: Market) -> None:
-    market.jobs.sweeps = JobSweeps(take_back=2)
+    sweeper = market.sweeper(JobSweeps(take_back=2))
     buyer, worker = await market.person(credit="60"), await market.person()
     other, another = await running(market, buyer, worker)
     device = await device_of(market, worker)
@@ -462,11 +445,11 @@ async def test_a_revoked_device_hands_its_jobs_back(market: Market) -> None:
         await market.jobs.accept(device, job_id)
     for _ in range(2):
         await market.devices.revoke(worker, device.id)
-        await market.jobs.take_back_from(device.id)
+        await sweeper.take_back_from(device.id)
     assert (await stored_job(market, jobs[0])).status == JobStatus.COMPLETED
     for job_id in jobs[1:]:
         job = await stored_job(market, job_id)
-        assert (job.status, job.failure_reason) == (JobStatus.WAITING, jobs_module.REVOKED)
+        assert (job.status, job.failure_reason) == (JobStatus.WAITING, REVOKED)
     assert (await stored_job(market, other)).device_id == another.id
 
 
@@ -480,7 +463,7 @@ async def test_of_revoking_and_accepting_at_once_no_job_stays_with_the_device(
 
         async def revoke(revoked: DeviceRow = device) -> None:
             await market.devices.revoke(worker, revoked.id)
-            await market.jobs.take_back_from(revoked.id)
+            await market.job_sweeper.take_back_from(revoked.id)
 
         accepting = market.jobs.accept(device, job_id)
         outcome, _ = await asyncio.gather(accepting, revoke(), return_exceptions=True)
@@ -692,7 +675,7 @@ async def test_a_job_is_taken_back_after_ten_silent_minutes_and_not_before(
     job = await stored_job(market, job_id)
     assert (job.status, job.device_id, job.attempts) == (JobStatus.WAITING, None, 1)
     assert await held(market, buyer) == 10 * MICRO
-    assert await market.jobs.take_back() == 0
+    assert await market.job_sweeper.take_back() == 0
 
 
 async def test_a_device_that_never_reported_has_ten_minutes_from_accepting(
@@ -741,9 +724,9 @@ async def test_a_report_that_is_being_written_keeps_the_job(
 
     monkeypatch.setattr(market.store, "write", slow)
     monkeypatch.setattr(market.store, "read", seen)
-    flushing = asyncio.create_task(market.devices.flush())
+    flushing = asyncio.create_task(market.devices.reports.flush())
     await writing.wait()
-    taking = asyncio.create_task(market.jobs.take_back())
+    taking = asyncio.create_task(market.job_sweeper.take_back())
     for _ in range(5):
         await asyncio.sleep(0)
     if looking.is_set():  # it did not wait for the report
@@ -758,10 +741,10 @@ async def test_silence_counts_only_while_the_service_listens(market: Market) -> 
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, _ = await running(market, buyer, worker)
     market.clock.now += 100 * SILENCE
-    jobs = restarted(market)
-    assert await market.silence(UNHEARD, jobs) == 0
+    sweeper = market.sweeper(JobSweeps())
+    assert await market.silence(UNHEARD, sweeper) == 0
     assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
-    assert await market.silence(SWEEP_SECONDS, jobs) == 1
+    assert await market.silence(SWEEP_SECONDS, sweeper) == 1
     assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
@@ -794,7 +777,7 @@ async def test_a_daemon_with_a_late_clock_uses_the_time_of_one_with_a_right_cloc
     for _ in range(2 * SILENCE // 30):
         behind.now += 30
         elsewhere.heartbeat(device, {})
-        await elsewhere.flush()
+        await elsewhere.reports.flush()
         assert await market.silence(30) == 0
     assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
     assert await market.silence(UNHEARD + SWEEP_SECONDS) == 1
@@ -824,13 +807,13 @@ async def test_a_job_that_machines_of_three_owners_abandon_has_failed(market: Ma
 
 
 async def test_many_abandoned_jobs_are_taken_back_a_part_at_a_time(market: Market) -> None:
-    market.jobs._overdue.end_max_attempts = 2
+    market.job_sweeper._overdue.end_max_attempts = 2
     buyer, worker = await market.person(credit="30"), await market.person()
     for _ in range(3):
         await running(market, buyer, worker)
     assert await market.silence(SILENCE) == 0
     market.clock.now += SWEEP_SECONDS
-    assert [await market.jobs.take_back() for _ in range(3)] == [2, 1, 0]
+    assert [await market.job_sweeper.take_back() for _ in range(3)] == [2, 1, 0]
 
 
 async def test_a_job_that_could_not_be_taken_back_is_not_counted_and_comes_next_time(
@@ -850,11 +833,11 @@ async def test_a_job_that_could_not_be_taken_back_is_not_counted_and_comes_next_
         return await write(unit, *args, **kwargs)
 
     monkeypatch.setattr(market.store, "write", once)
-    taken = await market.jobs.take_back()
+    taken = await market.job_sweeper.take_back()
     monkeypatch.undo()
     assert (await stored_job(market, first)).status == JobStatus.RUNNING
     assert (await stored_job(market, second)).status == JobStatus.WAITING
-    assert await market.jobs.take_back() == 1
+    assert await market.job_sweeper.take_back() == 1
     assert (await stored_job(market, first)).status == JobStatus.WAITING
     assert taken == 1
 

@@ -311,16 +311,16 @@ async def test_a_heartbeat_that_names_nothing_at_all_takes_nothing_back(market: 
 
 
 async def test_each_kind_is_ended_a_part_at_a_time(market: Market) -> None:
-    market.jobs._overdue.end_max_attempts = 2
+    market.job_sweeper._overdue.end_max_attempts = 2
     buyer, worker = await market.person(credit="30"), await market.person()
     market.change_bounds(replace(market.bounds(), new_device_slots=10))
     device = await device_of(market, worker)
     for _ in range(3):
         await market.jobs.accept(device, await specified(market, buyer))
     market.clock.now += SWEEP_SECONDS
-    assert await market.jobs.take_back() == 0
+    assert await market.job_sweeper.take_back() == 0
     market.clock.now += START
-    assert [await market.jobs.take_back() for _ in range(3)] == [2, 1, 0]
+    assert [await market.job_sweeper.take_back() for _ in range(3)] == [2, 1, 0]
 
 
 async def test_an_idle_daemon_writes_nothing(

@@ -394,7 +394,7 @@ async def test_a_device_without_work_left_may_be_revoked_while_its_owner_waits(
     await market.jobs.accept(device, job_id)
     await market.jobs.complete(device, job_id, "")
     await market.devices.revoke(worker, device.id)
-    await market.jobs.take_back_from(device.id)
+    await market.job_sweeper.take_back_from(device.id)
     await market.reviews.confirm(buyer, job_id)
     assert await available(market, worker) == 9 * MICRO
 

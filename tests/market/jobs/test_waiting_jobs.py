@@ -14,7 +14,7 @@ from support.market.work import posted
 
 from market.jobs import waiting_jobs
 from market.jobs.matching import JobBook, WaitingJob
-from market.jobs.waiting_jobs import BookBounds, Finds, WaitingJobs
+from market.jobs.waiting_jobs import USUAL, BookBounds, Finds, WaitingJobs
 from storage.engines.store import Transaction
 
 
@@ -33,7 +33,7 @@ class Reader:
 async def reading(
     market: Market,
     claimed: frozenset[str] = frozenset(),
-    bounds: BookBounds | None = None,
+    bounds: BookBounds = USUAL,
 ) -> AsyncIterator[Reader]:
     book = JobBook()
     reader = WaitingJobs(
@@ -43,8 +43,8 @@ async def reading(
         10_000,
         Finds(book.add, claimed.__contains__),
         market.context.now,
+        bounds,
     )
-    reader.bounds = bounds or reader.bounds
     task = asyncio.create_task(reader.run())
     try:
         yield Reader(reader, book)
@@ -158,7 +158,7 @@ async def test_a_job_that_waits_again_while_it_is_read_is_read_again(market: Mar
         Finds(book.add, frozenset().__contains__),
         market.context.now,
     )
-    reader._must_compare = False
+    reader._to_read.must_compare = False
     reader.read_soon(job)
     await reader.catch_up()
     assert list(book) == [job]

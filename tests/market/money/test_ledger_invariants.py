@@ -432,7 +432,7 @@ class Marketplace(RuleBasedStateMachine):
             self._complete(job, number),
             self._fail(job, number),
             self._cancel(job),
-            self.market.jobs.take_back(),
+            self.market.job_sweeper.take_back(),
         ]
         racing = together([rivals[each] for each in order])
         seen = {each: row for each in self._known() if (row := self._job(each))}
@@ -447,7 +447,7 @@ class Marketplace(RuleBasedStateMachine):
     @rule()
     def take_back(self) -> None:
         seen = {each: self._job(each) for each in self._known()}
-        self.run(self.market.jobs.take_back())
+        self.run(self.market.job_sweeper.take_back())
         for each, row in seen.items():
             self._charge(row, self._job(each))
 

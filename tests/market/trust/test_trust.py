@@ -68,7 +68,7 @@ async def test_the_work_of_a_device_is_counted_with_its_end(market: Market) -> N
 async def test_a_device_that_vanishes_is_counted(market: Market) -> None:
     buyer, worker = await market.person(credit="1000"), await market.person()
     job_id, device = await running(market, buyer, worker)
-    await market.jobs.take_back_attempt(job_id, 1, "gone")
+    await market.job_sweeper.take_back_attempt(job_id, 1, "gone")
     assert await reputation_of(market, device) == NEW.after_attempt(is_good=False)
 
 

@@ -245,7 +245,7 @@ async def test_unused_bytes_are_returned_and_a_session_at_rest_is_left_alone(
 
     async def at_rest() -> bool:
         await node.meter.flush()
-        return not node.writer._holding
+        return not node.writer._holding._sessions
 
     await until(at_rest, "it is seen to be idle, then it returns everything")
     assert (await leased(market, session), session.available) == (0, 0)
@@ -264,7 +264,7 @@ async def test_a_session_whose_cut_is_taken_back_returns_its_unused_bytes(
     [session] = await bought_and_used(market, node.meter, 1)
     node.meter.cut(session.id, SessionStatus.ENDED)
     await node.meter.flush()
-    assert not node.writer._holding
+    assert not node.writer._holding._sessions
     node.meter.restore(session.id)
 
     async def is_returned() -> bool:

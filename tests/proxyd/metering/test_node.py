@@ -100,5 +100,5 @@ async def test_a_node_that_must_not_sweep_leaves_the_lock_to_others_and_reaps_wi
         may_sweep=may_sweep,
     )
     await node.start()
-    assert (node.sweeps, node.reaps) == (may_sweep, reaps)
+    assert (node.duties.sweeps, node.duties.reaps) == (may_sweep, reaps)
     assert link.asked_to_sweep == int(may_sweep)

@@ -205,7 +205,7 @@ def test_lines_of_several_processes_in_one_file_are_whole(tmp_path: Path) -> Non
 
 def test_lines_that_a_full_disk_does_not_take_are_counted_as_dropped(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON])
-    os.dup2(os.open("/dev/full", os.O_WRONLY), log._file)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), log._files._descriptor)
     for _ in range(3):
         log.put(ONE)
     until_true(lambda: log.dropped == 3, "they are dropped")

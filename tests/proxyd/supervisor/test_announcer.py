@@ -80,11 +80,11 @@ def test_a_reload_is_complete_when_every_process_has_reloaded(processes: Process
     for index in (0, 1):
         processes.says(index, "READY=1", "STATUS=here")
     for child in processes.children:
-        child.must_reload = True
+        child.life.must_reload = True
     processes.announcer.reloading()
     assert processes.looked() == []
     for child in processes.children:
-        child.must_reload, child.is_reloading = False, True
+        child.life.reload()
     assert processes.says(0, "READY=1", "STATUS=here") == []
     assert processes.says(1, "READY=1", "STATUS=here") == [
         "READY=1\nSTATUS=2 of 2 processes are ready: here"
@@ -97,11 +97,11 @@ def test_a_reload_during_the_start_is_notified_when_it_is_complete(
     caplog.set_level(logging.INFO)
     processes.announcer.reloading()
     processes.announcer.reloaded({"log.level"}, has_certificate=False)
-    processes.children[0].must_reload = True
+    processes.children[0].life.must_reload = True
     processes.says(0, "READY=1", "STATUS=here")
     processes.says(1, "READY=1", "STATUS=here")
     assert "reloaded: " not in caplog.text
-    processes.children[0].must_reload = False
+    processes.children[0].life.must_reload = False
     processes.looked()
     assert caplog.text.count("reloaded: ") == 1
 
@@ -110,7 +110,7 @@ def test_one_that_dies_while_it_reloads_holds_up_nothing(processes: Processes) -
     for index in (0, 1):
         processes.says(index, "READY=1", "STATUS=here")
     processes.announcer.reloading()
-    processes.children[1].is_reloading = True
+    processes.children[1].life.is_reloading = True
     assert processes.looked() == []
     assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes are ready: here"]
 
@@ -159,7 +159,7 @@ def test_the_log_has_the_reloaded_settings_once_every_process_has_them(
     caplog.set_level(logging.INFO)
     processes.announcer.reloading()
     processes.announcer.reloaded({"proxy.processes", "log.level"}, has_certificate=True)
-    processes.children[1].is_reloading = True
+    processes.children[1].life.is_reloading = True
     processes.looked()
     assert caplog.messages == []
     processes.says(1, "READY=1", "STATUS=here")

@@ -57,35 +57,43 @@ def test_it_gets_the_notifications_of_a_service_manager(child: Child, clock: Clo
     theirs, manager = begin(child)
     assert child.hear()
     assert not child.is_settled
-    assert child.fed_at is None
+    assert child.life.fed_at is None
     manager.alive()
     manager.ready("here")
     assert child.hear()
-    assert (child.is_ready, child.status, child.fed_at) == (True, "here", clock.now)
+    assert (child.life.is_ready, child.life.status, child.life.fed_at) == (True, "here", clock.now)
     manager.stopping("draining")
     assert child.hear()
-    assert (child.is_ready, child.was_ever_ready, child.status) == (False, True, "draining")
+    assert (child.life.is_ready, child.was_ever_ready, child.life.status) == (
+        False,
+        True,
+        "draining",
+    )
     theirs.close()
     assert not child.hear()
 
 
 def test_a_reload_waits_for_the_end_of_the_one_before(child: Child) -> None:
     theirs, manager = begin(child)
-    child.must_reload = True
-    assert not child.may_reload  # it starts, and SIGHUP would end it
+    child.life.must_reload = True
+    assert not child.life.may_reload  # it starts, and SIGHUP would end it
     manager.ready("here")
     child.hear()
-    assert child.may_reload
-    child.must_reload, child.is_reloading = False, True  # the process is notified
-    child.must_reload = True
-    assert not child.may_reload
+    assert child.life.may_reload
+    child.life.reload()
+    child.life.must_reload = True
+    assert not child.life.may_reload
     manager.reloading()
     manager.ready("here")
     child.hear()
-    assert child.may_reload
+    assert child.life.may_reload
     manager.stopping("draining")
     child.hear()
-    assert (child.is_draining, child.must_reload, child.is_reloading) == (True, False, False)
+    assert (child.life.is_draining, child.life.must_reload, child.life.is_reloading) == (
+        True,
+        False,
+        False,
+    )
     theirs.close()
 
 

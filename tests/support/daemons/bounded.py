@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from api.http.limits import ConnectionTimes
 from proxyd.bounds import Bounds, ExitBounds
 from proxyd.gateway import ClientBounds
 from proxyd.metering.meter import MeterBounds
@@ -15,6 +16,11 @@ from proxyd.services import CheckTimes
 def bounded(bounds: Bounds) -> pytest.MarkDecorator:
     """Give the daemon of the `service` fixture, or a port, these bounds."""
     return pytest.mark.parametrize("bounds", [bounds], ids=["bounded"])
+
+
+def api_bounds(**times: Any) -> Bounds:
+    """Return usual bounds but for the times of the API's connections (`ConnectionTimes`)."""
+    return Bounds(api=ConnectionTimes(**times))
 
 
 def closing_bounds(**bounds: float) -> Bounds:

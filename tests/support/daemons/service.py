@@ -12,10 +12,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from msgspec.structs import replace
 
-from api.http.limits import ConnectionTimes
-from api.server import HttpServer
 from config.settings import Settings
 from market.accounts import accounts
 from market.money.audit import audit_ledger
@@ -256,26 +253,16 @@ class Service:
         assert report.passed, report
 
 
-def change_times(http: HttpServer, times: ConnectionTimes) -> None:
-    """Apply other times than the usual ones to a server's connections."""
-    http.change_limits(replace(http._limits, times=times))
-
-
 @asynccontextmanager
-async def running(
-    settings: Settings, bounds: Bounds = USUAL, *, times: ConnectionTimes | None = None
-) -> AsyncIterator[Service]:
+async def running(settings: Settings, bounds: Bounds = USUAL) -> AsyncIterator[Service]:
     """Run a daemon. At the end it is drained.
 
     Args:
         settings: the operator's.
         bounds: of its parts, where they are other than the usual ones.
-        times: of the API's connections, where they are other than the usual ones.
     """
     built = await build(settings, bounds=bounds)
     try:
-        if times is not None:
-            change_times(built.http, times)
         await built.start()
     except BaseException:
         await built.close()
@@ -292,12 +279,11 @@ async def running(
 @asynccontextmanager
 async def running_in(
     folder: Path,
-    times: ConnectionTimes | None = None,
     *,
     bounds: Bounds = USUAL,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Service]:
     """Run a daemon on an SQLite database in a folder."""
     settings = settings_for(sqlite.database(folder), **sections)
-    async with running(settings, bounds, times=times) as service:
+    async with running(settings, bounds) as service:
         yield service

@@ -13,15 +13,18 @@ from market.accounts.bounds import Bounds
 from market.accounts.passwords import Passwords
 from market.accounts.referrals import Rewards
 from market.accounts.tokens import Tokens
+from market.attempts.renewals import Renewals
 from market.bandwidth.leases import Grant, Leases, Usage, hold_of
 from market.bandwidth.sessions import Purchase, Terms
 from market.base.ids import Identifiers
 from market.base.sealing import Sealing
 from market.base.states import SessionStatus
 from market.deploys.deploys import Rates
+from market.devices.devices import Devices
 from market.events.context import Context
 from market.exits.consents import ExitTerms
-from market.jobs.jobs import Jobs
+from market.jobs.overdue import Overdue
+from market.jobs.sweeper import JobSweeper, JobSweeps
 from market.jobs.terms import JobTerms
 from market.market import Keys, Rules
 from market.money.money import Currency, micro
@@ -150,12 +153,20 @@ class Market(market.Market):
             await self.deposit(email, micro(Decimal(credit)), currency=Currency.CREDIT)
         return login.profile.user_id
 
-    async def silence(self, seconds: int, jobs: Jobs | None = None) -> int:
-        """Let time pass, and take jobs back as the daemon does. Return their number."""
+    def sweeper(self, sweeps: JobSweeps) -> JobSweeper:
+        """Return the sweeper of jobs of a new daemon, with bounds of its own."""
+        devices, renewals = Devices(self.context, Bounds), Renewals(self.context)
+        overdue = Overdue(self.context, devices, renewals, RULES.jobs.leases, self.clock.steady)
+        return JobSweeper(
+            self.context, overdue, self.jobs.outcomes, self.jobs.notices, WAITING_SECONDS, sweeps
+        )
+
+    async def silence(self, seconds: int, sweeper: JobSweeper | None = None) -> int:
+        """Let time pass, and jobs be taken back as the daemon does; return how many were."""
         end, taken = self.clock.now + seconds, 0
         while self.clock.now < end:
             self.clock.now += min(SWEEP_SECONDS, end - self.clock.now)
-            taken += await (jobs or self.jobs).take_back()
+            taken += await (sweeper or self.job_sweeper).take_back()
         return taken
 
     async def deposit(

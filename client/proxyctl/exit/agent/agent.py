@@ -29,7 +29,7 @@ from proxyctl.exit.agent.watcher import WATCH_SECONDS, OwnerWishes, StateFile, W
 from proxyctl.exit.base import names
 from proxyctl.exit.base.journal import Journal
 from proxyctl.exit.base.retries import USUAL as RETRIES
-from proxyctl.exit.base.retries import Retries, RetryTimes
+from proxyctl.exit.base.retries import AttachRetries, RetryTimes
 from proxyctl.exit.carrying.carrier import USUAL as CARRYING
 from proxyctl.exit.carrying.carrier import Carrier, CarryingBounds
 from proxyctl.protocol.frames import CALLS, DENY, SECURE, UDP, VERSION, Hello, Node, State
@@ -127,7 +127,7 @@ class Agent:
         )
         self._attaching = Attaching(
             Doors(Node(consent.host, consent.port, consent.pin), folder / names.NODES),
-            retries=Retries(self._loop.time, bounds.retries),
+            retries=AttachRetries(self._loop.time, bounds.retries),
             carrier=self._carrier,
             guard=guard,
             hello=self._hello,

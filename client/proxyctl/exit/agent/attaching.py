@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from proxyctl.attach.network.lan import Guard
     from proxyctl.exit.agent.doors import Doors
-    from proxyctl.exit.base.retries import Retries
+    from proxyctl.exit.base.retries import AttachRetries
     from proxyctl.exit.carrying.carrier import Carrier
     from proxyctl.protocol.addresses import Address
 
@@ -77,7 +77,7 @@ class Attaching:
         self,
         doors: Doors,
         *,
-        retries: Retries,
+        retries: AttachRetries,
         carrier: Carrier,
         guard: Guard,
         hello: Callable[[], Hello],

@@ -34,8 +34,8 @@ class RetryTimes:
 USUAL: Final = RetryTimes()
 
 
-class Retries:
-    """How long to wait before the next attempt.
+class AttachRetries:
+    """How long an exit waits before its next attempt to attach.
 
     Args:
         now: seconds of a clock that never goes back.

@@ -22,7 +22,7 @@ from proxyctl.exit.agent.doors import Doors
 from proxyctl.exit.base import names, retries
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
-from proxyctl.exit.base.retries import Retries, RetryTimes
+from proxyctl.exit.base.retries import AttachRetries, RetryTimes
 from proxyctl.protocol.frames import Drain, Node, Nodes, Sorry
 from proxyctl.protocol.policy import Policy
 
@@ -171,12 +171,12 @@ async def test_daemons_that_let_it_in_and_cut_it_off_are_not_tried_at_once_for_e
     delays: list[bool] = []
     later = asyncio.Event()
 
-    def delay(_: Retries, *, is_exhausted: bool) -> float:
+    def delay(_: AttachRetries, *, is_exhausted: bool) -> float:
         delays.append(is_exhausted)
         later.set()
         return 600.0
 
-    monkeypatch.setattr(Retries, "delay", delay)
+    monkeypatch.setattr(AttachRetries, "delay", delay)
     folder = tmp_path / "exit"
     async with daemon(tmp_path, "first") as first, daemon(tmp_path, "second") as second:
         files.write(folder / names.NODES, {"nodes": [list(node(second))]})

@@ -3,7 +3,7 @@
 import pytest
 
 from proxyctl.exit.base import retries
-from proxyctl.exit.base.retries import LOSSES_MAX, STEADY_SECONDS, USUAL, Retries
+from proxyctl.exit.base.retries import LOSSES_MAX, STEADY_SECONDS, USUAL, AttachRetries
 
 
 class Clock:
@@ -28,13 +28,13 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_attempts_in_vain_are_further_and_further_apart(clock: Clock) -> None:
-    waits = Retries(clock)
+    waits = AttachRetries(clock)
     assert waits.delay(is_exhausted=False) == 1  # another node was not tried yet
     assert [waits.delay(is_exhausted=True) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
 
 
 def test_failures_before_an_attachment_do_not_count_after_it(clock: Clock) -> None:
-    waits = Retries(clock)
+    waits = AttachRetries(clock)
     for _ in range(10):
         waits.delay(is_exhausted=True)
     for _ in range(3):
@@ -44,7 +44,7 @@ def test_failures_before_an_attachment_do_not_count_after_it(clock: Clock) -> No
 
 
 def test_losses_one_after_the_other_are_backed_off_from_until_one_has_lasted(clock: Clock) -> None:
-    waits = Retries(clock)
+    waits = AttachRetries(clock)
     assert all(waits.lose(0.01) for _ in range(LOSSES_MAX))
     for _ in range(20):
         assert not waits.lose(0.01)
@@ -55,4 +55,4 @@ def test_losses_one_after_the_other_are_backed_off_from_until_one_has_lasted(clo
 
 
 def test_a_move_is_short(clock: Clock) -> None:
-    assert Retries(clock).short_delay() == 0.3
+    assert AttachRetries(clock).short_delay() == 0.3

@@ -1,0 +1,137 @@
+"""Ends that no device reports: silent devices, revoked tokens, and jobs that no device takes."""
+
+import logging
+
+from msgspec import Struct
+
+from market.base.sweeping import Sweep
+from market.events.context import Context
+from market.jobs import copies
+from market.jobs.notices import JobNotices
+from market.jobs.outcomes import Outcomes
+from market.jobs.overdue import Ended, Overdue
+from storage.engines.errors import StoreError, level_of
+from storage.jobs import copies as copy_queries
+from storage.jobs import jobs as queries
+
+REVOKED = "the token of the device was revoked"
+
+_logger = logging.getLogger("jobs")
+
+
+class JobSweeps(Struct, frozen=True):
+    """The number of jobs that one look finds; another look follows.
+
+    Attributes:
+        take_back: jobs of a device whose token was revoked.
+        expire: jobs without a device for too long.
+    """
+
+    take_back: int = 100
+    expire: int = 100
+
+
+USUAL = JobSweeps()
+
+
+class JobSweeper:
+    """Takes jobs back from devices, and cancels the jobs that no device takes.
+
+    Args:
+        context: the store and the time.
+        overdue: finds the attempts that have ended without a report.
+        outcomes: the units of work that end jobs and attempts.
+        notices: publish these ends.
+        waiting_seconds: how long a job waits for a device.
+        sweeps: the number of jobs that one look finds.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        overdue: Overdue,
+        outcomes: Outcomes,
+        notices: JobNotices,
+        waiting_seconds: int,
+        sweeps: JobSweeps = USUAL,
+    ) -> None:
+        self._store = context.store
+        self._now = context.now
+        self._overdue = overdue
+        self._outcomes = outcomes
+        self._notices = notices
+        self._waiting_seconds = waiting_seconds
+        self._sweeps = sweeps
+        self._expiring = Sweep("job %s cannot be cancelled", _logger)
+
+    async def take_back(self) -> int:
+        """Take jobs back from silent or slow devices. Return the number taken back.
+
+        To be called again and again.
+
+        Raises:
+            StoreError: reports of devices may be missing as well.
+        """
+        taken = 0
+        for each in await self._overdue.find():
+            try:
+                taken += await self._end(each)
+            except StoreError as error:
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "job %s could not be taken back: %s",
+                    each.job_id,
+                    error,
+                )
+            except Exception:  # it holds up no other
+                _logger.exception("job %s cannot be taken back", each.job_id)
+        return taken
+
+    async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
+        """Take a job back from the device that has it in this attempt; False when none has."""
+        return await self._end(Ended(job_id, attempt, reason))
+
+    async def _end(self, ended: Ended) -> bool:
+        job = await self._store.write(self._outcomes.take_back, self._outcomes.moment(), ended)
+        if job is None:
+            return False
+        if job.device_id is not None:
+            self._notices.device(job.device_id)
+        # It may have failed for good instead: its reader finds that it does not wait.
+        self._notices.waiting([job.id])
+        self._notices.ended(job, "failed" if ended.is_timeout else "lost")
+        return True
+
+    async def expire(self) -> int:
+        """Cancel jobs that have waited too long for a worker. Return the number cancelled.
+
+        A job that cannot be cancelled is logged, and tried again after a while: it delays no other.
+
+        Raises:
+            UnavailableError: the store did not answer; the others wait for it.
+        """
+        now = self._now()
+        before, untaken = now - self._waiting_seconds, now - copies.UNTAKEN_SECONDS
+
+        async def find(limit: int) -> list[str]:
+            due = await self._store.read(queries.due_to_expire, created_before=before, limit=limit)
+            late = await self._store.read(
+                copy_queries.due_to_expire, result_before=untaken, limit=limit
+            )
+            return list(dict.fromkeys((*due, *late)))[:limit]
+
+        async def cancel(job_id: str) -> None:
+            await self._store.write(self._outcomes.expire, self._outcomes.moment(), job_id)
+            self._notices.gone(job_id)
+
+        return await self._expiring.run(find, cancel, most=self._sweeps.expire, now=now)
+
+    async def take_back_from(self, device_id: str) -> None:
+        """Take every job back from a device with a revoked token, and end its request."""
+        self._notices.device(device_id)
+        while True:
+            jobs = await self._store.read(queries.held_by, device_id, limit=self._sweeps.take_back)
+            if not jobs:
+                return
+            for job in jobs:
+                await self.take_back_attempt(job.id, job.attempts, REVOKED)

@@ -1,0 +1,101 @@
+"""The place of this daemon on its database: alone, or a node among others."""
+
+import asyncio
+import logging
+from typing import Final
+
+from market.bandwidth.leases import Leases
+from proxyd.metering.node import Node
+from proxyd.tasks import Tasks
+from storage.engines.errors import StoreError, level_of
+
+NODE_TASK: Final = "node"
+REAP_CHECK_SECONDS = 1.0  # a fifteenth of the default node timeout: a dead node is noticed in time
+
+_logger = logging.getLogger("daemon")
+
+
+class Membership:
+    """Keeps this daemon known to the others, and takes back what dead ones had leased.
+
+    Args:
+        leases: grant the bytes of sessions.
+        node: this daemon among others; None where there can be no others.
+    """
+
+    def __init__(self, leases: Leases, node: Node | None) -> None:
+        self.leases = leases
+        self.node = node
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether this daemon does what only one on the database should do."""
+        return self.node is None or self.node.duties.sweeps
+
+    async def start(self, level: int) -> None:
+        """Become known, or take back what an earlier daemon left.
+
+        Args:
+            level: the level of the line in the log that names the node.
+
+        Raises:
+            UnavailableError: the database did not answer.
+        """
+        if self.node is not None:
+            await self.node.start()
+            _logger.log(level, "this is node %s", self.leases.node_id)
+            return
+        recovered = await self.leases.recover()
+        if recovered:
+            _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
+
+    def spawn_tasks(self, tasks: Tasks) -> None:
+        """Start what runs for as long as this daemon is a node."""
+        if self.node is not None:
+            tasks.spawn(NODE_TASK, self.node.run())
+            tasks.spawn("dead nodes", self._reap(self.node))
+
+    async def stop(self, tasks: Tasks) -> None:
+        """Leave the others.
+
+        Raises:
+            StoreError: the others reap this node after the timeout.
+        """
+        if self.node is not None:
+            # A renewal after the node has left would find no row, and register the node again.
+            await tasks.end_named(NODE_TASK)
+            await self.node.stop()
+
+    async def close(self) -> None:
+        """Close the connection to the others."""
+        if self.node is not None:
+            await self.node.close()
+
+    async def _reap(self, node: Node) -> None:
+        """Take back what dead nodes had leased, every `REAP_CHECK_SECONDS`, until cancelled.
+
+        Only while this node reaps. The first time that it sweeps, it also takes back what an only
+        daemon had leased, from before there were several.
+        """
+        is_first = True
+        while True:
+            await asyncio.sleep(REAP_CHECK_SECONDS)
+            try:
+                if is_first and node.duties.sweeps:
+                    await self.leases.recover()
+                    is_first = False
+                if not node.duties.reaps:
+                    continue
+                ended, silent = await node.reap()
+                if ended:
+                    _logger.info(
+                        "processes that have ended, whose leases are taken back: %d", ended
+                    )
+                if silent:
+                    _logger.warning("nodes that were not seen and are now dead: %d", silent)
+            except StoreError as error:
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "dead nodes wait for the store to return: %s",
+                    error,
+                )
