@@ -519,7 +519,7 @@ def test_the_architecture_says_why_each_dependency_is_there() -> None:
 
 
 def test_the_page_of_commands_names_every_command() -> None:
-    text = (ROOT / "docs" / "commands.md").read_text()
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
     listed = re.findall(r"^\| `proxyd (\w+(?: \w+)?)", text, re.MULTILINE)
     for command in listed:
         done = process.run("sqlite:///unused.db", *command.split(), "--help")
