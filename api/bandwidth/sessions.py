@@ -284,7 +284,7 @@ class BandwidthRoutes:
         return _bought(bought)
 
     async def terms(self, call: Call[Nothing, Any]) -> TermsReply:
-        """Return what sessions are sold at."""
+        """Return the price, the floors and the bounds of sessions."""
         del call  # the same for everybody
         terms = self._bandwidth.terms
         return TermsReply(

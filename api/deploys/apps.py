@@ -1,4 +1,4 @@
-"""Routes of apps: what jobs and deploys are opened by, and at which address."""
+"""Routes of apps: the keys that open jobs and deploys, and their addresses."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ class AppRoutes:
     """The routes of apps.
 
     Args:
-        apps: says what opens them.
+        apps: the apps and their keys.
         door: where they are reached; None where this service has none.
     """
 

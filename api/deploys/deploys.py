@@ -491,7 +491,7 @@ class DeployRoutes:
         return reply(await self._deploys.create(call.user_id, new, receipt, call.spender))
 
     async def rates(self, _: Call[Any, Any]) -> RatesReply:
-        """Return what GPUs cost."""
+        """Return the prices of GPUs."""
         rates = self._deploys.rates
         return RatesReply(
             rates=[Rate(model, money(usd)) for model, usd in sorted(rates.by_model.items())],

@@ -370,7 +370,7 @@ class ExitRoutes:
         return MyExitsReply.of(query, rows, _item)
 
     async def earnings(self, call: Call[Nothing, EarningsQuery]) -> EarningsReply:
-        """Return what the caller's exits have earned."""
+        """Return the earnings of the caller's exits."""
         days = await self._exits.earnings(call.user_id)
         pending = await self._exits.pending(call.user_id)
         return EarningsReply(

@@ -41,7 +41,7 @@ class AppendQuery(Struct):
 
 
 class AppendReply(Reply, kw_only=True):
-    """How many bytes of the stream are stored: what the device sends next begins there.
+    """How many bytes of the stream are stored: the next bytes of the device begin there.
 
     It should wait for `next_after_ms` before. A log that `is_full` takes no more bytes, because
     there is no room for them: the job goes on, and they need not be sent.
@@ -89,7 +89,7 @@ class LogReply(Reply, kw_only=True):
 
 
 class AttemptEvent(Struct):
-    """An attempt has begun: what follows is of it."""
+    """An attempt has begun: the following events belong to it."""
 
     attempt: int
 

@@ -69,7 +69,7 @@ class PrivateProtocol(RequestHandler):
 
     @property
     def reads_no_more(self) -> bool:
-        """Whether what comes is thrown away, because it will be closed after an answer."""
+        """Whether arriving bytes are dropped, because the connection closes after an answer."""
         return self._close
 
     @property

@@ -124,7 +124,7 @@ class Rates:
 
 
 def _of_user(limits: Limits) -> int:
-    """Return the rate of all callers of one user: no less than one of them has alone."""
+    """Return the rate of all callers of one user: never less than the rate of one caller."""
     if not limits.requests_per_second or not limits.requests_per_second_of_user:
         return 0
     return max(limits.requests_per_second, limits.requests_per_second_of_user)

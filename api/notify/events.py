@@ -1,4 +1,4 @@
-"""Routes of events: what happened to me, in pages, and as it happens."""
+"""Routes of events: my past events in pages, and new events as they happen."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -130,7 +130,7 @@ class EventRoutes:
         return EventsReply(events=[_item(row) for row in rows], next=behind or UNSET)
 
     async def stream(self, call: Call[Any, StreamQuery]) -> Streamed:
-        """Return what happens to the caller, as it happens."""
+        """Return the events of the caller as they happen."""
         types = _types(call.query.types, frozenset({*CATALOGUE, USAGE}))
         field, since = "Last-Event-ID", call.last_event_id
         if not since:

@@ -13,7 +13,7 @@ from api.reverse.places import Place
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-# Of one connection; with these, what a header Connection names.
+# Of one connection; with these, the headers that Connection names.
 HOP_BY_HOP = frozenset(
     (
         b"connection",

@@ -110,7 +110,7 @@ async def pass_back(
 
 
 def first_line(head: Head) -> bytes:
-    """Return the status line; what a job gives as the reason may be anything."""
+    """Return the status line; the reason that a job gives may be any text."""
     reason = head.reason[:REASON_MAX_CHARACTERS]
     if not (reason.isascii() and reason.isprintable()):
         reason = ""

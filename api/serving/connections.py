@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 HEAD_MAX_BYTES = 32 * 1024  # of a head that comes in pieces; the parser bounds each of its lines
 QUEUED_MAX = 2  # pipelined requests behind one: more of them are not read from the socket
 UNHANDLED_BYTES = 32 * 1024  # of a body: no more is read until the handler takes them
-UNREAD_MAX_BYTES = 64 * 1024  # of an answer, beside what the kernel has; then writing waits
+UNREAD_MAX_BYTES = 64 * 1024  # of an answer, beside the kernel's buffer; then writing waits
 ARRIVALS_SHARE = 2  # connections per allowed request: a client that exceeds its rate sees a 429
 
 TOO_LONG = "The request line or a header is too long."
@@ -255,7 +255,7 @@ class Connection(PrivateProtocol):
         return self.loop.time() - self._progress_at >= self.times.stalled_seconds
 
     def cut(self) -> None:
-        """Close the connection, and drop what its client has not read."""
+        """Close the connection, and drop the bytes that its client has not read."""
         self._was_cut = True
         if self._wire is not None:
             self._wire.abort()
@@ -282,7 +282,7 @@ class Connection(PrivateProtocol):
             serving.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes, and have it parsed."""
+        """Count arriving bytes, and have them parsed."""
         incoming = self._incoming
         if self.is_raw:
             self._server.slots.touch(self)
@@ -347,7 +347,7 @@ class Connection(PrivateProtocol):
         level = logging.INFO if isinstance(error, web.RequestPayloadError) else logging.ERROR
         _logger.log(level, "%s: %s", args[0] if args else "failed", type(error).__name__)
 
-    # --- what comes -------------------------------------------------------------------------
+    # --- input -------------------------------------------------------------------------------
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
@@ -382,7 +382,7 @@ class Connection(PrivateProtocol):
             self._server.memory.give(self._held_of, self._held)
             self._held = 0
 
-    # --- what leaves ------------------------------------------------------------------------
+    # --- output ------------------------------------------------------------------------------
 
     def begin_answer(self, writer: "AbstractStreamWriter") -> None:
         """Note which writer the answer to the next request is written by."""

@@ -1,4 +1,4 @@
-"""Queries on the outbox: what waits to be sent."""
+"""Queries on the outbox: e-mails that wait to be sent."""
 
 import json
 from collections.abc import Collection

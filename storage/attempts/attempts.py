@@ -14,7 +14,7 @@ class LoadRow(NamedTuple):
     completed: int
 
 
-class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
+class AttemptRow(NamedTuple):  # as wide as the view of its buyer
     """Attempt at a job; times in UTC seconds.
 
     A running attempt has no `outcome`; `left_out` is JSON.
@@ -68,7 +68,7 @@ class EndRow(NamedTuple):
 class HeldRow(NamedTuple):
     """An attempt that a device holds; when its work began and the device first named it, or None.
 
-    `has_payload` is 1 if the job itself describes what to run.
+    `has_payload` is 1 if the job itself describes its program.
     """
 
     job_id: str
@@ -460,7 +460,7 @@ async def overdue(
         shown: the time on the clock of jobs.
         grace: seconds that the device has to say itself that the time is over.
         stop: seconds that it has instead to stop work with a payload that it has begun.
-        delivery: seconds that it has instead to hand over what work that has ended has left.
+        delivery: seconds that it has instead to hand over the outputs of work that has ended.
         limit: how many at most.
     """
     return await tx.all(

@@ -114,7 +114,7 @@ class ExpiringRow(NamedTuple):
 
 
 class IdRow(NamedTuple):
-    """An identifier alone."""
+    """Row with only an identifier."""
 
     id: str
 
@@ -407,7 +407,7 @@ async def leases_with_counts(
 async def change(
     tx: Transaction, leases: Sequence[LeaseRow], sessions: Mapping[str, CountsRow]
 ) -> None:
-    """Set what leases grant and have used, and the counters of sessions, in two statements.
+    """Set the granted and used bytes of leases, and the counters of sessions, in two statements.
 
     Raises:
         ConstraintError: more would be used than was granted, or granted than was sold, or less
@@ -538,7 +538,7 @@ async def usage_mismatches(tx: Transaction) -> list[str]:
 
 
 async def counted_of_users(tx: Transaction, user_ids: Sequence[str]) -> list[CountedRow]:
-    """Return what the active sessions of users have used, as far as it was reported."""
+    """Return the reported use of the active sessions of users."""
     return await tx.all(
         CountedRow,
         f"""

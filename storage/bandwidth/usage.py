@@ -251,7 +251,7 @@ async def undated(
 
 
 async def used_ever(tx: Transaction, user_id: str) -> list[PriceRow]:
-    """Return what a user's sessions have used in all."""
+    """Return the total use of a user's sessions, for each price."""
     return await tx.all(
         PriceRow,
         """

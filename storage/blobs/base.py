@@ -140,8 +140,8 @@ class Blobs(Protocol):
     async def finish(self, upload: Upload, etags: list[str]) -> bool:
         """Check that an upload is complete and as announced, and keep it durably by its key.
 
-        Doing it again changes nothing. Returns whether its hash was checked: else it is only what
-        its sender says, and others who name that hash must not be given this content.
+        Doing it again changes nothing. Returns whether its hash was checked: else the hash is only
+        the sender's claim, and others who name it must not be given this content.
 
         Args:
             upload: which.

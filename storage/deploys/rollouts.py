@@ -180,7 +180,7 @@ async def change(tx: Transaction, before: RolloutRow, after: RolloutRow) -> bool
 
 
 async def set_price(tx: Transaction, deploy_id: str, price: int) -> None:
-    """Record what all the replicas that a deploy should have cost for all their hours."""
+    """Record the price of all wanted replicas of a deploy for all their hours."""
     await tx.run("UPDATE deploys SET price = :price WHERE id = :id", id=deploy_id, price=price)
 
 
@@ -248,7 +248,7 @@ async def revisions(tx: Transaction, deploy_id: str) -> list[RevisionRow]:
 
 
 async def revision_bytes(tx: Transaction, user_id: str, *, since: int) -> int:
-    """Return what the revisions take that a user has made since a moment, and that are kept."""
+    """Return the size of the kept revisions that a user has made since a moment."""
     size = await tx.one(
         int,
         """

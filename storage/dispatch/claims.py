@@ -21,8 +21,8 @@ class WaitingKeyRow(NamedTuple):
 class WaitingRow(NamedTuple):
     """A job of a buyer that waits: price in micro-credits, `created_at` in UTC seconds.
 
-    `min_reputation` is what its device must have at least, in millionths. `payload` and `resources`
-    are JSON, `secrets` are sealed.
+    `min_reputation` is the least reputation that its device must have, in millionths. `payload` and
+    `resources` are JSON, `secrets` are sealed.
     """
 
     job_id: str
@@ -49,8 +49,8 @@ class ExcludedRow(NamedTuple):
 class PairRow(NamedTuple):
     """A job, the device that it is for, and how many attempts it had when that was decided.
 
-    `min_reputation` is what the device must have at least, in millionths. For a copy there is also
-    its group, and the network that the device is in, where it is known.
+    `min_reputation` is the least reputation that the device must have, in millionths. For a copy
+    there is also its group, and the network that the device is in, where it is known.
     """
 
     job_id: str

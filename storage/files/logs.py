@@ -7,7 +7,7 @@ from storage.engines.store import Transaction
 
 
 class LogRow(NamedTuple):
-    """The log of an attempt; `kept_bytes` is what its files take, once it is marked as ended."""
+    """The log of an attempt; `kept_bytes` is the size of its files, once it is marked as ended."""
 
     job_id: str
     attempt: int
@@ -86,7 +86,7 @@ async def mark_ended(tx: Transaction, row: LogRow, now: int) -> None:
 
 
 async def kept_bytes(tx: Transaction, user_id: str) -> int:
-    """Return what a user's logs take that are over."""
+    """Return the size of a user's ended logs."""
     found = await tx.one(
         int, "SELECT kept_bytes FROM user_logs WHERE user_id = :user_id", user_id=user_id
     )

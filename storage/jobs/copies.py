@@ -30,7 +30,7 @@ class MemberRow(NamedTuple):
 
 
 class CopyRow(NamedTuple):
-    """A copy, what its result is judged to be, and the device that has it, or had it last.
+    """A copy, the verdict on its result, and the device that has it, or had it last.
 
     Its price is in micro-credits.
     """
@@ -250,7 +250,7 @@ async def note_result(tx: Transaction, group_id: str, now: int) -> None:
 async def decide(
     tx: Transaction, group_id: str, *, state: str, canonical_id: str | None, now: int
 ) -> bool:
-    """Record what a group has come to; False when that was decided before."""
+    """Record the outcome of a group; False when that was decided before."""
     row_count = await tx.run(
         """
         UPDATE copy_groups SET state = :state, canonical_id = :canonical_id, decided_at = :now

@@ -78,7 +78,7 @@ async def set_timeout(tx: Transaction, job_id: str, seconds: int) -> None:
 
 
 async def min_reputation(tx: Transaction, job_id: str) -> int:
-    """Return what the device that gets a job must have at least, in millionths; 0 for nothing."""
+    """Return the least reputation for the device of a job, in millionths; 0 for nothing."""
     least = await tx.one(
         int, "SELECT min_reputation FROM job_specs WHERE job_id = :job_id", job_id=job_id
     )

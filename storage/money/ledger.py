@@ -217,7 +217,7 @@ async def find_hold(tx: Transaction, hold_id: str) -> HoldRow | None:
 
 
 async def left_in_hold(tx: Transaction, hold_id: str) -> int:
-    """Return what an open hold still has, in micro-units of its currency; 0 when it is not open."""
+    """Return the rest of an open hold, in micro-units of its currency; 0 when it is not open."""
     left = await tx.one(
         int,
         "SELECT amount - drawn FROM holds WHERE id = :id AND resolved_at IS NULL",
@@ -227,7 +227,7 @@ async def left_in_hold(tx: Transaction, hold_id: str) -> int:
 
 
 async def balance(tx: Transaction, account: str) -> int | None:
-    """Return what an account holds, in micro-units."""
+    """Return the balance of an account, in micro-units."""
     row = await tx.one(
         CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
     )
@@ -253,7 +253,7 @@ _MOVED = " UNION ALL ".join(
 async def moved(
     tx: Transaction, *, usd: str, credit: str, before: str, limit: int
 ) -> list[MovedRow]:
-    """Return what transfers changed in a user's two accounts, the latest transfer first.
+    """Return the changes that transfers made to a user's two accounts, the latest first.
 
     Args:
         tx: the transaction.

@@ -65,7 +65,7 @@ class DeliveryRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):
-    """One attempt: the status that was answered if any was, what went wrong, how long it took."""
+    """One attempt: the status of the answer if there was one, the error, and the duration."""
 
     number: int
     started_at: int
@@ -298,7 +298,7 @@ async def begin_failing(
 
 
 async def end_failing(tx: Transaction, endpoint_id: str, url: str, now: int) -> None:
-    """Note a success at a URL; the first one ends what `quieten` has put off.
+    """Note a success at a URL; the first success ends the delay that `quieten` has set.
 
     Nothing is noted when the endpoint leads elsewhere by now: another server has agreed to nothing.
     """

@@ -57,7 +57,7 @@ async def find(tx: Transaction, job_id: str) -> SampleRow | None:
 
 
 async def end(tx: Transaction, job_id: str, outcome: str) -> None:
-    """Write down what a sample has come to; its job is locked."""
+    """Record the outcome of a sample; its job is locked."""
     row_count = await tx.run(
         "UPDATE job_samples SET outcome = :outcome WHERE job_id = :job_id AND outcome IS NULL",
         job_id=job_id,

@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 class LogFollower:
-    """Shows what a pod prints, by a thread of its own.
+    """Shows the output of a pod, by a thread of its own.
 
     A log that breaks off is read again from its beginning, and the shown part is skipped. The node
     throws the beginning of a long log away: then the end of the shown part is searched in the rest.
@@ -136,7 +136,7 @@ class LogFollower:
         return self._source.lines(self._path, wanted, _READ_BYTES, self._opened)
 
     def _take(self, data: bytes) -> None:
-        """Show what comes next in the log of the node."""
+        """Show the next bytes of the node's log."""
         self._show(data)
         if len(self._head) < _KNOWN_BYTES:
             self._head = (self._head + data)[:_KNOWN_BYTES]

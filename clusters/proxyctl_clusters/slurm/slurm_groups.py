@@ -1,8 +1,8 @@
 """Limits that Slurm holds, on the node: nothing is made here, and nothing believed.
 
-The administrator decides whether Slurm bounds a job, and the nodes may not do what Slurm's settings
-say. So the control groups of this process are read back from the kernel. Where they do not bound
-memory and cores, this way to hold limits is not used.
+The administrator decides whether Slurm bounds a job, and the nodes may not follow Slurm's settings.
+So the control groups of this process are read back from the kernel. Where they do not bound memory
+and cores, this way to hold limits is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Bounds
 
 UNBOUNDED: Final = 1 << 62  # control groups without a bound report more than this
-# From then on processes are counted for each sandbox of a user, and no longer for the user alone.
+# Since this kernel, processes are counted for each sandbox of a user, not only for the user.
 _COUNTED_SINCE: Final = (5, 14)
 _SETTING: Final = "in slurm.conf TaskPlugin=task/cgroup, and in cgroup.conf "
 
@@ -120,7 +120,7 @@ class SlurmGroups:
         """Have made nothing."""
 
     def _memory(self) -> tuple[int, int]:
-        """Return what may be used: of memory, and of memory and swap together."""
+        """Return the usable amounts: of memory, and of memory and swap together."""
         memory = _least(self._chain, "memory.limit_in_bytes", "memory.max")
         swap = _least(self._chain, "memory.swap.max")
         both = _least(self._chain, "memory.memsw.limit_in_bytes")
