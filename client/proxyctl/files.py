@@ -69,7 +69,7 @@ def is_empty(path: Path) -> bool:
 
 
 def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
-    """Replace a file, readable by its owner alone.
+    """Replace a file, readable only by its owner.
 
     Args:
         path: of the file; its folder is made if need be.
@@ -118,7 +118,7 @@ def is_private(path: Path) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """Return what changes whenever a file is replaced."""
+    """Return a value that changes whenever a file is replaced."""
     try:
         status = path.stat()
     except OSError:

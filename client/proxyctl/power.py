@@ -73,7 +73,7 @@ def linux_power(supplies: Path, metered: bool | None) -> Power:
 
 
 def macos_power(text: str) -> Power:
-    """Understand what `pmset -g batt` prints."""
+    """Return the power state in the output of `pmset -g batt`."""
     match = _PMSET.search(text)
     if match is None:
         return Power()
@@ -81,7 +81,9 @@ def macos_power(text: str) -> Power:
 
 
 def termux_power(battery: str, wifi: str) -> Power:
-    """Understand what the commands of Termux:API print; they are missing without that package."""
+    """Return the power state in the output of Termux:API's commands; they are missing without that
+    package.
+    """
     about_battery, about_wifi = _object(battery), _object(wifi)
     plugged = about_battery.get("plugged")
     percent = about_battery.get("percentage")

@@ -329,8 +329,8 @@ class Nodes(NamedTuple):
 class Lend(NamedTuple):
     """Carry for another daemon as well, which takes work connections at a host and port.
 
-    `number` is what both sides call this by, and never 0; `attachment` is what the preface of those
-    work connections says.
+    `number` identifies the loan on both sides, and is never 0; `attachment` is the number in the
+    preface of those work connections.
     """
 
     number: int
@@ -464,7 +464,7 @@ class Preface(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Preface:
-        """Return what 33 bytes say.
+        """Return the preface in 33 bytes.
 
         Raises:
             FrameError: they are no preface.
@@ -774,7 +774,7 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
 
 
 def _fields(frame: Frame) -> dict[str, Any]:
-    """Return what a frame with a JSON body says."""
+    """Return the fields of a frame with a JSON body."""
     if isinstance(frame, Limits):
         return _said(frame)
     fields: dict[str, Any] = frame._asdict()

@@ -30,7 +30,7 @@ from proxyctl.protocol.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Mail (spam), Telnet and Android's debugger (what botnets spread by), Windows' file sharing and
+# Mail (spam), Telnet and Android's debugger (used by botnets to spread), Windows' file sharing and
 # desktop, discovery of devices and names, the remote control of routers.
 NEVER_PORTS: Final = frozenset(
     (23, 25, 135, 136, 137, 138, 139, 445, 465, 587, 1900, 3389, 5353, 5555, 7547)

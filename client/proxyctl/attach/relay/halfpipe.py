@@ -206,7 +206,7 @@ class HalfPipe:
         self._relay.abort()
 
     def stop(self) -> None:
-        """Move nothing any more; what waits is dropped."""
+        """Move nothing any more; waiting bytes are dropped."""
         self._source_fd = self._sink_fd = -1  # the sockets may be closed soon, and others opened
         self._unread = False
         self._pending = b""
@@ -321,7 +321,7 @@ class HalfPipe:
         return True
 
     def _drain(self) -> bool:
-        """Write on what waits; False when some of it still has to, or the sink is gone."""
+        """Write the waiting bytes; False when some still wait, or the sink is gone."""
         if self._pipe is not None:
             return self._drain_pipe(self._pipe)
         try:

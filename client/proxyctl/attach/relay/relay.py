@@ -1,8 +1,8 @@
 """Carries the bytes of one connection: between a work connection and a target.
 
-An `End` is one socket. Two ends are joined by a `Relay`, which keeps what TCP means: an end of the
-stream is passed on alone, so the other direction goes on; a reset is passed on as a reset; when one
-side reads slowly, the relay reads nothing more from the other side, which then waits.
+An `End` is one socket. Two ends are joined by a `Relay`, which keeps the meaning of TCP: an end of
+the stream is passed on alone, so the other direction goes on; a reset is passed on as a reset; when
+one side reads slowly, the relay reads nothing more from the other side, which then waits.
 
 Bytes go from one transport to the other without a copy. If the other transport could not send all
 of them, it keeps that buffer, and the reader gets another one.

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 # After a dial that failed the daemon closes the work connection, once it has read why.
 FAILED_DIAL_SECONDS: Final = 10.0
-CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
+CLOSED_SECONDS: Final = 2.0  # only a safeguard: a reset takes one turn of the loop
 # The daemon closes a relay and gives the next order in one moment, by two connections: the order
 # may come first. It waits for the relay's place; the relay's end takes a round trip at most.
 PLACE_SECONDS: Final = 1.0
@@ -207,7 +207,7 @@ class Carrier:
         self._limit(welcome.limits)
 
     def detach(self) -> None:
-        """Give up what needs a control connection; relays go on."""
+        """Give up everything that needs a control connection; relays continue."""
         for key in tuple(self._held):
             self._drop(key)
         for task in (*self._dials.values(), *self._calls):
@@ -218,7 +218,7 @@ class Carrier:
         self._attachment = None
 
     def receive(self, frame: Frame) -> None:
-        """Do what a frame of the daemon says, if it is about carrying."""
+        """Obey a frame of the daemon, if it is about carrying."""
         attachment = self._attachment
         if attachment is None:
             return
@@ -324,7 +324,7 @@ class Carrier:
         return [*own, *self._borrowers.values()]
 
     def _obey(self, frame: Frame, attachment: _Attachment) -> None:
-        """Do what the daemon says, or a borrower."""
+        """Obey a frame of the daemon or of a borrower."""
         if isinstance(frame, Tickets):
             pool = attachment.pool_of(frame.first)
             if pool is not None:
@@ -361,7 +361,7 @@ class Carrier:
         return ""
 
     def _receive_for(self, frame: For) -> None:
-        """Do what a borrower says."""
+        """Obey a frame of a borrower."""
         borrower = self._borrowers.get(frame.number)
         if borrower is None:  # it was given up just now
             return

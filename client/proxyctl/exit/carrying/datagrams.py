@@ -292,7 +292,7 @@ class DatagramRelay:
         self._asked_bytes += size
 
     async def _resolve(self, name: str, port: int) -> None:
-        """Look a name up, and send what waits for it, in the order in which it came."""
+        """Look a name up, and send its waiting datagrams in their order of arrival."""
         addresses: list[Address] = []
         seconds = self._times.failed_name_seconds
         try:

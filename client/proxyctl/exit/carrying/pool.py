@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from proxyctl.attach.daemon.secure import SecureDoor
     from proxyctl.attach.relay.relays import Relays, Work
 
-PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
+PARKED_MAX: Final = 64  # four times a daemon's usual wish; a router at home maps some thousand
 SURPLUS_MAX: Final = 8  # beyond the wanted number: the daemon may ask for fewer later
 TICKETS_KEPT: Final = 4 * TICKETS_MAX
 RETRY_SECONDS: Final = 1.0  # after the first that failed; doubled with each further one

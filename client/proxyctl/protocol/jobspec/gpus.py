@@ -81,7 +81,7 @@ def fits(wanted: str, name: str) -> bool:
 
 
 def key(name: str) -> str:
-    """Return what all ways to write a name have in common."""
+    """Return the common key of all ways to write a name."""
     cut = _cut(name)
     words = sorted(cut.words or cut.makers)
     if cut.bus:

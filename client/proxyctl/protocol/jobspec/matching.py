@@ -53,7 +53,7 @@ def short_of(resources: Resources, capacity: Capacity) -> Shortage | None:
 
 
 def left(capacity: Capacity, resources: Resources) -> Capacity:
-    """Return what a device has free after it was given a job that fits it."""
+    """Return the free capacity of a device after it was given a job that fits it."""
     assert fits(resources, capacity)  # noqa: S101 - nothing may be lent twice
     return replace(
         capacity,

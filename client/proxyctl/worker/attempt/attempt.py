@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# Of one stream, on disk: four times what the daemon keeps of its beginning and its end together.
+# Of one stream, on disk: four times the bytes that the daemon keeps of its beginning and its end
+# together.
 LOG_MAX_BYTES: Final = 64 << 20
 # Of grace for cancelled work. The buyer does not pay for that time, so it is no more than a tenth
 # of the time before, or two seconds: work of a minute that is cancelled as it begins would
@@ -70,7 +71,7 @@ class AttemptTimes:
     Attributes:
         log_seconds: of a log that is on its way when the job has ended: a slot is not held for all
             that it printed.
-        look_seconds: between two looks at what the bell may not have told.
+        look_seconds: between two looks for changes that the bell has not announced.
         end_seconds: for a supervisor to say that its job has ended, once that was killed.
         journal_seconds: between two attempts to write to a full disk.
     """
@@ -318,7 +319,7 @@ class Attempt:
         return True
 
     def _beside_inputs(self, task: Task) -> Task:
-        """Return a task that may write what its inputs have left of its bytes on the disk."""
+        """Return a task whose disk limit is the part that its inputs have left."""
         most = task.bounds.disk_bytes
         left = max(1, most - used_bytes(self._traces.folder / INPUTS, most))  # 0 would be no bound
         return replace(task, bounds=replace(task.bounds, disk_bytes=left))
@@ -380,7 +381,7 @@ class Attempt:
             self._wait()
 
     def _end(self) -> None:
-        """End what runs, by the executor first, and by the kernel if that is not enough."""
+        """End the running program: by the executor first, and by the kernel if that is not enough."""
         stop = self.entry.stop
         self._executor().stop(self.attempt_id, 0 if stop is None else stop.grace_s)
         supervisor = self._traces.supervisor
@@ -563,7 +564,7 @@ class Attempt:
         self.entry = self._tools.journal.move(self.entry, state, **changes)
 
     def _move_back(self, report: Report) -> None:
-        """Send what the daemon misses of the logs, and report again."""
+        """Send the bytes of the logs that the daemon misses, and report again."""
         self.entry = replace(self.entry, state=State.UPLOADING, report=report)
         self._interruption.wait(self._tools.times.look_seconds)
 

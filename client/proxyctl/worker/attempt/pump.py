@@ -14,7 +14,7 @@ from proxyctl.worker.base.retries import Retries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
+_LOOK_SECONDS: Final = 1.0  # between two looks for changes that the bell has not announced
 
 
 class LogSender(Protocol):

@@ -89,7 +89,7 @@ def usable(
             engine = _ENGINES[name](folder)
             images = None
             if dial is not None:
-                # gVisor runs what podman has.
+                # gVisor runs the images of podman.
                 store = Podman() if name == "gvisor" else engine
                 images = Images(store, folder, _image_limits(sandbox), dial)
             executor = Containers(

@@ -429,7 +429,7 @@ def supervise(folder: str, work: str = "") -> None:
 def _become(
     launch: Launch, folder: str, writing: list[int], fails: int, parent: int
 ) -> None:  # pragma: no cover - a process of its own
-    """Become the program, in the child; what hinders that is written to `fails`."""
+    """Become the program, in the child; an obstacle is written to `fails`."""
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -79,7 +79,7 @@ class Supervisors:
             return len(self._started)
 
     def close(self) -> None:
-        """End the one that waits; those that were given an attempt stay."""
+        """End the waiting supervisor; supervisors with an attempt stay."""
         with self._lock:
             if self._waiting is not None:
                 _tell(self._waiting, b"")

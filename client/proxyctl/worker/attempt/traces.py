@@ -1,4 +1,4 @@
-"""The files of an attempt in which its supervisor records what happens."""
+"""The files of an attempt in which its supervisor records events."""
 
 from __future__ import annotations
 

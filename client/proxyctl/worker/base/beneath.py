@@ -124,7 +124,7 @@ class Folder:
         return os.open(name, _CREATE_FLAGS, mode, dir_fd=self.descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return what a name in this folder stands for (a link for itself); None for nothing."""
+        """Return the status of a name in this folder (a link's own status); None for nothing."""
         with suppress(FileNotFoundError):
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         return None

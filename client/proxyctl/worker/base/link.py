@@ -165,7 +165,7 @@ class Link:
         self._outage.callback = callback
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return what the API says; raises as `post` does."""
+        """Return the reply of the API; raises as `post` does."""
         return self._ask("GET", path, None, {}, self._seconds)
 
     def post(
@@ -370,7 +370,7 @@ def _reason(error: Exception) -> str:
 
 
 def _seconds_of(text: str | None) -> float:
-    """Return what `Retry-After` says, where it says seconds (RFC 9110, section 10.2.3)."""
+    """Return the seconds of `Retry-After`; 0 for another form (RFC 9110, section 10.2.3)."""
     if text is None or not text.isdigit():
         return 0.0
     return min(float(text), _RETRY_AFTER_MAX_SECONDS)

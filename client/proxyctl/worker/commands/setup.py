@@ -202,8 +202,8 @@ def _refuse_beside_agent(folder: Path) -> None:
     pid = lock.holder(folder)
     if pid is not None:
         raise NoConsentError(
-            f"an agent works in {folder} as process {pid}, by what was agreed to when it was"
-            f" started; nothing was changed. End it first: proxyctl worker drain --folder {folder}"
+            f"an agent works in {folder} as process {pid}, by the agreement at its"
+            f" start; nothing was changed. End it first: proxyctl worker drain --folder {folder}"
         )
 
 

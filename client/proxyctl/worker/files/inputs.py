@@ -183,7 +183,7 @@ class Inputs:
         return True
 
     def _note(self, error: Exception) -> None:
-        """Log for the owner what the buyer does not read."""
+        """Log an error for the owner; the buyer does not read it."""
         _logger.info("job %s: an input: %s", self._folder.parent.name, short_line(str(error)))
 
     def _is_placed(self, path: str, *, is_archive: bool) -> bool:

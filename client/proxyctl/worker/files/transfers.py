@@ -64,7 +64,7 @@ class TransferBounds:
 
     Attributes:
         checkpoint_max_bytes: of one checkpoint.
-        bytes_per_second: of checkpoints, on average: 20 Mbit/s, what many homes can send. It also
+        bytes_per_second: of checkpoints, on average: 20 Mbit/s, which many homes can send. It also
             bounds reading and hashing.
         names_max: that are looked at for a checkpoint.
     """

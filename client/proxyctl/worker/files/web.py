@@ -1,7 +1,7 @@
 """Files over HTTP, piece by piece: to and from the API, and from where others have put them.
 
 `outward.py` dials the addresses of strangers and every redirection: a device asks nothing of its
-owner's own network for a stranger. The token goes to the API alone.
+owner's own network for a stranger. The token goes only to the API.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def _connected(connection: _Connection) -> socket.socket:
     """
     try:
         connection.connect()
-    except (OSError, ValueError) as error:  # a name beyond what names can be is a ValueError
+    except (OSError, ValueError) as error:  # a name beyond the limits of names is a ValueError
         raise LinkError(f"a file cannot be fetched: {_reason(error)}") from None
     return connection.sock
 

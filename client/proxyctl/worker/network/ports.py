@@ -68,7 +68,7 @@ class Ports:
     """The ports of all attempts of an agent.
 
     Args:
-        way_in: makes what lets users in, given the threads that may block; None to let no user in.
+        way_in: makes the way in of users, given the threads that may block; None to let no user in.
     """
 
     def __init__(self, way_in: Callable[[ThreadPoolExecutor], WayIn] | None = None) -> None:

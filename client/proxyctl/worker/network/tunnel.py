@@ -109,7 +109,7 @@ class JobTunnel:
     Args:
         api: the address of the marketplace.
         token: of this device.
-        ask: returns what the API says of a path; blocks, and raises LinkError and RefusedError.
+        ask: returns the reply of the API to a path; blocks, and raises LinkError and RefusedError.
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
         allowance: of the bytes through ports; closed with the tunnel.
         pool: of threads that may block.
@@ -205,7 +205,7 @@ class JobTunnel:
             self._words = words
             _logger.info("%s", plain_line(words))
 
-    # --- what an attachment uses -----------------------------------------------------------------
+    # --- for the attachment ----------------------------------------------------------------------
 
     def hello(self) -> Tunnel:
         """Return the first frame."""
@@ -462,7 +462,7 @@ class _Attachment:
             self._control.send(Dialled(order.number, outcome, 0, None, 0))
 
     def preface_of(self, order: Open) -> Preface:
-        """Return what the work connection for an order begins with."""
+        """Return the preface of the work connection for an order."""
         return Preface(self._welcomed.result().attachment, order.number, order.ticket)
 
     async def dial(self) -> End:
@@ -513,7 +513,7 @@ def job_tunnel(
     guard: Guard | None,
     allowance: Allowance,
 ) -> Callable[[ThreadPoolExecutor], JobTunnel]:
-    """Return what makes the way in, once there is a loop; see `JobTunnel`."""
+    """Return a function that makes the way in, once there is a loop; see `JobTunnel`."""
     return partial(JobTunnel, api, token, ask, guard, allowance)
 
 

@@ -90,7 +90,7 @@ class Patience:
             self._waited[kind] = waited
 
     def came(self, size: int) -> None:
-        """Count bytes of the server that is waited for; those of the marketplace count nothing."""
+        """Count bytes of the server that is waited for; bytes of the marketplace do not count."""
         if self._now_for:
             self._bytes[self._now_for] += size
 

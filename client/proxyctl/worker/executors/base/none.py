@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NoExecutor:
-    """Finds nothing and leaves nothing behind; what runs is ended by its supervisor.
+    """Finds nothing and leaves nothing behind; a running program is ended by its supervisor.
 
     Should the engine come back with something that still runs, the next agent ends that, since no
     entry of the journal names it.

@@ -317,7 +317,7 @@ async def _within(seconds: float, reading: Coroutine[object, object, bytes]) -> 
     try:
         await asyncio.wait({task}, timeout=seconds)
         if not task.done():
-            raise TimeoutError(f"nothing was said in {seconds:.0f} s")
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
         return task.result()
     finally:
         task.cancel()

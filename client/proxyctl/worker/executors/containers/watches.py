@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Watches:
-    """Watches what containers use; several threads use it.
+    """Watches the use of containers; several threads use it.
 
     Args:
         engine: runs the containers.

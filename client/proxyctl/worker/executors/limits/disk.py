@@ -52,7 +52,7 @@ USUAL: Final = SumBounds()
 
 
 class TooMuchError(Exception):
-    """A job has written more than it may; the message says what."""
+    """A job has written more than it may; the message names the exceeded limit."""
 
 
 def is_short(place: str | Path | int, reserve_bytes: int | None = None) -> bool:

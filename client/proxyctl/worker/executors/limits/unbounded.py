@@ -7,7 +7,7 @@ from proxyctl.worker.executors.limits.base import Admission, name_of
 
 
 class Unbounded:
-    """In the place of limits when `check` asks what else is missing; no job is run under it."""
+    """Stands for limits while `check` looks for other missing parts; no job is run under it."""
 
     name = "none"
 
