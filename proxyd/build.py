@@ -293,7 +293,7 @@ def _metering(
     *,
     may_sweep: bool,
 ) -> tuple[Meter, Node | None]:
-    """Return what counts bytes, and this process among others where there may be others.
+    """Return the meter and, where there may be other processes, this process's node.
 
     Args:
         settings: the operator's settings.
@@ -302,7 +302,7 @@ def _metering(
         link: the connection to the other processes; None where there can be none.
         forgotten: called with each session that is not known here any more.
         bounds: of the parts of the meter.
-        may_sweep: whether this process has what only one on a database should do.
+        may_sweep: whether this process may do the work that only one on a database should do.
     """
     limits = settings.limits
     if link is None:

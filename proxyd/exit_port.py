@@ -177,7 +177,7 @@ class ExitPort:
     def _all_doors(self) -> list[Door]:
         return [self._door, *self.doors()]
 
-    # --- what the marketplace asks: see `market.exits.consents.Attached` -------------------------
+    # --- for the marketplace: see `market.exits.consents.Attached` -------------------------------
 
     def door(self) -> Door | None:
         """Return where exits attach."""
@@ -219,7 +219,7 @@ class ExitPort:
         return Whereabouts(place.country, place.state, place.city, place.asn, place.kind, opinions)
 
     def remark(self, device_id: str) -> str:
-        """Return what the owner of an attached device should know; "" for nothing."""
+        """Return the remark for the owner of an attached device; "" for nothing."""
         return self.listener.offers.remark(device_id)
 
 

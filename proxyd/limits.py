@@ -146,7 +146,7 @@ def api_connections_total(descriptors: int, wanted: int = 0) -> int:
 
 
 def beside_api(descriptors: int, wanted: int) -> int:
-    """Return the descriptors that the other shares are of, beside what the API has above its own.
+    """Return the descriptors of the other shares, without the API's surplus over its own share.
 
     Args:
         descriptors: how many may be open.

@@ -24,7 +24,7 @@ class Readiness:
     Args:
         gateway: accepts the clients of the proxy.
         store: the database.
-        presence: this process among others; None where it is alone.
+        presence: this process among others; None for a single process.
         seconds: how long the database has for an answer.
     """
 

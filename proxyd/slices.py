@@ -59,7 +59,7 @@ DAY_SECONDS = 86_400
 
 
 def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors: int) -> Rules:
-    """Return what the operator decides about the marketplace.
+    """Return the operator's rules for the marketplace.
 
     Args:
         settings: all of them.
@@ -113,7 +113,7 @@ def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]
 
 
 def job_terms(settings: Settings) -> JobTerms:
-    """Return what the operator decides about jobs."""
+    """Return the operator's terms of jobs."""
     market, jobs = settings.market, settings.jobs
     return JobTerms(
         fee=int(market.fee_percent * 100),
@@ -133,7 +133,7 @@ def _leases(jobs: JobSettings) -> Leases:
 
 
 def sample_terms(settings: Settings) -> SampleTerms:
-    """Return what the operator spends on samples."""
+    """Return the operator's terms of samples."""
     jobs = settings.jobs
     return SampleTerms(
         account=jobs.sample_account,
@@ -239,7 +239,7 @@ def login_limits(settings: Settings) -> LoginLimits:
 
 
 def rewards(settings: Settings) -> Rewards:
-    """Return what referrals earn; `auto` wants confirmed addresses where e-mails go out."""
+    """Return the rewards for referrals; `auto` wants confirmed addresses where e-mails go out."""
     market = settings.market
     verification = market.referral_verification
     return Rewards(
@@ -254,7 +254,7 @@ def rewards(settings: Settings) -> Rewards:
 
 
 def rates(settings: Settings) -> Rates:
-    """Return what GPUs and credits cost."""
+    """Return the rates of GPUs and credits."""
     market = settings.market
     return Rates(
         by_model={
@@ -272,7 +272,7 @@ def photo_limits(settings: Settings) -> PhotoLimits:
 
 
 def reward_terms(settings: Settings) -> RewardTerms:
-    """Return what good deeds earn."""
+    """Return the rewards for good deeds."""
     assistant = settings.assistant
     return RewardTerms(
         amounts={category: micro(amount) for category, amount in assistant.rewards.items()},
@@ -359,7 +359,7 @@ def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Li
 
 
 def exit_terms(settings: Settings) -> ExitTerms:
-    """Return what the operator offers the owners of exits, and asks of buyers."""
+    """Return the operator's terms for the owners of exits and for buyers."""
     exits, floors = settings.exits, settings.exits.price_per_gb_floor_usd
     return ExitTerms(
         is_offered=bool(exits.host),
@@ -413,7 +413,7 @@ def api_limits(settings: Settings, descriptors: int) -> ApiLimits:
 
 
 def app_terms(settings: Settings, bound: int, descriptors: int) -> AppTerms:
-    """Return what the operator decides about the door of apps.
+    """Return the operator's terms of the server of apps.
 
     Args:
         settings: all of them.

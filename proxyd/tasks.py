@@ -23,7 +23,7 @@ class Tasks:
     exit status is not 0, so that the service manager starts it anew.
 
     Args:
-        sweeps: says whether this daemon does what only one on the database should.
+        sweeps: returns whether this daemon does the work that only one on the database should do.
     """
 
     def __init__(self, sweeps: Callable[[], bool]) -> None:
@@ -117,10 +117,10 @@ class Tasks:
 
 
 async def reap(leases: Leases, node: Node) -> None:
-    """Take back what dead nodes had leased, every `REAP_CHECK_SECONDS`, until cancelled.
+    """Take back the leases of dead nodes every `REAP_CHECK_SECONDS`, until cancelled.
 
-    Only while this node reaps. The first time that it sweeps, it also takes back what an only
-    daemon had leased, from before there were several.
+    Only while this node reaps. The first time that it sweeps, it also takes back the leases of a
+    single daemon, from before there were several.
     """
     is_first = True
     while True:

@@ -81,9 +81,7 @@ def macos_power(text: str) -> Power:
 
 
 def termux_power(battery: str, wifi: str) -> Power:
-    """Return the power state in the output of Termux:API's commands; they are missing without that
-    package.
-    """
+    """Return the power state in the output of Termux:API, which may not be installed."""
     about_battery, about_wifi = _object(battery), _object(wifi)
     plugged = about_battery.get("plugged")
     percent = about_battery.get("percentage")

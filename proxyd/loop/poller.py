@@ -16,7 +16,7 @@ import select
 from typing import Final, Protocol, final
 
 # Further events are reported in the next turn of the loop, after other work. The list of the
-# kernel's answer, 12 bytes for each event, fits into what Python has in its own pool (512 bytes).
+# kernel's answer, 12 bytes for each event, fits into Python's own memory pool (512 bytes).
 EVENTS_PER_TURN: Final = 42
 
 WRITABLE: Final = select.EPOLLOUT

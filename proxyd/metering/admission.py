@@ -1,4 +1,4 @@
-"""Admits clients: which session their credentials, or their address, open, and whether it may.
+"""Admits clients: finds the session of their credentials or address, and checks its limits.
 
 A session that is known is decided from memory, at once and without a task. The session of a new
 client is looked up in the store, and its bytes are leased; however many clients wait for that, it

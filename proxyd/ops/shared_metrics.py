@@ -63,7 +63,7 @@ class SharedMetrics(Collector):
 
     Args:
         role: the number of this process, and the shared records.
-        collect: returns the metrics of this process alone.
+        collect: returns the metrics of only this process.
     """
 
     def __init__(self, role: Role, collect: Callable[[], Iterable[Metric]]) -> None:

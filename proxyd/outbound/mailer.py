@@ -95,7 +95,7 @@ class LogTransport:
 
 
 class Mailer:
-    """Sends what waits in the outbox.
+    """Sends the e-mails that wait in the outbox.
 
     Args:
         outbox: the e-mails that wait.

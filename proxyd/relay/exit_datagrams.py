@@ -150,7 +150,7 @@ class ExitWay(Watcher, InTransit):
         return self._share.allowance(self) > 0
 
     def send(self, host: Address | str, port: int, payload: bytes | memoryview) -> None:
-        """Send a datagram, or keep it for a moment; what cannot be kept is dropped."""
+        """Send a datagram, or keep it for a moment; a datagram that cannot be kept is dropped."""
         size = len(payload)
         head = header(host, port)
         length = len(head) + size
@@ -231,7 +231,7 @@ class ExitWay(Watcher, InTransit):
             self._reactor.poller.watch_writes(self._sock.fileno())
 
     def _flush(self) -> None:
-        """Write what waits, as far as the kernel takes it."""
+        """Write the waiting bytes, as far as the kernel takes them."""
         if self._rest and not self._write_rest():
             return
         while self._waiting and not self._is_closed:

@@ -1,4 +1,4 @@
-"""One direction of a relay: reads what the session's budget allows, and writes it on.
+"""One direction of a relay: reads within the session's budget, and writes the bytes on.
 
 Theory of operation
 -------------------
@@ -273,7 +273,7 @@ class HalfPipe(Mover, InTransit):
             self._pump()
 
     def turn(self) -> None:
-        """Move what had to wait for its turn; see `Mover.turn`."""
+        """Move the bytes that waited for their turn; see `Mover.turn`."""
         self._scheduled = False
         owner = self._owner  # `leave` replaces it, perhaps in this turn
         if self.ended or owner.is_closed:
@@ -478,7 +478,7 @@ class HalfPipe(Mover, InTransit):
         return not self._pending and not self._owner.is_closed
 
     def _drain(self) -> bool:
-        """Write on what waits; False when some of it still has to, or the sink is gone."""
+        """Write the waiting bytes; False when some still wait, or the sink is gone."""
         if self._pipe is not None:
             return self._drain_pipe(self._pipe)
         while self._pending:

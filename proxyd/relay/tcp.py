@@ -1,7 +1,7 @@
 """The relay: two half-pipes between a client and its target, every byte metered.
 
 The end of one stream is passed on while the other goes on; a reset is passed on as a reset, after
-what came before it. A byte counts when the kernel has it, and is given back if the connection
+the bytes before it. A byte counts when the kernel has it, and is given back if the connection
 breaks before it has left this machine.
 """
 
@@ -166,7 +166,7 @@ class Relay(Owner):
         return (self._down if source is self._client else self._up).was_reset
 
     def broken(self, source: socket.SocketType) -> None:
-        """One side was reset: give back what did not leave for it; reset the other in its turn."""
+        """One side was reset: give back the bytes lost for it; reset the other in its turn."""
         if not self._release():
             return
         self.is_broken = True

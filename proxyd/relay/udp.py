@@ -88,7 +88,7 @@ def datagram_socket(here: Address, scope: int = 0) -> socket.SocketType | None:
 
 @final
 class DatagramEgress:
-    """Where datagrams may go, and how many of them: what all associations of a gateway share.
+    """Where datagrams may go, and how many of them: shared by all associations of a gateway.
 
     `over_rate` counts datagrams that were dropped because their session had had too many of late.
 
@@ -334,7 +334,7 @@ class Association(Receiver):
         self._waiting_bytes += size
 
     async def _look_up(self, name: str) -> None:
-        """Look a name up, and send what waits for it, in the order in which it came."""
+        """Look a name up, and send its waiting datagrams in their order of arrival."""
         addresses: list[Address] = []
         try:
             with suppress(NameNotFoundError, LookupFailedError):
@@ -391,7 +391,7 @@ class Association(Receiver):
         return self._send_directly(target, payload)
 
     def _send_directly(self, target: tuple[Address, int], payload: bytes | memoryview) -> bool:
-        """Send from this machine what may be sent; False as for `_send_to`."""
+        """Send an allowed datagram from this machine; False as for `_send_to`."""
         host, port = target
         outer = self._outer_to(host)
         if outer is None:
@@ -467,7 +467,7 @@ class Association(Receiver):
         return False
 
     def _count(self, size: int) -> None:
-        """Count what the kernel has just taken; the last byte of the budget ends the association.
+        """Count bytes that the kernel took; the last byte of the budget ends the association.
 
         The loop has run nothing else since the check that the session `affords` it.
         """

@@ -1,7 +1,7 @@
 """Reports of the supervisor about all its processes, to the log and to its service manager.
 
-A process says in the log what concerns it alone. Lines that all of them would repeat, such as their
-addresses or the changes of a reload, are written here once.
+Each process logs the events that concern only itself. Lines that all of them would repeat, such as
+their addresses or the changes of a reload, are written here once.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The supervisor: forks the processes, and does for them what a service manager does for a daemon.
+"""The supervisor: forks the processes, and is a service manager for them.
 
 Theory of operation
 -------------------
@@ -237,7 +237,7 @@ class Supervisor:
                 os._exit(status)
 
     def _role(self, child: Child, channel: socket.socket) -> Role:
-        """Return what the process is given that is forked for a number; called in that process."""
+        """Return the role of the process that is forked for a number; called in that process."""
         desk, address = self._exits_desk, b""
         if desk is not None:
             address = desk.getsockname()
@@ -264,7 +264,7 @@ class Supervisor:
                 self._ended(child, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, status: int) -> None:
-        """Decide what follows from the end of a process."""
+        """Decide the consequence of the end of a process."""
         pid, was_ever_ready = child.pid, child.was_ever_ready
         pause = child.ended()
         self._publish()
@@ -290,7 +290,7 @@ class Supervisor:
             )
 
     def _kill_hung(self) -> None:
-        """Kill what no longer feeds its watchdog; `_reap` has it started again."""
+        """Kill processes that no longer feed their watchdog; `_reap` restarts them."""
         now = time.monotonic()
         is_late = now - self._looked_at > self._watchdog_seconds / 2
         self._looked_at = now
@@ -309,7 +309,7 @@ class Supervisor:
                 child.started_at, child.fed_at = now, None  # once is enough
 
     def _stop(self) -> None:
-        """End every process, and close what clients wait at unless the service manager holds it."""
+        """End every process, and close the listeners unless the service manager holds them."""
         self._stops += 1
         for child in self._children:
             child.close_listeners(but=self._first.held)
@@ -328,7 +328,7 @@ class Supervisor:
                 self._reload()
 
     def _reload(self) -> None:
-        """Have every process read the settings again; those started later get them from here.
+        """Have every process read the settings again; later processes get them from here.
 
         If they or the certificate are wrong, no process reloads: all keep the old ones.
         """

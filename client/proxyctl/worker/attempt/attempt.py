@@ -381,7 +381,7 @@ class Attempt:
             self._wait()
 
     def _end(self) -> None:
-        """End the running program: by the executor first, and by the kernel if that is not enough."""
+        """End the running program by the executor, and by the kernel if that is not enough."""
         stop = self.entry.stop
         self._executor().stop(self.attempt_id, 0 if stop is None else stop.grace_s)
         supervisor = self._traces.supervisor

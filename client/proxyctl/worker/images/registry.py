@@ -246,7 +246,7 @@ class Registry:
         if parts.scheme not in ("http", "https") or not host:
             raise failure(f"{self.host} names an invalid address")
         if parts.scheme == "http" and not _is_loopback(host):
-            raise failure(f"{host} has no encryption, so its answers cannot be trusted")
+            raise failure(f"{host} is a server without encryption, which cannot be trusted")
         try:
             sock = self._dial(host, port, STALL_SECONDS)
             if parts.scheme == "https":

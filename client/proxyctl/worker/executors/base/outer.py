@@ -1,5 +1,4 @@
-"""The namespaces around a job's sandbox: they end it, and bound the resources that the kernel
-counts per user.
+"""The namespaces around a job's sandbox: they end it, and bound its use of the kernel.
 
 A job can write to the memory of process 1 of its sandbox, which runs as the same user: so it can
 have that process forget the signal at its parent's death. Therefore the sandbox is inside another

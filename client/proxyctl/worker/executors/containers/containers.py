@@ -260,8 +260,7 @@ class Containers:
         self._spaces.close()
 
     def _has_lost_monitor(self, name: str, state: Mapping[str, Any]) -> bool:
-        """Return whether docker has lost the monitor of a container, and so has killed the
-        container.
+        """Return whether docker has lost a container's monitor, and so has killed the container.
 
         It shows the status of a kill then, and at the moment itself it has said another one.
         """
