@@ -166,14 +166,14 @@ class HttpServer(Front):
         )
 
     def change_limits(self, limits: Limits) -> None:
-        """Apply new bounds from now on."""
+        """Apply new bounds."""
         self._limits = limits
         self._callers.rates = Rates(limits, monotonic)
         if self._server is not None:
             self._server.change_limits(limits)
 
     def drain(self) -> None:
-        """From now on answer every new request with `draining`."""
+        """Begin to answer every new request with `draining`."""
         self._draining = True
 
     async def stop(self) -> None:

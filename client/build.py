@@ -35,7 +35,7 @@ main()
 
 
 def build(target: Path, plugins: list[Path]) -> None:
-    """Write the archive, whole or not at all."""
+    """Write the archive as a whole."""
     files = {"__main__.py": MAIN.encode(), **sources(SOURCES, "proxyctl")}
     for folder in plugins:
         files.update(plugin(folder))

@@ -104,7 +104,7 @@ class ExitPort:
         _logger.info("exits know this service by the certificate %s", self._door.certificate_sha256)
 
     def change_limits(self, limits: ExitLimits) -> None:
-        """Apply other limits from now on."""
+        """Apply other limits."""
         self.listener.change_limits(limits)
         self.tunnels.most = limits.streams
         self.tunnels.heartbeat_seconds = limits.heartbeat_seconds
@@ -112,7 +112,7 @@ class ExitPort:
             self.desk.most = limits.asks
 
     def change_certificate(self, certificate: str, key: str) -> None:
-        """Show devices another certificate (PEM files, which can be used) from now on.
+        """Begin to show devices another certificate (PEM files, which can be used).
 
         Attached devices are notified of it. Devices that are away, and were not notified before,
         know the service no more (`announce_certificate`).

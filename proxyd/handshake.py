@@ -68,9 +68,9 @@ _logger = logging.getLogger("gateway")
 class Client:
     """A connected client.
 
-    `sock` does not block. `address` is in text, an IPv4 one never mapped; `network` is the network
-    by which its connections are counted. `port_index` says on which of the ports without passwords
-    it came; `PASSWORD_PORT` for the other one. `number` names it in the log. `began` is loop time,
+    `sock` does not block. `network` is the key of its connection count. `network` is the network by
+    which its connections are counted. `port_index` says on which of the ports without passwords it
+    came; `PASSWORD_PORT` for the other one. `number` names it in the log. `began` is loop time,
     seconds.
     """
 
@@ -360,7 +360,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
             return False
 
     def _close(self, ending: Ending, *, after_last_bytes: bool) -> None:
-        """Let go of everything, and of the socket now or once the client has the bytes sent."""
+        """Release everything, and the socket now or once the client has the bytes sent."""
         if self._state in (_HANDED_OVER, _CLOSED):
             return
         self._to(_CLOSED)

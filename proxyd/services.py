@@ -54,7 +54,7 @@ _logger = logging.getLogger("daemon")
 
 @dataclass(frozen=True, slots=True)
 class CheckTimes:
-    """How often sessions, bonuses and exits are checked.
+    """Intervals of the checks of sessions, bonuses and exits.
 
     Attributes:
         expiry_seconds: a session outlives its time by no more than this.

@@ -1,4 +1,4 @@
-"""Settings as each part wants them: pure functions, the same at the start and at a reload.
+"""The settings of each part: pure functions, the same at the start and at a reload.
 
 No room but this one reads settings. A part that needs one gets a slice: a value of its own type, in
 its own units (money in millionths, times in seconds).
@@ -389,7 +389,7 @@ def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
 
 
 def exits_port(settings: Settings, bound: int) -> int:
-    """Return the port that devices dial; `bound` is the one that is listened on."""
+    """Return the port that devices dial; `bound` is the port of the listener."""
     return settings.exits.public_port or bound
 
 

@@ -176,7 +176,7 @@ class AllowRequest(Struct):
 
 
 class AllowReply(Reply, kw_only=True):
-    """The address that needs no password from now on, on `passwordless_port`."""
+    """The address that needs no password any more, on `passwordless_port`."""
 
     address: str
     passwordless_port: int | UnsetType = UNSET

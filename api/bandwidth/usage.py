@@ -116,7 +116,7 @@ class ForecastSum(BilledSum):
 
 
 class SummaryReply(Reply, kw_only=True):
-    """Use today, in 7 and in 30 days including today, and ever; as of `at`.
+    """Use today, in 7 and in 30 days including today, and in all; as of `at`.
 
     `forecast` is null when too little was used lately.
     """

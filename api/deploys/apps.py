@@ -128,7 +128,7 @@ class AppRoutes:
         return AppReply(app=_item(door, app))
 
     async def of_deploy(self, call: Call[Nothing, Any]) -> DeployAppsReply:
-        """Return a deploy of the caller's as an app, and its replicas."""
+        """Return a deploy of the caller and its replicas as an app."""
         door, deploy_id = self._offered(), in_path(call.path["deploy_id"], Code.DEPLOY_NOT_FOUND)
         whole, *replicas = await self._apps.of_deploy(call.user_id, deploy_id, call.caller.maker)
         return DeployAppsReply(

@@ -174,7 +174,7 @@ class RollbackRequest(Struct):
 
 
 class RevisionReply(Reply, kw_only=True):
-    """The number of the revision that replicas are replaced by from now on."""
+    """The number of the new revision of the replicas."""
 
     revision: int
 

@@ -90,7 +90,7 @@ class ReceiveQuery(Struct):
 
 
 class ReceiveReply(Reply, kw_only=True):
-    """How much of the file is here now."""
+    """The received size of the file."""
 
     offset: int
 

@@ -115,7 +115,7 @@ class CutEvent(Struct):
 
 
 class EndEvent(Struct):
-    """There is no more to come; `status` is the job's."""
+    """The log has no further bytes; `status` is the job's."""
 
     attempt: int
     status: literals.JobStatus

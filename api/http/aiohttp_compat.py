@@ -74,7 +74,7 @@ class PrivateProtocol(RequestHandler):
 
     @property
     def is_raw(self) -> bool:
-        """Whether arriving bytes are HTTP no more, and go to the parser that was set for them."""
+        """Whether arriving bytes are HTTP no longer, and go to the parser that was set for them."""
         return self._payload_parser is not None
 
     def bound_queue(self, most: int) -> None:
@@ -83,7 +83,7 @@ class PrivateProtocol(RequestHandler):
         self._msg_queue_resume_size = 0
 
     def refuse(self, error: Exception) -> None:
-        """Queue a request that is answered by `handle_error`, and read no more."""
+        """Queue a request that is answered by `handle_error`, and stop reading."""
         self._request_count += 1
         self._messages.append((_ErrInfo(status=400, exc=error, message=""), EMPTY_PAYLOAD))
         self._close = True

@@ -50,7 +50,7 @@ class Outgoing:
         self._left_then = 0
 
     def begin(self, writer: "AbstractStreamWriter") -> None:
-        """Count the bytes that this writer writes from now on."""
+        """Begin to count the bytes that this writer writes."""
         if self._writer is not None:
             self._written_before += self._writer.output_size
         self._writer = writer

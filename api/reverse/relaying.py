@@ -40,10 +40,10 @@ class Answered(web.StreamResponse):
         return self._keeps
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send nothing: it was."""
+        """Send nothing: the head is sent already."""
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Send nothing: it was."""
+        """Send nothing: the end is sent already. it was."""
 
 
 async def body_of(request: Request, stream: Stream) -> AsyncIterator[bytes]:

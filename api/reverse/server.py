@@ -167,7 +167,7 @@ class AppServer(Front):
         )
 
     def drain(self) -> None:
-        """Begin no new request from now on."""
+        """Begin no new requests."""
         self._is_draining = True
 
     async def stop(self) -> None:
@@ -264,7 +264,7 @@ class AppServer(Front):
         return place
 
     async def _admitted(self, request: Request, place: Place, network: str) -> tuple[App, Shown]:
-        """Return the app whose key a request has shown, and the way in which it did.
+        """Return the app whose key a request has shown, and the way in which the key was shown.
 
         Raises:
             RefusedError: it has not.

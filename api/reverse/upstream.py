@@ -55,7 +55,7 @@ class _Protocol(ResponseHandler):
     body: StreamReader | None = None
 
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        """Raise in the tasks that wait for an answer, or for more of one."""
+        """Raise in the tasks that wait for an answer, or for further bytes of one."""
         super().set_exception(exc, *cause)
         if self.body is not None and not self.body.is_eof():
             self.body.set_exception(exc)

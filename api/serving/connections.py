@@ -93,7 +93,7 @@ class Server(PrivateServer):
         return self.memory.limits
 
     def change_limits(self, limits: Limits) -> None:
-        """Apply new bounds from now on."""
+        """Apply new bounds."""
         self.memory.limits = limits
         self._arrivals = RateLimit(limits.requests_per_second * ARRIVALS_SHARE, monotonic)
 
@@ -246,7 +246,7 @@ class Connection(PrivateProtocol):
 
     @property
     def can_leave(self) -> bool:
-        """Whether it is idle, or its client neither sends its body nor reads the answer."""
+        """Whether it is idle, or its client does not send its body and does not read the answer."""
         if not self._at_work and not self._waiting_bytes:
             return True
         if not self._incoming.is_read and not self._waiting_bytes:
@@ -370,7 +370,7 @@ class Connection(PrivateProtocol):
         self._held += size
 
     def expect(self, client: str, size: int) -> None:
-        """Check that memory for a body is available, before it comes.
+        """Check that memory for a body is available, before the body arrives.
 
         Raises:
             MarketError: `too_busy`, as `hold`.

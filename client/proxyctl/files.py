@@ -99,7 +99,7 @@ def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file; one that is missing is harmless.
+    """Remove a file; a missing file is harmless.
 
     Raises:
         FileError: it cannot be removed.

@@ -1,4 +1,4 @@
-"""The power and the network of a device: its battery, and networks that are paid for by the byte.
+"""The power and the network of a device: its battery, and networks with a price per byte.
 
 Every function here may block; none takes longer than `_COMMAND_SECONDS` for each program that it
 runs.

@@ -129,7 +129,7 @@ class Builder:
             self._toolchain.check()
         found = sources(self._checkout, self._modules)
         before = {path: entry_of(str(self._checkout / path)).digest for path in found}
-        self._targets(before)  # it would be in vain else
+        self._targets(before)  # otherwise the work would be useless
         what = f"compiled: {len(self._modules)} modules of the data path"
         if not is_installed:
             # Within the checkout, because the next time there is less to compile.

@@ -133,7 +133,7 @@ class Admission:
         return self._decision(answer) if answer is not None else None
 
     async def stop(self) -> None:
-        """Send no more queries to the store; clients that wait for a decision get none."""
+        """Stop sending queries to the store; clients that wait for a decision get none."""
         await self._lookups.stop()
         await self.allowlist.stop()
 

@@ -76,7 +76,7 @@ class ExitShare(Payer):
         return UNLIMITED if pace is None else pace.allowance(taker)
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when the exit lets connections take some again."""
+        """Have `resume` called when the exit lets its connections read again."""
         if self.pace is not None:
             self.pace.wait(resume)
 

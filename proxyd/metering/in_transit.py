@@ -94,7 +94,7 @@ class Sinks:
         self._moved.discard(sink)
 
     def waiting(self) -> int:
-        """Return at most how many bytes have not left this machine.
+        """Return an upper bound of the bytes that have not left this machine.
 
         The function queries the sinks that moved since the last call, and `STALLED_ASKED` of the
         others.

@@ -93,7 +93,7 @@ class Sessions:
     # --- who becomes known ---------------------------------------------------------------------
 
     def add(self, session: LiveSession, grant: Grant) -> None:
-        """Know a session from now on; a cut that came before it is carried out."""
+        """Add a session; a cut that came before it is carried out."""
         cut = self._cut_unseen.pop(session.id, None)
         if cut is not None:
             session.status = cut

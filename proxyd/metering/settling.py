@@ -42,7 +42,7 @@ class Settler:
         return iter(tuple(self._due.values()))
 
     def exhaust(self, session: LiveSession) -> None:
-        """Have an active session exhausted from now on, and settle it soon.
+        """Mark an active session as exhausted, and settle it soon.
 
         No client is admitted any more; its connections still deliver the counted bytes.
         """

@@ -16,7 +16,7 @@ from proxyd.loop.fair_slots import FairSlots
 from proxyd.wire.events import Refusal
 from storage.engines.errors import StoreError, level_of
 
-# Each is a client that waits within its handshake's time limit; more would wait in vain.
+# Each is a client that waits within its handshake's time limit; more would wait for nothing.
 LOOKUPS_MAX = 1000
 # Enough to keep the store busy and to share its commits, and few enough that the next asker does
 # not wait long behind them.

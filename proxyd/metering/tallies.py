@@ -80,7 +80,7 @@ class Tallies:
         ]
 
     def put_back(self, tallies: list[Tally]) -> None:
-        """Count tallies again that were taken and could not be written down."""
+        """Count tallies again after a failed write."""
         for tally in tallies:
             if tally.connections:
                 self.begin(tally.session_id, tally.connections)

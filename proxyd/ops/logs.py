@@ -91,7 +91,7 @@ class JournalFormatter(logging.Formatter):
 
 
 def set_up(level: str, style: Literal["text", "json"], process: int | None = None) -> None:
-    """Send every log line from `level` up to standard error.
+    """Send every log line of `level` and above to standard error.
 
     Args:
         level: the least one that is written.

@@ -66,5 +66,5 @@ class Role:
         return self.index == 0
 
     def manager(self) -> ServiceManager:
-        """Return the supervisor as the service manager that it is to this process."""
+        """Return the supervisor as the service manager of this process."""
         return ServiceManager(self.channel.send, self.watchdog_seconds)

@@ -38,7 +38,7 @@ class Family(msgspec.Struct):
 
     @property
     def is_gauge(self) -> bool:
-        """Whether it describes the present, and may fall."""
+        """Whether the metric describes the present, and may fall."""
         return self.type == "gauge"
 
 

@@ -55,7 +55,7 @@ class Receiver(Protocol):
         """Take a datagram that a target has sent, according to the exit."""
 
     def went(self, size: int) -> None:
-        """Count `size` bytes of payload that are on their way, or that are lost if negative."""
+        """Count `size` bytes of payload as sent; a negative size counts lost bytes."""
 
     def lost(self) -> None:
         """The exit is gone, or breaks the protocol."""
@@ -146,7 +146,7 @@ class ExitWay(Watcher, InTransit):
         self._turn()  # bytes that came with the exit's answer were reported to the watcher before
 
     def is_in_time(self) -> bool:
-        """Return whether the exit may go on now; it must not go faster than its owner allows."""
+        """Return whether the exit may continue now; it must not go faster than its owner allows."""
         return self._share.allowance(self) > 0
 
     def send(self, host: Address | str, port: int, payload: bytes | memoryview) -> None:

@@ -101,7 +101,7 @@ class Owner(Protocol):
         """Nothing more comes one way."""
 
     def is_last(self, half: "HalfPipe") -> bool:
-        """Return whether the other way is over already."""
+        """Return whether the other direction has ended already."""
 
     def was_reset(self, source: socket.SocketType) -> bool:
         """Return whether writing to a side has shown that it reset the connection."""
@@ -336,7 +336,7 @@ class HalfPipe(Mover, InTransit):
             self._reactor.turns.add(self)
 
     def _move(self) -> bool:
-        """Read once and write on; False when there is nothing more to do for now."""
+        """Read once, and write the bytes on; False when nothing is left to do for now."""
         if not (self._unread or self._early) or self.ended:
             return False
         if self._left <= 0 and not self._early:

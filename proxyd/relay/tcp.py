@@ -78,7 +78,7 @@ class Relay(Owner):
 
     @property
     def active_at(self) -> float:
-        """When a byte was moved last, or when it began (loop time, seconds)."""
+        """The loop time in seconds when the last byte was moved, or when the relay began."""
         return max(self._up.active_at, self._down.active_at)
 
     @property
@@ -196,7 +196,7 @@ class Relay(Owner):
         )
 
     def _release(self) -> bool:
-        """Stop both halves; False when that has been done before."""
+        """Stop both halves; False when both were stopped before."""
         if self.is_closed:
             return False
         self.is_closed = True

@@ -47,7 +47,7 @@ class Announcer:
         self._manager.reloading()
 
     def reloaded(self, changed: Collection[str], *, has_certificate: bool) -> None:
-        """Store the changes that the processes are to reload; `look` logs them when all have.
+        """Store the changes that the processes should reload; `look` logs them when all have.
 
         Args:
             changed: the settings that were changed, each as `section.key`.

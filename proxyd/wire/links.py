@@ -143,7 +143,7 @@ class Recheck(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """The sender takes no more exits, and ends soon."""
+    """The sender takes no further exits, and ends soon."""
 
 
 class Moved(NamedTuple):

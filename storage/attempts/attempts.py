@@ -205,7 +205,7 @@ async def devices_of(tx: Transaction, job_id: str, attempts: Sequence[int]) -> l
 
 
 async def begun(tx: Transaction, job_id: str, attempt: int) -> BegunRow:
-    """Return the times at which the work of an attempt began, was ready, and showed life last."""
+    """Return when the work of an attempt began, was ready, and last showed life."""
     row = await tx.one(
         BegunRow,
         """
@@ -419,7 +419,7 @@ async def untimed(tx: Transaction, *, limit: int) -> list[str]:
 async def set_deadlines(
     tx: Transaction, job_ids: Sequence[str], *, shown: int, plain_times: int
 ) -> None:
-    """Give the attempts that run of these jobs the time that the jobs may take from now on.
+    """Set the deadlines of the running attempts at these jobs anew.
 
     Args:
         tx: the transaction.

@@ -56,7 +56,7 @@ class RefusedRow(NamedTuple):
 
 
 class PriceRow(NamedTuple):
-    """How many bytes were used of sessions with one price, in micro-USD per GB."""
+    """The used bytes of sessions with one price, in micro-USD per GB."""
 
     price_per_gb: int
     used_bytes: int

@@ -13,7 +13,7 @@ class BlobError(Exception):
 
 
 class FullError(BlobError):
-    """There is no room left."""
+    """No room is left."""
 
 
 class BusyError(BlobError):

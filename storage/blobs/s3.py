@@ -64,7 +64,7 @@ class Signer:
         query: Mapping[str, str] | None = None,
         seconds: int = ADDRESS_SECONDS,
     ) -> str:
-        """Return the URL of a request that may be made for a while.
+        """Return the URL of a request that is valid for a while.
 
         Args:
             method: of the request.

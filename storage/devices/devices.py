@@ -49,7 +49,7 @@ class RevokedRow(NamedTuple):
 
 
 class PresentRow(NamedTuple):
-    """A device that has come or left, and whose it is."""
+    """A device that has come or left, and its owner."""
 
     id: str
     user_id: str
@@ -206,7 +206,7 @@ async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> 
 async def mark_present(
     tx: Transaction, device_ids: Sequence[str], *, since: int
 ) -> list[PresentRow]:
-    """Mark those devices present that showed life since then; return the newly marked ones."""
+    """Mark devices present that showed life since then; return the newly marked ones."""
     return await tx.all(
         PresentRow,
         f"""

@@ -39,7 +39,7 @@ class WaitingRow(NamedTuple):
 
 
 class ExcludedRow(NamedTuple):
-    """The owner of devices that have no chance left at a job, or none before `again_at`."""
+    """The owner of devices without a further chance at a job, or without one before `again_at`."""
 
     job_id: str
     user_id: str
@@ -93,7 +93,7 @@ class OwnerLoadRow(NamedTuple):
 
 
 class HeldRow(NamedTuple):
-    """Job with a payload that a device runs, and whether it ever listed the attempt."""
+    """Job with a payload that a device runs, and whether the device has listed the attempt."""
 
     device_id: str
     job_id: str

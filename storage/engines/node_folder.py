@@ -130,7 +130,7 @@ class NodeFolder:
     # --- notices ---------------------------------------------------------------------------------
 
     def post(self, texts: Sequence[str]) -> None:
-        """Send notices to every node, without ever waiting; called by any thread.
+        """Send notices to every node, and never wait; called by any thread.
 
         A notice that cannot be sent is noted for the node that misses it.
         """

@@ -217,7 +217,7 @@ class Servers:
                 connection.terminate()
 
     def _look_back(self, failures: Mapping[Server | None, BaseException]) -> None:
-        """Refuse a database that went back in time, for good once it has lasted.
+        """Refuse a database that went back in time, permanently after a while.
 
         Raises:
             WentBackError: a server did, and no other one accepts writes.

@@ -42,7 +42,7 @@ class Transaction(Protocol):
         """Lock rows until the end of the transaction, in an order that cannot deadlock."""
 
     def table(self, name: str, **columns: str) -> str:
-        """Return SQL for a table whose rows come with the statement, so that many cost one.
+        """Return SQL for a table whose rows come with the statement.
 
         Args:
             name: the table's alias, and the name of the value that holds its rows: a JSON array of

@@ -334,7 +334,7 @@ async def change_limits(tx: Transaction, device_id: str, limits: LimitsRow) -> N
 
 
 async def pause(tx: Transaction, device_id: str, paused_at: int | None) -> None:
-    """Have a device carry nothing from now on; with None, carry again."""
+    """Stop a device from carrying traffic; with None, carry again."""
     await tx.run(
         "UPDATE exits SET paused_at = :paused_at WHERE device_id = :device_id",
         device_id=device_id,
@@ -1017,7 +1017,7 @@ async def earned_against_price(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def earnings_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each pending account that was not credited its owner's earnings."""
+    """Return each pending account whose credits are not the earnings of its owner."""
     return await tx.all(
         DifferenceRow,
         differences(

@@ -219,7 +219,7 @@ async def due(tx: Transaction, *, now: int, limit: int) -> list[str]:
 
 
 async def ended(tx: Transaction, *, limit: int) -> list[EndedRow]:
-    """Return whole files of attempts that have ended, and are to expire at a time not yet set.
+    """Return whole files of ended attempts whose time of expiry is not set yet.
 
     A checkpoint is there for the next attempt: it waits for the job to be over. There is a job for
     each; the outer join has SQLite begin with the few files, not with the many jobs.

@@ -40,7 +40,7 @@ async def insert(tx: Transaction, row: LogRow, now: int) -> bool:
 
 
 async def state(tx: Transaction, job_id: str) -> StateRow | None:
-    """Return whose a job is and how it stands."""
+    """Return the owner of a job and its state."""
     return await tx.one(
         StateRow, "SELECT user_id, status, attempts FROM jobs WHERE id = :job_id", job_id=job_id
     )

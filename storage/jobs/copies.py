@@ -100,7 +100,7 @@ async def insert(tx: Transaction, group: GroupRow, job_ids: Sequence[str]) -> No
 
 
 async def find(tx: Transaction, job_id: str) -> GroupRow | None:
-    """Return the group that a job is a copy in; None for a job that is not a copy."""
+    """Return the group of a copy; None for a job that is not a copy."""
     return await tx.one(
         GroupRow,
         f"""
@@ -222,7 +222,7 @@ async def results(tx: Transaction, group_id: str) -> list[ResultRow]:
 
 
 async def outputs(tx: Transaction, group_id: str) -> list[OutputRow]:
-    """Return the outputs of a group's finished copies; of one name, the last one is the last."""
+    """Return the outputs of a group's finished copies, ordered by identifier."""
     return await tx.all(
         OutputRow,
         """
@@ -274,7 +274,7 @@ async def judge(tx: Transaction, job_id: str, verdict: str) -> None:
 
 
 async def due_to_expire(tx: Transaction, *, result_before: int, limit: int) -> list[str]:
-    """Return copies that wait although their group has had a result for long."""
+    """Return copies that still wait long after their group had a result."""
     return await tx.all(
         str,
         """

@@ -69,7 +69,7 @@ async def forget_secrets(tx: Transaction, job_id: str) -> None:
 
 
 async def set_timeout(tx: Transaction, job_id: str, seconds: int) -> None:
-    """Set the time that a job may take from now on."""
+    """Set the new time limit of a job."""
     await tx.run(
         "UPDATE job_specs SET timeout_seconds = :seconds WHERE job_id = :job_id",
         job_id=job_id,

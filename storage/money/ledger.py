@@ -290,7 +290,7 @@ async def count_accounts(tx: Transaction) -> int:
 
 
 async def count_transfers(tx: Transaction) -> int:
-    """Return how many transfers were ever posted."""
+    """Return the number of all posted transfers."""
     row = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
     return row.number if row is not None else 0
 
@@ -357,7 +357,7 @@ async def held_against_holds(tx: Transaction) -> list[DifferenceRow]:
 
 
 def _postings(of: str, amount: str, only: str = "TRUE") -> str:
-    """Return SQL for the holds whose transfer does not add up to an amount.
+    """Return SQL for the holds whose transfer differs from an amount.
 
     Holds are read in their order, and each one's transfer by its unique key: nothing is sorted, and
     memory does not grow with their number.

@@ -39,7 +39,7 @@ class EndpointRow(NamedTuple):
     quiet_until: int = 0
 
     def wants(self, kind: str) -> bool:
-        """Return whether events of a type are delivered here as they happen."""
+        """Return whether this endpoint receives events of a type as they happen."""
         if kind == TEST_TYPE:
             return False
         wanted = self.types.split(",")
@@ -85,7 +85,7 @@ class DueRow(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """How many deliveries are pending, and since when the one that is due for longest is."""
+    """The number of pending deliveries, and the time since which the oldest due one waits."""
 
     deliveries: int
     since: int | None
@@ -453,7 +453,7 @@ async def record_attempt(
     next_at: int,
     kept: int,
 ) -> bool:
-    """Write down the result of an attempt; False if another attempt was written down since.
+    """Record the result of an attempt; False if another attempt was recorded since.
 
     A request for the whole schedule again (`retry`) that came meanwhile takes effect, unless the
     event is delivered.
@@ -652,7 +652,7 @@ async def delete_before(tx: Transaction, delivery_id: str, *, limit: int) -> int
 
 
 async def delete_of(tx: Transaction, endpoint_id: str, *, limit: int) -> int:
-    """Delete deliveries to an endpoint that is gone. Return the number deleted."""
+    """Delete deliveries to a deleted endpoint. Return the number deleted."""
     return await tx.run(
         """
         DELETE FROM webhook_deliveries WHERE id IN (

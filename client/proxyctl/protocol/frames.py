@@ -136,7 +136,7 @@ class Kind(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a dial of an exit went."""
+    """The result of a dial of an exit."""
 
     CONNECTED = 0
     REFUSED = 1
@@ -213,7 +213,7 @@ class Welcome(NamedTuple):
 class Sorry(NamedTuple):
     """The exit is not attached: a code, and words for its owner; come again after some seconds.
 
-    With `retry_seconds` of 0 it is in vain until something was changed.
+    With `retry_seconds` of 0 a retry is useless until the owner has changed something.
     """
 
     code: str
@@ -286,7 +286,7 @@ class Over(NamedTuple):
 
 
 class State(NamedTuple):
-    """Why the exit takes no connections from now on; empty: it takes some again."""
+    """The reason why the exit takes no more connections; empty: it takes some again."""
 
     paused: str
 

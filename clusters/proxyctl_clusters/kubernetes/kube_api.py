@@ -338,7 +338,7 @@ class Opened:
         self._socket: socket.socket | None = None
 
     def take(self, connected: socket.socket) -> None:
-        """Note it."""
+        """Store the socket."""
         self._socket = connected
 
     def let_go(self) -> None:

@@ -67,7 +67,7 @@ class LogFollower:
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
 
     def begin(self) -> None:
-        """Read from now on, until `finish`."""
+        """Begin to read, until `finish`."""
         self.has_begun = True
         self._thread.start()
 
@@ -102,7 +102,7 @@ class LogFollower:
         """Show the new bytes.
 
         Raises:
-            KubeError: the log breaks off, or cannot be had.
+            KubeError: the log breaks off, or is not available.
         """
         passed, is_known = 0, True
         with closing(self._lines(query)) as pieces:
@@ -117,10 +117,10 @@ class LogFollower:
             self._find_again()
 
     def _find_again(self) -> None:
-        """Go on in a log whose beginning is not the one of before.
+        """Continue in a log that has another beginning than before.
 
         Raises:
-            KubeError: the log breaks off, or cannot be had.
+            KubeError: the log breaks off, or is not available.
         """
         data = b"".join(self._lines({"limitBytes": str(_WHOLE_MAX_BYTES)}))
         at = data.find(self._tail)

@@ -357,7 +357,7 @@ def image_of(pod: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Hindrance:
-    """Why a pod does not come to the gate.
+    """The reason why a pod does not reach the gate.
 
     Attributes:
         kind: of the failure, as `TaskError` has it.
@@ -396,7 +396,7 @@ def hindrance_of(pod: Mapping[str, Any]) -> Hindrance | None:
 
 @dataclass(frozen=True)
 class End:
-    """How the container of a job has ended.
+    """The end of a job's container.
 
     Attributes:
         status: its exit status; None where the cluster does not know one.

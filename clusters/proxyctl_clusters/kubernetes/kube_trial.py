@@ -175,7 +175,7 @@ def log_of(api: KubeApi, path: str) -> str:
     """Return the beginning of a pod's log.
 
     Raises:
-        KubeError: it cannot be had.
+        KubeError: it is not available.
     """
     query = {"container": objects.CONTAINER, "limitBytes": str(_LOG_MAX_BYTES)}
     data = b"".join(api.lines(path, query, _LOG_MAX_BYTES, Opened()))

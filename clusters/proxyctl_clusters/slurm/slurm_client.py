@@ -140,7 +140,7 @@ class Client:
 
 
 class _Log:
-    """One stream of the job, as far as it was shown.
+    """One stream of the job, and its position: the part that was shown.
 
     Attributes:
         offset: how many bytes that are.

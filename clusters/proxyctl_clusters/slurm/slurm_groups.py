@@ -87,7 +87,7 @@ class SlurmGroups:
         ]
 
     def admit(self, attempt_id: str, bounds: Bounds) -> Admission:
-        """Find that the limits hold."""
+        """Return that the limits hold."""
         name_of(attempt_id)
         require_sane(bounds)
         unmet = [each for each in self.check() if not each.is_met]
@@ -96,14 +96,14 @@ class SlurmGroups:
         return Admission()
 
     def processes(self, attempt_id: str) -> list[int]:  # noqa: ARG002 - knows none
-        """Know of nothing: the executor looks for itself."""
+        """Return no processes: the executor finds them."""
         return []
 
     def kill(self, attempt_id: str) -> None:
         """Leave it to the executor, and to Slurm."""
 
     def attempts(self) -> set[str]:
-        """Know of none."""
+        """Return no attempts."""
         return set()
 
     def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - there is one for each job
@@ -117,7 +117,7 @@ class SlurmGroups:
         return Ending(is_out_of_memory=killed > 0, max_memory_bytes=max(most, default=None))
 
     def clean(self, attempt_id: str) -> None:
-        """Have made nothing."""
+        """Do nothing: nothing was made."""
 
     def _memory(self) -> tuple[int, int]:
         """Return the usable amounts: of memory, and of memory and swap together."""

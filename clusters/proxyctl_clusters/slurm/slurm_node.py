@@ -95,7 +95,7 @@ def task_of(fields: dict[str, Any]) -> Task:
 def _counted(task: Task) -> Task:
     """Bound the processes of a job, which Slurm does not, from within its sandbox.
 
-    There they are counted for the sandbox alone, and no more can be had by asking.
+    There they are counted for the sandbox alone, and no request can get more.
     """
     most = f"--nproc={task.bounds.processes}:{task.bounds.processes}"
     return replace(task, command=(_PRLIMIT, most, "--", *task.command))

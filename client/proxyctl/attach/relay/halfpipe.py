@@ -91,7 +91,7 @@ class Joined(Protocol):
 
 
 class HalfPipe:
-    """From a source to a sink; see the top.
+    """One direction of a relay, from a source to a sink; see the module.
 
     `ended` says that nothing more will come this way: the source's stream has ended, or (`gave_up`)
     the sink takes no more, perhaps because it `was_reset`.
@@ -352,7 +352,7 @@ class HalfPipe:
     # --- ending --------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Pass the end of the source's stream on; one that follows a reset is no end in order."""
+        """Pass on the end of the source's stream; an end after a reset is not an orderly end."""
         other = self._relay.other(self)
         if other.was_reset:
             self._relay.broken(self)

@@ -112,7 +112,7 @@ class Poller:
         self._watchers[fd] = watcher
 
     def forget(self, fd: int) -> None:
-        """Report nothing of a socket any more; it is closed next, or watched by another."""
+        """Stop reporting a socket; the caller closes it next, or another watcher takes it."""
         self._watchers.pop(fd, None)
 
     def release(self, fd: int) -> None:

@@ -140,7 +140,7 @@ class End(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
     def wait_for(self, reason: int) -> None:
-        """Read no more until `go_on` was called with each reason."""
+        """Stop reading until `go_on` was called with each reason."""
         if not self._waits_for and not self.is_lost and not self.has_ended:
             with suppress(RuntimeError):  # of a transport that has read everything already
                 self.transport.pause_reading()

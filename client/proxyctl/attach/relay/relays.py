@@ -38,7 +38,7 @@ class Work(Protocol):
     is_lost: bool
 
     def close(self) -> None:
-        """Close it; without effect if it is lost."""
+        """Close it; no effect if it is lost."""
 
     def reset(self) -> None:
         """Close it so that the other side sees a reset; without effect if it is lost."""

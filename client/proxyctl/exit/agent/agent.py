@@ -69,7 +69,7 @@ USUAL: Final = AgentBounds()
 
 
 class Stop(NamedTuple):
-    """Why the agent ends: in words, and whether to start it again is in vain."""
+    """Why the agent ends: in words, and whether a new start is useless."""
 
     words: str
     in_vain: bool

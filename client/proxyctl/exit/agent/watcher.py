@@ -131,7 +131,7 @@ class Watcher:
         self._try(self._state.save)
 
     async def run(self) -> None:
-        """Look around until this task is cancelled."""
+        """Check everything repeatedly until this task is cancelled."""
         ticks = 0
         while True:
             await asyncio.sleep(self._seconds)

@@ -108,7 +108,7 @@ USUAL: Final = CarryingBounds()
 
 # More than 12 fields: objects that it was given, and work under way.
 class Carrier:
-    """Dials, relays and counts. It outlives attachments, and so do relays that are under way.
+    """Dials, relays and counts. It and its running relays outlive attachments.
 
     Args:
         guard: judges where connections may go.
@@ -240,7 +240,7 @@ class Carrier:
             self._obey(frame, attachment)
 
     def pause(self, reason: str) -> None:
-        """Take no connections from now on for this reason; take some again if it is empty."""
+        """Stop taking connections for this reason; take some again if it is empty."""
         self.paused = reason
         self._begin_held()
         for each in self._attachments():
@@ -340,7 +340,7 @@ class Carrier:
             self._start(frame, attachment)
 
     def _lend(self, frame: Lend, home: _Attachment) -> str:
-        """Begin to carry for a borrower; return why not, in a word, or nothing."""
+        """Begin to carry for a borrower; return the reason of a refusal in a word, or ""."""
         number = frame.number
         if number == _HOME or number in self._borrowers:
             raise FrameError("a loan with a number that it cannot have")

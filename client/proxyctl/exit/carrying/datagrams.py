@@ -252,7 +252,7 @@ class DatagramRelay:
         return True
 
     def _judged(self, address: Address, port: int, name: str) -> _Target:
-        """Return a target, judged not long ago."""
+        """Return a target that was judged recently."""
         key, now = (str(address), port), self._loop.time()
         target = self._targets.pop(key, None)
         if target is None or target.judged_at + JUDGED_SECONDS < now:
@@ -328,7 +328,7 @@ class DatagramRelay:
 
 
 class WorkStream(asyncio.Protocol):
-    """The work connection: datagrams one behind the other.
+    """The work connection: one datagram after the other.
 
     Args:
         relay: whose it is.
@@ -373,7 +373,7 @@ class WorkStream(asyncio.Protocol):
         self._relay.lost()
 
     def pause_writing(self) -> None:
-        """Keep answers here: of those the oldest can be dropped."""
+        """Keep answers here: the oldest can be dropped here."""
         self._is_full = True
 
     def resume_writing(self) -> None:
@@ -397,7 +397,7 @@ class WorkStream(asyncio.Protocol):
             self._waiting_bytes -= len(self._waiting.popleft()) + OVERHEAD_BYTES
 
     def rest(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Read no more for this time."""
+        """Stop reading for this time."""
         transport = self.transport
         if transport is not None and transport.is_reading() and not transport.is_closing():
             transport.pause_reading()

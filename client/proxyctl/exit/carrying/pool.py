@@ -72,7 +72,7 @@ class Room:
         return self._pace.take(1)
 
     def forget(self, pool: Pool) -> None:
-        """Call a pool no more."""
+        """Stop calling a pool."""
         self._waiting.pop(pool, None)
 
 
@@ -214,7 +214,7 @@ class Pool:
         self.fill()
 
     def park(self, connections: int) -> None:
-        """Have this number of connections wait from now on."""
+        """Set the number of connections that wait."""
         self._wanted = min(connections, self._room.most)
         for number in tuple(self._parked)[: max(0, len(self) - self._wanted - SURPLUS_MAX)]:
             self._unpark(number).close()
@@ -227,7 +227,7 @@ class Pool:
         return work
 
     def close(self) -> None:
-        """Close all that wait, and open no more."""
+        """Close all waiting connections, and open no new ones."""
         self._wanted = 0
         self._room.forget(self)
         self._pause.cancel()

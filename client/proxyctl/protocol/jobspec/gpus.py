@@ -116,7 +116,7 @@ def count_and_name(told: str) -> tuple[int, str]:
 
 
 def _is_made_by(wanted: _Name, name: _Name) -> bool:
-    """Return whether a GPU is of a maker, where nothing else is wanted."""
+    """Return whether a GPU is of a maker, if only the maker is wanted."""
     others = {"amd", "radeon", "instinct", "intel", "arc"}
     if wanted.makers == {"nvidia"}:  # NVIDIA's drivers do not always name the maker
         return bool(name.words) and not name.makers & others

@@ -86,7 +86,7 @@ USUAL: Final = AttemptTimes()
 
 
 class Closable(Protocol):
-    """Something that goes on until it is closed."""
+    """A service that runs until it is closed."""
 
     def close(self) -> None:
         """End it."""
@@ -96,7 +96,7 @@ class Transfers(Protocol):
     """Brings the files of attempts from the marketplace, and back there.
 
     All of it raises `TaskError` where the job or its files are to blame, `LinkError` where it may
-    be tried again, and `RefusedError` where that is in vain.
+    be tried again, and `RefusedError` where a retry is useless.
     """
 
     def fetch(self, entry: Entry, folder: Path, patience: Patience) -> None:
@@ -185,7 +185,7 @@ class Attempt:
 
     @property
     def cancelled_grace_s(self) -> float:
-        """How long it may go on when the marketplace does not want it any more."""
+        """The seconds that it may continue after the marketplace has given it up."""
         try:
             said = payload_of_work(self.entry.work).grace_s
             ran_s = 0.0 if self._is_of_another_boot() else self._traces.ran_seconds()
@@ -195,7 +195,7 @@ class Attempt:
         return min(said, earned_s, CANCELLED_GRACE_SECONDS)
 
     def start(self) -> None:
-        """Go on from where it is."""
+        """Continue from its present state."""
         self._thread.start()
 
     def ring(self) -> None:
@@ -362,7 +362,7 @@ class Attempt:
         self.stop(Stop("no supervisor has begun with it", "host"))
 
     def _look(self) -> None:
-        """See to it while it runs."""
+        """Watch the attempt while it runs."""
         self._begin_sending()
         if self._is_adopted:
             self._is_adopted = False
@@ -482,7 +482,7 @@ class Attempt:
     # Smaller steps of those above.
 
     def _is_over_early(self) -> bool:
-        """Report an end before the beginning, if there is one."""
+        """Report an end before the beginning, if the attempt has one."""
         stop = self._interruption.stop
         if stop is None:
             return False

@@ -29,7 +29,7 @@ class LogSender(Protocol):
 
         Raises:
             LinkError: it may be tried again.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
 
 

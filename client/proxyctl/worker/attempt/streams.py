@@ -117,7 +117,7 @@ class Streams:
             self.turn(left)
 
     def stop(self) -> None:
-        """Keep no more output; it is still read and counted."""
+        """Keep no further output; it is still read and counted."""
         for log in self._logs.values():
             log.stop()
 

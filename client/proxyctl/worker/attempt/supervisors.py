@@ -59,7 +59,7 @@ class Supervisors:
             _tell(supervisor, line)
 
     def has_ended(self, folder: Path) -> bool:
-        """Return whether the supervisor that was given the attempt in a folder runs no more."""
+        """Return whether the supervisor of the attempt in a folder has ended."""
         with self._lock:
             supervisor = self._started.get(folder)
             return supervisor is None or supervisor.poll() is not None

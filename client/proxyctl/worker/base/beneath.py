@@ -162,7 +162,7 @@ class Folder:
             os.unlink(name, dir_fd=self.descriptor)
 
     def move(self, name: str, to: Folder, new_name: str) -> None:
-        """Rename something in this folder into another one; a link is moved as a link."""
+        """Move an entry of this folder into another folder; a link is moved as a link."""
         os.rename(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=to.descriptor)
 
     def move_below(self, name: str, to: Folder, parts: Sequence[str]) -> None:

@@ -1,10 +1,10 @@
-"""Executors that another distribution brings: found by its entry points, and loaded when asked for.
+"""Executors that another distribution brings: found by its entry points, and loaded on demand.
 
 A distribution registers each executor under its name in the group `proxyctl.executors`; the entry
 point leads to a `Plugin`. ARCHITECTURE.md lists the names that a plug-in may import.
 
 Loading runs the code of the distribution. So an executor comes only from the distribution of this
-project, in the version of this program; other distributions may register the same name in vain.
+project, in the version of this program; other distributions are ignored.
 """
 
 from __future__ import annotations

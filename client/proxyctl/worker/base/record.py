@@ -67,7 +67,7 @@ class Lend:
 
 @dataclass(frozen=True)
 class When:
-    """When the device works; outside of that it takes nothing, and stops the running jobs.
+    """The times when the device works; otherwise it takes nothing, and stops the running jobs.
 
     Attributes:
         hours: in the device's own time, like `22:00-07:00`; none are all hours.

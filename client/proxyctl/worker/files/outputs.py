@@ -275,7 +275,7 @@ class _Names:
     is_spent: bool = False
 
     def take(self) -> bool:
-        """Take one, if there is one left."""
+        """Take one, if one is left."""
         if self.left <= 0:
             self.is_spent = True
             return False
@@ -302,7 +302,7 @@ def require_plain(status: os.stat_result, device: int) -> None:
 
 
 def require_name(name: str) -> None:
-    """See that a file can be called so elsewhere.
+    """Check that a file can have this name elsewhere.
 
     Raises:
         NotTakenError: it cannot.
@@ -314,7 +314,7 @@ def require_name(name: str) -> None:
 
 
 def require_output_name(name: str) -> None:
-    """See that usual systems could keep an output by this name, and that it is not one of ours.
+    """Check that usual systems could keep an output by this name, and that it is not one of ours.
 
     Raises:
         NotTakenError: it cannot be taken.

@@ -97,9 +97,9 @@ class FileTransfers:
         """Bring the inputs, and the checkpoint of an attempt before.
 
         Raises:
-            TaskError: they cannot be had.
+            TaskError: they are not available.
             LinkError: it may be tried again.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
         given = entry.work.get("inputs") or []
         room = Room(folder, disk_bytes_of(entry.work, self._lend))
@@ -128,7 +128,7 @@ class FileTransfers:
         Raises:
             TaskError: the folder of the job cannot be used.
             LinkError: it may be tried again.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
         outputs = payload_of_work(entry.work).outputs
         if not outputs:
@@ -308,11 +308,11 @@ class Checkpoints:
         self._thread.join()
 
     def is_closed(self) -> bool:
-        """Return whether the rest of one is in vain."""
+        """Return whether the rest of one is useless."""
         return self._closed.is_set()
 
     def spend(self, size: int) -> None:
-        """Put the next one off, by the time that this one takes of the owner's line."""
+        """Delay the next one, by the time that this one takes of the owner's line."""
         self._pause_seconds = max(self._every_s, size / self._bytes_per_second)
 
     def _run(self) -> None:

@@ -139,7 +139,7 @@ class Images:
             patience: of the attempt.
 
         Raises:
-            TaskError: it cannot be had; the kind is "image", or "refused" where this device does
+            TaskError: it is not available; the kind is "image", or "refused" where this device does
                 not want it, or "host".
         """
         reference = parse(name)

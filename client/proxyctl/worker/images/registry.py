@@ -268,7 +268,7 @@ class Registry:
 
 
 def way_to(host: str, named: Iterable[str], guarded: Dial) -> Dial:
-    """Return how to connect for images of a registry, and for all that it leads to.
+    """Return the way to connect for images of a registry, and for all places that it leads to.
 
     The owner may name registries of the own network, and the way to those is not judged. Any other
     place is judged, also if one of those registries redirects to it or names it for tokens: a

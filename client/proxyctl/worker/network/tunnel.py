@@ -216,7 +216,7 @@ class JobTunnel:
         self._report(f"ports of jobs can be reached through {host}")
 
     def open(self, attachment: _Attachment, order: Open) -> None:
-        """Begin with a stream that the daemon asks for, or say why not."""
+        """Begin a stream that the daemon requests, or return the reason of a refusal."""
         attempt = self._attempts.get(f"{order.job_id}-{order.attempt}")
         if attempt is None:
             outcome = Outcome.NOT_ALLOWED

@@ -36,7 +36,7 @@ _GONE: Final = ".gone-"
 
 @dataclass(frozen=True)
 class Stop:
-    """Why an attempt is to end before it has come to its own end.
+    """The reason why an attempt should end before its own end.
 
     Attributes:
         reason: in words.

@@ -95,7 +95,7 @@ class Patience:
             self._bytes[self._now_for] += size
 
     def is_over(self) -> bool:
-        """Return whether going on is in vain: unwanted, or with a failure."""
+        """Return whether continuing is useless: unwanted, or with a failure."""
         return self._is_stopped() or self.failure() is not None
 
     def failure(self) -> TaskError | None:

@@ -311,4 +311,4 @@ class Executor(Protocol):
         """Remove all that `prepare` and the job have left outside the attempt's folder."""
 
     def close(self) -> None:
-        """Let go of all that this agent holds of attempts, which run on; the agent ends."""
+        """Release everything that this agent holds of attempts, which run on; the agent ends."""

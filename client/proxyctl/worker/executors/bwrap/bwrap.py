@@ -118,7 +118,7 @@ class JobNetwork(Protocol):
         """Serve the job whose network namespace a process is in; raises TaskError."""
 
     def close(self, attempt_id: str) -> None:
-        """Serve it no more."""
+        """Stop serving the job."""
 
     def env(self) -> dict[str, str]:
         """Return the environment variables of a job."""
@@ -199,7 +199,7 @@ class BwrapExecutor:
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Serve its network, and let it begin."""
+        """Serve the network of a job, and let the job begin."""
         if task.network != "egress":
             return
         if self._network is None:

@@ -80,7 +80,7 @@ class Gvisor:
         return self._podman.spare_processes()
 
     def end_in_runtime(self, container: str) -> None:
-        """Do as podman."""
+        """See `Podman.end_in_runtime`."""
         self._podman.end_in_runtime(container)
 
     def needs(self) -> list[Finding]:

@@ -42,7 +42,7 @@ class Watches:
         return self._watches.get(attempt_id)
 
     def end(self, attempt_id: str) -> None:
-        """Watch an attempt no more."""
+        """Stop watching an attempt."""
         with self._lock:
             watch = self._watches.pop(attempt_id, None)
         if watch is not None:

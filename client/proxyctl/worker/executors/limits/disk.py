@@ -56,7 +56,7 @@ class TooMuchError(Exception):
 
 
 def is_short(place: str | Path | int, reserve_bytes: int | None = None) -> bool:
-    """Return whether a disk has no more free than the device keeps for itself.
+    """Return whether the free space of a disk is within the device's reserve.
 
     Args:
         place: a path on the disk, or a descriptor.

@@ -28,11 +28,11 @@ class Unbounded:
         """Leave it to the executor."""
 
     def attempts(self) -> set[str]:
-        """Know of none."""
+        """Return no attempts."""
         return set()
 
     def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - counts nothing
-        """Know nothing."""
+        """Return nothing."""
         return Ending()
 
     def clean(self, attempt_id: str) -> None:
