@@ -206,7 +206,7 @@ class ExitPort:
         return self._geography.attribution
 
     def origins(self) -> Sequence[OriginRow]:
-        """Return where each attached device comes from."""
+        """Return the location of each attached device."""
         return [
             OriginRow(device_id, place.country, place.city, place.asn)
             for device_id, place in self.listener.detached.places()

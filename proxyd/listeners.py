@@ -147,7 +147,7 @@ class Listeners:
                     raise CannotListenError(message) from error
 
     def describe(self) -> str:
-        """Return where everything listens."""
+        """Return the addresses of all listeners."""
         api = []
         if self.api is not None:
             api = [f"API on {'https' if self.tls else 'http'}://{bound_address(self.api)}"]

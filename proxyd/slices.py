@@ -154,7 +154,7 @@ def event_feed_terms(settings: Settings, descriptors: int) -> EventFeedTerms:
 
 
 def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
-    """Return how requests for work are answered; `descriptors` is how many may be open."""
+    """Return the operator's terms of requests for work; `descriptors` is how many may be open."""
     jobs, connections = settings.jobs, api_limits(settings, descriptors).connections
     # The others stay for buyers, and for data that devices send.
     return DispatchTerms(
@@ -168,7 +168,7 @@ def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
 
 
 def artifact_terms(settings: Settings) -> ArtifactTerms:
-    """Return how much of jobs' files is kept, and for how long."""
+    """Return the limits of jobs' files: their size and lifetime."""
     work = settings.work
     return ArtifactTerms(
         file_bytes=work.artifact_max_bytes,
@@ -266,7 +266,7 @@ def rates(settings: Settings) -> Rates:
 
 
 def photo_limits(settings: Settings) -> PhotoLimits:
-    """Return how large a photo may be."""
+    """Return the largest size of a photo."""
     assistant = settings.assistant
     return PhotoLimits(assistant.photo_max_bytes, assistant.photo_max_pixels)
 

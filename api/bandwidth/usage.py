@@ -78,7 +78,7 @@ class UsageItem(UsageSum):
 
 
 class BilledSum(Struct):
-    """How many bytes were used, and their price, not rounded."""
+    """The used bytes and their price, not rounded."""
 
     bytes: int
     gb: float

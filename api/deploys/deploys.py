@@ -162,7 +162,7 @@ class RevisionRequest(ReplicaFields, kw_only=True):
 
 
 class ScaleRequest(Struct):
-    """How many replicas there should be."""
+    """The wanted number of replicas."""
 
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
 
@@ -533,7 +533,7 @@ class DeployRoutes:
         return Reply()
 
     async def revise(self, call: Call[RevisionRequest, Any]) -> RevisionReply:
-        """Have something else run, and perhaps more or fewer of it."""
+        """Run another revision, perhaps with another number of replicas."""
         deploy_id, body = _deploy_id(call), call.body
         revision = await self._rollouts.revise(
             call.user_id,
@@ -546,12 +546,12 @@ class DeployRoutes:
         return _revised(revision)
 
     async def scale(self, call: Call[ScaleRequest, Any]) -> Reply:
-        """Have more or fewer replicas."""
+        """Change the number of replicas."""
         await self._rollouts.scale(call.user_id, _deploy_id(call), call.body.replicas, call.spender)
         return Reply()
 
     async def rollback(self, call: Call[RollbackRequest, Any]) -> RevisionReply:
-        """Go back to an earlier revision."""
+        """Return to an earlier revision."""
         deploy_id, wanted = _deploy_id(call), call.body.revision
         revision = await self._rollouts.rollback(
             call.user_id, deploy_id, wanted, call.receipt(_revised)

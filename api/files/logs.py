@@ -41,7 +41,7 @@ class AppendQuery(Struct):
 
 
 class AppendReply(Reply, kw_only=True):
-    """How many bytes of the stream are stored: the next bytes of the device begin there.
+    """The number of stored bytes of the stream: the next bytes of the device begin there.
 
     It should wait for `next_after_ms` before. A log that `is_full` takes no more bytes, because
     there is no room for them: the job goes on, and they need not be sent.

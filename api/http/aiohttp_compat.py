@@ -54,12 +54,12 @@ class PrivateProtocol(RequestHandler):
 
     @property
     def parsed(self) -> int:
-        """How many heads of requests were parsed on it, refused ones included."""
+        """The number of heads of requests that were parsed on it, refused ones included."""
         return self._request_count
 
     @property
     def queued(self) -> int:
-        """How many parsed requests are not being served yet."""
+        """The number of parsed requests that are not being served yet."""
         return len(self._messages)
 
     @property
@@ -93,7 +93,7 @@ class PrivateProtocol(RequestHandler):
     def refuse_newest(
         self, count: int, problem_of: "Callable[[RawRequestMessage], Exception | None]"
     ) -> None:
-        """Have `handle_error` answer those of the newest requests that have a problem.
+        """Let `handle_error` answer those of the newest requests that have a problem.
 
         Its answer must close the connection: bytes behind such a request belong to no request.
 

@@ -1,4 +1,4 @@
-"""How often a caller may call: a token bucket each, filled at a steady rate."""
+"""The rate limits of callers: a token bucket each, filled at a steady rate."""
 
 from asyncio import sleep
 from collections import OrderedDict

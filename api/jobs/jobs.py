@@ -329,7 +329,7 @@ class HeldReply(Listed[HeldJob], kw_only=True):
 
 
 class LogBytes(Struct):
-    """How many bytes a job has written to each of its two streams."""
+    """The bytes that a job has written to each of its two streams."""
 
     out: Bytes = 0
     err: Bytes = 0

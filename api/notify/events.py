@@ -65,7 +65,7 @@ class EventsReply(Reply, kw_only=True):
 
 
 class UsageEvent(Struct):
-    """How much of a session is used and left now, in bytes, and how fast that changes.
+    """The used and the remaining bytes of a session, and the speed of use.
 
     Once a second for a session that moves, and once more when it stops; more seldom where the
     streams of a user would have more than 1,000 of them in a second. `connections` are those that

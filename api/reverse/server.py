@@ -77,7 +77,7 @@ class Reach(Protocol):
         """
 
     def reset(self, sock: "socket.socket") -> None:
-        """Have the closing of such a socket be a reset; harmless for one that is closed."""
+        """Close such a socket with a reset; harmless for one that is closed."""
 
 
 REFUSAL_OF_REASON = {

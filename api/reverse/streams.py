@@ -108,7 +108,7 @@ class Streams:
         return len(self._of_app.get(app_id, ()))
 
     def of_job(self, job_id: str) -> int:
-        """Return how many streams lead to a job, through whichever app."""
+        """Return how many streams lead to a job, through all apps."""
         return self._of_job.get(job_id, 0)
 
     def has_room(self, app_id: str) -> bool:

@@ -143,7 +143,7 @@ class Front:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return 0 if self._server is None else len(self._server.slots)
 
     async def _close(self, seconds: float) -> None:
@@ -314,7 +314,7 @@ class Connection(PrivateProtocol):
         self._server.slots.touch(self)
 
     def request_ended(self) -> None:
-        """Note that it is not, and watch that the client reads the answer."""
+        """Note that the connection is idle, and watch that the client reads the answer."""
         self._at_work = False
         self._give_memory()
         self._server.slots.touch(self)
@@ -385,7 +385,7 @@ class Connection(PrivateProtocol):
     # --- output ------------------------------------------------------------------------------
 
     def begin_answer(self, writer: "AbstractStreamWriter") -> None:
-        """Note which writer the answer to the next request is written by."""
+        """Store the writer of the answer to the next request."""
         self._outgoing.begin(writer)
 
     def is_unread(self, now: float) -> bool:
@@ -403,7 +403,7 @@ class Connection(PrivateProtocol):
 
     @property
     def _waiting_bytes(self) -> int:
-        """How many bytes of answers the kernel has not taken yet."""
+        """The bytes of answers that the kernel has not taken yet."""
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
 
     def _note_leaving(self) -> bool:

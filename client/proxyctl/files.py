@@ -27,7 +27,7 @@ class FileError(OwnerError):
 
 
 def default_folder() -> Path:
-    """Return where the files are unless the command line names another place."""
+    """Return the folder of the files, unless the command line names another place."""
     config = os.environ.get("XDG_CONFIG_HOME")
     if not config and sys.platform == "win32":
         config = os.environ.get("APPDATA")

@@ -117,7 +117,7 @@ class LeaseSlice:
 
     @staticmethod
     def kept(available: int, *, is_used: bool) -> int:
-        """Return how many bytes to keep when other nodes want some.
+        """Return the number of bytes to keep when other nodes want some.
 
         Args:
             available: the number of bytes left.

@@ -217,7 +217,7 @@ class Meter(Admitter):
 
     @property
     def live(self) -> int:
-        """How many sessions are known here and can be used."""
+        """The number of sessions that are known here and can be used."""
         return self.sessions.live
 
     async def run(self) -> None:

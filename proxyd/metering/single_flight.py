@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class NegativeBounds:
-    """How long and how many answers are remembered that a key opens nothing.
+    """Limits of the memory of keys that open nothing: time and number.
 
     Attributes:
         seconds: a client that keeps trying costs one question in this time, and one sold a session

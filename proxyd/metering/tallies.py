@@ -14,7 +14,7 @@ from market.bandwidth.lease_book import Tally
 
 @dataclass(frozen=True, slots=True)
 class TallyBounds:
-    """How many sessions have counts.
+    """The number of sessions with counts.
 
     Attributes:
         sessions_max: with counts that are not written down. There are as many as were used within

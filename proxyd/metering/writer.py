@@ -37,7 +37,7 @@ class Writer(Protocol):
         """Act on the delivery of the last byte that was granted."""
 
     def pause(self) -> float:
-        """Return for how many seconds nothing need be written, unless it is woken."""
+        """Return the seconds until the next write, unless it is woken."""
 
     async def flush(self) -> None:
         """Write down every count that changed, and settle used-up sessions.

@@ -56,7 +56,7 @@ _logger = logging.getLogger("relay")
 
 @dataclass(frozen=True, slots=True)
 class ClosingBounds:
-    """How long a socket that is being closed waits for its peer.
+    """The waits for the peer of a socket that is being closed.
 
     Attributes:
         patience_seconds: after the last acknowledgement; several retransmissions of a peer that

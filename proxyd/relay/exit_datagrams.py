@@ -47,7 +47,7 @@ _TCP_NOTSENT_LOWAT: Final = socket.TCP_NOTSENT_LOWAT
 
 
 class Receiver(Protocol):
-    """Whose datagrams they are."""
+    """The owner of the datagrams."""
 
     __slots__ = ()
 

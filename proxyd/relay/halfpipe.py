@@ -220,7 +220,7 @@ class HalfPipe(Mover, InTransit):
 
     @property
     def refundable(self) -> int:
-        """How many bytes may still be given back: none once the sink has given up on us."""
+        """The bytes that may still be given back: none once the sink has given up on us."""
         return 0 if self.gave_up else self.delivered
 
     def start(self, early: bytes, limit: int | None, *, unread: bool) -> None:

@@ -97,7 +97,7 @@ class Relay(Owner):
         return self._down.delivered
 
     def judge(self, first: FirstAnswer) -> None:
-        """Have the first bytes of both ways compared; to be called before `start`."""
+        """Compare the first bytes of both ways; call it before `start`."""
         self._up.first = first.asked
         self._down.first = first.answered
 

@@ -152,7 +152,7 @@ class Supervisor:
         return [child for child in self._children if child.pid]
 
     def _pause(self, fed_at: float) -> float:
-        """Return how long there is nothing to do unless something happens."""
+        """Return the seconds to wait for an event until the next work is due."""
         moments = [fed_at + self._watchdog_seconds / FEEDS_PER_TIMEOUT]
         if not self._stops:
             moments += [child.due_at for child in self._children if not child.pid]
@@ -208,7 +208,7 @@ class Supervisor:
         selector: selectors.BaseSelector,
         mask: Collection[int],
     ) -> NoReturn:
-        """Be the process from here on, and nothing of the supervisor; never return to it."""
+        """Run as the process from here on, without any part of the supervisor; never return."""
         status = FAILED
         try:
             signals.close()

@@ -73,7 +73,7 @@ class Resume(Struct, frozen=True, tag=3, array_like=True):
 
 
 class Moved(Struct, frozen=True, tag=4, array_like=True):
-    """How many bytes relays have carried in all, by their numbers."""
+    """The bytes that relays have carried in all, by their numbers."""
 
     relays: tuple[tuple[int, int], ...]
 

@@ -145,4 +145,4 @@ class ServerProtocol(Protocol):
         """Send the client the reason of the failure; close it after the pending bytes."""
 
     def hand_over(self) -> Handover:
-        """Return how the relay begins, once, after `succeed`."""
+        """Return the start of the relay, once, after `succeed`."""

@@ -200,7 +200,7 @@ def _check_host(fields: Fields, *, is_old: bool) -> None:
 
 
 def _body_size(fields: Fields) -> int:
-    """Return how long the body is (RFC 9112, section 6.3)."""
+    """Return the length of the body (RFC 9112, section 6.3)."""
     lengths = fields.values(b"content-length")
     is_coded = bool(fields.values(b"transfer-encoding"))
     if not lengths:
@@ -227,7 +227,7 @@ def _tunnel_target(target: bytes, size: int) -> tuple[Address | str, int]:
 def _rewritten(
     method: bytes, target: bytes, fields: Fields, *, is_old: bool
 ) -> tuple[Address | str, int, bytes]:
-    """Return where a plain request goes, and its head as the target gets it.
+    """Return the target of a plain request, and its head as the target gets it.
 
     There is no Via, in spite of RFC 9110, section 7.6.3: a target sees the same as from a client of
     SOCKS5, and no loop can arise, since the forwarded request is no request to a proxy any more.

@@ -188,7 +188,7 @@ class Return(NamedTuple):
 
 
 class Carrying(NamedTuple):
-    """How much goes through a borrowed exit: connections now, and bytes since it was borrowed."""
+    """The traffic through a borrowed exit: connections now, and bytes since it was borrowed."""
 
     number: int
     connections: int

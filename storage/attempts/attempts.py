@@ -8,7 +8,7 @@ from storage.engines.store import Transaction
 
 
 class LoadRow(NamedTuple):
-    """How many jobs a device runs, and how many it has completed, counted up to a bound."""
+    """The number of running jobs of a device, and of completed ones, counted up to a bound."""
 
     running: int
     completed: int
@@ -288,7 +288,7 @@ async def held(tx: Transaction, device_id: str, *, limit: int) -> list[HeldRow]:
 
 
 async def states(tx: Transaction, job_ids: Sequence[str]) -> list[JobStateRow]:
-    """Return where these jobs are; unknown ones are left out."""
+    """Return the states of these jobs; unknown ones are left out."""
     return await tx.all(
         JobStateRow,
         f"""

@@ -37,7 +37,7 @@ class ListedAddressRow(NamedTuple):
 
 
 async def insert(tx: Transaction, row: AddressRow) -> bool:
-    """Have an address open a session; False when it opens another one on that port."""
+    """Let an address open a session; False when it opens another one on that port."""
     added = await tx.run(
         """
         INSERT INTO session_addresses (address, slot, session_id)

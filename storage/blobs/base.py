@@ -74,7 +74,7 @@ class Receiver(Protocol):
 
     @property
     def offset(self) -> int:
-        """How many bytes of the upload are there, or on their way to the disk."""
+        """The bytes of the upload that are received, or on their way to the disk."""
 
     async def write(self, data: bytes) -> None:
         """Take the next bytes; they must not be more than were announced.
@@ -167,7 +167,7 @@ class Blobs(Protocol):
         """
 
     def address(self, key: str, name: str) -> str:
-        """Return where a content can be fetched for a while; only where `is_elsewhere`.
+        """Return the address where a content can be fetched for a while; only where `is_elsewhere`.
 
         Args:
             key: the content's.

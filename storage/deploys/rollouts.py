@@ -88,7 +88,7 @@ class ServingRow(NamedTuple):
 
 
 class StateRow(NamedTuple):
-    """How many deploys are in a state."""
+    """The number of deploys in a state."""
 
     state: str
     deploys: int
@@ -102,7 +102,7 @@ class SpentRow(NamedTuple):
 
 
 class UsedRow(NamedTuple):
-    """How many seconds of a replica were paid."""
+    """The paid seconds of a replica."""
 
     number: int
     seconds: int

@@ -35,7 +35,7 @@ class DeviceRow(NamedTuple):  # as wide as its table
 
 
 class RunningRow(NamedTuple):
-    """How many jobs run on a device."""
+    """The number of running jobs of a device."""
 
     device_id: str
     jobs: int
@@ -99,7 +99,7 @@ async def find(tx: Transaction, *, device_id: str, user_id: str) -> DeviceRow | 
 
 
 async def running_on(tx: Transaction, device_ids: Sequence[str]) -> dict[str, int]:
-    """Return how many jobs run on each of these devices that runs any."""
+    """Return the number of running jobs of each of these devices that runs any."""
     rows = await tx.all(
         RunningRow,
         f"""

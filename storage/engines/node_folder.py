@@ -59,7 +59,7 @@ class NodeFolder:
 
     @property
     def known(self) -> int:
-        """How many nodes there were at the last look."""
+        """The number of nodes at the last look."""
         return len(self._pipes)
 
     def make(self) -> None:

@@ -60,7 +60,7 @@ class Transaction(Protocol):
         """
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Have something called on the event loop once the unit is committed, in this process.
+        """Call a function on the event loop once the unit is committed, in this process.
 
         It is not if the unit is rolled back, nor if the answer to the commit is lost: a component
         that depends on the call must also check by itself. It may neither raise nor wait.

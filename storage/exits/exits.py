@@ -230,7 +230,7 @@ class SumRow(NamedTuple):
 
 
 class CountryRow(NamedTuple):
-    """How many bytes of a session left in a country, through how many devices."""
+    """The bytes of a session that left in a country, and the number of devices."""
 
     country: str
     exits: int
@@ -892,7 +892,7 @@ async def sums(tx: Transaction, device_ids: Sequence[str], *, day: int) -> list[
 
 
 async def by_country(tx: Transaction, session_id: str) -> list[CountryRow]:
-    """Return how much of a session left in which country, the most first."""
+    """Return the bytes of a session that left in each country, the largest amount first."""
     return await tx.all(
         CountryRow,
         """

@@ -30,7 +30,7 @@ class ArtifactRow(NamedTuple):  # as wide as its table
 
 
 class FilesRow(NamedTuple):
-    """How many files there are, and how many bytes they have."""
+    """The number of files, and their bytes."""
 
     files: int
     size_bytes: int

@@ -27,7 +27,7 @@ _DIGITS = 12  # of the number of a segment: names sort like numbers, up to an ex
 
 
 class Attempt(NamedTuple):
-    """Whose log: an attempt at a job, by the job's identifier and the attempt's number."""
+    """The owner of a log: an attempt at a job, by the job's identifier and the attempt's number."""
 
     job_id: str
     number: int

@@ -53,7 +53,7 @@ class TakenRow(NamedTuple):
 
 
 class OwnerRow(NamedTuple):
-    """Whose a device is."""
+    """A device and its owner."""
 
     device_id: str
     user_id: str
@@ -167,7 +167,7 @@ async def taken(tx: Transaction, group_ids: Sequence[str]) -> list[TakenRow]:
 
 
 async def owners(tx: Transaction, device_ids: Sequence[str]) -> list[OwnerRow]:
-    """Return whose these devices are."""
+    """Return the owners of these devices."""
     return await tx.all(
         OwnerRow,
         f"""

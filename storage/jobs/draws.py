@@ -100,7 +100,7 @@ async def unready_seconds(
 
 
 async def drawn(tx: Transaction, job_id: str, attempt: int) -> DrawnRow:
-    """Return for how long all attempts at a job were paid, and whether this one was."""
+    """Return the paid seconds of all attempts at a job, and whether this one was paid."""
     row = await tx.one(
         DrawnRow,
         """

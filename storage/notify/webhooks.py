@@ -109,7 +109,7 @@ _ATTEMPT = ", ".join(AttemptRow._fields)
 async def schedule(
     tx: Transaction, events: Sequence[EventRow], new_id: Callable[[], str]
 ) -> list[str]:
-    """Have events delivered to the endpoints that want them; return the deliveries' identifiers.
+    """Deliver events to the endpoints that want them; return the deliveries' identifiers.
 
     One statement for users without endpoints, and two otherwise, however many events there are. No
     endpoint gets the events about itself.
@@ -324,7 +324,7 @@ async def end_failing(tx: Transaction, endpoint_id: str, url: str, now: int) -> 
 
 
 async def quieten(tx: Transaction, endpoint_id: str, until: int) -> None:
-    """Have nothing but tests sent to an endpoint until then."""
+    """Send nothing but tests to an endpoint until then."""
     await tx.run(
         "UPDATE webhook_endpoints SET quiet_until = :until WHERE id = :id",
         id=endpoint_id,
@@ -342,7 +342,7 @@ async def quieten(tx: Transaction, endpoint_id: str, until: int) -> None:
 
 
 async def release(tx: Transaction, endpoint_id: str, now: int) -> None:
-    """Have all that was put off, and was not attempted yet, sent to an endpoint now."""
+    """Send everything to an endpoint now that was put off and not attempted yet."""
     await tx.run(
         """
         UPDATE webhook_deliveries SET next_at = :now

@@ -138,7 +138,7 @@ async def spent_on(tx: Transaction, owner_id: str, since: int) -> int:
 
 
 async def last_waits(tx: Transaction, *, limit: int) -> list[int]:
-    """Return for how many seconds those of the last jobs waited that devices were given."""
+    """Return the waiting seconds of the last jobs that devices were given."""
     return await tx.all(
         int,
         """

@@ -37,7 +37,7 @@ class Chains:
 
     @property
     def hashes(self) -> int:
-        """How many rounds all of them are."""
+        """The number of all rounds together."""
         return self.chains * LINKS * self.rounds
 
 

@@ -229,7 +229,7 @@ class Tickets(NamedTuple):
 
 
 class Park(NamedTuple):
-    """How many work connections shall wait."""
+    """The number of work connections that should wait."""
 
     connections: int
 
@@ -254,7 +254,7 @@ class Associate(NamedTuple):
 
 
 class Encrypt(NamedTuple):
-    """How many work connections shall wait under TLS, beside those of `Park`.
+    """The number of work connections that should wait under TLS, beside those of `Park`.
 
     Their tickets have numbers from `SECURE_TICKETS` on. Inside of TLS the preface comes first, and
     then the stream in chunks (`secure.py`). Only to be sent to an exit with the feature `SECURE`.

@@ -346,7 +346,7 @@ class Opened:
         self._socket = None
 
     def end(self) -> None:
-        """Have its reader see an end."""
+        """Let the reader see an end of the stream."""
         connected = self._socket
         if connected is not None:
             with suppress(OSError):  # it has just been closed

@@ -335,7 +335,7 @@ def is_job_over(job: Mapping[str, Any]) -> bool:
 
 
 def phase_of(pod: Mapping[str, Any]) -> str:
-    """Return how far a pod is."""
+    """Return the phase of a pod."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 

@@ -342,7 +342,7 @@ class Kubernetes:
         ask_to_end(self._api(), path, str(pod["metadata"]["uid"]), grace_s)
 
     def _give_up(self, pods: list[dict[str, Any]]) -> None:
-        """Have the cluster forget pods on nodes without a connection; such pods end by themselves.
+        """Make the cluster forget pods on nodes without a connection; such pods end by themselves.
 
         Raises:
             TaskError: a node is there, and does not end its pod.
@@ -412,7 +412,7 @@ class Kubernetes:
 
 
 def path_of(namespace: str, kind: str, name: str = "") -> str:
-    """Return where the API has objects of a kind, or one of them."""
+    """Return the path in the API of the objects of a kind, or of one of them."""
     group = {"jobs": "/apis/batch/v1", "networkpolicies": "/apis/networking.k8s.io/v1"}
     path = f"{group.get(kind, '/api/v1')}/namespaces/{namespace}/{kind}"
     return f"{path}/{name}" if name else path
@@ -451,7 +451,7 @@ def claim_of(settings: Settings) -> tuple[str, Path]:
 
 
 def place_of(settings: Settings, namespace: str, folder: Path) -> Place:
-    """Return where jobs run.
+    """Return the place where jobs run on the cluster.
 
     Raises:
         TaskError: a setting is missing, or the architecture of this machine is unknown.

@@ -80,7 +80,7 @@ class End(asyncio.BufferedProtocol):
         self._connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's signature
-        """Return where to read into; an end that waits to be joined needs no memory."""
+        """Return the buffer for the next read; an end that waits to be joined needs no memory."""
         if self.relay is None:
             return memoryview(bytearray(1))
         if not self._buffer:
@@ -115,7 +115,7 @@ class End(asyncio.BufferedProtocol):
         self._lost(self)
 
     def pause_writing(self) -> None:
-        """Have the other end wait: this one's receiver is slow."""
+        """Make the other end wait: this one's receiver is slow."""
         if self.relay is not None:
             self.relay.other(self).wait_for(_PEER_IS_FULL)
 

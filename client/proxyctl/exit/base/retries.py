@@ -17,7 +17,7 @@ LOSSES_MAX: Final = 5
 
 @dataclass(frozen=True)
 class RetryTimes:
-    """How long attempts to attach wait.
+    """The waits between attempts to attach.
 
     Attributes:
         least_seconds: after the first failed attempt.
@@ -35,7 +35,7 @@ USUAL: Final = RetryTimes()
 
 
 class Retries:
-    """How long to wait before the next attempt.
+    """The waits before the next attempt.
 
     Args:
         now: seconds of a clock that never goes back.

@@ -175,7 +175,7 @@ class Carrier:
 
     @property
     def parked(self) -> int:
-        """How many work connections wait."""
+        """The number of waiting work connections."""
         return sum(len(pool) for each in self._attachments() for pool, _ in each.pools())
 
     def attach(
@@ -407,7 +407,7 @@ class Carrier:
         return port in self._own.ports or self._guard.is_opened(address)
 
     def _begin_call(self, frame: Call) -> None:
-        """Have the daemon see from where a connection of this device comes."""
+        """Call the daemon, so that it sees the public address of this device's connection."""
         if len(self._calls) >= CALLS_MAX or not self._permits_call(
             plain(frame.address), frame.port
         ):
@@ -670,7 +670,7 @@ class _Attachment:
         return [(self.pool, self.wanted), *secure]
 
     def pool_of(self, number: int) -> Pool | None:
-        """Return where the connection with this ticket's number waits."""
+        """Return the pool in which the connection with this ticket's number waits."""
         return self.pool if number < SECURE_TICKETS else self.secure
 
     def lend(self, number: int, pool: Pool) -> _Attachment:

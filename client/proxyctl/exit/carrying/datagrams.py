@@ -84,7 +84,7 @@ def wrapped(address: Address, port: int, payload: bytes) -> bytes:
 
 
 def unwrapped(data: bytes) -> tuple[Address | str, int, bytes]:
-    """Return where to the daemon wants a datagram sent, and its payload.
+    """Return the target of a datagram from the daemon, and its payload.
 
     Raises:
         DatagramError: the bytes are no datagram.
@@ -364,7 +364,7 @@ class WorkStream(asyncio.Protocol):
         self._read = data[at:]
 
     def eof_received(self) -> bool:
-        """Have the connection closed."""
+        """Close the connection."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the loop's signature

@@ -205,7 +205,7 @@ class Pool:
         self._entered: set[int] = set()  # numbers in `_opening` that were added to `_parked`
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting connections."""
         return len(self._parked)
 
     def add_tickets(self, first: int, tickets: tuple[bytes, ...]) -> None:
@@ -257,7 +257,7 @@ class Pool:
                 return
 
     def _coming(self) -> int:
-        """Return how many wait or are about to: one that has entered is counted once."""
+        """Return the number of connections that wait or soon will; one that entered counts once."""
         return len(self._parked) + len(self._opening) - len(self._entered)
 
     def _opened(self, number: int, task: asyncio.Task[None]) -> None:
@@ -308,7 +308,7 @@ class Pool:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the system notice a dead peer, within a minute and a half where it has the options."""
+    """Let the system notice a dead peer, within a minute and a half where it has the options."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),

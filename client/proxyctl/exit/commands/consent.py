@@ -139,7 +139,7 @@ def withdraw(folder: Path) -> str:
 
 
 def _try(address: str, token: str) -> None:
-    """Have the marketplace say that it knows the token, before anything is written down.
+    """Check that the marketplace knows the token, before anything is written down.
 
     Raises:
         NoConsentError: it does not, or it does not answer.

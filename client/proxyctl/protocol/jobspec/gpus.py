@@ -107,7 +107,7 @@ def is_known(name: str) -> bool:
 
 
 def count_and_name(told: str) -> tuple[int, str]:
-    """Return how many GPUs a device tells of, and their name; 0 and "" when it has none."""
+    """Return the number of GPUs that a device reports, and their name; 0 and "" without one."""
     counted = _COUNT.match(told)
     name = told[counted.end() :].strip() if counted else told.strip()
     if not name:

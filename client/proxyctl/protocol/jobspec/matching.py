@@ -66,7 +66,7 @@ def left(capacity: Capacity, resources: Resources) -> Capacity:
 
 
 def rank(price_per_hour: int, created_at: int) -> float:
-    """Return how urgent a job is; the greatest comes first.
+    """Return the urgency of a job; the greatest comes first.
 
     A job gains `GAIN_PER_HOUR` on later ones at the same price. The order of two jobs never
     changes, so that it can be kept.

@@ -66,7 +66,7 @@ _MISTAKES_MAX: Final = 3  # of one step, before the attempt is given up
 
 @dataclass(frozen=True)
 class AttemptTimes:
-    """How long the steps of an attempt wait.
+    """The waits of the steps of an attempt.
 
     Attributes:
         log_seconds: of a log that is on its way when the job has ended: a slot is not held for all
@@ -498,7 +498,7 @@ class Attempt:
             self._move(State.REPORTING, report=failed(error.kind, error.message))
 
     def _seconds_left(self) -> float:
-        """Return how long it may still prepare; the time of agents before this one counts.
+        """Return the seconds left for the preparation; the time of agents before this one counts.
 
         After a restart of the machine the time begins anew, because the length of the pause is not
         known: if the daemon ends the attempt, that is the device's own fault.

@@ -56,7 +56,7 @@ class Interruption:
         return True
 
     def leave(self) -> None:
-        """Have the thread end, and let the job run on."""
+        """Make the thread end, and let the job run on."""
         self._is_leaving = True
 
     def ring(self) -> None:

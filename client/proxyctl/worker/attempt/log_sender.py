@@ -42,7 +42,7 @@ class LogSender:
 
     @property
     def sent(self) -> dict[str, int]:
-        """How many bytes of each stream the daemon has, as far as is known."""
+        """The bytes of each stream that the daemon has, as far as is known."""
         return {stream.name: stream.offset for stream in self._streams}
 
     def send(self) -> bool:

@@ -22,7 +22,7 @@ class LogSender(Protocol):
 
     @property
     def sent(self) -> dict[str, int]:
-        """How many bytes of each stream the daemon has, as far as is known."""
+        """The bytes of each stream that the daemon has, as far as is known."""
 
     def send(self) -> bool:
         """Send a piece of the log; return False after the last piece.

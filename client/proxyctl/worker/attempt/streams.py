@@ -91,7 +91,7 @@ class Streams:
         return writing
 
     def watch_signals(self) -> int:
-        """Have signals end a `turn`; return the descriptor that the interpreter writes them to."""
+        """Let signals end a `turn`; return the descriptor that the interpreter writes them to."""
         self._wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._wake, select.POLLIN)
         return waker

@@ -44,7 +44,7 @@ class Supervisors:
         self._waiting: subprocess.Popen[bytes] | None = self._start()
 
     def give(self, folder: Path) -> None:
-        """Have the attempt in a folder started.
+        """Start the attempt in a folder.
 
         Raises:
             OSError: no supervisor can be started.
@@ -65,7 +65,7 @@ class Supervisors:
             return supervisor is None or supervisor.poll() is not None
 
     def replenish(self) -> None:
-        """Have one wait again; if it cannot be started, the next attempt finds out why."""
+        """Start another supervisor that waits; if that fails, the next attempt gets the reason."""
         with self._lock, suppress(OSError):
             if self._waiting is None:
                 self._waiting = self._start()

@@ -269,7 +269,7 @@ class JobFolder:
 
 @dataclass
 class _Names:
-    """How many names may still be looked at."""
+    """The number of names that may still be looked at."""
 
     left: int
     is_spent: bool = False

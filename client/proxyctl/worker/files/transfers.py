@@ -60,7 +60,7 @@ _BEYOND_DISK: Final = "the outputs have more bytes than this job may have on the
 
 @dataclass(frozen=True)
 class TransferBounds:
-    """How much of files and checkpoints is moved.
+    """Limits of the transfer of files and checkpoints.
 
     Attributes:
         checkpoint_max_bytes: of one checkpoint.

@@ -82,7 +82,7 @@ _MISMATCH: Final = "the port for devices shows another certificate than the mark
 
 @dataclass(frozen=True)
 class TunnelBounds:
-    """How many streams into jobs there are, and for how long.
+    """Limits of streams into jobs: their number and duration.
 
     Attributes:
         streams_per_attempt: at once; each has two buffers and two descriptors. Most systems give a
@@ -140,7 +140,7 @@ class JobTunnel:
 
     @property
     def streams(self) -> int:
-        """How many streams are open or on their way."""
+        """The number of streams that are open or on their way."""
         return sum(each.streams for each in self._attempts.values())
 
     def serve(self, served: Served) -> None:

@@ -95,7 +95,7 @@ class Podman:
         return Owner(options, os.geteuid(), os.getegid(), changes_owner=False)
 
     def spare_processes(self) -> int:
-        """Return how many the runtime needs."""
+        """Return the number of processes that the runtime needs."""
         return self._spare_processes
 
     def end_in_runtime(self, container: str) -> None:

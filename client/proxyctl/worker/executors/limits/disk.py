@@ -1,4 +1,4 @@
-"""How much a job has written: looked at from outside, since no kernel bounds a plain folder.
+"""Measures the bytes of a job from outside, because no kernel bounds a plain folder.
 
 A file system of fixed size would be the better wall; but one in memory takes away from the job's
 memory, and one in an image file needs root, and its files are gone from the agent's sight at the

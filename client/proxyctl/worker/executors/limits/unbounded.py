@@ -21,7 +21,7 @@ class Unbounded:
         return Admission()
 
     def processes(self, attempt_id: str) -> list[int]:  # noqa: ARG002 - knows none
-        """Know of nothing: the executor looks for itself."""
+        """Return no processes: the executor looks for itself."""
         return []
 
     def kill(self, attempt_id: str) -> None:
@@ -36,4 +36,4 @@ class Unbounded:
         return Ending()
 
     def clean(self, attempt_id: str) -> None:
-        """Have made nothing."""
+        """Do nothing: nothing was made."""
