@@ -68,10 +68,9 @@ _logger = logging.getLogger("gateway")
 class Client:
     """A connected client.
 
-    `sock` does not block. `network` is the key of its connection count. `network` is the network by
-    which its connections are counted. `port_index` says on which of the ports without passwords it
-    came; `PASSWORD_PORT` for the other one. `number` names it in the log. `began` is loop time,
-    seconds.
+    `sock` does not block. `address` is in text, an IPv4 one never mapped; `network` is the key of
+    its connection count. `port_index` says on which of the ports without passwords it came;
+    `PASSWORD_PORT` for the other one. `number` names it in the log. `began` is loop time, seconds.
     """
 
     sock: socket.SocketType
