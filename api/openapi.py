@@ -210,7 +210,7 @@ def _operation(
 
 
 def _security(route: Route) -> list[dict[str, list[str]]]:
-    """Return which of these a request may show: {} is nothing."""
+    """Return the logins or keys that a request may show: {} is nothing."""
     ways = SECURITY_OF_AUTH[route.auth]
     return ways if route.scope is None else [*ways, {"key": [route.scope.value]}]
 

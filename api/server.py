@@ -135,7 +135,7 @@ class HttpServer(Front):
         seal: seals the answers that are stored for requests with an Idempotency-Key.
         now: the wall clock, in UTC seconds.
         trusted_proxies: networks whose X-Forwarded-For is believed.
-        limits: bounds on what clients use.
+        limits: bounds on the use by clients.
         version: the program's, for the document of the API.
         base_url: the public address of the API, for the same.
         cookies: reads the login of a browser.
@@ -207,7 +207,7 @@ class HttpServer(Front):
             self._server.change_limits(limits)
 
     def drain(self) -> None:
-        """From now on answer every new request with `draining`."""
+        """Begin to answer every new request with `draining`."""
         self._draining = True
 
     async def stop(self) -> None:
@@ -257,7 +257,7 @@ class HttpServer(Front):
         return await _answered(request, route, call, self._lasting(request, call))
 
     def _lasting(self, request: Request, call: Call[Any, Any]) -> GoesOn | None:
-        """Return what a request needs for as long as it lasts; None for one that needs no login."""
+        """Return the repeated login check of a request; None for one that needs no login."""
         if call.login is None and call.worker is None:
             return None
         check = partial(self._goes_on, request, call.login)
@@ -389,7 +389,7 @@ async def _sent(
 
 
 def _answer_of(error: Exception, request: Request) -> Response:
-    """Return the answer to a request that has raised an error; log what its client cannot help."""
+    """Return the answer to a request that has raised an error; log errors of the server."""
     if isinstance(error, Replayed):
         return Response(200, error.answer, {"Idempotency-Replayed": "true"})
     if isinstance(error, MarketError):

@@ -35,7 +35,7 @@ main()
 
 
 def build(target: Path, plugins: list[Path]) -> None:
-    """Write the archive, whole or not at all."""
+    """Write the archive as a whole."""
     files = {"__main__.py": MAIN.encode(), **sources(SOURCES, "proxyctl")}
     for folder in plugins:
         files.update(plugin(folder))
@@ -84,7 +84,7 @@ def plugin(folder: Path) -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Build, and say what came of it."""
+    """Build, and print the result."""
     target = Path(sys.argv[1])
     build(target, [Path(each) for each in sys.argv[2:]])
     digest = hashlib.sha256(target.read_bytes()).hexdigest()

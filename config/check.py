@@ -226,7 +226,7 @@ def _apps_listening(settings: Settings) -> Iterator[str]:
         if url and apps.public_url and _origin_of(url) == _origin_of(apps.public_url):
             yield "apps.public_url: must be another origin than the API's and the web application's"
             break
-        # Without hosts of their own all apps get what a browser keeps for this one.
+        # Without hosts of their own, all apps get the data that a browser keeps for this one.
         if url and apps.public_url and not apps.domain and _shares_cookies(url, apps.public_url):
             yield (
                 "apps.public_url: must be another host than the API's and the web application's, "

@@ -62,7 +62,7 @@ class StorageSettings(Struct, frozen=True):
 
 
 class ClusterSettings(Struct, frozen=True):
-    """How several daemons or processes share one database."""
+    """The way in which several daemons or processes share one database."""
 
     node_timeout_seconds: Annotated[float, Meta(ge=2, le=300)] = 15.0
     exits_host: str = ""

@@ -62,7 +62,7 @@ class Acceptor(Generic[Sock]):
         self._begin()
 
     def close(self) -> None:
-        """Accept no more; closing twice is harmless."""
+        """Stop accepting; closing twice is harmless."""
         listener, self._listener = self._listener, None
         if listener is not None:
             self._loop.remove_reader(listener.fileno())

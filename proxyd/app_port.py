@@ -49,7 +49,7 @@ class JobStreams:
             raise UnreachedError(error.reason) from error
 
     def reset(self, sock: socket.socket) -> None:
-        """Have the closing of a stream be a reset; harmless for one that is closed."""
+        """Close a stream with a reset; harmless for a closed stream."""
         reset_on_close(sock)
 
 
@@ -77,7 +77,7 @@ class AppPort:
         self._acceptor: Acceptor[socket.socket] | None = None
 
     def spawn_tasks(self, tasks: "Tasks") -> None:
-        """Begin to end streams that are idle or no longer allowed."""
+        """Start the tasks that end streams which are idle or not allowed any more."""
         tasks.spawn("apps", self._sweep())
 
     async def _sweep(self) -> None:

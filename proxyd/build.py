@@ -289,7 +289,7 @@ def _metering(
     bounds: MeterBounds,
     bus: Bus | None,
 ) -> tuple[Meter, Node | None]:
-    """Return what counts bytes, and this process among others where there may be others.
+    """Return the meter and, where there may be other processes, this process's node.
 
     Args:
         settings: the operator's settings.

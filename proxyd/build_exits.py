@@ -180,7 +180,7 @@ def exit_port(
     limits = slices.exit_limits(settings, raise_descriptors())
     base = _base(way, market, geography, limits)
     canaries = _canaries(settings, way.exits, base, market, door, bounds)
-    # Workers' streams go another way than exits' connections, and share the port alone.
+    # Workers' streams go another way than exits' connections, and share only the port.
     tunnels = DeviceTunnels(
         way.exits.reactor,
         market.devices,
@@ -268,7 +268,7 @@ def _reached_at(settings: Settings, listeners: Listeners) -> tuple[str, int]:
 def _own_ports(
     settings: Settings, listeners: Listeners, is_here: OwnAddresses, resolver: Resolver
 ) -> OwnPorts:
-    """Return what no buyer reaches through an exit."""
+    """Return the ports that no buyer reaches through an exit."""
     assert listeners.exits is not None  # noqa: S101 - nobody gets here without
     bound, proxy = bound_port(listeners.exits), settings.proxy
     ports = (

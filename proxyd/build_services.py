@@ -158,7 +158,7 @@ def app_port_of(
 
 
 def _blobs(settings: Settings, *, is_shared: bool) -> Blobs:
-    """Return what keeps the files of jobs: an S3 store if one is set, or a folder."""
+    """Return the store of the files of jobs: an S3 store if one is set, or a folder."""
     bucket = slices.bucket(settings)
     if bucket is None:
         return LocalBlobs(

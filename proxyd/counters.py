@@ -21,7 +21,7 @@ LATENCY_BOUNDS_SECONDS: Final = (
 
 
 class Latency:
-    """How long something took: how often up to each bound, and in all."""
+    """The distribution of a duration: the count up to each bound, and in all."""
 
     __slots__ = ("counts", "seconds")
 

@@ -104,7 +104,7 @@ class ExitPort:
         _logger.info("exits know this service by the certificate %s", self._door.certificate_sha256)
 
     def change_limits(self, limits: ExitLimits) -> None:
-        """Apply other limits from now on."""
+        """Apply other limits."""
         self.listener.change_limits(limits)
         self.tunnels.most = limits.streams
         self.tunnels.heartbeat_seconds = limits.heartbeat_seconds
@@ -112,7 +112,7 @@ class ExitPort:
             self.desk.most = limits.asks
 
     def change_certificate(self, certificate: str, key: str) -> None:
-        """Show devices another certificate (PEM files, which can be used) from now on.
+        """Begin to show devices another certificate (PEM files, which can be used).
 
         Attached devices are notified of it. Devices that are away, and were not notified before,
         know the service no more (`announce_certificate`).
@@ -177,7 +177,7 @@ class ExitPort:
     def _all_doors(self) -> list[Door]:
         return [self._door, *self.doors()]
 
-    # --- what the marketplace asks: see `market.exits.consents.Attached` -------------------------
+    # --- for the marketplace: see `market.exits.consents.Attached` -------------------------------
 
     def door(self) -> Door | None:
         """Return where exits attach."""
@@ -206,7 +206,7 @@ class ExitPort:
         return self._geography.attribution
 
     def origins(self) -> Sequence[OriginRow]:
-        """Return where each attached device comes from."""
+        """Return the location of each attached device."""
         return [
             OriginRow(device_id, place.country, place.city, place.asn)
             for device_id, place in self.listener.detached.places()
@@ -219,7 +219,7 @@ class ExitPort:
         return Whereabouts(place.country, place.state, place.city, place.asn, place.kind, opinions)
 
     def remark(self, device_id: str) -> str:
-        """Return what the owner of an attached device should know; "" for nothing."""
+        """Return the remark for the owner of an attached device; "" for nothing."""
         return self.listener.offers.remark(device_id)
 
 

@@ -11,10 +11,10 @@ among the deadlines. It is in one of four states (`TRANSITIONS` has the arrows):
 * HANDED_OVER: there is a session and a request, and both went to `requested`, with the socket.
 * CLOSED: it was refused, has left, took too long, or was cut.
 
-`_run` is the only loop: take the protocol's next event, send what the protocol has to say, act.
-With no event left it reads and feeds, and returns when there is nothing to read. No step calls it
-again: a decision that is known at once is returned by the meter, and the same loop goes on; one
-that is not comes back through `_decided`, which starts the loop anew.
+`_run` is the only loop: take the protocol's next event, send the protocol's bytes, act. With no
+event left it reads and feeds, and returns when there is nothing to read. No step calls it again: a
+decision that is known at once is returned by the meter, and the same loop goes on; one that is not
+comes back through `_decided`, which starts the loop anew.
 
 epoll is edge-triggered: an event is reported once. A reader that stops early must remember that
 data may be left (`_unread`). A read that fills less than it could has emptied the queue, and the
@@ -68,8 +68,8 @@ _logger = logging.getLogger("gateway")
 class Client:
     """A connected client.
 
-    `sock` does not block. `address` is in text, an IPv4 one never mapped; `network` is what its
-    connections are counted by. `port_index` says on which of the ports without passwords it came;
+    `sock` does not block. `address` is in text, an IPv4 one never mapped; `network` is the key of
+    its connection count. `port_index` says on which of the ports without passwords it came;
     `PASSWORD_PORT` for the other one. `number` names it in the log. `began` is loop time, seconds.
     """
 
@@ -171,7 +171,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     def __init__(self, services: HandshakeServices, client: Client) -> None:
         self._services = services
         self._protocol: ServerProtocol | None = None  # until the first byte
-        self._parameters = b""  # what stood behind the user name
+        self._parameters = b""  # the text behind the user name
         self._session: LiveSession | None = None  # until it is admitted
         self._wants: Wants | None = None
         self._state = _READING
@@ -359,7 +359,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
             return False
 
     def _close(self, ending: Ending, *, after_last_bytes: bool) -> None:
-        """Let go of everything, and of the socket now or once the client has the bytes sent."""
+        """Release everything, and the socket now or once the client has the bytes sent."""
         if self._state in (_HANDED_OVER, _CLOSED):
             return
         self._to(_CLOSED)

@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ExitLimits:
-    """Bounds on exits: times in seconds, numbers of simultaneous ones.
+    """Bounds on exits: times in seconds, and numbers of simultaneous connections.
 
     `parked` are connections of exits that wait for a target, `arrivals` connections that have not
     sent their type yet. `asks` are dials for each of the other processes of this machine. `streams`
@@ -146,7 +146,7 @@ def api_connections_total(descriptors: int, wanted: int = 0) -> int:
 
 
 def beside_api(descriptors: int, wanted: int) -> int:
-    """Return the descriptors that the other shares are of, beside what the API has above its own.
+    """Return the descriptors of the other shares, without the API's surplus over its own share.
 
     Args:
         descriptors: how many may be open.
@@ -167,7 +167,7 @@ def beside_apps(descriptors: int, wanted: int) -> int:
 
 
 def racers_total(descriptors: int) -> int:
-    """Return how many sockets may connect beside the first one of their dial."""
+    """Return the number of sockets that may connect beside the first one of their dial."""
     return int(descriptors * RACERS_SHARE)
 
 

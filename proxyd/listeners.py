@@ -118,7 +118,7 @@ class Listeners:
         )
 
     def pause(self) -> None:
-        """Listen at the proxy's ports no more until `resume`: clients go to the other processes.
+        """Stop listening at the proxy's ports until `resume`: clients go to the other processes.
 
         Clients that wait here are reset. The ports stay bound. Sockets that the service manager
         holds are left alone: the other processes accept from it. Pausing twice, or when closed, is
@@ -147,7 +147,7 @@ class Listeners:
                     raise CannotListenError(message) from error
 
     def describe(self) -> str:
-        """Return where everything listens."""
+        """Return the addresses of all listeners."""
         api = []
         if self.api is not None:
             api = [f"API on {'https' if self.tls else 'http'}://{bound_address(self.api)}"]

@@ -1,6 +1,6 @@
 """The daemon's work beside the proxy: the marketplace's API, its sweeps, its e-mails.
 
-Of several processes one has it, the others have the proxy alone.
+Of several processes one does it, and the others run only the proxy.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _logger = logging.getLogger("daemon")
 
 @dataclass(frozen=True, slots=True)
 class CheckTimes:
-    """How often sessions, bonuses and exits are checked.
+    """Intervals of the checks of sessions, bonuses and exits.
 
     Attributes:
         expiry_seconds: a session outlives its time by no more than this.
@@ -239,7 +239,7 @@ class Services:
         await cancellation.within(CLOSE_SECONDS, settling, "giving the last jobs away")
 
     async def flush(self) -> None:
-        """Write down what devices have reported.
+        """Write down the reports of devices.
 
         Raises:
             StoreError: it is lost, as after a crash.
@@ -248,7 +248,7 @@ class Services:
         await self.market.renewals.flush()
 
     async def close(self) -> None:
-        """Close what works for the marketplace, each within a bound."""
+        """Close the parts that work for the marketplace, each within a bound."""
         self.market.passwords.close()
         await cancellation.within(
             CLOSE_SECONDS, asyncio.to_thread(self.market.logs.close), "writing the last logs"

@@ -1,4 +1,4 @@
-"""Settings as each part wants them: pure functions, the same at the start and at a reload.
+"""The settings of each part: pure functions, the same at the start and at a reload.
 
 No room but this one reads settings. A part that needs one gets a slice: a value of its own type, in
 its own units (money in millionths, times in seconds).
@@ -61,7 +61,7 @@ DAY_SECONDS = 86_400
 
 
 def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors: int) -> Rules:
-    """Return what the operator decides about the marketplace.
+    """Return the operator's rules for the marketplace.
 
     Args:
         settings: all of them.
@@ -115,7 +115,7 @@ def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]
 
 
 def job_terms(settings: Settings) -> JobTerms:
-    """Return what the operator decides about jobs."""
+    """Return the operator's terms of jobs."""
     market, jobs = settings.market, settings.jobs
     return JobTerms(
         fee=int(market.fee_percent * 100),
@@ -135,7 +135,7 @@ def _leases(jobs: JobSettings) -> Leases:
 
 
 def sample_terms(settings: Settings) -> SampleTerms:
-    """Return what the operator spends on samples."""
+    """Return the operator's terms of samples."""
     jobs = settings.jobs
     return SampleTerms(
         account=jobs.sample_account,
@@ -156,7 +156,7 @@ def event_feed_terms(settings: Settings, descriptors: int) -> EventFeedTerms:
 
 
 def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
-    """Return how requests for work are answered; `descriptors` is how many may be open."""
+    """Return the operator's terms of requests for work; `descriptors` is how many may be open."""
     jobs, connections = settings.jobs, api_limits(settings, descriptors).connections
     # The others stay for buyers, and for data that devices send.
     return DispatchTerms(
@@ -170,7 +170,7 @@ def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
 
 
 def artifact_terms(settings: Settings) -> ArtifactTerms:
-    """Return how much of jobs' files is kept, and for how long."""
+    """Return the limits of jobs' files: their size and lifetime."""
     work = settings.work
     return ArtifactTerms(
         file_bytes=work.artifact_max_bytes,
@@ -241,7 +241,7 @@ def login_limits(settings: Settings) -> LoginLimits:
 
 
 def rewards(settings: Settings) -> Rewards:
-    """Return what referrals earn; `auto` wants confirmed addresses where e-mails go out."""
+    """Return the rewards for referrals; `auto` wants confirmed addresses where e-mails go out."""
     market = settings.market
     verification = market.referral_verification
     return Rewards(
@@ -256,7 +256,7 @@ def rewards(settings: Settings) -> Rewards:
 
 
 def rates(settings: Settings) -> Rates:
-    """Return what GPUs and credits cost."""
+    """Return the rates of GPUs and credits."""
     market = settings.market
     return Rates(
         by_model={
@@ -268,13 +268,13 @@ def rates(settings: Settings) -> Rates:
 
 
 def photo_limits(settings: Settings) -> PhotoLimits:
-    """Return how large a photo may be."""
+    """Return the largest size of a photo."""
     assistant = settings.assistant
     return PhotoLimits(assistant.photo_max_bytes, assistant.photo_max_pixels)
 
 
 def reward_terms(settings: Settings) -> RewardTerms:
-    """Return what good deeds earn."""
+    """Return the rewards for good deeds."""
     assistant = settings.assistant
     return RewardTerms(
         amounts={category: micro(amount) for category, amount in assistant.rewards.items()},
@@ -361,7 +361,7 @@ def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Li
 
 
 def exit_terms(settings: Settings) -> ExitTerms:
-    """Return what the operator offers the owners of exits, and asks of buyers."""
+    """Return the operator's terms for the owners of exits and for buyers."""
     exits, floors = settings.exits, settings.exits.price_per_gb_floor_usd
     return ExitTerms(
         is_offered=bool(exits.host),
@@ -391,7 +391,7 @@ def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
 
 
 def exits_port(settings: Settings, bound: int) -> int:
-    """Return the port that devices dial; `bound` is the one that is listened on."""
+    """Return the port that devices dial; `bound` is the port of the listener."""
     return settings.exits.public_port or bound
 
 
@@ -424,7 +424,7 @@ def api_limits(
 
 
 def app_terms(settings: Settings, bound: int, descriptors: int) -> AppTerms:
-    """Return what the operator decides about the door of apps.
+    """Return the operator's terms of the server of apps.
 
     Args:
         settings: all of them.

@@ -19,7 +19,7 @@ class Tasks:
     exit status is not 0, so that the service manager starts it anew.
 
     Args:
-        sweeps: says whether this daemon does what only one on the database should.
+        sweeps: returns whether this daemon does the work that only one on the database should do.
     """
 
     def __init__(self, sweeps: Callable[[], bool]) -> None:

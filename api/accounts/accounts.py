@@ -74,13 +74,13 @@ class LoginReply(Reply, kw_only=True):
 
 
 class RegisterReply(LoginReply, kw_only=True):
-    """As for a login; `referral_applied` is there when the request had a `ref`."""
+    """Like a reply to a login; `referral_applied` is there when the request had a `ref`."""
 
     referral_applied: bool | UnsetType = UNSET
 
 
 class ProfileReply(Reply, kw_only=True):
-    """A user as they see themselves, no more than specification 4.2 has; wallets show the rest."""
+    """A user as the user sees it, only the fields of specification 4.2; wallets show the rest."""
 
     id: str
     username: str

@@ -1,4 +1,4 @@
-"""Routes of API keys: made and shown once, listed, changed, rolled and revoked; by people alone."""
+"""Routes of API keys: made and shown once, listed, changed, rolled and revoked; for people only."""
 
 from typing import Annotated, Any
 

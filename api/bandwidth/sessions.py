@@ -49,7 +49,7 @@ class ExitRequest(Struct):
 
 
 class BuyRequest(Struct):
-    """How much, in GB, and at which price, in USD per GB.
+    """The amount in GB, and the price in USD per GB.
 
     Clients that come from one of `allow_ips` need no password, on a port of their own: at once if
     the request comes from there, else once a client has come from there to `port` with the
@@ -176,7 +176,7 @@ class AllowRequest(Struct):
 
 
 class AllowReply(Reply, kw_only=True):
-    """The address that needs no password from now on, on `passwordless_port`."""
+    """The address that needs no password any more, on `passwordless_port`."""
 
     address: str
     passwordless_port: int | UnsetType = UNSET
@@ -284,7 +284,7 @@ class BandwidthRoutes:
         return _bought(bought)
 
     async def terms(self, call: Call[Nothing, Any]) -> TermsReply:
-        """Return what sessions are sold at."""
+        """Return the price, the floors and the bounds of sessions."""
         del call  # the same for everybody
         terms = self._bandwidth.terms
         return TermsReply(
@@ -325,7 +325,7 @@ class BandwidthRoutes:
         return Reply()
 
     async def allow(self, call: Call[AllowRequest, Any]) -> AllowReply:
-        """Have the caller's address open a session of theirs."""
+        """Let the caller's address open a session of the caller."""
         session_id = in_body(call.body.session_id, "session_id")
         door = await self._bandwidth.allow(call.user_id, session_id, call.address)
         return AllowReply(address=door.address, passwordless_port=_or_unset(door.port))

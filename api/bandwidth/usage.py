@@ -78,7 +78,7 @@ class UsageItem(UsageSum):
 
 
 class BilledSum(Struct):
-    """How many bytes were used, and their price, not rounded."""
+    """The used bytes and their price, not rounded."""
 
     bytes: int
     gb: float
@@ -116,7 +116,7 @@ class ForecastSum(BilledSum):
 
 
 class SummaryReply(Reply, kw_only=True):
-    """Use today, in 7 and in 30 days including today, and ever; as of `at`.
+    """Use today, in 7 and in 30 days including today, and in all; as of `at`.
 
     `forecast` is null when too little was used lately.
     """
@@ -200,7 +200,7 @@ class UsageRoutes:
         return Csv(name=f"usage-{first}-{last}.csv", body=f"{lines}\r\n")
 
     async def summary(self, call: Call[Nothing, SummaryQuery]) -> SummaryReply:
-        """Return what the caller has used lately, and ever."""
+        """Return the recent use and the total use of the caller."""
         summary = await self._usage.summary(call.user_id, zone_of(call.query.tz))
         return SummaryReply(
             at=timestamp(summary.now),
@@ -308,8 +308,8 @@ def _day(point: Point, range_: Range) -> str:
 def _cells(series: Series) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a table, its header first.
 
-    No cell has what a user has written, and none has a character that a program could take for the
-    beginning of a formula, or that would have to be quoted.
+    No cell has text of a user, and none has a character that a program could take for the beginning
+    of a formula, or that would need quotes.
     """
     yield (
         "from",

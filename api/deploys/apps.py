@@ -1,4 +1,4 @@
-"""Routes of apps: what jobs and deploys are opened by, and at which address."""
+"""Routes of apps: the keys that open jobs and deploys, and their addresses."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ class AppRoutes:
     """The routes of apps.
 
     Args:
-        apps: says what opens them.
+        apps: the apps and their keys.
         door: where they are reached; None where this service has none.
     """
 
@@ -128,7 +128,7 @@ class AppRoutes:
         return AppReply(app=_item(door, app))
 
     async def of_deploy(self, call: Call[Nothing, Any]) -> DeployAppsReply:
-        """Return a deploy of the caller's as an app, and its replicas."""
+        """Return a deploy of the caller and its replicas as an app."""
         door, deploy_id = self._offered(), in_path(call.path["deploy_id"], Code.DEPLOY_NOT_FOUND)
         whole, *replicas = await self._apps.of_deploy(call.user_id, deploy_id, call.caller.maker)
         return DeployAppsReply(

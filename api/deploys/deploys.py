@@ -162,7 +162,7 @@ class RevisionRequest(ReplicaFields, kw_only=True):
 
 
 class ScaleRequest(Struct):
-    """How many replicas there should be."""
+    """The wanted number of replicas."""
 
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
 
@@ -174,7 +174,7 @@ class RollbackRequest(Struct):
 
 
 class RevisionReply(Reply, kw_only=True):
-    """The number of the revision that replicas are replaced by from now on."""
+    """The number of the new revision of the replicas."""
 
     revision: int
 
@@ -491,7 +491,7 @@ class DeployRoutes:
         return reply(await self._deploys.create(call.user_id, new, receipt, call.spender))
 
     async def rates(self, _: Call[Any, Any]) -> RatesReply:
-        """Return what GPUs cost."""
+        """Return the prices of GPUs."""
         rates = self._deploys.rates
         return RatesReply(
             rates=[Rate(model, money(usd)) for model, usd in sorted(rates.by_model.items())],
@@ -533,7 +533,7 @@ class DeployRoutes:
         return Reply()
 
     async def revise(self, call: Call[RevisionRequest, Any]) -> RevisionReply:
-        """Have something else run, and perhaps more or fewer of it."""
+        """Run another revision, perhaps with another number of replicas."""
         deploy_id, body = _deploy_id(call), call.body
         revision = await self._rollouts.revise(
             call.user_id,
@@ -546,12 +546,12 @@ class DeployRoutes:
         return _revised(revision)
 
     async def scale(self, call: Call[ScaleRequest, Any]) -> Reply:
-        """Have more or fewer replicas."""
+        """Change the number of replicas."""
         await self._rollouts.scale(call.user_id, _deploy_id(call), call.body.replicas, call.spender)
         return Reply()
 
     async def rollback(self, call: Call[RollbackRequest, Any]) -> RevisionReply:
-        """Go back to an earlier revision."""
+        """Return to an earlier revision."""
         deploy_id, wanted = _deploy_id(call), call.body.revision
         revision = await self._rollouts.rollback(
             call.user_id, deploy_id, wanted, call.receipt(_revised)

@@ -125,7 +125,7 @@ class BenchmarkRoutes:
 
 
 def benchmark_item(row: BenchmarkRow) -> Benchmark:
-    """Return what a device has shown as the API shows it."""
+    """Return the benchmark of a device as the API shows it."""
     return Benchmark(
         core_hashes_per_s=row.core_hashes,
         hashes_per_s=row.hashes,

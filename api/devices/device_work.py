@@ -62,8 +62,9 @@ class HindranceItem(Struct):
 class Suitability(Struct):
     """How the jobs that wait now suit a device: how many wait, and how many it could be given.
 
-    `best_price_usd` is what the best of those pays an hour that pay less than it wants.
-    `is_reported`: it has offered nothing to this daemon, and is judged by its own report.
+    `best_price_usd` is the price per hour of the best job among the jobs that pay less than the
+    device wants. `is_reported`: it has offered nothing to this daemon, and is judged by its own
+    report.
     """
 
     waiting: int

@@ -38,7 +38,7 @@ ShortText = Annotated[str, Meta(min_length=1, max_length=NAME_MAX_CHARACTERS)]
 class CreateTokenRequest(Struct):
     """The name of a new device, its type, and its least price, in USD per hour.
 
-    `min_price_usd` guides what the device is offered; it never forbids accepting a job for less.
+    `min_price_usd` guides the offers to the device; it never forbids accepting a job for less.
     """
 
     name: ShortText

@@ -87,7 +87,7 @@ class LimitsRequest(Struct):
 
 
 class LimitsItem(Struct):
-    """How much a device carries at most; see the request."""
+    """The most that a device carries; see the request."""
 
     connections: int
     bytes_per_second: int
@@ -173,7 +173,7 @@ class CoverageReply(Reply, kw_only=True):
 
 
 class SessionExitItem(Struct):
-    """How many bytes of a session left in a country ("" if it is not known), by how many exits."""
+    """The bytes of a session that left in a country ("" if unknown), and the number of exits."""
 
     country: str
     exits: int
@@ -346,7 +346,7 @@ class ExitRoutes:
         return Reply()
 
     async def resume(self, call: Call[DeviceRequest, Any]) -> Reply:
-        """Have it carry again."""
+        """Let it carry again."""
         await self._exits.resume(call.user_id, in_body(call.body.token_id, "token_id"))
         return Reply()
 
@@ -370,7 +370,7 @@ class ExitRoutes:
         return MyExitsReply.of(query, rows, _item)
 
     async def earnings(self, call: Call[Nothing, EarningsQuery]) -> EarningsReply:
-        """Return what the caller's exits have earned."""
+        """Return the earnings of the caller's exits."""
         days = await self._exits.earnings(call.user_id)
         pending = await self._exits.pending(call.user_id)
         return EarningsReply(
@@ -381,7 +381,7 @@ class ExitRoutes:
         self,
         call: Call[Nothing, Any],  # noqa: ARG002 - the same for all
     ) -> CoverageReply:
-        """Return where there are exits."""
+        """Return the countries with exits."""
         attached = self._exits.attached
         return CoverageReply(
             countries=[
@@ -393,7 +393,7 @@ class ExitRoutes:
         )
 
     async def of_session(self, call: Call[Nothing, Any]) -> SessionExitsReply:
-        """Return where a session of the caller's has left."""
+        """Return the places where a session of the caller's has left."""
         session_id = in_path(call.path["session_id"], Code.SESSION_NOT_FOUND)
         rows = await self._exits.by_country(call.user_id, session_id)
         return SessionExitsReply(countries=[_session_item(row) for row in rows])

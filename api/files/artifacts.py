@@ -90,7 +90,7 @@ class ReceiveQuery(Struct):
 
 
 class ReceiveReply(Reply, kw_only=True):
-    """How much of the file is here now."""
+    """The received size of the file."""
 
     offset: int
 
@@ -360,7 +360,7 @@ class ArtifactRoutes:
         return ArtifactsReply.of(query, rows, _item)
 
     async def of_job(self, call: Call[Nothing, Page]) -> ArtifactsReply:
-        """List what a job of the caller's has left."""
+        """List the artifacts of a job of the caller."""
         query = call.query
         job_id = in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
         rows = await self._artifacts.page_of_job(

@@ -41,7 +41,7 @@ class AppendQuery(Struct):
 
 
 class AppendReply(Reply, kw_only=True):
-    """How many bytes of the stream are stored: what the device sends next begins there.
+    """The number of stored bytes of the stream: the next bytes of the device begin there.
 
     It should wait for `next_after_ms` before. A log that `is_full` takes no more bytes, because
     there is no room for them: the job goes on, and they need not be sent.
@@ -89,7 +89,7 @@ class LogReply(Reply, kw_only=True):
 
 
 class AttemptEvent(Struct):
-    """An attempt has begun: what follows is of it."""
+    """An attempt has begun: the following events belong to it."""
 
     attempt: int
 
@@ -115,7 +115,7 @@ class CutEvent(Struct):
 
 
 class EndEvent(Struct):
-    """There is no more to come; `status` is the job's."""
+    """The log has no further bytes; `status` is the job's."""
 
     attempt: int
     status: literals.JobStatus

@@ -30,7 +30,7 @@ def prefers_page(accept: str) -> bool:
 
 
 def _quality(accept: str, kind: str) -> float:
-    """Return how much a type is wanted, from 0 to 1; the most specific range decides."""
+    """Return the weight of a type, from 0 to 1; the most specific range decides."""
     return _wish(accept, kind)[0]
 
 

@@ -54,12 +54,12 @@ class PrivateProtocol(RequestHandler):
 
     @property
     def parsed(self) -> int:
-        """How many heads of requests were parsed on it, refused ones included."""
+        """The number of heads of requests that were parsed on it, refused ones included."""
         return self._request_count
 
     @property
     def queued(self) -> int:
-        """How many parsed requests are not being served yet."""
+        """The number of parsed requests that are not being served yet."""
         return len(self._messages)
 
     @property
@@ -69,12 +69,12 @@ class PrivateProtocol(RequestHandler):
 
     @property
     def reads_no_more(self) -> bool:
-        """Whether what comes is thrown away, because it will be closed after an answer."""
+        """Whether arriving bytes are dropped, because the connection closes after an answer."""
         return self._close
 
     @property
     def is_raw(self) -> bool:
-        """Whether arriving bytes are HTTP no more, and go to the parser that was set for them."""
+        """Whether arriving bytes are HTTP no longer, and go to the parser that was set for them."""
         return self._payload_parser is not None
 
     def bound_queue(self, most: int) -> None:
@@ -83,7 +83,7 @@ class PrivateProtocol(RequestHandler):
         self._msg_queue_resume_size = 0
 
     def refuse(self, error: Exception) -> None:
-        """Queue a request that is answered by `handle_error`, and read no more."""
+        """Queue a request that is answered by `handle_error`, and stop reading."""
         self._request_count += 1
         self._messages.append((_ErrInfo(status=400, exc=error, message=""), EMPTY_PAYLOAD))
         self._close = True
@@ -93,7 +93,7 @@ class PrivateProtocol(RequestHandler):
     def refuse_newest(
         self, count: int, problem_of: "Callable[[RawRequestMessage], Exception | None]"
     ) -> None:
-        """Have `handle_error` answer those of the newest requests that have a problem.
+        """Let `handle_error` answer those of the newest requests that have a problem.
 
         Its answer must close the connection: bytes behind such a request belong to no request.
 

@@ -68,7 +68,7 @@ class Clients:
 
 @lru_cache(maxsize=4096)
 def _spelled(peer: str) -> str:
-    """Return the address of a peer as it is counted: its requests are many, and it is one."""
+    """Return the counted form of a peer's address: many requests have the same peer."""
     address = _address(peer)
     return peer if address is None else str(address)
 

@@ -1,4 +1,4 @@
-"""Bounds on what clients of the API may use: rates, connections, memory and time.
+"""Bounds on the use of the API by its clients: rates, connections, memory and time.
 
 An operator sets all of `Limits` but its `times`, which stay as they were at the start.
 """

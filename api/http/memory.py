@@ -1,4 +1,4 @@
-"""How many bytes of requests and answers are in memory, by network and in all.
+"""The bytes of requests and answers in memory, by network and in all.
 
 Nothing waits here, unlike in `market.base.slots`: a body without room is refused before it comes.
 """
@@ -21,7 +21,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """How many bytes are counted."""
+        """The number of counted bytes."""
         return self._counts.total
 
     def take(self, network: str, size: int) -> None:

@@ -126,7 +126,7 @@ def _check(value: Any, kind: inspect.Type, path: str) -> None:  # noqa: ANN401 -
 
 
 def _inside(name: str, fields: Mapping[str, inspect.Type]) -> list[str]:
-    """Return where a name belongs that stands one level too high, as `strategy.auto_revert`."""
+    """Return the right place of a name that is one level too high, as `strategy.auto_revert`."""
     return [
         f"{field}.{name}"
         for field, kind in fields.items()

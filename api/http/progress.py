@@ -50,7 +50,7 @@ class Outgoing:
         self._left_then = 0
 
     def begin(self, writer: "AbstractStreamWriter") -> None:
-        """Count the bytes that this writer writes from now on."""
+        """Begin to count the bytes that this writer writes."""
         if self._writer is not None:
             self._written_before += self._writer.output_size
         self._writer = writer
@@ -64,14 +64,14 @@ class Outgoing:
         return True
 
     def watch(self, now: float, waiting: int) -> None:
-        """Begin to measure the time in which what waits must leave."""
+        """Begin to measure the time in which the waiting bytes must leave."""
         self._left = self._written - waiting
         self._expect(now)
 
     def is_overdue(self, now: float, patience_seconds: float, bytes_per_second_min: int) -> bool:
-        """Return whether what waits should have left by now.
+        """Return whether the waiting bytes should have left by now.
 
-        It has `patience_seconds`, and one more second for each `bytes_per_second_min` that did
+        They have `patience_seconds`, and one more second for each `bytes_per_second_min` that did
         leave: a client that takes a byte now and then does not keep the connection by that.
         """
         if self._left >= self._due:

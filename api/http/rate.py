@@ -1,4 +1,4 @@
-"""How often a caller may call: a token bucket each, filled at a steady rate."""
+"""The rate limits of callers: a token bucket each, filled at a steady rate."""
 
 from asyncio import sleep
 from collections import OrderedDict
@@ -124,7 +124,7 @@ class Rates:
 
 
 def _of_user(limits: Limits) -> int:
-    """Return the rate of all callers of one user: no less than one of them has alone."""
+    """Return the rate of all callers of one user: never less than the rate of one caller."""
     if not limits.requests_per_second or not limits.requests_per_second_of_user:
         return 0
     return max(limits.requests_per_second, limits.requests_per_second_of_user)

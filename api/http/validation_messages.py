@@ -131,7 +131,7 @@ def _type_at(kind: type[msgspec.Struct], path: str) -> inspect.Type:
 
 
 def plain(declared: inspect.Type) -> inspect.Type:
-    """Return a type without its metadata, and without that it may be null."""
+    """Return a type without its metadata, and without null."""
     while True:
         if isinstance(declared, inspect.Metadata):
             declared = declared.type

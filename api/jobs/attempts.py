@@ -69,7 +69,7 @@ class HeldAttempt(Struct):
 class SyncRequest(HeartbeatRequest):
     """A heartbeat that names every attempt which the device holds; others are taken back.
 
-    Without `attempts` it is a heartbeat alone.
+    Without `attempts` it is only a heartbeat.
     """
 
     attempts: Annotated[list[HeldAttempt], Meta(max_length=NAMED_MAX)] | None = None
@@ -94,8 +94,9 @@ class SyncReply(Reply, kw_only=True):
 class AttemptItem(Struct):
     """An attempt of a device at a job; `outcome` is there once it is over.
 
-    `state`, of one that is not over, and `progress` are what the device last said; `reputation` is
-    its present reputation, and `benchmark` the proved resources of the device, if it ever ran one.
+    `state`, of an attempt that is not over, and `progress` are from the last report of the device;
+    `reputation` is its present reputation, and `benchmark` the proved resources of the device, if
+    it ever ran one.
     """
 
     attempt: int
@@ -127,7 +128,7 @@ class AttemptRoutes:
     """The routes of attempts.
 
     Args:
-        reports: take what devices say.
+        reports: receive the reports of devices.
         lease_seconds: for how long a device may be silent about an attempt.
     """
 

@@ -329,7 +329,7 @@ class HeldReply(Listed[HeldJob], kw_only=True):
 
 
 class LogBytes(Struct):
-    """How many bytes a job has written to each of its two streams."""
+    """The bytes that a job has written to each of its two streams."""
 
     out: Bytes = 0
     err: Bytes = 0
@@ -705,7 +705,7 @@ class JobRoutes:
         return Reply()
 
     async def cancelling_costs(self, call: Call[Nothing, Any]) -> CancelCostReply:
-        """Return what cancelling would cost at this moment."""
+        """Return the cost of cancelling at this moment."""
         quote = await self._jobs.cancelling_costs(call.user_id, _job_id(call))
         return CancelCostReply(
             jobs=quote.stopped,
@@ -730,7 +730,7 @@ class JobRoutes:
         return HeldReply.of(query, rows, _running_item)
 
     async def work(self, call: Call[Nothing, Any]) -> WorkReply:
-        """Return what the device is to run."""
+        """Return the job that the device should run."""
         work = await self._jobs.work(call.device, _job_id(call))
         job, item, spec = work.job, _item(work.job), work.spec
         told = Work(
@@ -793,7 +793,7 @@ def _understood(body: CreateRequest) -> Spec | None:
 
 
 def _needs(spec: Spec, job_type: str) -> Needs | None:
-    """Return what a device must have for a job; None for one that is given to none by itself."""
+    """Return the needs of a job; None for a job that is not given out automatically."""
     payload = spec.payload
     if payload is None or spec.is_manual:
         return None

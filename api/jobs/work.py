@@ -132,7 +132,7 @@ class NewCheckpoint(Struct):
 
 
 class NewWork(Struct):
-    """A job that is the device's from now on, with the secrets of its payload.
+    """A job that the device now holds, with the secrets of its payload.
 
     It may run for `timeout_s`; it is taken back when the device does not name it for `lease_s`. The
     device has `prepare_s` to fetch image and inputs, from when it gets the job: then it reports a

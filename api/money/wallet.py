@@ -102,7 +102,7 @@ class WalletRoutes:
         )
 
     async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:
-        """List what moved in the caller's wallet."""
+        """List the changes of the caller's wallet."""
         query = call.query
         rows = await self._wallet.page(call.user_id, before=query.before, limit=query.fetch_limit)
         return TransactionsReply.of(query, rows, _item)

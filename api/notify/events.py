@@ -1,4 +1,4 @@
-"""Routes of events: what happened to me, in pages, and as it happens."""
+"""Routes of events: my past events in pages, and new events as they happen."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -65,7 +65,7 @@ class EventsReply(Reply, kw_only=True):
 
 
 class UsageEvent(Struct):
-    """How much of a session is used and left now, in bytes, and how fast that changes.
+    """The used and the remaining bytes of a session, and the speed of use.
 
     Once a second for a session that moves, and once more when it stops; more seldom where the
     streams of a user would have more than 1,000 of them in a second. `connections` are those that
@@ -130,7 +130,7 @@ class EventRoutes:
         return EventsReply(events=[_item(row) for row in rows], next=behind or UNSET)
 
     async def stream(self, call: Call[Any, StreamQuery]) -> Streamed:
-        """Return what happens to the caller, as it happens."""
+        """Return the events of the caller as they happen."""
         types = _types(call.query.types, frozenset({*CATALOGUE, USAGE}))
         field, since = "Last-Event-ID", call.last_event_id
         if not since:

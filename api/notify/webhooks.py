@@ -77,7 +77,7 @@ class WebhooksReply(Reply, kw_only=True):
 
 
 class SecretReply(Reply, kw_only=True):
-    """The secret that signs from now on, shown this once; the one before also signs for a day."""
+    """The new secret for signatures, shown only once; the one before also signs for a day."""
 
     secret: str
 
@@ -95,7 +95,7 @@ class RecoverRequest(Struct):
 
 
 class RecoverReply(Reply, kw_only=True):
-    """How many events are sent again."""
+    """The number of events that are sent again."""
 
     deliveries: int
 

@@ -59,7 +59,7 @@ class Exposition:
         Args:
             client: its address.
             host: the header Host. A program on this machine asks for this machine; a web server on
-                it may pass on what its clients ask for. The server cannot tell a web server that
+                it may pass on the Host of its clients. The server cannot tell a web server that
                 changes Host, and adds no header, from such a program.
             forwarded: whether a proxy has passed the request on without a client that is believed:
                 then the address is the proxy's, and no reader is allowed.

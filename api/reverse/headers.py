@@ -13,7 +13,7 @@ from api.reverse.places import Place
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-# Of one connection; with these, what a header Connection names.
+# Of one connection; with these, the headers that Connection names.
 HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -149,7 +149,7 @@ def length_of(headers: Headers) -> int | None:
 
 
 def _location(value: bytes, place: Place) -> bytes:
-    """Return where a job sends its client: its own paths are below the prefix."""
+    """Return the target of a job's redirection: its own paths are below the prefix."""
     if place.prefix and value.startswith(b"/") and not value.startswith(b"//"):
         return place.prefix.encode() + value
     return value

@@ -1,4 +1,4 @@
-"""Bytes of a connection that speaks no HTTP any more, for one reader that takes them in turn.
+"""Bytes of a connection after the end of HTTP, for one reader.
 
 Both sides of aiohttp hand such bytes to a parser (`set_parser`); this one keeps them as they are.
 """
@@ -13,7 +13,7 @@ class Readable(Protocol):
     """A connection whose reading can be paused."""
 
     def pause_reading(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Read on."""
@@ -45,7 +45,7 @@ class RawStream:
         return False, b""
 
     def feed_eof(self) -> None:
-        """Take note that no more comes; called by aiohttp."""
+        """Note the end of the input; called by aiohttp."""
         self._is_over = True
         self._arrival.set()
 

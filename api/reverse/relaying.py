@@ -40,10 +40,10 @@ class Answered(web.StreamResponse):
         return self._keeps
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send nothing: it was."""
+        """Send nothing: the head is sent already."""
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Send nothing: it was."""
+        """Send nothing: the end is sent already. it was."""
 
 
 async def body_of(request: Request, stream: Stream) -> AsyncIterator[bytes]:
@@ -110,7 +110,7 @@ async def pass_back(
 
 
 def first_line(head: Head) -> bytes:
-    """Return the status line; what a job gives as the reason may be anything."""
+    """Return the status line; the reason that a job gives may be any text."""
     reason = head.reason[:REASON_MAX_CHARACTERS]
     if not (reason.isascii() and reason.isprintable()):
         reason = ""

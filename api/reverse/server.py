@@ -77,7 +77,7 @@ class Reach(Protocol):
         """
 
     def reset(self, sock: "socket.socket") -> None:
-        """Have the closing of such a socket be a reset; harmless for one that is closed."""
+        """Close such a socket with a reset; harmless for one that is closed."""
 
 
 REFUSAL_OF_REASON = {
@@ -167,7 +167,7 @@ class AppServer(Front):
         )
 
     def drain(self) -> None:
-        """Begin no new request from now on."""
+        """Begin no new requests."""
         self._is_draining = True
 
     async def stop(self) -> None:
@@ -264,7 +264,7 @@ class AppServer(Front):
         return place
 
     async def _admitted(self, request: Request, place: Place, network: str) -> tuple[App, Shown]:
-        """Return the app whose key a request has shown, and the way in which it did.
+        """Return the app whose key a request has shown, and the way in which the key was shown.
 
         Raises:
             RefusedError: it has not.

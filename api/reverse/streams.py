@@ -104,11 +104,11 @@ class Streams:
         return list(self._of_app)
 
     def of(self, app_id: str) -> int:
-        """Return how many streams an app has."""
+        """Return the number of streams of an app."""
         return len(self._of_app.get(app_id, ()))
 
     def of_job(self, job_id: str) -> int:
-        """Return how many streams lead to a job, through whichever app."""
+        """Return how many streams lead to a job, through all apps."""
         return self._of_job.get(job_id, 0)
 
     def has_room(self, app_id: str) -> bool:
@@ -120,7 +120,7 @@ class Streams:
         self._of_app.setdefault(stream.app_id, set()).add(stream)
 
     def give(self, stream: Stream) -> None:
-        """Count a stream no more."""
+        """Stop counting a stream."""
         self.move(stream, "")
         theirs = self._of_app[stream.app_id]
         theirs.discard(stream)

@@ -40,7 +40,7 @@ class NoAnswerError(Exception):
 
 
 class Head(NamedTuple):
-    """The beginning of an answer; `body` is what follows."""
+    """The beginning of an answer; `body` is the rest."""
 
     status: int
     reason: str
@@ -55,7 +55,7 @@ class _Protocol(ResponseHandler):
     body: StreamReader | None = None
 
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        """Raise in the tasks that wait for an answer, or for more of one."""
+        """Raise in the tasks that wait for an answer, or for further bytes of one."""
         super().set_exception(exc, *cause)
         if self.body is not None and not self.body.is_eof():
             self.body.set_exception(exc)
@@ -179,7 +179,7 @@ class Upstream:
         return self._protocol.upgraded
 
     def raw(self) -> RawStream:
-        """Return what the job sends from now on, after the end of HTTP."""
+        """Return the stream of bytes that the job sends after the end of HTTP."""
         stream = RawStream(self._protocol)
         self._protocol.set_parser(stream, None)
         return stream
@@ -207,7 +207,7 @@ class Upstream:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection, and drop what the job has not taken, on all of the way there."""
+        """Close the connection, and drop the bytes that the job has not taken, on the whole way."""
         if self._closing is not None:
             self._closing.cancel()
         # Without it a job that reads nothing would keep the stream that leads to it.

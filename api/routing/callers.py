@@ -142,7 +142,7 @@ class Callers:
         return await self._authenticate(token)
 
     def _required(self, auth: Auth, headers: Mapping[str, str]) -> Auth:
-        """Return what a caller shows where tokens are optional: one that is sent must be valid."""
+        """Return a caller's `Auth` where tokens are optional: one that is sent must be valid."""
         if auth is Auth.OPTIONAL_EITHER and WORKER_TOKEN in headers:
             return Auth.WORKER
         is_shown = AUTHORIZATION in headers or self._kept(headers) is not None

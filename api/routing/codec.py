@@ -127,7 +127,7 @@ def money(amount: int) -> float:
 
 
 def _decimal(text: str) -> Decimal:
-    """Return a number exactly; NaN when its exponent is beyond what `Decimal` can hold."""
+    """Return a number exactly; NaN when its exponent is too large for `Decimal`."""
     try:
         return Decimal(text)
     except InvalidOperation:

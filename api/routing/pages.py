@@ -17,7 +17,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-# Swagger UI sets styles on its elements; everything else comes from this server alone.
+# Swagger UI sets styles on its elements; everything else comes only from this server.
 POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -81,11 +81,11 @@ class Response(web.StreamResponse):
         return not self._closes
 
     def force_close(self) -> None:
-        """Have the connection closed after it."""
+        """Close the connection after this answer."""
         self._closes = True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Note which request it answers; nothing is written before `write_eof`."""
+        """Store the request that it answers; nothing is written before `write_eof`."""
         self._request = request
         self._closes = self._closes or not request.keep_alive
         return request.writer

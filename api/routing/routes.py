@@ -147,7 +147,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
         return self.worker
 
     def receipt(self, reply: Callable[[Outcome], "Reply"]) -> Receipt[Outcome] | None:
-        """Return what keeps the reply to this request; None without an Idempotency-Key.
+        """Return the receipt that keeps the reply to this request; None without an Idempotency-Key.
 
         Args:
             reply: makes it of the outcome of the request.
@@ -205,7 +205,7 @@ class Route(Struct, frozen=True):
     """
 
     # One field for each thing that a route can declare: the router, the document of the API and the
-    # tests read them one by one, and a table says only what differs from the defaults.
+    # tests read them one by one, and a table sets only the fields that differ from the defaults.
     method: str
     path: str
     summary: str

@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class ByeEvent(Struct):
-    """The stream ends. After `draining` come again at once; after `logged_out` log in first.
+    """The stream ends. After `draining` connect again; after `logged_out` log in first.
 
     `logged_out` is also for an API key that was revoked, has expired, or does not permit the
     address of its reader any more.
@@ -36,7 +36,7 @@ async def send(
     headers: dict[str, str],
     write_seconds: float,
 ) -> web.StreamResponse:
-    """Send events until there are no more, or the client leaves or stops reading.
+    """Send events until none is left, or the client leaves or stops reading.
 
     An error before the first event is raised, so that it is answered like any other; after that
     the status has been sent, and an error can only break the response off. HEAD is answered with
@@ -80,7 +80,7 @@ async def send(
 async def while_current(
     events: AsyncGenerator[Event, None], goes_on: GoesOn
 ) -> AsyncGenerator[Event, None]:
-    """Yield events until there are no more, or their reader may read no longer.
+    """Yield events until none is left, or their reader may not read any more.
 
     Args:
         events: the events; they are closed at the end.

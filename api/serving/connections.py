@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 HEAD_MAX_BYTES = 32 * 1024  # of a head that comes in pieces; the parser bounds each of its lines
 QUEUED_MAX = 2  # pipelined requests behind one: more of them are not read from the socket
 UNHANDLED_BYTES = 32 * 1024  # of a body: no more is read until the handler takes them
-UNREAD_MAX_BYTES = 64 * 1024  # of an answer, beside what the kernel has; then writing waits
+UNREAD_MAX_BYTES = 64 * 1024  # of an answer, beside the kernel's buffer; then writing waits
 ARRIVALS_SHARE = 2  # connections per allowed request: a client that exceeds its rate sees a 429
 
 TOO_LONG = "The request line or a header is too long."
@@ -93,7 +93,7 @@ class Server(PrivateServer):
         return self.memory.limits
 
     def change_limits(self, limits: Limits) -> None:
-        """Apply new bounds from now on."""
+        """Apply new bounds."""
         self.memory.limits = limits
         self._arrivals = RateLimit(limits.requests_per_second * ARRIVALS_SHARE, monotonic)
 
@@ -143,7 +143,7 @@ class Front:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return 0 if self._server is None else len(self._server.slots)
 
     async def _close(self, seconds: float) -> None:
@@ -246,7 +246,7 @@ class Connection(PrivateProtocol):
 
     @property
     def can_leave(self) -> bool:
-        """Whether it is idle, or its client neither sends its body nor reads the answer."""
+        """Whether it is idle, or its client does not send its body and does not read the answer."""
         if not self._at_work and not self._waiting_bytes:
             return True
         if not self._incoming.is_read and not self._waiting_bytes:
@@ -255,7 +255,7 @@ class Connection(PrivateProtocol):
         return self.loop.time() - self._progress_at >= self.times.stalled_seconds
 
     def cut(self) -> None:
-        """Close the connection, and drop what its client has not read."""
+        """Close the connection, and drop the bytes that its client has not read."""
         self._was_cut = True
         if self._wire is not None:
             self._wire.abort()
@@ -282,7 +282,7 @@ class Connection(PrivateProtocol):
             serving.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes, and have it parsed."""
+        """Count arriving bytes, and have them parsed."""
         incoming = self._incoming
         if self.is_raw:
             self._server.slots.touch(self)
@@ -314,7 +314,7 @@ class Connection(PrivateProtocol):
         self._server.slots.touch(self)
 
     def request_ended(self) -> None:
-        """Note that it is not, and watch that the client reads the answer."""
+        """Note that the connection is idle, and watch that the client reads the answer."""
         self._at_work = False
         self._give_memory()
         self._server.slots.touch(self)
@@ -347,7 +347,7 @@ class Connection(PrivateProtocol):
         level = logging.INFO if isinstance(error, web.RequestPayloadError) else logging.ERROR
         _logger.log(level, "%s: %s", args[0] if args else "failed", type(error).__name__)
 
-    # --- what comes -------------------------------------------------------------------------
+    # --- input -------------------------------------------------------------------------------
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
@@ -370,7 +370,7 @@ class Connection(PrivateProtocol):
         self._held += size
 
     def expect(self, client: str, size: int) -> None:
-        """Check that memory for a body is available, before it comes.
+        """Check that memory for a body is available, before the body arrives.
 
         Raises:
             MarketError: `too_busy`, as `hold`.
@@ -382,10 +382,10 @@ class Connection(PrivateProtocol):
             self._server.memory.give(self._held_of, self._held)
             self._held = 0
 
-    # --- what leaves ------------------------------------------------------------------------
+    # --- output ------------------------------------------------------------------------------
 
     def begin_answer(self, writer: "AbstractStreamWriter") -> None:
-        """Note which writer the answer to the next request is written by."""
+        """Store the writer of the answer to the next request."""
         self._outgoing.begin(writer)
 
     def is_unread(self, now: float) -> bool:
@@ -403,7 +403,7 @@ class Connection(PrivateProtocol):
 
     @property
     def _waiting_bytes(self) -> int:
-        """How many bytes of answers the kernel has not taken yet."""
+        """The bytes of answers that the kernel has not taken yet."""
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
 
     def _note_leaving(self) -> bool:

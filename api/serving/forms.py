@@ -21,7 +21,7 @@ FIELDS_MAX = 32
 FIELD_MAX_BYTES = 64 * 1024
 READING = SlotBounds(
     total=16,  # with the largest photo of 10 MB that is 160 MB, and its copies
-    reserved=4,  # of them, for users who are logged in
+    reserved=4,  # of them, for logged-in users
     per_caller=8,  # half: one caller never has all
     # One photo of the largest size and some smaller ones: the slots above are for small files.
     size_per_caller=16 * 1024 * 1024,
@@ -135,7 +135,7 @@ class Form(Generic[_Body]):
 
 
 class _Fields:
-    """Collects the fields of a form; those that the type does not have are dropped as they come.
+    """Collects the fields of a form; fields unknown to the type are dropped as they arrive.
 
     An empty text counts as absent: that is how browsers send a field that was not filled in. A
     repeated field is refused, since either could be the right one.

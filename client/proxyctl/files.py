@@ -27,7 +27,7 @@ class FileError(OwnerError):
 
 
 def default_folder() -> Path:
-    """Return where the files are unless the command line names another place."""
+    """Return the folder of the files, unless the command line names another place."""
     config = os.environ.get("XDG_CONFIG_HOME")
     if not config and sys.platform == "win32":
         config = os.environ.get("APPDATA")
@@ -69,7 +69,7 @@ def is_empty(path: Path) -> bool:
 
 
 def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
-    """Replace a file, readable by its owner alone.
+    """Replace a file, readable only by its owner.
 
     Args:
         path: of the file; its folder is made if need be.
@@ -99,7 +99,7 @@ def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file; one that is missing is harmless.
+    """Remove a file; a missing file is harmless.
 
     Raises:
         FileError: it cannot be removed.
@@ -118,7 +118,7 @@ def is_private(path: Path) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """Return what changes whenever a file is replaced."""
+    """Return a value that changes whenever a file is replaced."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The power and the network of a device: its battery, and networks that are paid for by the byte.
+"""The power and the network of a device: its battery, and networks with a price per byte.
 
 Every function here may block; none takes longer than `_COMMAND_SECONDS` for each program that it
 runs.
@@ -73,7 +73,7 @@ def linux_power(supplies: Path, metered: bool | None) -> Power:
 
 
 def macos_power(text: str) -> Power:
-    """Understand what `pmset -g batt` prints."""
+    """Return the power state in the output of `pmset -g batt`."""
     match = _PMSET.search(text)
     if match is None:
         return Power()
@@ -81,7 +81,7 @@ def macos_power(text: str) -> Power:
 
 
 def termux_power(battery: str, wifi: str) -> Power:
-    """Understand what the commands of Termux:API print; they are missing without that package."""
+    """Return the power state in the output of Termux:API, which may not be installed."""
     about_battery, about_wifi = _object(battery), _object(wifi)
     plugged = about_battery.get("plugged")
     percent = about_battery.get("percentage")

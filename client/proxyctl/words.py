@@ -12,12 +12,12 @@ class OwnerError(Exception):
 
 
 def plain_text(text: str) -> str:
-    """Return a text without what a terminal would take for a command; its lines stay."""
+    """Return a text without the control characters of terminals; its lines stay."""
     return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
 
 
 def plain_line(text: str) -> str:
-    """Return a text as one line, without what a terminal would take for a command."""
+    """Return a text as one line, without the control characters of terminals."""
     return " ".join(plain_text(text).split())
 
 

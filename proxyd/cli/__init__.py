@@ -1,1 +1,1 @@
-"""The operator's command line: what each command does."""
+"""The operator's command line: the code of its commands."""

@@ -235,7 +235,7 @@ def _context(store: Store) -> Context:
 
 
 def _one_line(text: str) -> str:
-    """Return a line that a stranger wrote without what a terminal would act on."""
+    """Return a stranger's line without the control characters of terminals."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

@@ -2,10 +2,10 @@
 
 `import aiohttp.web` runs `aiohttp/__init__.py` first. That imports the HTTP client, which reads all
 the certificates that this machine trusts: a fifth of a start, for a server that sends no requests.
-Of `prometheus_client` the names of metrics are wanted, and not its HTTP server. Python has no way
-to import a part of a package alone. So a package can be *deferred*: it is put into `sys.modules`
-before its code runs, and its code runs at the first use of a name that is not one of its modules.
-So `aiohttp.ClientSession` still works, only later.
+Of `prometheus_client` the names of metrics are wanted, and not its HTTP server. Python cannot
+import only a part of a package. So a package can be *deferred*: it is put into `sys.modules` before
+its code runs, and its code runs at the first use of a name that is not one of its modules. So
+`aiohttp.ClientSession` still works, only later.
 """
 
 import importlib.util
@@ -60,7 +60,7 @@ class _Completion:
         self._is_running = False
 
     def __call__(self, name: str) -> object:
-        """Return what the package calls `name`.
+        """Return the attribute `name` of the package.
 
         Its modules ask for no more than its version while they are imported, so none of them waits
         here for a thread that waits for it.
@@ -70,7 +70,9 @@ class _Completion:
                 first, and then imports the module.
             Exception: its code raised it.
         """
-        is_special = name.startswith("__") and name != "__all__"  # such as what doctest looks for
+        is_special = (
+            name.startswith("__") and name != "__all__"
+        )  # such as names that doctest looks for
         if is_special or importlib.util.find_spec(f"{self._spec.name}.{name}") is not None:
             raise AttributeError(name)
         with self._lock:

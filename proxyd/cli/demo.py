@@ -137,7 +137,7 @@ APPS_DOMAIN = "localhost"
 
 
 def settings_for(settings: Settings) -> Settings:
-    """Return the settings with loopback targets allowed, and exits on loopback.
+    """Return the settings, changed to allow loopback targets and exits on loopback.
 
     Raises:
         SettingsError: other machines could reach an account with a public password.

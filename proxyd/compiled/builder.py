@@ -1,7 +1,7 @@
 """Compiles the hot modules, for `make setup` and `make install`.
 
 It never fails: where nothing can be compiled, the sources run interpreted, and one line says why.
-`make test` alone asks with `--must` whether what could be compiled is.
+Only `make test` checks, with `--must`, that every module that can be compiled is compiled.
 """
 
 import argparse
@@ -129,7 +129,7 @@ class Builder:
             self._toolchain.check()
         found = sources(self._checkout, self._modules)
         before = {path: entry_of(str(self._checkout / path)).digest for path in found}
-        self._targets(before)  # it would be in vain else
+        self._targets(before)  # otherwise the work would be useless
         what = f"compiled: {len(self._modules)} modules of the data path"
         if not is_installed:
             # Within the checkout, because the next time there is less to compile.
@@ -182,7 +182,7 @@ class Builder:
                 continue
             if self._target == self._checkout:
                 raise CompileError(f"{path} was edited meanwhile")
-            raise CompileError(f"{self._target / path} is not what {self._checkout} has")
+            raise CompileError(f"{self._target / path} differs from {self._checkout}")
         return entries
 
     def _publish(

@@ -118,7 +118,7 @@ FINDER = CompiledFinder(_root(), os.environ)
 
 
 def install() -> None:
-    """Have this process look for compiled modules before it looks for sources."""
+    """Make this process look for compiled modules before it looks for sources."""
     if FINDER not in sys.meta_path:
         sys.meta_path.insert(0, FINDER)
 

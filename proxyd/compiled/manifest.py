@@ -72,7 +72,7 @@ class Entry:
         """Whether the file has the same bytes still.
 
         One whose size and time of change are the same was not written since; the bytes of any other
-        are looked at, because a copy and a checkout change the time alone.
+        file are compared, because a copy and a checkout change only the time.
 
         Raises:
             OSError: it is not there, or cannot be read.
@@ -127,7 +127,7 @@ def read(root: str, name: str = FILE) -> Manifest:
 
 
 def check(root: str, name: str = FILE) -> Manifest:
-    """Return what the compiled files below `root` were made from, if nothing of it has changed.
+    """Return the manifest of the compiled files below `root`, if no file has changed.
 
     Args:
         root: the folder with the package `proxyd`.

@@ -53,7 +53,7 @@ class Toolchain:
         raise CompileError(f"there is no C compiler ({names}); apt-get install gcc")
 
     def check(self) -> None:
-        """See whether everything is there.
+        """Check that all tools are present.
 
         Raises:
             CompileError: something is not.

@@ -75,7 +75,7 @@ _EINPROGRESS: Final = errno.EINPROGRESS
 
 @lru_cache(maxsize=ADDRESSES_KEPT)
 def _ipv4_text(number: int) -> str:
-    """Return an IPv4 address in text, as `str` does, but for the few targets that many go to."""
+    """Return an IPv4 address in text, as `str` does; frequent targets come from a cache."""
     return str(IPv4Address(number))
 
 
@@ -292,7 +292,7 @@ class Dial(Cancellable, Expiring):
         self._finish(self._failure)
 
     def fail(self, error: Exception) -> None:
-        """Give up because of a mistake of ours, which is logged with its traceback."""
+        """Fail because of a fault in this program, which is logged with its traceback."""
         _logger.error("dialling failed", exc_info=error)
         self._finish(Failure.GENERAL)
 
@@ -329,7 +329,7 @@ class Dial(Cancellable, Expiring):
         self._exit.racers -= bool(self._attempts)
 
     def _let_go(self, attempt: "_Attempt") -> None:
-        """Give an attempt up."""
+        """Cancel an attempt."""
         self._leave(attempt)
         self._exit.reactor.poller.forget(attempt.sock.fileno())
         attempt.sock.close()

@@ -41,7 +41,7 @@ class Exit(Protocol):
         """
 
     def change_seconds(self, seconds: float) -> None:
-        """Set the longest time of a dial from now on, also for running ones."""
+        """Set the longest time of a dial, also for running ones."""
 
     def close(self) -> None:
         """Watch no deadline any more."""

@@ -35,7 +35,7 @@ from proxyd.loop.fair_slots import FairSlots
 LOOKUP_SECONDS = 5.0
 NAMES_MAX = 10_000  # some megabytes of them
 LOOKUPS_MAX = 2048  # c-ares keeps each in memory, and a name server's answers are limited
-ADDRESSES_MAX = 32  # of one name: many times what a dial tries
+ADDRESSES_MAX = 32  # of one name: many more than a dial tries
 # The first try; the second takes twice that: both end within LOOKUP_SECONDS.
 TRY_SECONDS = 1.0
 TRIES = 2

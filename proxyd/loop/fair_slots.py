@@ -36,7 +36,7 @@ class FairSlots(Generic[Holder]):
         return True
 
     def full(self) -> list[Holder]:
-        """Return the holders that have slots and may take no more."""
+        """Return the holders that have slots and may take no further ones."""
         left = self.most - self.taken
         return [holder for holder, theirs in self._theirs.items() if theirs >= left]
 

@@ -39,7 +39,7 @@ class Pipe:
 
     @property
     def capacity(self) -> int:
-        """How many bytes it holds, if its pages are filled."""
+        """The bytes that it holds when its pages are filled."""
         return fcntl.fcntl(self.write_fd, fcntl.F_GETPIPE_SZ)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import select
 from typing import Final, Protocol, final
 
 # Further events are reported in the next turn of the loop, after other work. The list of the
-# kernel's answer, 12 bytes for each event, fits into what Python has in its own pool (512 bytes).
+# kernel's answer, 12 bytes for each event, fits into Python's own memory pool (512 bytes).
 EVENTS_PER_TURN: Final = 42
 
 WRITABLE: Final = select.EPOLLOUT
@@ -39,7 +39,7 @@ class Watcher(Protocol):
         """Act on events: some of `READS` (`HUNG_UP` and `GONE` are details), and `WRITABLE`."""
 
     def fail(self, error: Exception) -> None:
-        """Let go of the socket because `ready` has raised this."""
+        """Release the socket because `ready` has raised this."""
 
 
 class Epoll(Protocol):
@@ -50,7 +50,7 @@ class Epoll(Protocol):
         """Whether it was closed."""
 
     def fileno(self) -> int:
-        """Return its own descriptor."""
+        """Return the poller's own descriptor."""
 
     def register(self, fd: int, eventmask: int, /) -> None:
         """Report the events of a socket from here on."""
@@ -111,7 +111,7 @@ class Poller:
         self._watchers.pop(fd, None)
 
     def release(self, fd: int) -> None:
-        """Let go of a socket that stays open: another watcher takes it from here on."""
+        """Release a socket that stays open: another watcher takes it from here on."""
         if self._watchers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 

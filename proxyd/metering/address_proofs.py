@@ -47,7 +47,7 @@ class AddressProofs:
             self._wake.set()
 
     async def flush(self) -> None:
-        """Write down which addresses were proved; what cannot be is tried again after a while.
+        """Write down which addresses were proved; a failed write is tried again after a while.
 
         Raises:
             UnavailableError: the store did not answer; the next call tries again.

@@ -1,4 +1,4 @@
-"""Admits clients: which session their credentials, or their address, open, and whether it may.
+"""Admits clients: finds the session of their credentials or address, and checks its limits.
 
 A session that is known is decided from memory, at once and without a task. The session of a new
 client is looked up in the store, and its bytes are leased; however many clients wait for that, it
@@ -133,7 +133,7 @@ class Admission:
         return self._decision(answer) if answer is not None else None
 
     async def stop(self) -> None:
-        """Send no more queries to the store; clients that wait for a decision get none."""
+        """Stop sending queries to the store; clients that wait for a decision get none."""
         await self._lookups.stop()
         await self.allowlist.stop()
 

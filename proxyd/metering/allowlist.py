@@ -71,7 +71,7 @@ class Allowlist:
                 self._granted_since.add(entry)
 
     async def stop(self) -> None:
-        """Send no more queries to the store."""
+        """Stop sending queries to the store."""
         await self._lookups.stop()
 
     async def _look_up(self, entry: Entry) -> LiveSession | Refusal:

@@ -7,12 +7,12 @@ pays: the daemon's. So a relay through an exit has two payers in one. Its bytes 
 session's budget, and every one of them that is delivered or refunded is counted at the exit's share
 of the session too, in the same call. Bytes that leave directly belong to no share. At any time
 
-    sum of all shares' used + what left directly = the session's used
-    sum of all shares' certain                  <= the session's certain
+    sum of all shares' used + directly sent bytes = the session's used
+    sum of all shares' certain                   <= the session's certain
 
 The second holds because a share asks the kernel nothing: the session has (`Sinks`), just before,
-and a share adds up what the session's figures are for the sinks that are its own. A figure counts
-at one share at most, because a sink belongs to one relay.
+and a share adds up the session's figures for its own sinks. A figure counts at one share at most,
+because a sink belongs to one relay.
 
 Its bytes go no faster than the owner of the exit allows, whichever sessions they are of: all shares
 of an exit have its `pace`. A byte is spent of it when it is delivered, which is soon after it was
@@ -76,7 +76,7 @@ class ExitShare(Payer):
         return UNLIMITED if pace is None else pace.allowance(taker)
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when the exit lets connections take some again."""
+        """Have `resume` called when the exit lets its connections read again."""
         if self.pace is not None:
             self.pace.wait(resume)
 

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Final, Protocol, final
 
 # Sinks of a session that have taken nothing since the last query are queried again in turn, this
-# number at a time: a thousand clients that never read cost what a few do. That one of them takes
-# more is noticed all the same, since more is written to it then.
+# number at a time: a thousand clients that never read cost as little as a few do. That one of them
+# takes more is noticed all the same, since more is written to it then.
 STALLED_ASKED: Final = 32
 
 
@@ -94,7 +94,7 @@ class Sinks:
         self._moved.discard(sink)
 
     def waiting(self) -> int:
-        """Return at most how many bytes have not left this machine.
+        """Return an upper bound of the bytes that have not left this machine.
 
         The function queries the sinks that moved since the last call, and `STALLED_ASKED` of the
         others.

@@ -2,8 +2,8 @@
 
 A node leases a slice of a session and asks for more before that is used up. `LeaseSlice` decides
 when and how much: it asks at half of the last slice, doubles it while a slice lasts less than
-`BRISK_SECONDS`, begins anew after `SLACK_SECONDS`, and asks ever more rarely where there is nothing
-to be had.
+`BRISK_SECONDS`, begins anew after `SLACK_SECONDS`, and asks more and more rarely where nothing is
+left.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ RETRY_MOST_SECONDS = 0.5
 
 @final
 class Fence:
-    """Until when this node may hand out bytes, by a clock that goes on while the machine sleeps.
+    """The end of the time in which this node may hand out bytes; its clock runs during sleep.
 
     Args:
         boottime: that clock, in seconds.
@@ -117,7 +117,7 @@ class LeaseSlice:
 
     @staticmethod
     def kept(available: int, *, is_used: bool) -> int:
-        """Return how many bytes to keep when other nodes want some.
+        """Return the number of bytes to keep when other nodes want some.
 
         Args:
             available: the number of bytes left.

@@ -1,4 +1,4 @@
-"""The meter: what the rest of the daemon and the marketplace ask of live sessions.
+"""The meter: the live sessions for the rest of the daemon and the marketplace.
 
 It joins the parts, and runs the one loop that writes to the store. `Sessions` holds the known
 sessions, `Admission` admits clients, a `Writer` reports counts, `Settler` settles used-up sessions,
@@ -162,7 +162,7 @@ class Meter(Admitter):
         self._wake = wake
         self._store_failing = False
 
-    # --- what the gateway asks -----------------------------------------------------------------
+    # --- for the gateway -----------------------------------------------------------------------
 
     @property
     def connections_per_session(self) -> int:
@@ -189,7 +189,7 @@ class Meter(Admitter):
         """See `AddressProofs.add`."""
         self._proofs.add(session, address)
 
-    # --- what the marketplace asks: market.bandwidth.sessions.Traffic ----------------------------
+    # --- for the marketplace: market.bandwidth.sessions.Traffic ----------------------------------
 
     def used_bytes(self, session_id: str, lease_id: str) -> int | None:
         """See `Traffic.used_bytes`."""
@@ -217,7 +217,7 @@ class Meter(Admitter):
 
     @property
     def live(self) -> int:
-        """How many sessions are known here and can be used."""
+        """The number of sessions that are known here and can be used."""
         return self.sessions.live
 
     async def run(self) -> None:

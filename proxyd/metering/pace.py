@@ -1,4 +1,4 @@
-"""How fast one session or one exit may go: a token bucket that its connections share fairly.
+"""The speed limit of one session or one exit: a token bucket that its connections share fairly.
 
 While they want more than there is, time goes in rounds: each connection that waits gets an equal
 share of a round, and the unused rest goes to the next.

@@ -23,7 +23,7 @@ Entry = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class MemoryBounds:
-    """How long and how many sessions are remembered that are over.
+    """Limits of the memory of ended sessions: their time and number.
 
     Attributes:
         remember_seconds: long enough that clients which keep trying a session that is over are
@@ -87,13 +87,13 @@ class Sessions:
 
     @property
     def live(self) -> int:
-        """How many sessions are known here and can be used."""
+        """The number of sessions that are known here and can be used."""
         return sum(each.status is SessionStatus.ACTIVE for each in self._by_id.values())
 
     # --- who becomes known ---------------------------------------------------------------------
 
     def add(self, session: LiveSession, grant: Grant) -> None:
-        """Know a session from now on; a cut that came before it is carried out."""
+        """Add a session; a cut that came before it is carried out."""
         cut = self._cut_unseen.pop(session.id, None)
         if cut is not None:
             session.status = cut
@@ -109,7 +109,7 @@ class Sessions:
             self.learn(entry, session)
 
     def learn(self, entry: Entry, session: LiveSession) -> None:
-        """Know that a client address opens a session, while that is active."""
+        """Remember that a client address opens a session, while the session is active."""
         if session.status is SessionStatus.ACTIVE:
             self._entries.setdefault(session.id, set()).add(entry)
             self._by_entry[entry] = session
@@ -153,7 +153,7 @@ class Sessions:
             self._forget_at.pop(session_id, None)
 
     def end(self, session_id: str, status: SessionStatus) -> None:
-        """Note that the store has a session leave `active`.
+        """Note that a session has left the state `active` in the store.
 
         Its connections are cut; connections of a used-up session still deliver the counted bytes.
         """
@@ -181,7 +181,7 @@ class Sessions:
         self._note_unseen(session_id, status)
 
     def refused_until(self, session_id: str) -> float | None:
-        """Return until when (loop time) a session is refused that is not known here, if it is."""
+        """Return the loop time until which an unknown session is refused, if it is refused."""
         return self._forget_at.get(session_id) if session_id in self._cut_unseen else None
 
     def _note_unseen(self, session_id: str, status: SessionStatus) -> None:

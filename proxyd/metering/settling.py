@@ -42,7 +42,7 @@ class Settler:
         return iter(tuple(self._due.values()))
 
     def exhaust(self, session: LiveSession) -> None:
-        """Have an active session exhausted from now on, and settle it soon.
+        """Mark an active session as exhausted, and settle it soon.
 
         No client is admitted any more; its connections still deliver the counted bytes.
         """
@@ -59,7 +59,7 @@ class Settler:
         self._due.clear()
 
     async def settle(self) -> None:
-        """Settle what can be; one session that fails does not hold up the others.
+        """Settle the due sessions; one session that fails does not hold up the others.
 
         Where the store is away no other is tried: each would wait for it in turn, and so would a
         daemon that stops. The session that met that comes last the next time.
@@ -89,7 +89,7 @@ class Settler:
             raise failure
 
     async def stop(self) -> None:
-        """Settle what can be, and give every lease back that is open here.
+        """Settle the due sessions, and give back every lease that is open here.
 
         Raises:
             StoreError: unwritten counts are lost, as after a crash.

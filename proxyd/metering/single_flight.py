@@ -16,7 +16,7 @@ from proxyd.loop.fair_slots import FairSlots
 from proxyd.wire.events import Refusal
 from storage.engines.errors import StoreError, level_of
 
-# Each is a client that waits within its handshake's time limit; more would wait in vain.
+# Each is a client that waits within its handshake's time limit; more would wait for nothing.
 LOOKUPS_MAX = 1000
 # Enough to keep the store busy and to share its commits, and few enough that the next asker does
 # not wait long behind them.
@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class NegativeBounds:
-    """How long and how many answers are remembered that a key opens nothing.
+    """Limits of the memory of keys that open nothing: time and number.
 
     Attributes:
         seconds: a client that keeps trying costs one question in this time, and one sold a session

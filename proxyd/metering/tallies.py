@@ -14,7 +14,7 @@ from market.bandwidth.lease_book import Tally
 
 @dataclass(frozen=True, slots=True)
 class TallyBounds:
-    """How many sessions have counts.
+    """The number of sessions with counts.
 
     Attributes:
         sessions_max: with counts that are not written down. There are as many as were used within
@@ -80,7 +80,7 @@ class Tallies:
         ]
 
     def put_back(self, tallies: list[Tally]) -> None:
-        """Count tallies again that were taken and could not be written down."""
+        """Count tallies again after a failed write."""
         for tally in tallies:
             if tally.connections:
                 self.begin(tally.session_id, tally.connections)

@@ -1,4 +1,4 @@
-"""Writes counts down: what a writer is, and the one of a daemon that is alone on its database.
+"""Writes counts down: the interface, and the writer of a daemon that is alone on its database.
 
 A writer makes sessions from grants, is called when their budget is spent, and reports their use to
 the store. A daemon alone leases whole remainders: a spent budget is a session that is used up.
@@ -37,7 +37,7 @@ class Writer(Protocol):
         """Act on the delivery of the last byte that was granted."""
 
     def pause(self) -> float:
-        """Return for how many seconds nothing need be written, unless it is woken."""
+        """Return the seconds until the next write, unless it is woken."""
 
     async def flush(self) -> None:
         """Write down every count that changed, and settle used-up sessions.

@@ -43,7 +43,7 @@ def inherited(environment: MutableMapping[str, str]) -> dict[str, list[socket.so
             if name not in (*SINGLE, SEVERAL):
                 raise CannotListenError(f"socket activation: unknown socket name {name!r}")
             if name != SEVERAL and len(socks) > 1:
-                raise CannotListenError(f"socket activation: two sockets are named {name!r}")
+                raise CannotListenError(f"socket activation: two sockets have the name {name!r}")
     except BaseException:
         for sock in (sock for socks in sockets.values() for sock in socks):
             sock.close()

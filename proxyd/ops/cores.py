@@ -6,7 +6,7 @@ import os
 def too_few_cores(processes: int) -> str:
     """Return a warning if more processes are wanted than there are cores; "" if not.
 
-    One process needs no warning: it is what everybody has.
+    One process needs no warning: it is the usual number.
     """
     cores = len(os.sched_getaffinity(0))
     if processes == 1 or processes <= cores:

@@ -2,4 +2,4 @@
 
 
 class CannotServeError(Exception):
-    """Something that the daemon needs is unusable; the message says what and why."""
+    """Something that the daemon needs is unusable; the message names it and the reason."""

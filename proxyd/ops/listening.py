@@ -160,7 +160,7 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
 
 
 def exits_context(certificate: str, key: str) -> ssl.SSLContext:
-    """Return what speaks TLS with exits: 1.3 alone, for no agent is older than that.
+    """Return the TLS context for exits: only TLS 1.3, because all agents support it.
 
     Raises:
         CannotListenError: a file cannot be read, or they do not belong together.

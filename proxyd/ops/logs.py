@@ -22,7 +22,7 @@ PRIORITIES = (
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.000Z INFO gateway: what happened`, or `… INFO [2] gateway: …`.
+    """`2026-01-31T12:00:00.000Z INFO gateway: the message`, or `… INFO [2] gateway: …`.
 
     Args:
         process: the number of the process that writes the lines, if there are several; None where
@@ -91,7 +91,7 @@ class JournalFormatter(logging.Formatter):
 
 
 def set_up(level: str, style: Literal["text", "json"], process: int | None = None) -> None:
-    """Send every log line from `level` up to standard error.
+    """Send every log line of `level` and above to standard error.
 
     Args:
         level: the least one that is written.

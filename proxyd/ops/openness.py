@@ -7,7 +7,7 @@ from config.settings import Settings
 
 
 def open_settings(settings: Settings) -> Iterator[str]:
-    """Yield a line for each setting of the API that strangers profit from."""
+    """Yield a line for each setting of the API that helps strangers."""
     api = settings.api
     if not (_is_loopback(api.host) or api.tls_cert or api.base_url.startswith("https://")):
         yield (

@@ -11,7 +11,7 @@ BESIDE_DATABASE = ("", "-wal", "-shm")
 
 
 class Readers(StrEnum):
-    """Users who may read or change a file beside its owner; the values are words of a message."""
+    """Users beside the owner who may read or change a file; the values are words of a message."""
 
     NOBODY = "nobody else"
     GROUP = "its group"

@@ -1,7 +1,7 @@
 """Checks that buyers can reach the address that the API gives them, under socket activation.
 
-There the service manager's socket decides where the proxy listens, and `proxy.host` decides nothing
-but what buyers read. It is easily left on loopback: then buyers would dial their own machine.
+There the service manager's socket decides where the proxy listens, and `proxy.host` is only the
+address that buyers read. It is easily left on loopback: then buyers would dial their own machine.
 Without socket activation the proxy listens on `proxy.host` itself, and loopback is intended.
 """
 

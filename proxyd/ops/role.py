@@ -14,7 +14,7 @@ import msgspec
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.ops.shared_record import SharedRecord
 
-METRICS_MAX_BYTES = 128 * 1024  # several times what all metrics of a process take
+METRICS_MAX_BYTES = 128 * 1024  # several times the size of all metrics of a process
 OVERVIEW_MAX_BYTES = 4096  # 64 numbers of processes, and one more
 
 
@@ -30,7 +30,7 @@ class Overview(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, record: bytes) -> Self:
-        """Return what `encode` has made a record of."""
+        """Return the overview in a record of `encode`."""
         return msgspec.msgpack.decode(record, type=cls)
 
 
@@ -62,9 +62,9 @@ class Role:
 
     @property
     def has_services(self) -> bool:
-        """Whether this process has the API, and does what only one on a database should."""
+        """Whether this process has the API and the work that only one on a database should do."""
         return self.index == 0
 
     def manager(self) -> ServiceManager:
-        """Return the supervisor as the service manager that it is to this process."""
+        """Return the supervisor as the service manager of this process."""
         return ServiceManager(self.channel.send, self.watchdog_seconds)

@@ -38,7 +38,7 @@ class Family(msgspec.Struct):
 
     @property
     def is_gauge(self) -> bool:
-        """Whether it describes the present, and may fall."""
+        """Whether the metric describes the present, and may fall."""
         return self.type == "gauge"
 
 
@@ -63,7 +63,7 @@ class SharedMetrics(Collector):
 
     Args:
         role: the number of this process, and the shared records.
-        collect: returns the metrics of this process alone.
+        collect: returns the metrics of only this process.
     """
 
     def __init__(self, role: Role, collect: Callable[[], Iterable[Metric]]) -> None:

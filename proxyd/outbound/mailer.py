@@ -59,7 +59,7 @@ USUAL_TIMING = MailTiming()
 
 
 class RefusedError(Exception):
-    """The server refuses this e-mail for good."""
+    """The server refuses this e-mail permanently."""
 
 
 class PutOffError(Exception):
@@ -95,7 +95,7 @@ class LogTransport:
 
 
 class Mailer:
-    """Sends what waits in the outbox.
+    """Sends the e-mails that wait in the outbox.
 
     Args:
         outbox: the e-mails that wait.
@@ -182,7 +182,7 @@ class Mailer:
         return begun > 0
 
     def _room(self, *, again: bool) -> int:
-        """Return how many more e-mails may be sent now; of retries (`again`), or of new ones."""
+        """Return how many further e-mails may be sent now; of retries (`again`), or of new ones."""
         sending = len(self._sending)
         if self._failures:
             is_due = asyncio.get_running_loop().time() >= self._resume_at

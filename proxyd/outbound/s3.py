@@ -1,7 +1,7 @@
 """Contents as objects in an S3 store: clients send and fetch them there, by signed addresses.
 
 This process requests only the operations that clients cannot do: to begin and complete an upload in
-parts, to look at what came, and to delete.
+parts, to inspect it, and to delete it.
 """
 
 import re
@@ -148,10 +148,10 @@ class S3Blobs:
             self._session = None
 
     async def _complete(self, upload: Upload, etags: list[str]) -> None:
-        """Have the parts put together; those of one that is complete already stay as they are."""
+        """Have the parts put together; the parts of a complete upload stay as they are."""
         count = -(-upload.size_bytes // part_bytes(upload.size_bytes))
         if len(etags) != count:
-            raise MismatchError(f"{len(etags)} of {count} tags of parts are named")
+            raise MismatchError(f"{len(etags)} of {count} tags of parts are given")
         parts = "".join(
             f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag></Part>"
             for number, etag in enumerate(etags, 1)
@@ -211,7 +211,7 @@ class S3Blobs:
 
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:
-    """Return all of an answer, which may come in pieces: what went wrong can be in the last one.
+    """Return all of an answer, which may come in pieces: an error can be in the last one.
 
     Raises:
         BlobError: it is too long.

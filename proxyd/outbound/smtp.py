@@ -84,7 +84,7 @@ class SmtpTransport:
         return email
 
     def _client(self) -> aiosmtplib.SMTP:
-        """Return a client without time-outs of its own: those lose cancellations on 3.11."""
+        """Return a client without its own time-outs, which lose cancellations on 3.11."""
         server = self._server
         return aiosmtplib.SMTP(
             hostname=server.host,
@@ -140,7 +140,7 @@ def _is_final(error: Exception) -> bool:
 
 
 def _reason(error: Exception, message: Message | None = None) -> str:
-    """Return what went wrong, without the e-mail's secrets, which a server may repeat."""
+    """Return the reason of a failure, without the e-mail's secrets, which a server may repeat."""
     if isinstance(error, aiosmtplib.SMTPRecipientsRefused) and error.recipients:
         return _reason(error.recipients[0], message)
     reason = str(error) or type(error).__name__

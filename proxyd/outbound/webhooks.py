@@ -37,7 +37,7 @@ _logger = logging.getLogger("webhooks")
 
 @dataclass(frozen=True, slots=True)
 class SendingBounds:
-    """How many attempts are made, and how long they are waited for.
+    """Limits of attempts: their number, and the waits for them.
 
     Attributes:
         attempts_max: all of this process; one user may have no more of them than are left for the

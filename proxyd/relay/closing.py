@@ -43,7 +43,7 @@ from proxyd.metering.in_transit import Closing, Payer
 
 FIRST_LOOK_SECONDS: Final = 0.02  # most peers have acknowledged within a round trip
 LONGEST_PAUSE_SECONDS: Final = 0.5  # the intervals double up to this; asking costs two system calls
-# What a peer may have under way; one that sends on gets a reset.
+# Most bytes of a peer under way; a peer that sends more gets a reset.
 DISCARD_MAX_BYTES: Final = 256 * 1024
 DISCARD_CHUNK_BYTES: Final = 64 * 1024
 
@@ -56,7 +56,7 @@ _logger = logging.getLogger("relay")
 
 @dataclass(frozen=True, slots=True)
 class ClosingBounds:
-    """How long a socket that is being closed waits for its peer.
+    """The waits for the peer of a socket that is being closed.
 
     Attributes:
         patience_seconds: after the last acknowledgement; several retransmissions of a peer that
@@ -268,7 +268,7 @@ class _Closing(Watcher, Closing):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Announce the end, and watch what the peer makes of it."""
+        """Announce the end, and watch the reaction of the peer."""
         if self._payer is not None:
             self._payer.closings.add(self)
             if waiting := self.unsent():
@@ -288,7 +288,7 @@ class _Closing(Watcher, Closing):
         return min(unsent(self._sock, ended=self._ended), self._size)
 
     def finish(self) -> None:
-        """Close the socket; what a reset takes from the peer is not paid for."""
+        """Close the socket; bytes that a reset takes from the peer are not paid for."""
         self._poller.forget(self._sock.fileno())
         if self._timer is not None:
             self._timer.cancel()
@@ -340,7 +340,7 @@ class _Closing(Watcher, Closing):
         self.finish()
 
     def _discard(self) -> bool:
-        """Throw away what the peer still sends, up to a limit; False when there is no more."""
+        """Drop further bytes of the peer, up to a limit; False when there is no more."""
         while self._discarded < DISCARD_MAX_BYTES:
             try:
                 data = self._sock.recv(DISCARD_CHUNK_BYTES)

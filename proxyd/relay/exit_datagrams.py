@@ -47,7 +47,7 @@ _TCP_NOTSENT_LOWAT: Final = socket.TCP_NOTSENT_LOWAT
 
 
 class Receiver(Protocol):
-    """Whose datagrams they are."""
+    """The owner of the datagrams."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class Receiver(Protocol):
         """Take a datagram that a target has sent, according to the exit."""
 
     def went(self, size: int) -> None:
-        """Count `size` bytes of payload that are on their way, or that are lost if negative."""
+        """Count `size` bytes of payload as sent; a negative size counts lost bytes."""
 
     def lost(self) -> None:
         """The exit is gone, or breaks the protocol."""
@@ -146,11 +146,11 @@ class ExitWay(Watcher, InTransit):
         self._turn()  # bytes that came with the exit's answer were reported to the watcher before
 
     def is_in_time(self) -> bool:
-        """Return whether the exit may go on now; it must not go faster than its owner allows."""
+        """Return whether the exit may continue now; it must not go faster than its owner allows."""
         return self._share.allowance(self) > 0
 
     def send(self, host: Address | str, port: int, payload: bytes | memoryview) -> None:
-        """Send a datagram, or keep it for a moment; what cannot be kept is dropped."""
+        """Send a datagram, or keep it for a moment; a datagram that cannot be kept is dropped."""
         size = len(payload)
         head = header(host, port)
         length = len(head) + size
@@ -231,7 +231,7 @@ class ExitWay(Watcher, InTransit):
             self._reactor.poller.watch_writes(self._sock.fileno())
 
     def _flush(self) -> None:
-        """Write what waits, as far as the kernel takes it."""
+        """Write the waiting bytes, as far as the kernel takes them."""
         if self._rest and not self._write_rest():
             return
         while self._waiting and not self._is_closed:

@@ -1,4 +1,4 @@
-"""Whether the first answer to a TLS client is TLS: an exit that sends anything else has made it up.
+"""Checks whether the first answer to a TLS client is TLS: any other answer was made up by the exit.
 
 A client that begins with a handshake record (RFC 8446, section 5.1) gets a record of that kind, or
 an alert. Other protocols on the port are passed on unseen.

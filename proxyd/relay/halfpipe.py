@@ -1,4 +1,4 @@
-"""One direction of a relay: reads what the session's budget allows, and writes it on.
+"""One direction of a relay: reads within the session's budget, and writes the bytes on.
 
 Theory of operation
 -------------------
@@ -101,7 +101,7 @@ class Owner(Protocol):
         """Nothing more comes one way."""
 
     def is_last(self, half: "HalfPipe") -> bool:
-        """Return whether the other way is over already."""
+        """Return whether the other direction has ended already."""
 
     def was_reset(self, source: socket.SocketType) -> bool:
         """Return whether writing to a side has shown that it reset the connection."""
@@ -220,7 +220,7 @@ class HalfPipe(Mover, InTransit):
 
     @property
     def refundable(self) -> int:
-        """How many bytes may still be given back: none once the sink has given up on us."""
+        """The bytes that may still be given back: none once the sink has given up on us."""
         return 0 if self.gave_up else self.delivered
 
     def start(self, early: bytes, limit: int | None, *, unread: bool) -> None:
@@ -273,7 +273,7 @@ class HalfPipe(Mover, InTransit):
             self._pump()
 
     def turn(self) -> None:
-        """Move what had to wait for its turn; see `Mover.turn`."""
+        """Move the bytes that waited for their turn; see `Mover.turn`."""
         self._scheduled = False
         owner = self._owner  # `leave` replaces it, perhaps in this turn
         if self.ended or owner.is_closed:
@@ -336,7 +336,7 @@ class HalfPipe(Mover, InTransit):
             self._reactor.turns.add(self)
 
     def _move(self) -> bool:
-        """Read once and write on; False when there is nothing more to do for now."""
+        """Read once, and write the bytes on; False when nothing is left to do for now."""
         if not (self._unread or self._early) or self.ended:
             return False
         if self._left <= 0 and not self._early:
@@ -478,7 +478,7 @@ class HalfPipe(Mover, InTransit):
         return not self._pending and not self._owner.is_closed
 
     def _drain(self) -> bool:
-        """Write on what waits; False when some of it still has to, or the sink is gone."""
+        """Write the waiting bytes; False when some still wait, or the sink is gone."""
         if self._pipe is not None:
             return self._drain_pipe(self._pipe)
         while self._pending:

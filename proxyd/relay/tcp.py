@@ -1,7 +1,7 @@
 """The relay: two half-pipes between a client and its target, every byte metered.
 
 The end of one stream is passed on while the other goes on; a reset is passed on as a reset, after
-what came before it. A byte counts when the kernel has it, and is given back if the connection
+the bytes before it. A byte counts when the kernel has it, and is given back if the connection
 breaks before it has left this machine.
 """
 
@@ -78,7 +78,7 @@ class Relay(Owner):
 
     @property
     def active_at(self) -> float:
-        """When a byte was moved last, or when it began (loop time, seconds)."""
+        """The loop time in seconds when the last byte was moved, or when the relay began."""
         return max(self._up.active_at, self._down.active_at)
 
     @property
@@ -97,7 +97,7 @@ class Relay(Owner):
         return self._down.delivered
 
     def judge(self, first: FirstAnswer) -> None:
-        """Have the first bytes of both ways compared; to be called before `start`."""
+        """Compare the first bytes of both ways; call it before `start`."""
         self._up.first = first.asked
         self._down.first = first.answered
 
@@ -166,7 +166,7 @@ class Relay(Owner):
         return (self._down if source is self._client else self._up).was_reset
 
     def broken(self, source: socket.SocketType) -> None:
-        """One side was reset: give back what did not leave for it; reset the other in its turn."""
+        """One side was reset: give back the bytes lost for it; reset the other in its turn."""
         if not self._release():
             return
         self.is_broken = True
@@ -196,7 +196,7 @@ class Relay(Owner):
         )
 
     def _release(self) -> bool:
-        """Stop both halves; False when that has been done before."""
+        """Stop both halves; False when both were stopped before."""
         if self.is_closed:
             return False
         self.is_closed = True

@@ -63,7 +63,7 @@ _logger = logging.getLogger("relay")
 
 
 def datagram_socket(here: Address, scope: int = 0) -> socket.SocketType | None:
-    """Return a UDP socket at any free port of this machine; None when it cannot be had.
+    """Return a UDP socket at any free port of this machine; None when that fails.
 
     Args:
         here: the address to bind, perhaps the unspecified one.
@@ -88,7 +88,7 @@ def datagram_socket(here: Address, scope: int = 0) -> socket.SocketType | None:
 
 @final
 class DatagramEgress:
-    """Where datagrams may go, and how many of them: what all associations of a gateway share.
+    """Where datagrams may go, and how many of them: shared by all associations of a gateway.
 
     `over_rate` counts datagrams that were dropped because their session had had too many of late.
 
@@ -228,7 +228,7 @@ class Association(Receiver):
         self.abort()
 
     def _release(self) -> bool:
-        """Let go of all but the TCP connection and the exit's; False when that was done before."""
+        """Release all but the TCP connection and the exit's; False when that was done before."""
         if self.is_closed:
             return False
         self.is_closed = True
@@ -334,7 +334,7 @@ class Association(Receiver):
         self._waiting_bytes += size
 
     async def _look_up(self, name: str) -> None:
-        """Look a name up, and send what waits for it, in the order in which it came."""
+        """Look a name up, and send its waiting datagrams in their order of arrival."""
         addresses: list[Address] = []
         try:
             with suppress(NameNotFoundError, LookupFailedError):
@@ -391,7 +391,7 @@ class Association(Receiver):
         return self._send_directly(target, payload)
 
     def _send_directly(self, target: tuple[Address, int], payload: bytes | memoryview) -> bool:
-        """Send from this machine what may be sent; False as for `_send_to`."""
+        """Send an allowed datagram from this machine; False as for `_send_to`."""
         host, port = target
         outer = self._outer_to(host)
         if outer is None:
@@ -408,7 +408,7 @@ class Association(Receiver):
         return True
 
     def _outer_to(self, host: Address) -> socket.SocketType | None:
-        """Return the socket that sends to a family of addresses; None when it cannot be had."""
+        """Return the socket that sends to a family of addresses; None when that fails."""
         outer = self._outer.get(host.version)
         if outer is None:
             outer = datagram_socket(ANYWHERE[host.version])
@@ -456,7 +456,7 @@ class Association(Receiver):
         self._count(size)
 
     def _may_relay(self, size: int) -> bool:
-        """Return whether the session pays for a datagram, and has not had too many of late."""
+        """Return whether the session pays for a datagram, and has not had too many recently."""
         if not self._session.affords(size, self):
             return False
         if self._way is not None and not self._way.is_in_time():
@@ -467,7 +467,7 @@ class Association(Receiver):
         return False
 
     def _count(self, size: int) -> None:
-        """Count what the kernel has just taken; the last byte of the budget ends the association.
+        """Count bytes that the kernel took; the last byte of the budget ends the association.
 
         The loop has run nothing else since the check that the session `affords` it.
         """
@@ -543,7 +543,7 @@ def _name(host: str) -> str:
 
 
 def _notice_a_vanished_peer(control: socket.SocketType) -> None:
-    """Have the kernel ask whether the peer still lives: nothing else is ever sent to it.
+    """Make the kernel check that the peer is alive: nothing else is ever sent to it.
 
     Without that, datagrams to a client that is long gone would spend the bytes of its session.
     """

@@ -1,1 +1,1 @@
-"""Several processes on the ports of one daemon: who starts them, watches them and ends them."""
+"""Several processes on the ports of one daemon: their start, their watch and their end."""

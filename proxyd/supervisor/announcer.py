@@ -1,7 +1,7 @@
 """Reports of the supervisor about all its processes, to the log and to its service manager.
 
-A process says in the log what concerns it alone. Lines that all of them would repeat, such as their
-addresses or the changes of a reload, are written here once.
+Each process logs the events that concern only itself. Lines that all of them would repeat, such as
+their addresses or the changes of a reload, are written here once.
 """
 
 import logging
@@ -47,7 +47,7 @@ class Announcer:
         self._manager.reloading()
 
     def reloaded(self, changed: Collection[str], *, has_certificate: bool) -> None:
-        """Store the changes that the processes are to reload; `look` logs them when all have.
+        """Store the changes that the processes should reload; `look` logs them when all have.
 
         Args:
             changed: the settings that were changed, each as `section.key`.

@@ -9,7 +9,7 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
 class Signals:
-    """Takes the signals of `HANDLED` from now on, until `close`."""
+    """Takes the signals of `HANDLED` until `close`."""
 
     def __init__(self) -> None:
         self._read, self._write = socket.socketpair()

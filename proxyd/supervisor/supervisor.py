@@ -1,4 +1,4 @@
-"""The supervisor: forks the processes, and does for them what a service manager does for a daemon.
+"""The supervisor: forks the processes, and is a service manager for them.
 
 Theory of operation
 -------------------
@@ -239,7 +239,7 @@ class Supervisor:
         selector: selectors.BaseSelector,
         mask: Collection[int],
     ) -> NoReturn:
-        """Be the process from here on, and nothing of the supervisor; never return to it."""
+        """Run as the process from here on, without any part of the supervisor; never return."""
         status = FAILED
         try:
             signals.close()
@@ -268,7 +268,7 @@ class Supervisor:
                 os._exit(status)
 
     def _role(self, child: Child, channel: socket.socket) -> Role:
-        """Return what the process is given that is forked for a number; called in that process."""
+        """Return the role of the process that is forked for a number; called in that process."""
         desk, address = self._exits_desk, b""
         if desk is not None:
             address = desk.getsockname()
@@ -295,7 +295,7 @@ class Supervisor:
                 self._ended(child, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, status: int) -> None:
-        """Decide what follows from the end of a process."""
+        """Decide the consequence of the end of a process."""
         pid, was_ever_ready = child.pid, child.was_ever_ready
         pause = child.ended()
         self._publish()
@@ -321,7 +321,7 @@ class Supervisor:
             )
 
     def _stop(self) -> None:
-        """End every process, and close what clients wait at unless the service manager holds it."""
+        """End every process, and close the listeners unless the service manager holds them."""
         self._stops += 1
         for child in self._children:
             child.close_listeners(but=self._first.held)
@@ -340,7 +340,7 @@ class Supervisor:
                 self._reload()
 
     def _reload(self) -> None:
-        """Have every process read the settings again; those started later get them from here.
+        """Have every process read the settings again; later processes get them from here.
 
         If they or the certificate are wrong, no process reloads: all keep the old ones.
         """

@@ -33,7 +33,7 @@ PlaceText = tuple[str, str, str, int, str]
 
 
 class Ask(Struct, frozen=True, tag=1, array_like=True):
-    """A target is requested through an exit; `is_name` is true if the host is a name.
+    """A request for a target through an exit; `is_name` is true if the host is a name.
 
     Or, if it `is_datagrams`, an exit that carries datagrams to any target; there is no host then.
 
@@ -52,7 +52,7 @@ class Ask(Struct, frozen=True, tag=1, array_like=True):
 
 
 class GiveUp(Struct, frozen=True, tag=2, array_like=True):
-    """An ask is not wanted any more, or its relay is not."""
+    """An ask, or its relay, is not wanted any more."""
 
     number: int
 
@@ -73,7 +73,7 @@ class Resume(Struct, frozen=True, tag=3, array_like=True):
 
 
 class Moved(Struct, frozen=True, tag=4, array_like=True):
-    """How many bytes relays have carried in all, by their numbers."""
+    """The bytes that relays have carried in all, by their numbers."""
 
     relays: tuple[tuple[int, int], ...]
 
@@ -97,7 +97,7 @@ class Answered(Struct, frozen=True, tag=9, array_like=True):
 
 
 class Failed(Struct, frozen=True, tag=6, array_like=True):
-    """There is no connection to the target."""
+    """No connection to the target is possible."""
 
     number: int
     failure: Failure

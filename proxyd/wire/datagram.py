@@ -55,7 +55,7 @@ def unwrap(data: bytes | memoryview) -> Datagram | None:
 
 
 def header(host: Address | str, port: int) -> bytes:
-    """Return what goes in front of a datagram: to the client who sent it, to an exit where to."""
+    """Return the header of a datagram: its sender for a client, its target for an exit."""
     if isinstance(host, str):
         name = host.encode("ascii")
         return bytes((0, 0, 0, DOMAINNAME, len(name))) + name + port.to_bytes(2, "big")

@@ -13,7 +13,7 @@ _METHOD_STARTS: Final = frozenset(ascii_letters.encode())
 def detect(first: int, *, password_required: bool = True) -> ServerProtocol:
     """Return the server's side of the client's protocol; the caller still has to feed it.
 
-    HTTP if the first byte is a letter, else SOCKS5, which knows what to say to all others.
+    HTTP if the first byte is a letter, else SOCKS5, which has an answer for all others.
 
     Args:
         first: the first byte that the client has sent.

@@ -74,7 +74,7 @@ class Refusal(Enum):
     OVER = auto()
     TOO_MANY_CONNECTIONS = auto()
     UNAVAILABLE = auto()
-    PARAMETERS = auto()  # the credentials are right, what stands behind the user name is not
+    PARAMETERS = auto()  # the credentials are right, the parameters behind the user name are not
 
 
 class Failure(Enum):
@@ -94,9 +94,9 @@ class Failure(Enum):
 class Handover(NamedTuple):
     """Bytes and limits that a protocol leaves to the relay.
 
-    `early` is what the target gets first. At most `upload_limit` further bytes from the client may
-    follow to this target; None: any number. Bytes of the client beyond that are for another target,
-    and must be thrown away.
+    `early` is the first data for the target. At most `upload_limit` further bytes from the client
+    may follow to this target; None: any number. Bytes of the client beyond that are for another
+    target, and must be thrown away.
     """
 
     early: bytes
@@ -145,4 +145,4 @@ class ServerProtocol(Protocol):
         """Send the client the reason of the failure; close it after the pending bytes."""
 
     def hand_over(self) -> Handover:
-        """Return how the relay begins, once, after `succeed`."""
+        """Return the start of the relay, once, after `succeed`."""

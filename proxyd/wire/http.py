@@ -41,7 +41,7 @@ from proxyd.wire.http_refusals import (
 from proxyd.wire.http_request import Request, read_request
 
 LINE_MAX_BYTES: Final = 8 * 1024  # RFC 9112, section 3 recommends to take 8000 at least
-# What servers take; no client needs more of a proxy than of its target.
+# The usual limit of servers; no client needs more of a proxy than of its target.
 HEAD_MAX_BYTES: Final = 16 * 1024
 # On one connection: a client that has no credentials must not stay for ever.
 CHALLENGES_MAX: Final = 3

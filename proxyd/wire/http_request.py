@@ -85,7 +85,7 @@ class Request:
         return not self.head
 
     def credentials(self) -> Credentials | None:
-        """Return what the client shows; None if it shows nothing, or not by Basic.
+        """Return the client's credentials; None if it shows nothing, or not by Basic.
 
         Raises:
             RequestError: the header cannot be read.
@@ -191,7 +191,7 @@ def _field(line: bytes) -> Field:
 
 
 def _check_host(fields: Fields, *, is_old: bool) -> None:
-    """Hold the Host field against RFC 9112, section 3.2; which host it names does not matter."""
+    """Check the Host field by RFC 9112, section 3.2; its host does not matter."""
     hosts = fields.values(b"host")
     if not hosts and is_old:
         return
@@ -200,7 +200,7 @@ def _check_host(fields: Fields, *, is_old: bool) -> None:
 
 
 def _body_size(fields: Fields) -> int:
-    """Return how long the body is (RFC 9112, section 6.3)."""
+    """Return the length of the body (RFC 9112, section 6.3)."""
     lengths = fields.values(b"content-length")
     is_coded = bool(fields.values(b"transfer-encoding"))
     if not lengths:
@@ -215,7 +215,7 @@ def _body_size(fields: Fields) -> int:
 
 
 def _tunnel_target(target: bytes, size: int) -> tuple[Address | str, int]:
-    """Return what CONNECT names; it has no body (RFC 9110, section 9.3.6)."""
+    """Return the target of CONNECT; it has no body (RFC 9110, section 9.3.6)."""
     if size:
         raise RequestError(BAD_LENGTH)
     authority = _AUTHORITY.fullmatch(target)
@@ -227,7 +227,7 @@ def _tunnel_target(target: bytes, size: int) -> tuple[Address | str, int]:
 def _rewritten(
     method: bytes, target: bytes, fields: Fields, *, is_old: bool
 ) -> tuple[Address | str, int, bytes]:
-    """Return where a plain request goes, and its head as the target gets it.
+    """Return the target of a plain request, and its head as the target gets it.
 
     There is no Via, in spite of RFC 9110, section 7.6.3: a target sees the same as from a client of
     SOCKS5, and no loop can arise, since the forwarded request is no request to a proxy any more.

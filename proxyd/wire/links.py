@@ -12,15 +12,15 @@ Nodes of one database keep a link with one another, over TLS, so that each knows
     Ping, Pong ... both ways, a heartbeat
 
 A link begins with nothing known: each side announces every exit that is attached to it (`Exits`),
-then what changes. An announcement ends with its link.
+then each change. An announcement ends with its link.
 
 A node that has a buyer for an exit of the other one borrows it (`Borrow`, `Borrowed`), and then
 speaks with the exit's agent through the other node: `Passed` holds one frame of
 `proxyctl.protocol.frames`, to the agent or from it. `Return` ends that, from either side.
 
 A frame is a length of two bytes (of the rest), a type of one byte and a body. The types are other
-numbers than those of an agent's frames: so the first frame tells an agent from a node. Frames of a
-type that is not known are ignored, and so is what an announcement has behind its last known field:
+numbers than those of an agent's frames: so the first frame tells an agent from a node. Frames of an
+unknown type are ignored, and so are the fields of an announcement behind its last known field:
 nodes of neighbouring versions work together. Numbers are unsigned and big-endian.
 """
 
@@ -143,7 +143,7 @@ class Recheck(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """The sender takes no more exits, and ends soon."""
+    """The sender takes no further exits, and ends soon."""
 
 
 class Moved(NamedTuple):
@@ -188,7 +188,7 @@ class Return(NamedTuple):
 
 
 class Carrying(NamedTuple):
-    """How much goes through a borrowed exit: connections now, and bytes since it was borrowed."""
+    """The traffic through a borrowed exit: connections now, and bytes since it was borrowed."""
 
     number: int
     connections: int
@@ -248,7 +248,7 @@ def link_key(signing_key: bytes) -> bytes:
 
 
 def proof(key: bytes, speaker: bytes, fingerprint: str, dialler: str, dialled: str) -> bytes:
-    """Return what shows that a node has the cluster's key; it is good for this pair alone.
+    """Return the proof that a node has the cluster's key; it is valid only for this pair.
 
     Args:
         key: see `link_key`.
@@ -276,7 +276,7 @@ def encode(frame: Frame) -> bytes:
     try:
         body = encoding(frame)
     except (error, ValueError):
-        raise FrameError(f"a frame of the type {name} that cannot be said") from None
+        raise FrameError(f"a frame of the type {name} that cannot be encoded") from None
     if len(body) >= FRAME_MAX_BYTES:
         raise FrameError(f"a frame of the type {name} with {len(body)} bytes")
     return _HEAD.pack(1 + len(body), kind) + body
@@ -364,7 +364,7 @@ def _decode_passed(body: bytes) -> Passed:
 
 
 def _checked_size(frame: bytes) -> bytes:
-    """Return what may be one frame of an agent."""
+    """Return a frame of an agent; raise ValueError if its size is impossible."""
     if not 0 < len(frame) <= AGENT_FRAME_MAX_BYTES + _LENGTH.size:
         raise ValueError
     return frame
@@ -426,7 +426,7 @@ def _announced(fields: list[Any]) -> AnnouncedExit:
 def _parcel(exits: list[str]) -> bytes:
     body = f"[{','.join(exits)}]".encode()
     if len(body) >= FRAME_MAX_BYTES:
-        raise FrameError(f"an exit of which {len(body)} bytes are to be told")
+        raise FrameError(f"an exit whose announcement has {len(body)} bytes")
     return _HEAD.pack(1 + len(body), Kind.EXITS) + body
 
 
@@ -469,7 +469,7 @@ def _shown(data: bytes) -> str:
     return data.hex()
 
 
-# Each takes the frames of its own type alone.
+# Each takes only the frames of its own type.
 _ENCODING: Final[dict[type, tuple[Kind, Callable[[Any], bytes]]]] = {
     Passed: (Kind.PASSED, _encode_passed),
     Return: (Kind.RETURN, lambda frame: _NUMBER.pack(frame.number)),

@@ -193,7 +193,7 @@ class Socks5(ServerProtocol):
         self._refuse_request(REPLY_OF_FAILURE[failure])
 
     def hand_over(self) -> Handover:
-        """Return what the client sent after its request; all that follows is for its target."""
+        """Return the bytes after the client's request; all that follows is for its target."""
         self._require(_ESTABLISHED)
         early, self._buffer = self._buffer, b""
         return Handover(early, None) if early else _NOTHING_EARLY

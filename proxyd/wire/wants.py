@@ -24,7 +24,7 @@ def split(username: bytes) -> tuple[bytes, bytes]:
 
 
 def wanted(parameters: bytes, default: Wants | None) -> Wants | None:
-    """Return what a connection wants: its own wishes over those of the sale.
+    """Return the wishes of a connection: its own wishes over those of the sale.
 
     Args:
         parameters: the parameters from `split`; empty when there were none.

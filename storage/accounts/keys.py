@@ -227,7 +227,7 @@ async def note_limit_told(tx: Transaction, key_id: str, begins_at: int) -> bool:
 async def spend(
     tx: Transaction, *, purse_id: str, currency: str, amount: int, day: int, month: int
 ) -> dict[str, int]:
-    """Add to the spending of a day, a month and for ever; return the new sums by period.
+    """Add to the spending of a day, of a month and in all; return the new sums by period.
 
     The rows are locked from then on, so that others who spend at the same time wait.
     """

@@ -1,4 +1,4 @@
-"""Queries on the outbox: what waits to be sent."""
+"""Queries on the outbox: e-mails that wait to be sent."""
 
 import json
 from collections.abc import Collection
@@ -116,7 +116,7 @@ async def claim(tx: Transaction, row: OutboxRow, *, now: int, until: int) -> boo
 
 
 async def put_off(tx: Transaction, row: OutboxRow, *, attempts: int, not_before: int) -> None:
-    """Give up a claim until the item is due again; nothing if another sender has claimed it since.
+    """Return a claimed item until it is due again; nothing if another sender has claimed it since.
 
     Args:
         tx: the transaction.

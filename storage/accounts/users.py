@@ -111,7 +111,7 @@ async def insert_login(
 
 
 async def is_live(tx: Transaction, session_id: str, now: int) -> bool:
-    """Return whether a login session has neither been ended nor run out."""
+    """Return whether a login session was not ended and has not expired."""
     row = await tx.one(
         int,
         """
@@ -162,7 +162,7 @@ async def logins(tx: Transaction, user_id: str, *, now: int, limit: int) -> list
 
 
 async def end_login_of(tx: Transaction, session_id: str, *, user_id: str, now: int) -> bool:
-    """End a login session of a user; False when they have no such one that is valid."""
+    """End a valid login session of a user; False when the user has no such session."""
     row_count = await tx.run(
         """
         UPDATE login_sessions SET ended_at = :now
@@ -308,7 +308,7 @@ async def profile(tx: Transaction, user_id: str) -> LoginRow | None:
 async def profile_by_login(
     tx: Transaction, *, session_id: str, user_id: str, now: int
 ) -> tuple[LoginRow, int] | None:
-    """Return a user with their balances, if the login session is theirs and valid; and until when.
+    """Return a user with balances and the end of a login session, if that is theirs and valid.
 
     So it is without a commit in between: a login session has ended at that time, in UTC seconds.
     """

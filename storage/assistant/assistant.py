@@ -67,7 +67,7 @@ async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
 
 
 async def rewards_of(tx: Transaction, user_id: str, *, limit: int) -> list[RewardRow]:
-    """Return what a user was paid for photos, newest first."""
+    """Return the rewards of a user for photos, newest first."""
     return await tx.all(
         RewardRow,
         """

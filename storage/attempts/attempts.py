@@ -8,13 +8,13 @@ from storage.engines.store import Transaction
 
 
 class LoadRow(NamedTuple):
-    """How many jobs a device runs, and how many it has completed, counted up to a bound."""
+    """The number of running jobs of a device, and of completed ones, counted up to a bound."""
 
     running: int
     completed: int
 
 
-class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
+class AttemptRow(NamedTuple):  # as wide as the view of its buyer
     """Attempt at a job; times in UTC seconds.
 
     A running attempt has no `outcome`; `left_out` is JSON.
@@ -68,7 +68,7 @@ class EndRow(NamedTuple):
 class HeldRow(NamedTuple):
     """An attempt that a device holds; when its work began and the device first named it, or None.
 
-    `has_payload` is 1 if the job itself describes what to run.
+    `has_payload` is 1 if the job itself describes its program.
     """
 
     job_id: str
@@ -205,7 +205,7 @@ async def devices_of(tx: Transaction, job_id: str, attempts: Sequence[int]) -> l
 
 
 async def begun(tx: Transaction, job_id: str, attempt: int) -> BegunRow:
-    """Return the times at which the work of an attempt began, was ready, and showed life last."""
+    """Return when the work of an attempt began, was ready, and last showed life."""
     row = await tx.one(
         BegunRow,
         """
@@ -288,7 +288,7 @@ async def held(tx: Transaction, device_id: str, *, limit: int) -> list[HeldRow]:
 
 
 async def states(tx: Transaction, job_ids: Sequence[str]) -> list[JobStateRow]:
-    """Return where these jobs are; unknown ones are left out."""
+    """Return the states of these jobs; unknown ones are left out."""
     return await tx.all(
         JobStateRow,
         f"""
@@ -419,7 +419,7 @@ async def untimed(tx: Transaction, *, limit: int) -> list[str]:
 async def set_deadlines(
     tx: Transaction, job_ids: Sequence[str], *, shown: int, plain_times: int
 ) -> None:
-    """Give the attempts that run of these jobs the time that the jobs may take from now on.
+    """Set the deadlines of the running attempts at these jobs anew.
 
     Args:
         tx: the transaction.
@@ -460,7 +460,7 @@ async def overdue(
         shown: the time on the clock of jobs.
         grace: seconds that the device has to say itself that the time is over.
         stop: seconds that it has instead to stop work with a payload that it has begun.
-        delivery: seconds that it has instead to hand over what work that has ended has left.
+        delivery: seconds that it has instead to hand over the outputs of work that has ended.
         limit: how many at most.
     """
     return await tx.all(

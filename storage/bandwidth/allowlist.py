@@ -37,7 +37,7 @@ class ListedAddressRow(NamedTuple):
 
 
 async def insert(tx: Transaction, row: AddressRow) -> bool:
-    """Have an address open a session; False when it opens another one on that port."""
+    """Let an address open a session; False when it opens another one on that port."""
     added = await tx.run(
         """
         INSERT INTO session_addresses (address, slot, session_id)
@@ -50,7 +50,7 @@ async def insert(tx: Transaction, row: AddressRow) -> bool:
 
 
 async def insert_pending(tx: Transaction, rows: Sequence[AddressRow]) -> None:
-    """Note addresses that are to open a session once they are proved."""
+    """Note addresses that open a session once they are proved."""
     for row in rows:
         await tx.run(
             """
@@ -165,7 +165,7 @@ async def delete_pending(tx: Transaction, row: AddressRow) -> None:
 
 
 async def delete(tx: Transaction, session_id: str) -> None:
-    """Have a session opened by no address any more, and by none that was pending."""
+    """Remove all addresses of a session, also the pending ones."""
     await tx.run(
         "DELETE FROM session_addresses WHERE session_id = :session_id", session_id=session_id
     )

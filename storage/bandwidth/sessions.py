@@ -95,7 +95,7 @@ class CountedRow(NamedTuple):
 
 
 class LowRow(NamedTuple):
-    """A session that has little left, in bytes, and whose it is."""
+    """A session that has little left, in bytes, and its owner."""
 
     id: str
     user_id: str
@@ -104,7 +104,7 @@ class LowRow(NamedTuple):
 
 
 class ExpiringRow(NamedTuple):
-    """A session whose time is nearly over, and whose it is; times in UTC seconds."""
+    """A session whose time is nearly over, and its owner; times in UTC seconds."""
 
     id: str
     user_id: str
@@ -114,7 +114,7 @@ class ExpiringRow(NamedTuple):
 
 
 class IdRow(NamedTuple):
-    """An identifier alone."""
+    """Row with only an identifier."""
 
     id: str
 
@@ -385,7 +385,7 @@ def _pair(first: str, second: str) -> tuple[str, str]:
 async def leases_with_counts(
     tx: Transaction, lease_ids: Sequence[str]
 ) -> list[tuple[LeaseRow, CountsRow]]:
-    """Return those of these leases that are open, and the counters of their sessions."""
+    """Return the open leases among these, and the counters of their sessions."""
 
     def row(*columns: Any) -> tuple[LeaseRow, CountsRow]:  # noqa: ANN401 - of several types
         return LeaseRow(*columns[:5]), CountsRow(*columns[5:])
@@ -407,7 +407,7 @@ async def leases_with_counts(
 async def change(
     tx: Transaction, leases: Sequence[LeaseRow], sessions: Mapping[str, CountsRow]
 ) -> None:
-    """Set what leases grant and have used, and the counters of sessions, in two statements.
+    """Set the granted and used bytes of leases, and the counters of sessions, in two statements.
 
     Raises:
         ConstraintError: more would be used than was granted, or granted than was sold, or less
@@ -538,7 +538,7 @@ async def usage_mismatches(tx: Transaction) -> list[str]:
 
 
 async def counted_of_users(tx: Transaction, user_ids: Sequence[str]) -> list[CountedRow]:
-    """Return what the active sessions of users have used, as far as it was reported."""
+    """Return the reported use of the active sessions of users."""
     return await tx.all(
         CountedRow,
         f"""

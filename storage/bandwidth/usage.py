@@ -56,7 +56,7 @@ class RefusedRow(NamedTuple):
 
 
 class PriceRow(NamedTuple):
-    """How many bytes were used of sessions with one price, in micro-USD per GB."""
+    """The used bytes of sessions with one price, in micro-USD per GB."""
 
     price_per_gb: int
     used_bytes: int
@@ -251,7 +251,7 @@ async def undated(
 
 
 async def used_ever(tx: Transaction, user_id: str) -> list[PriceRow]:
-    """Return what a user's sessions have used in all."""
+    """Return the total use of a user's sessions, for each price."""
     return await tx.all(
         PriceRow,
         """

@@ -13,7 +13,7 @@ class BlobError(Exception):
 
 
 class FullError(BlobError):
-    """There is no room left."""
+    """No room is left."""
 
 
 class BusyError(BlobError):
@@ -74,7 +74,7 @@ class Receiver(Protocol):
 
     @property
     def offset(self) -> int:
-        """How many bytes of the upload are there, or on their way to the disk."""
+        """The bytes of the upload that are received, or on their way to the disk."""
 
     async def write(self, data: bytes) -> None:
         """Take the next bytes; they must not be more than were announced.
@@ -140,8 +140,8 @@ class Blobs(Protocol):
     async def finish(self, upload: Upload, etags: list[str]) -> bool:
         """Check that an upload is complete and as announced, and keep it durably by its key.
 
-        Doing it again changes nothing. Returns whether its hash was checked: else it is only what
-        its sender says, and others who name that hash must not be given this content.
+        Doing it again changes nothing. Returns whether its hash was checked: else the hash is only
+        the sender's claim, and others who name it must not be given this content.
 
         Args:
             upload: which.
@@ -167,7 +167,7 @@ class Blobs(Protocol):
         """
 
     def address(self, key: str, name: str) -> str:
-        """Return where a content can be fetched for a while; only where `is_elsewhere`.
+        """Return the address where a content can be fetched for a while; only where `is_elsewhere`.
 
         Args:
             key: the content's.

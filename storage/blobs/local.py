@@ -57,7 +57,7 @@ _Result = TypeVar("_Result")
 
 
 class LocalBlobs:
-    """`Blobs` beneath a folder, which is made with the first upload, for this user alone.
+    """`Blobs` beneath a folder, made with the first upload and accessible only to this user.
 
     Args:
         folder: where.
@@ -231,7 +231,7 @@ class LocalBlobs:
             digest = known.hexdigest() if known is not None else _digest(descriptor)
             if digest != upload.sha256:
                 incoming.unlink()
-                raise MismatchError(f"the SHA-256 of what was sent is {digest}")
+                raise MismatchError(f"the SHA-256 of the received file is {digest}")
             os.fsync(descriptor)
             _make_private(whole.parent)
             incoming.rename(whole)
@@ -474,7 +474,7 @@ def _digest(descriptor: int) -> str:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone."""
+    """Make a folder and its missing parents, accessible only to this user."""
     for each in (*reversed(folder.parents), folder):
         each.mkdir(mode=0o700, exist_ok=True)
 

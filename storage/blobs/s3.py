@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from storage.blobs.base import Part, Upload
 
-# A store takes 5 GiB at once, but what breaks off then begins anew.
+# A store takes 5 GiB in one request, but an interrupted request begins anew.
 PART_BYTES = 64 * 1024 * 1024
 PARTS_MAX = 10_000
 # For a part over a slow line (64 MiB at 150 kbit/s), and for a download to begin.
@@ -64,7 +64,7 @@ class Signer:
         query: Mapping[str, str] | None = None,
         seconds: int = ADDRESS_SECONDS,
     ) -> str:
-        """Return the URL of a request that may be made for a while.
+        """Return the URL of a request that is valid for a while.
 
         Args:
             method: of the request.

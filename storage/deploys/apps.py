@@ -85,7 +85,7 @@ async def forget_over(tx: Transaction) -> int:
 
 
 async def reached(tx: Transaction, job_id: str) -> ReachedRow | None:
-    """Return the attempt at a job that runs; None when none does, or the job says not what."""
+    """Return the running attempt at a job; None without one, or when the job has no payload."""
     return await tx.one(
         ReachedRow,
         """

@@ -53,7 +53,7 @@ async def find(tx: Transaction, deploy_id: str) -> DeployRow | None:
 
 
 async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> list[DeployRow]:
-    """Return a user's deploys, newest first: those older than `before` ("" for the newest)."""
+    """Return a user's deploys older than `before` ("" for the newest), newest first."""
     return await tx.all(
         DeployRow,
         f"""

@@ -43,7 +43,7 @@ class RevisionRow(NamedTuple):
 
 
 class ReplicaRow(NamedTuple):
-    """Replica that a job is, and the time that it is paid for.
+    """The replica of a job, and the time that is paid for.
 
     It is paid from the moment when its device reports it ready. An attempt has `ready_within`
     seconds for that. If `ready_within` is null, the device reports no readiness, and payment begins
@@ -88,7 +88,7 @@ class ServingRow(NamedTuple):
 
 
 class StateRow(NamedTuple):
-    """How many deploys are in a state."""
+    """The number of deploys in a state."""
 
     state: str
     deploys: int
@@ -102,7 +102,7 @@ class SpentRow(NamedTuple):
 
 
 class UsedRow(NamedTuple):
-    """How many seconds of a replica were paid."""
+    """The paid seconds of a replica."""
 
     number: int
     seconds: int
@@ -180,7 +180,7 @@ async def change(tx: Transaction, before: RolloutRow, after: RolloutRow) -> bool
 
 
 async def set_price(tx: Transaction, deploy_id: str, price: int) -> None:
-    """Record what all the replicas that a deploy should have cost for all their hours."""
+    """Record the price of all wanted replicas of a deploy for all their hours."""
     await tx.run("UPDATE deploys SET price = :price WHERE id = :id", id=deploy_id, price=price)
 
 
@@ -222,7 +222,7 @@ async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[str]:
 
 
 async def insert_revision(tx: Transaction, revision: RevisionRow, *, keep: int) -> None:
-    """Add a revision, and delete the oldest ones, but for `keep`."""
+    """Add a revision, and delete the oldest ones beyond the newest `keep`."""
     values = ", ".join(f":{name}" for name in RevisionRow._fields)
     await tx.run(
         f"INSERT INTO deploy_revisions ({_REVISION_COLUMNS}) VALUES ({values})",
@@ -248,7 +248,7 @@ async def revisions(tx: Transaction, deploy_id: str) -> list[RevisionRow]:
 
 
 async def revision_bytes(tx: Transaction, user_id: str, *, since: int) -> int:
-    """Return what the revisions take that a user has made since a moment, and that are kept."""
+    """Return the size of the kept revisions that a user has made since a moment."""
     size = await tx.one(
         int,
         """
@@ -353,7 +353,7 @@ async def stop(tx: Transaction, job_id: str, *, now: int) -> None:
 
 
 async def adopt(tx: Transaction, deploy_id: str, *, before: int, after: int) -> None:
-    """Have replicas of a revision that were not stopped be those of another one, of the same."""
+    """Move the replicas of a revision that were not stopped to another revision."""
     await tx.run(
         """
         UPDATE deploy_replicas SET revision = :after
@@ -403,7 +403,7 @@ async def spent(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, int]:
 
 
 async def used(tx: Transaction, deploy_id: str) -> list[UsedRow]:
-    """Return the paid seconds of each replica, over all the jobs that ran it."""
+    """Return the paid seconds of each replica, over all its jobs."""
     return await tx.all(
         UsedRow,
         """

@@ -1,4 +1,4 @@
-"""Queries on what devices have shown that they have."""
+"""Queries on the benchmarks of devices."""
 
 import json
 from collections.abc import Sequence

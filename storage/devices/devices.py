@@ -35,7 +35,7 @@ class DeviceRow(NamedTuple):  # as wide as its table
 
 
 class RunningRow(NamedTuple):
-    """How many jobs run on a device."""
+    """The number of running jobs of a device."""
 
     device_id: str
     jobs: int
@@ -49,7 +49,7 @@ class RevokedRow(NamedTuple):
 
 
 class PresentRow(NamedTuple):
-    """A device that has come or left, and whose it is."""
+    """A device that has come or left, and its owner."""
 
     id: str
     user_id: str
@@ -99,7 +99,7 @@ async def find(tx: Transaction, *, device_id: str, user_id: str) -> DeviceRow | 
 
 
 async def running_on(tx: Transaction, device_ids: Sequence[str]) -> dict[str, int]:
-    """Return how many jobs run on each of these devices that runs any."""
+    """Return the number of running jobs of each of these devices that runs any."""
     rows = await tx.all(
         RunningRow,
         f"""
@@ -206,7 +206,7 @@ async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> 
 async def mark_present(
     tx: Transaction, device_ids: Sequence[str], *, since: int
 ) -> list[PresentRow]:
-    """Mark those devices present that showed life since then; return the newly marked ones."""
+    """Mark devices present that showed life since then; return the newly marked ones."""
     return await tx.all(
         PresentRow,
         f"""

@@ -6,7 +6,7 @@ from storage.engines.store import Transaction
 
 
 class MadeRow(NamedTuple):
-    """How many worker tokens and endpoints are in use that keys of one line have made."""
+    """The number of worker tokens and endpoints in use that keys of one line have made."""
 
     purse_id: str
     devices: int

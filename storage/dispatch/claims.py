@@ -21,8 +21,8 @@ class WaitingKeyRow(NamedTuple):
 class WaitingRow(NamedTuple):
     """A job of a buyer that waits: price in micro-credits, `created_at` in UTC seconds.
 
-    `min_reputation` is what its device must have at least, in millionths. `payload` and `resources`
-    are JSON, `secrets` are sealed.
+    `min_reputation` is the least reputation that its device must have, in millionths. `payload` and
+    `resources` are JSON, `secrets` are sealed.
     """
 
     job_id: str
@@ -39,7 +39,7 @@ class WaitingRow(NamedTuple):
 
 
 class ExcludedRow(NamedTuple):
-    """The owner of devices that have no chance left at a job, or none before `again_at`."""
+    """The owner of devices without a further chance at a job, or without one before `again_at`."""
 
     job_id: str
     user_id: str
@@ -49,8 +49,8 @@ class ExcludedRow(NamedTuple):
 class PairRow(NamedTuple):
     """A job, the device that it is for, and how many attempts it had when that was decided.
 
-    `min_reputation` is what the device must have at least, in millionths. For a copy there is also
-    its group, and the network that the device is in, where it is known.
+    `min_reputation` is the least reputation that the device must have, in millionths. For a copy
+    there is also its group, and the network that the device is in, where it is known.
     """
 
     job_id: str
@@ -93,7 +93,7 @@ class OwnerLoadRow(NamedTuple):
 
 
 class HeldRow(NamedTuple):
-    """Job with a payload that a device runs, and whether it ever listed the attempt."""
+    """Job with a payload that a device runs, and whether the device has listed the attempt."""
 
     device_id: str
     job_id: str

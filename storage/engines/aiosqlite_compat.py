@@ -24,7 +24,7 @@ class Connection(aiosqlite.Connection):
     """An aiosqlite connection that runs a whole function in its thread."""
 
     async def call(self, function: Callable[[sqlite3.Connection], _Returned]) -> _Returned:
-        """Return what a function makes of the connection, in the thread that has it.
+        """Return the result of a function of the connection, called in the connection's thread.
 
         Raises:
             UnavailableError: the connection is closed.

@@ -1,4 +1,4 @@
-"""A copy of a live SQLite database: whole, consistent, readable by its owner alone."""
+"""A copy of a live SQLite database: whole, consistent, readable only by its owner."""
 
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""How a store can fail, the same for every engine."""
+"""The failures of a store, the same for every engine."""
 
 import logging
 from enum import StrEnum

@@ -59,7 +59,7 @@ class NodeFolder:
 
     @property
     def known(self) -> int:
-        """How many nodes there were at the last look."""
+        """The number of nodes at the last look."""
         return len(self._pipes)
 
     def make(self) -> None:
@@ -130,7 +130,7 @@ class NodeFolder:
     # --- notices ---------------------------------------------------------------------------------
 
     def post(self, texts: Sequence[str]) -> None:
-        """Send notices to every node, without ever waiting; called by any thread.
+        """Send notices to every node, and never wait; called by any thread.
 
         A notice that cannot be sent is noted for the node that misses it.
         """

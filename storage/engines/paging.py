@@ -23,7 +23,7 @@ TURNS_MAX_ROWS = 10_000
 
 
 def behind(before: str) -> str:
-    """Return the value that a page's identifiers are below: `before`, or `NEWEST` for ""."""
+    """Return the upper bound of a page's identifiers: `before`, or `NEWEST` for ""."""
     return before or NEWEST
 
 

@@ -444,7 +444,7 @@ class _Transaction:
 
 
 def _options(pooler: Pooler, statement_seconds: float | None) -> dict[str, Any]:
-    """Return what each connection is made with."""
+    """Return the options of each connection."""
     options: dict[str, Any] = {"command_timeout": statement_seconds or STATEMENT_TIMEOUT_SECONDS}
     if pooler is Pooler.NONE:
         options["server_settings"] = {

@@ -16,8 +16,8 @@ A server without a free place for one more connection is no outage: the connecti
 have go on.
 
 An outage is logged in two lines, at its beginning and at its end; one more says that the database
-went back in time, because that outage ends by a restart alone. Refusals while the database is in
-reach (a full disk, a missing standby) are logged once a minute for each cause.
+went back in time, because only a restart ends that outage. Refusals while the database is in reach
+(a full disk, a missing standby) are logged once a minute for each cause.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Poolers between a daemon and PostgreSQL, such as pgbouncer: which mode works, and its proof.
+"""Poolers between a daemon and PostgreSQL, such as pgbouncer: their usable mode.
 
 A pooler in session mode gives each client connection a server connection for its whole life. In
 transaction mode the server connection changes with each transaction. Then notices (LISTEN), locks

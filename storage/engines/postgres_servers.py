@@ -92,7 +92,7 @@ class Server(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far the history of a database goes.
+    """The end of the history of a database.
 
     A promotion begins a new timeline, and the log of changes only grows within one. So positions
     never fall, unless committed changes were lost: a frozen primary came back and took over again,
@@ -217,7 +217,7 @@ class Servers:
                 connection.terminate()
 
     def _look_back(self, failures: Mapping[Server | None, BaseException]) -> None:
-        """Refuse a database that went back in time, for good once it has lasted.
+        """Refuse a database that went back in time, permanently after a while.
 
         Raises:
             WentBackError: a server did, and no other one accepts writes.
@@ -348,7 +348,7 @@ def _ignore() -> None:
 
 
 def bound_silence(connection: asyncpg.Connection) -> None:
-    """Have the kernel end a TCP connection whose server acknowledges nothing any more.
+    """Make the kernel end a TCP connection whose server acknowledges nothing any more.
 
     The driver has no setting for it, and shows its socket in a private attribute alone; under
     uvloop that socket takes no options, so they are set on a duplicate of its descriptor.

@@ -317,8 +317,7 @@ class _SharedIndex:
 class _Transaction:
     """The statements of `Transaction`; coroutines that run in the caller's thread, never suspend.
 
-    `_finish` depends on that. `notices` are those to send after the commit, and `calls` what to
-    call then.
+    `_finish` depends on that. `notices` are sent after the commit, and `calls` are called then.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -150,7 +150,7 @@ class SqliteLink:
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
-        """Turn what the file system refuses, and an answer that is late, into a lost connection."""
+        """Turn a refusal of the file system, and a late answer, into a lost connection."""
         try:
             async with asyncio.timeout(self._timeout / ANSWERS_PER_TIMEOUT):
                 yield

@@ -42,7 +42,7 @@ class Transaction(Protocol):
         """Lock rows until the end of the transaction, in an order that cannot deadlock."""
 
     def table(self, name: str, **columns: str) -> str:
-        """Return SQL for a table whose rows come with the statement, so that many cost one.
+        """Return SQL for a table whose rows come with the statement.
 
         Args:
             name: the table's alias, and the name of the value that holds its rows: a JSON array of
@@ -60,7 +60,7 @@ class Transaction(Protocol):
         """
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Have something called on the event loop once the unit is committed, in this process.
+        """Call a function on the event loop once the unit is committed, in this process.
 
         It is not if the unit is rolled back, nor if the answer to the commit is lost: a component
         that depends on the call must also check by itself. It may neither raise nor wait.

@@ -28,8 +28,9 @@ STEP_SECONDS = 0.0005
 # At `next` all wait but two, so of many processes each looks more rarely: all together as often as
 # these few. Whose turn is next need only be known before the present one is over.
 LOOKING_AT_FULL_PACE = 2
-# Some hundred times what a group of units takes; and shorter than the timeout of a node, which must
-# be able to say that it lives. It counts from when anybody had a turn last, however many are ahead.
+# Some hundred times the duration of a group of units; and shorter than the timeout of a node, which
+# must be able to say that it lives. It counts from when anybody had a turn last, however many are
+# ahead.
 PATIENCE_SECONDS = 2.0
 
 _logger = logging.getLogger("storage")

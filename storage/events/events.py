@@ -106,7 +106,7 @@ async def _page(
     limit: int,
     looked_at: int,
 ) -> tuple[list[EventRow], str]:
-    """Return what `page_back` does of the events that are beyond a place, in an order."""
+    """Return the events beyond a place, in an order; see `page_back`."""
     theirs = f"FROM events WHERE user_id = :user_id AND id {beyond} :place ORDER BY {order}"
     values = {"user_id": user_id, "place": place}
     if not types:

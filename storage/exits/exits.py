@@ -178,7 +178,7 @@ class EarningRow(NamedTuple):
 
 
 class PaidRow(NamedTuple):
-    """An earning that was paid out: which, and how many micro-USD."""
+    """An earning that was paid out: its key, and the amount in micro-USD."""
 
     session_id: str
     device_id: str
@@ -216,7 +216,7 @@ class ReversedRow(NamedTuple):
 class SumRow(NamedTuple):
     """Sums of a device: bytes and micro-USD, in all and on one day; pending; and taken back.
 
-    `name` is what its owner calls it.
+    `name` is the name that its owner gave it.
     """
 
     device_id: str
@@ -230,7 +230,7 @@ class SumRow(NamedTuple):
 
 
 class CountryRow(NamedTuple):
-    """How many bytes of a session left in a country, through how many devices."""
+    """The bytes of a session that left in a country, and the number of devices."""
 
     country: str
     exits: int
@@ -334,7 +334,7 @@ async def change_limits(tx: Transaction, device_id: str, limits: LimitsRow) -> N
 
 
 async def pause(tx: Transaction, device_id: str, paused_at: int | None) -> None:
-    """Have a device carry nothing from now on; with None, carry again."""
+    """Stop a device from carrying traffic; with None, carry again."""
     await tx.run(
         "UPDATE exits SET paused_at = :paused_at WHERE device_id = :device_id",
         device_id=device_id,
@@ -433,7 +433,7 @@ async def pardon_findings(tx: Transaction, device_id: str, now: int) -> None:
 
 
 async def move(tx: Transaction, origins: Sequence[OriginRow]) -> None:
-    """Record where devices come from, in one statement; those that are no exits are left out."""
+    """Record where devices come from, in one statement; devices that are no exits are left out."""
     columns = {"device_id": "TEXT", "country": "TEXT", "city": "TEXT", "asn": "BIGINT"}
     await tx.run(
         f"""
@@ -810,7 +810,7 @@ async def reverse(
 
 
 async def days(tx: Transaction, device_ids: Sequence[str], *, since: int) -> list[DayRow]:
-    """Return what devices carried and earned by day, the latest first.
+    """Return the traffic and the earnings of devices by day, the latest first.
 
     Args:
         tx: the transaction.
@@ -830,7 +830,7 @@ async def days(tx: Transaction, device_ids: Sequence[str], *, since: int) -> lis
 
 
 async def days_of_user(tx: Transaction, user_id: str, *, since: int) -> list[EarnedDayRow]:
-    """Return what a user's exits carried and earned by day, the latest first.
+    """Return the traffic and the earnings of a user's exits by day, the latest first.
 
     Args:
         tx: the transaction.
@@ -892,7 +892,7 @@ async def sums(tx: Transaction, device_ids: Sequence[str], *, day: int) -> list[
 
 
 async def by_country(tx: Transaction, session_id: str) -> list[CountryRow]:
-    """Return how much of a session left in which country, the most first."""
+    """Return the bytes of a session that left in each country, the largest amount first."""
     return await tx.all(
         CountryRow,
         """
@@ -1017,7 +1017,7 @@ async def earned_against_price(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def earnings_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each pending account that was not credited its owner's earnings."""
+    """Return each pending account whose credits are not the earnings of its owner."""
     return await tx.all(
         DifferenceRow,
         differences(

@@ -1,4 +1,4 @@
-"""Queries on what nodes with exits share: where they are reached, and the exits of labels."""
+"""Queries on the shared data of nodes: where they are reached, and the exits of labels."""
 
 from typing import NamedTuple
 
@@ -93,7 +93,7 @@ async def bind(
 
 
 async def bound(tx: Transaction, session_id: str, label: str) -> BindingRow | None:
-    """Return what a label is bound to; its lifetime may be over. None for a new one."""
+    """Return the binding of a label; its lifetime may be over. None for a new one."""
     return await tx.one(
         BindingRow,
         """

@@ -10,8 +10,8 @@ from storage.engines.store import Transaction
 class ArtifactRow(NamedTuple):  # as wide as its table
     """An artifact: `user_id` is its owner, `content_id` its content once it is whole.
 
-    `digest` is its SHA-256 in hexadecimal, times are UTC seconds. `reference` is what a store
-    elsewhere calls its upload.
+    `digest` is its SHA-256 in hexadecimal, times are UTC seconds. `reference` is the name of its
+    upload at a store elsewhere.
     """
 
     id: str
@@ -30,7 +30,7 @@ class ArtifactRow(NamedTuple):  # as wide as its table
 
 
 class FilesRow(NamedTuple):
-    """How many files there are, and how many bytes they have."""
+    """The number of files, and their bytes."""
 
     files: int
     size_bytes: int
@@ -99,7 +99,7 @@ async def with_hash(tx: Transaction, user_id: str, digest: str) -> list[Artifact
 
 
 async def named(tx: Transaction, job_id: str, attempt: int, name: str) -> list[ArtifactRow]:
-    """Return what an attempt has sent by one name."""
+    """Return the artifacts of an attempt with one name."""
     return await tx.all(
         ArtifactRow,
         f"""
@@ -131,7 +131,7 @@ async def page_of_user(
 async def page_of_job(
     tx: Transaction, *, job_id: str, before: str, limit: int
 ) -> list[ArtifactRow]:
-    """Return what a job's attempts have sent, newest first."""
+    """Return the artifacts of a job's attempts, newest first."""
     return await tx.all(
         ArtifactRow,
         f"""
@@ -172,7 +172,7 @@ async def of_attempt(tx: Transaction, job_id: str, attempt: int) -> FilesRow:
 
 
 async def refer(tx: Transaction, artifact_id: str, reference: str) -> None:
-    """Write down what a store elsewhere calls an upload."""
+    """Record the name of an upload at a store elsewhere."""
     await tx.run(
         "UPDATE artifacts SET reference = :reference WHERE id = :id AND content_id IS NULL",
         id=artifact_id,
@@ -219,7 +219,7 @@ async def due(tx: Transaction, *, now: int, limit: int) -> list[str]:
 
 
 async def ended(tx: Transaction, *, limit: int) -> list[EndedRow]:
-    """Return whole files of attempts that have ended, and are to expire at a time not yet set.
+    """Return whole files of ended attempts whose time of expiry is not set yet.
 
     A checkpoint is there for the next attempt: it waits for the job to be over. There is a job for
     each; the outer join has SQLite begin with the few files, not with the many jobs.

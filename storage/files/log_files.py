@@ -1,4 +1,4 @@
-"""The bytes of logs: what a job writes to its two streams, in files of a mebibyte each.
+"""The bytes of logs: the two streams of a job, in files of a mebibyte each.
 
 A stream is as long as the bytes that came of it; its beginning and its end are kept, and the middle
 of a long one is cut out. A segment is a file whose name is its number, so that a folder shows the
@@ -27,7 +27,7 @@ _DIGITS = 12  # of the number of a segment: names sort like numbers, up to an ex
 
 
 class Attempt(NamedTuple):
-    """Whose log: an attempt at a job, by the job's identifier and the attempt's number."""
+    """The owner of a log: an attempt at a job, by the job's identifier and the attempt's number."""
 
     job_id: str
     number: int
@@ -75,7 +75,7 @@ class LogFiles:
         self._is_shared = is_shared
 
     def recover(self, attempt: Attempt, stream: str) -> int:
-        """Return how many bytes of a stream came, and remove what a power failure left of others.
+        """Return the received size of a stream, and remove segments that a power failure left.
 
         Raises:
             OSError: the files cannot be read.
@@ -248,7 +248,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _extent(segments: dict[int, int], segment_bytes: int) -> Extent:
-    """Return what segments are of a stream, by their numbers and sizes.
+    """Return the extent of a stream, from the numbers and sizes of its segments.
 
     A segment is full, but for the last one. If another one is short, a power failure has taken its
     end, and the segments behind it do not count any more.

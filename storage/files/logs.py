@@ -7,7 +7,7 @@ from storage.engines.store import Transaction
 
 
 class LogRow(NamedTuple):
-    """The log of an attempt; `kept_bytes` is what its files take, once it is marked as ended."""
+    """The log of an attempt; `kept_bytes` is the size of its files, once it is marked as ended."""
 
     job_id: str
     attempt: int
@@ -40,7 +40,7 @@ async def insert(tx: Transaction, row: LogRow, now: int) -> bool:
 
 
 async def state(tx: Transaction, job_id: str) -> StateRow | None:
-    """Return whose a job is and how it stands."""
+    """Return the owner of a job and its state."""
     return await tx.one(
         StateRow, "SELECT user_id, status, attempts FROM jobs WHERE id = :job_id", job_id=job_id
     )
@@ -86,7 +86,7 @@ async def mark_ended(tx: Transaction, row: LogRow, now: int) -> None:
 
 
 async def kept_bytes(tx: Transaction, user_id: str) -> int:
-    """Return what a user's logs take that are over."""
+    """Return the size of a user's ended logs."""
     found = await tx.one(
         int, "SELECT kept_bytes FROM user_logs WHERE user_id = :user_id", user_id=user_id
     )

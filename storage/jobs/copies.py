@@ -30,7 +30,7 @@ class MemberRow(NamedTuple):
 
 
 class CopyRow(NamedTuple):
-    """A copy, what its result is judged to be, and the device that has it, or had it last.
+    """A copy, the verdict on its result, and the device that has it, or had it last.
 
     Its price is in micro-credits.
     """
@@ -53,7 +53,7 @@ class TakenRow(NamedTuple):
 
 
 class OwnerRow(NamedTuple):
-    """Whose a device is."""
+    """A device and its owner."""
 
     device_id: str
     user_id: str
@@ -100,7 +100,7 @@ async def insert(tx: Transaction, group: GroupRow, job_ids: Sequence[str]) -> No
 
 
 async def find(tx: Transaction, job_id: str) -> GroupRow | None:
-    """Return the group that a job is a copy in; None for a job that is not a copy."""
+    """Return the group of a copy; None for a job that is not a copy."""
     return await tx.one(
         GroupRow,
         f"""
@@ -167,7 +167,7 @@ async def taken(tx: Transaction, group_ids: Sequence[str]) -> list[TakenRow]:
 
 
 async def owners(tx: Transaction, device_ids: Sequence[str]) -> list[OwnerRow]:
-    """Return whose these devices are."""
+    """Return the owners of these devices."""
     return await tx.all(
         OwnerRow,
         f"""
@@ -222,7 +222,7 @@ async def results(tx: Transaction, group_id: str) -> list[ResultRow]:
 
 
 async def outputs(tx: Transaction, group_id: str) -> list[OutputRow]:
-    """Return the outputs of a group's finished copies; of one name, the last one is the last."""
+    """Return the outputs of a group's finished copies, ordered by identifier."""
     return await tx.all(
         OutputRow,
         """
@@ -250,7 +250,7 @@ async def note_result(tx: Transaction, group_id: str, now: int) -> None:
 async def decide(
     tx: Transaction, group_id: str, *, state: str, canonical_id: str | None, now: int
 ) -> bool:
-    """Record what a group has come to; False when that was decided before."""
+    """Record the outcome of a group; False when that was decided before."""
     row_count = await tx.run(
         """
         UPDATE copy_groups SET state = :state, canonical_id = :canonical_id, decided_at = :now
@@ -274,7 +274,7 @@ async def judge(tx: Transaction, job_id: str, verdict: str) -> None:
 
 
 async def due_to_expire(tx: Transaction, *, result_before: int, limit: int) -> list[str]:
-    """Return copies that wait although their group has had a result for long."""
+    """Return copies that still wait long after their group had a result."""
     return await tx.all(
         str,
         """

@@ -1,4 +1,4 @@
-"""Queries on draws: what attempts were paid for their time, each from the hold of its job."""
+"""Queries on draws: payments to attempts for their time, each from the hold of its job."""
 
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ _VALUES = ", ".join(f":{name}" for name in DrawRow._fields)
 
 
 async def insert(tx: Transaction, draw: DrawRow, *, served_seconds: int) -> None:
-    """Record what an attempt was paid, and for how much of that time it could be used."""
+    """Record a payment to an attempt, and the part of the paid time in which it could be used."""
     await tx.run(f"INSERT INTO job_draws ({_COLUMNS}) VALUES ({_VALUES})", **draw._asdict())
     await tx.run(
         """
@@ -100,7 +100,7 @@ async def unready_seconds(
 
 
 async def drawn(tx: Transaction, job_id: str, attempt: int) -> DrawnRow:
-    """Return for how long all attempts at a job were paid, and whether this one was."""
+    """Return the paid seconds of all attempts at a job, and whether this one was paid."""
     row = await tx.one(
         DrawnRow,
         """

@@ -69,7 +69,7 @@ async def forget_secrets(tx: Transaction, job_id: str) -> None:
 
 
 async def set_timeout(tx: Transaction, job_id: str, seconds: int) -> None:
-    """Set the time that a job may take from now on."""
+    """Set the new time limit of a job."""
     await tx.run(
         "UPDATE job_specs SET timeout_seconds = :seconds WHERE job_id = :job_id",
         job_id=job_id,
@@ -78,7 +78,7 @@ async def set_timeout(tx: Transaction, job_id: str, seconds: int) -> None:
 
 
 async def min_reputation(tx: Transaction, job_id: str) -> int:
-    """Return what the device that gets a job must have at least, in millionths; 0 for nothing."""
+    """Return the least reputation for the device of a job, in millionths; 0 for nothing."""
     least = await tx.one(
         int, "SELECT min_reputation FROM job_specs WHERE job_id = :job_id", job_id=job_id
     )

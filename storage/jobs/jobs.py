@@ -336,7 +336,7 @@ async def change_status(
 
 
 async def has_attempted(tx: Transaction, *, job_id: str, device_id: str) -> bool:
-    """Return whether a device ever started a job."""
+    """Return whether a device has started a job before."""
     row = await tx.one(
         int,
         "SELECT 1 FROM job_attempts WHERE job_id = :job_id AND device_id = :device_id",
@@ -347,7 +347,7 @@ async def has_attempted(tx: Transaction, *, job_id: str, device_id: str) -> bool
 
 
 async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str, now: int) -> bool:
-    """Return whether the devices of this one's owner have used up their chances at a job."""
+    """Return whether the devices of this device's owner have used up their chances at a job."""
     used = await tx.one(int, f"SELECT {_CHANCES_USED}", job_id=job_id, device_id=device_id, now=now)
     return (used or 0) >= CHANCES
 

@@ -9,9 +9,9 @@ from storage.money.ledger import CountRow, DifferenceRow, differences
 class ReviewRow(NamedTuple):  # as wide as its table
     """A finished job in review, or that was: times in UTC seconds.
 
-    The worker `user_id` has earned `earned` micro-credits; `price` is what the buyer has paid, in
-    micro-units of `currency`. `reason` is why the buyer disputes it. `is_draw` is 1 if it is not
-    about a result, but about what an attempt was paid for its time.
+    The worker `user_id` has earned `earned` micro-credits; `price` is the payment of the buyer, in
+    micro-units of `currency`. `reason` is why the buyer disputes it. `is_draw` is 1 if it is about
+    the payment of an attempt for its time, and not about a result.
     """
 
     job_id: str
@@ -123,7 +123,7 @@ async def disputed(tx: Transaction, *, limit: int) -> list[ReviewRow]:
 
 
 async def earned_in_review(tx: Transaction, user_id: str) -> int:
-    """Return what a worker has earned that is in review, in micro-credits."""
+    """Return the earnings of a worker that are in review, in micro-credits."""
     row = await tx.one(
         CountRow,
         f"""

@@ -217,7 +217,7 @@ async def find_hold(tx: Transaction, hold_id: str) -> HoldRow | None:
 
 
 async def left_in_hold(tx: Transaction, hold_id: str) -> int:
-    """Return what an open hold still has, in micro-units of its currency; 0 when it is not open."""
+    """Return the rest of an open hold, in micro-units of its currency; 0 when it is not open."""
     left = await tx.one(
         int,
         "SELECT amount - drawn FROM holds WHERE id = :id AND resolved_at IS NULL",
@@ -227,7 +227,7 @@ async def left_in_hold(tx: Transaction, hold_id: str) -> int:
 
 
 async def balance(tx: Transaction, account: str) -> int | None:
-    """Return what an account holds, in micro-units."""
+    """Return the balance of an account, in micro-units."""
     row = await tx.one(
         CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
     )
@@ -253,7 +253,7 @@ _MOVED = " UNION ALL ".join(
 async def moved(
     tx: Transaction, *, usd: str, credit: str, before: str, limit: int
 ) -> list[MovedRow]:
-    """Return what transfers changed in a user's two accounts, the latest transfer first.
+    """Return the changes that transfers made to a user's two accounts, the latest first.
 
     Args:
         tx: the transaction.
@@ -290,7 +290,7 @@ async def count_accounts(tx: Transaction) -> int:
 
 
 async def count_transfers(tx: Transaction) -> int:
-    """Return how many transfers were ever posted."""
+    """Return the number of all posted transfers."""
     row = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
     return row.number if row is not None else 0
 
@@ -357,7 +357,7 @@ async def held_against_holds(tx: Transaction) -> list[DifferenceRow]:
 
 
 def _postings(of: str, amount: str, only: str = "TRUE") -> str:
-    """Return SQL for the holds whose transfer does not add up to an amount.
+    """Return SQL for the holds whose transfer differs from an amount.
 
     Holds are read in their order, and each one's transfer by its unique key: nothing is sorted, and
     memory does not grow with their number.

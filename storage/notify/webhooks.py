@@ -39,7 +39,7 @@ class EndpointRow(NamedTuple):
     quiet_until: int = 0
 
     def wants(self, kind: str) -> bool:
-        """Return whether events of a type are delivered here as they happen."""
+        """Return whether this endpoint receives events of a type as they happen."""
         if kind == TEST_TYPE:
             return False
         wanted = self.types.split(",")
@@ -65,7 +65,7 @@ class DeliveryRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):
-    """One attempt: the status that was answered if any was, what went wrong, how long it took."""
+    """One attempt: the status of the answer if there was one, the error, and the duration."""
 
     number: int
     started_at: int
@@ -85,7 +85,7 @@ class DueRow(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """How many deliveries are pending, and since when the one that is due for longest is."""
+    """The number of pending deliveries, and the time since which the oldest due one waits."""
 
     deliveries: int
     since: int | None
@@ -109,7 +109,7 @@ _ATTEMPT = ", ".join(AttemptRow._fields)
 async def schedule(
     tx: Transaction, events: Sequence[EventRow], new_id: Callable[[], str]
 ) -> list[str]:
-    """Have events delivered to the endpoints that want them; return the deliveries' identifiers.
+    """Deliver events to the endpoints that want them; return the deliveries' identifiers.
 
     One statement for users without endpoints, and two otherwise, however many events there are. No
     endpoint gets the events about itself.
@@ -298,7 +298,7 @@ async def begin_failing(
 
 
 async def end_failing(tx: Transaction, endpoint_id: str, url: str, now: int) -> None:
-    """Note a success at a URL; the first one ends what `quieten` has put off.
+    """Note a success at a URL; the first success ends the delay that `quieten` has set.
 
     Nothing is noted when the endpoint leads elsewhere by now: another server has agreed to nothing.
     """
@@ -324,7 +324,7 @@ async def end_failing(tx: Transaction, endpoint_id: str, url: str, now: int) -> 
 
 
 async def quieten(tx: Transaction, endpoint_id: str, until: int) -> None:
-    """Have nothing but tests sent to an endpoint until then."""
+    """Send nothing but tests to an endpoint until then."""
     await tx.run(
         "UPDATE webhook_endpoints SET quiet_until = :until WHERE id = :id",
         id=endpoint_id,
@@ -342,7 +342,7 @@ async def quieten(tx: Transaction, endpoint_id: str, until: int) -> None:
 
 
 async def release(tx: Transaction, endpoint_id: str, now: int) -> None:
-    """Have all that was put off, and was not attempted yet, sent to an endpoint now."""
+    """Send everything to an endpoint now that was put off and not attempted yet."""
     await tx.run(
         """
         UPDATE webhook_deliveries SET next_at = :now
@@ -453,7 +453,7 @@ async def record_attempt(
     next_at: int,
     kept: int,
 ) -> bool:
-    """Write down the result of an attempt; False if another attempt was written down since.
+    """Record the result of an attempt; False if another attempt was recorded since.
 
     A request for the whole schedule again (`retry`) that came meanwhile takes effect, unless the
     event is delivered.
@@ -652,7 +652,7 @@ async def delete_before(tx: Transaction, delivery_id: str, *, limit: int) -> int
 
 
 async def delete_of(tx: Transaction, endpoint_id: str, *, limit: int) -> int:
-    """Delete deliveries to an endpoint that is gone. Return the number deleted."""
+    """Delete deliveries to a deleted endpoint. Return the number deleted."""
     return await tx.run(
         """
         DELETE FROM webhook_deliveries WHERE id IN (

@@ -34,7 +34,7 @@ class ShownRow(NamedTuple):
 
 
 class OutcomeRow(NamedTuple):
-    """How many samples have come to something."""
+    """The number of decided samples."""
 
     outcome: str
     samples: int
@@ -57,7 +57,7 @@ async def find(tx: Transaction, job_id: str) -> SampleRow | None:
 
 
 async def end(tx: Transaction, job_id: str, outcome: str) -> None:
-    """Write down what a sample has come to; its job is locked."""
+    """Record the outcome of a sample; its job is locked."""
     row_count = await tx.run(
         "UPDATE job_samples SET outcome = :outcome WHERE job_id = :job_id AND outcome IS NULL",
         job_id=job_id,
@@ -67,14 +67,14 @@ async def end(tx: Transaction, job_id: str, outcome: str) -> None:
 
 
 async def jobs_left(tx: Transaction, device_id: str) -> int | None:
-    """Return how many jobs a device is to complete before a sample; None if it never had one."""
+    """Return the number of jobs before a device's next sample; None if it never had one."""
     return await tx.one(
         int, "SELECT jobs_left FROM sample_turns WHERE device_id = :device_id", device_id=device_id
     )
 
 
 async def with_jobs_left(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
-    """Return those of these devices that are to complete jobs before their next sample."""
+    """Return the devices among these that must complete jobs before their next sample."""
     return await tx.all(
         str,
         f"""
@@ -87,7 +87,7 @@ async def with_jobs_left(tx: Transaction, device_ids: Sequence[str]) -> list[str
 
 
 async def set_jobs_left(tx: Transaction, device_id: str, jobs: int) -> None:
-    """Set how many jobs a device is to complete before its next sample."""
+    """Set the number of jobs that a device must complete before its next sample."""
     await tx.run(
         """
         INSERT INTO sample_turns (device_id, jobs_left) VALUES (:device_id, :jobs)
@@ -138,7 +138,7 @@ async def spent_on(tx: Transaction, owner_id: str, since: int) -> int:
 
 
 async def last_waits(tx: Transaction, *, limit: int) -> list[int]:
-    """Return for how many seconds those of the last jobs waited that devices were given."""
+    """Return the waiting seconds of the last jobs that devices were given."""
     return await tx.all(
         int,
         """
@@ -222,7 +222,7 @@ async def freeze(
 
 
 async def by_outcome(tx: Transaction) -> list[OutcomeRow]:
-    """Count the samples that have come to something."""
+    """Count the decided samples."""
     return await tx.all(
         OutcomeRow,
         """
@@ -232,7 +232,7 @@ async def by_outcome(tx: Transaction) -> list[OutcomeRow]:
 
 
 async def against_money(tx: Transaction) -> list[DifferenceRow]:
-    """Return the samples that were paid for although they were not right, or the other way."""
+    """Return the wrong samples that were paid for, and the right ones that were not."""
     return await tx.all(
         DifferenceRow,
         """

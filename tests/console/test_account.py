@@ -127,7 +127,7 @@ async def test_logins_are_ended_one_by_one_and_together(service: Service, visit:
     other = (await service.call("POST", "/auth/login", body)).body["token"]
     await tab.goto(f"{service.url}/console/account")
     await tab.click("End all other logins")
-    await tab.until_text("1 other login ends at once", "dialog")
+    await tab.until_text("1 other login ends immediately", "dialog")
     await tab.click("dialog button[value=yes]")
     await tab.until_text("You are logged in nowhere else.")
     assert (await service.call("GET", "/auth/me", token=other)).status == 401

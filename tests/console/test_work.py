@@ -387,7 +387,7 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
     # The wallet of its worker does not ask for a deposit.
     await log_in(tab, owner.email)
     await tab.goto(f"{service.url}/console/wallet")
-    await tab.until_text("what your devices have earned is in review")
+    await tab.until_text("the earnings of your devices are in review")
     await log_in(tab, buyer.email)
     await tab.goto(f"{service.url}/console/jobs/{job_id}")
     await tab.click("Confirm and pay")

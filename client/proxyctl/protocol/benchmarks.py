@@ -37,7 +37,7 @@ class Chains:
 
     @property
     def hashes(self) -> int:
-        """How many rounds all of them are."""
+        """The number of all rounds together."""
         return self.chains * LINKS * self.rounds
 
 
@@ -62,7 +62,7 @@ def chain(task: Chains, number: int) -> list[bytes]:
 
 
 def first(task: Chains, number: int) -> bytes:
-    """Return what a chain begins with."""
+    """Return the first value of a chain."""
     return hashlib.sha256(task.seed + number.to_bytes(4, "big")).digest()
 
 
@@ -79,7 +79,7 @@ def is_link(task: Chains, links: Sequence[bytes], spot: int) -> bool:
 
 
 def block(seed: bytes, number: int, size: int) -> bytes:
-    """Return a block; `hashlib` gives no part of it without what stands before it."""
+    """Return a block; `hashlib` computes no part of it without the part before it."""
     return hashlib.shake_128(seed + number.to_bytes(8, "big")).digest(size)
 
 

@@ -136,7 +136,7 @@ class Kind(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a dial of an exit went."""
+    """The result of a dial of an exit."""
 
     CONNECTED = 0
     REFUSED = 1
@@ -213,7 +213,7 @@ class Welcome(NamedTuple):
 class Sorry(NamedTuple):
     """The exit is not attached: a code, and words for its owner; come again after some seconds.
 
-    With `retry_seconds` of 0 it is in vain until something was changed.
+    With `retry_seconds` of 0 a retry is useless until the owner has changed something.
     """
 
     code: str
@@ -229,7 +229,7 @@ class Tickets(NamedTuple):
 
 
 class Park(NamedTuple):
-    """How many work connections shall wait."""
+    """The number of work connections that should wait."""
 
     connections: int
 
@@ -254,7 +254,7 @@ class Associate(NamedTuple):
 
 
 class Encrypt(NamedTuple):
-    """How many work connections shall wait under TLS, beside those of `Park`.
+    """The number of work connections that should wait under TLS, beside those of `Park`.
 
     Their tickets have numbers from `SECURE_TICKETS` on. Inside of TLS the preface comes first, and
     then the stream in chunks (`secure.py`). Only to be sent to an exit with the feature `SECURE`.
@@ -286,7 +286,7 @@ class Over(NamedTuple):
 
 
 class State(NamedTuple):
-    """Why the exit takes no connections from now on; empty: it takes some again."""
+    """The reason why the exit takes no more connections; empty: it takes some again."""
 
     paused: str
 
@@ -329,8 +329,8 @@ class Nodes(NamedTuple):
 class Lend(NamedTuple):
     """Carry for another daemon as well, which takes work connections at a host and port.
 
-    `number` is what both sides call this by, and never 0; `attachment` is what the preface of those
-    work connections says.
+    `number` identifies the loan on both sides, and is never 0; `attachment` is the number in the
+    preface of those work connections.
     """
 
     number: int
@@ -464,7 +464,7 @@ class Preface(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Preface:
-        """Return what 33 bytes say.
+        """Return the preface in 33 bytes.
 
         Raises:
             FrameError: they are no preface.
@@ -774,7 +774,7 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
 
 
 def _fields(frame: Frame) -> dict[str, Any]:
-    """Return what a frame with a JSON body says."""
+    """Return the fields of a frame with a JSON body."""
     if isinstance(frame, Limits):
         return _said(frame)
     fields: dict[str, Any] = frame._asdict()

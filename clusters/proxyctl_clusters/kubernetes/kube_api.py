@@ -79,10 +79,10 @@ class Access:
 
 
 def read_access(path: str) -> Access:
-    """Return what a kubeconfig says, or the pod that this runs in where no path is given.
+    """Return the access of a kubeconfig, or of the pod that this runs in if no path is given.
 
     Raises:
-        KubeError: there is nothing that could be used; the message says what to do.
+        KubeError: there is nothing that could be used; the message names the remedy.
     """
     return _of_file(Path(path)) if path else _of_pod()
 
@@ -167,7 +167,7 @@ def _text(fields: Mapping[str, Any], name: str, folder: Path) -> str:
         try:
             return base64.b64decode(str(data), validate=True).decode("ascii")
         except (binascii.Error, UnicodeError):
-            raise ValueError(f"{name}-data is not what it should be") from None
+            raise ValueError(f"{name}-data is not Base64 of ASCII text") from None
     return (folder / fields[name]).read_text("ascii") if fields.get(name) else ""
 
 
@@ -234,7 +234,7 @@ class KubeApi:
         query: Mapping[str, str] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return what the server answers.
+        """Return the answer of the server.
 
         Raises:
             KubeError: it refuses, or does not answer.
@@ -255,7 +255,7 @@ class KubeApi:
     def lines(
         self, path: str, query: Mapping[str, str], size: int, opened: Opened
     ) -> Generator[bytes, None, None]:
-        """Yield what a log says, piece by piece as it comes, up to its clean end.
+        """Yield the bytes of a log, piece by piece as they come, up to its clean end.
 
         Args:
             path: of the log.
@@ -338,7 +338,7 @@ class Opened:
         self._socket: socket.socket | None = None
 
     def take(self, connected: socket.socket) -> None:
-        """Note it."""
+        """Store the socket."""
         self._socket = connected
 
     def let_go(self) -> None:
@@ -346,7 +346,7 @@ class Opened:
         self._socket = None
 
     def end(self) -> None:
-        """Have its reader see an end."""
+        """Let the reader see an end of the stream."""
         connected = self._socket
         if connected is not None:
             with suppress(OSError):  # it has just been closed
@@ -369,7 +369,7 @@ class _Named(http.client.HTTPSConnection):
 
 
 def _show(tls: ssl.SSLContext, certificate: str) -> None:
-    """Give a context our certificate, which the standard library takes from files alone."""
+    """Load our certificate into a context; the standard library takes it only from files."""
     descriptor = os.memfd_create("certificate")
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:

@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 class LogFollower:
-    """Shows what a pod prints, by a thread of its own.
+    """Shows the output of a pod, by a thread of its own.
 
     A log that breaks off is read again from its beginning, and the shown part is skipped. The node
     throws the beginning of a long log away: then the end of the shown part is searched in the rest.
@@ -67,7 +67,7 @@ class LogFollower:
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
 
     def begin(self) -> None:
-        """Read from now on, until `finish`."""
+        """Begin to read, until `finish`."""
         self.has_begun = True
         self._thread.start()
 
@@ -102,7 +102,7 @@ class LogFollower:
         """Show the new bytes.
 
         Raises:
-            KubeError: the log breaks off, or cannot be had.
+            KubeError: the log breaks off, or is not available.
         """
         passed, is_known = 0, True
         with closing(self._lines(query)) as pieces:
@@ -117,10 +117,10 @@ class LogFollower:
             self._find_again()
 
     def _find_again(self) -> None:
-        """Go on in a log whose beginning is not the one of before.
+        """Continue in a log that has another beginning than before.
 
         Raises:
-            KubeError: the log breaks off, or cannot be had.
+            KubeError: the log breaks off, or is not available.
         """
         data = b"".join(self._lines({"limitBytes": str(_WHOLE_MAX_BYTES)}))
         at = data.find(self._tail)
@@ -136,7 +136,7 @@ class LogFollower:
         return self._source.lines(self._path, wanted, _READ_BYTES, self._opened)
 
     def _take(self, data: bytes) -> None:
-        """Show what comes next in the log of the node."""
+        """Show the next bytes of the node's log."""
         self._show(data)
         if len(self._head) < _KNOWN_BYTES:
             self._head = (self._head + data)[:_KNOWN_BYTES]

@@ -101,7 +101,7 @@ class Named:
 
     @property
     def selector(self) -> str:
-        """Return what finds its pods."""
+        """Return the label selector of its pods."""
         return f"{SCOPE_LABEL}={self.scope},{ATTEMPT_LABEL}={self._digest}"
 
     @property
@@ -202,7 +202,8 @@ def _gate(task: Task, named: Named, pull_policy: str) -> dict[str, Any]:
 
 
 def _container(task: Task, named: Named) -> dict[str, Any]:
-    # A program of the image's own gets what the job says as arguments; else it is the program.
+    # For a docker job, the image's own program gets the job's command as arguments; else it is the
+    # program.
     part = "args" if task.job_type == "docker" else "command"
     words = [each.replace("$", "$$") for each in task.command]  # else "$(NAME)" would be replaced
     return {
@@ -227,7 +228,7 @@ def _container(task: Task, named: Named) -> dict[str, Any]:
 
 
 def _resources(cores: float, memory_bytes: int) -> dict[str, Any]:
-    """Return what a container is promised, which is also all that it may have."""
+    """Return the promised resources of a container, which are also its limits."""
     bounds = {
         "cpu": f"{max(1, round(cores * 1000))}m",
         "memory": str(memory_bytes),
@@ -290,7 +291,7 @@ def policy(name: str) -> dict[str, Any]:
 
 
 def require_possible(task: Task) -> None:
-    """Refuse what no cluster can give.
+    """Refuse a task that no cluster can run.
 
     Raises:
         TaskError: why.
@@ -334,7 +335,7 @@ def is_job_over(job: Mapping[str, Any]) -> bool:
 
 
 def phase_of(pod: Mapping[str, Any]) -> str:
-    """Return how far a pod is."""
+    """Return the phase of a pod."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
@@ -356,7 +357,7 @@ def image_of(pod: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Hindrance:
-    """Why a pod does not come to the gate.
+    """The reason why a pod does not reach the gate.
 
     Attributes:
         kind: of the failure, as `TaskError` has it.
@@ -374,7 +375,7 @@ class Hindrance:
 
 
 def hindrance_of(pod: Mapping[str, Any]) -> Hindrance | None:
-    """Return what keeps a pod from the gate; None where nothing is known of any."""
+    """Return the hindrance that keeps a pod from the gate; None where nothing is known of any."""
     status = pod.get("status") or {}
     if phase_of(pod) in _OVER:
         words = _said(status) or _said(_state(pod, "initContainerStatuses", GATE_PROGRAM))
@@ -395,7 +396,7 @@ def hindrance_of(pod: Mapping[str, Any]) -> Hindrance | None:
 
 @dataclass(frozen=True)
 class End:
-    """How the container of a job has ended.
+    """The end of a job's container.
 
     Attributes:
         status: its exit status; None where the cluster does not know one.

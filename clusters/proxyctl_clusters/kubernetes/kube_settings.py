@@ -80,7 +80,7 @@ class Settings:
 
 
 def settings_of(sandbox: Sandbox) -> Settings:
-    """Return what the record of an owner says of a cluster."""
+    """Return the settings of a cluster in the record of an owner."""
     named = {each.name: each.name[len(_PREFIX) :] for each in SETTINGS}
     said = sandbox.settings.items()
     return Settings(**{named[name]: value for name, value in said if name in named})

@@ -1,7 +1,7 @@
 """A pod on trial: it checks its walls from within, and tries to reach other machines.
 
-A cluster does not always do what its objects ask for: many enforce no network policies, and few
-bound the processes of a pod. So what a pod has is read there, and each wall is tried.
+A cluster does not always fulfil its objects: many enforce no network policies, and few bound the
+processes of a pod. So the pod reads its own limits, and tries each wall.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ os._exit(0)
 
 
 def task(attempt_id: str, folder: Path, image: str, access: Access) -> Task:
-    """Return what the pod on trial runs."""
+    """Return the task of the pod on trial."""
     program = (
         _PROGRAM.replace("TOLD", TOLD)
         .replace("SAID", repr(_SAID))
@@ -175,7 +175,7 @@ def log_of(api: KubeApi, path: str) -> str:
     """Return the beginning of a pod's log.
 
     Raises:
-        KubeError: it cannot be had.
+        KubeError: it is not available.
     """
     query = {"container": objects.CONTAINER, "limitBytes": str(_LOG_MAX_BYTES)}
     data = b"".join(api.lines(path, query, _LOG_MAX_BYTES, Opened()))

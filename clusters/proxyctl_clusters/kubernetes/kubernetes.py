@@ -122,7 +122,7 @@ class Kubernetes:
         return findings
 
     def prepare(self, task: Task) -> Launch:
-        """Have a pod wait at its gate, and return what opens that."""
+        """Have a pod wait at its gate, and return the launch that opens the gate."""
         task = replace(task, image=task.image or self._settings.image)
         objects.require_possible(task)
         require_sane(task.bounds)
@@ -149,7 +149,7 @@ class Kubernetes:
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Have nothing to do: what the supervisor has started opens the gate."""
+        """Do nothing: the program that the supervisor has started opens the gate."""
 
     def can_reach_ports(self) -> bool:
         """Return False."""
@@ -243,7 +243,7 @@ class Kubernetes:
         return self._folder / names.ATTEMPTS / attempt_id / EXCHANGE
 
     def _require_node(self, task: Task) -> None:
-        """Refuse what no node has: a cluster would let it wait for one that is bought some day."""
+        """Refuse a job that fits no node: the cluster would let it wait for ever."""
         nodes = self._nodes()
         cores, memory = task.bounds.cores, task.bounds.memory_bytes
         if not any(each.cores >= cores and each.memory_bytes >= memory for each in nodes):
@@ -329,7 +329,7 @@ class Kubernetes:
             time.sleep(_LOOK_SECONDS)
 
     def _remove(self, named: Named) -> None:
-        """Have the cluster forget what does not run any more."""
+        """Delete the pods and the secret of an attempt."""
         for pod in self._pods(named):
             self._ask_to_end(pod, 0)
         self._api().delete(self._path("secrets", named.name))
@@ -342,7 +342,7 @@ class Kubernetes:
         ask_to_end(self._api(), path, str(pod["metadata"]["uid"]), grace_s)
 
     def _give_up(self, pods: list[dict[str, Any]]) -> None:
-        """Have the cluster forget pods on nodes without a connection; such pods end by themselves.
+        """Make the cluster forget pods on nodes without a connection; such pods end by themselves.
 
         Raises:
             TaskError: a node is there, and does not end its pod.
@@ -396,7 +396,7 @@ class Kubernetes:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _await_told(self, named: Named, folder: Path) -> Mapping[str, Any]:
-        """Return what the pod on trial has found, once it has ended; it may not have written it."""
+        """Return the findings of the pod on trial after its end; it may not have written them."""
         deadline = time.monotonic() + kube_trial.SECONDS
         while time.monotonic() < deadline:
             pods = self._pods(named)
@@ -412,7 +412,7 @@ class Kubernetes:
 
 
 def path_of(namespace: str, kind: str, name: str = "") -> str:
-    """Return where the API has objects of a kind, or one of them."""
+    """Return the path in the API of the objects of a kind, or of one of them."""
     group = {"jobs": "/apis/batch/v1", "networkpolicies": "/apis/networking.k8s.io/v1"}
     path = f"{group.get(kind, '/api/v1')}/namespaces/{namespace}/{kind}"
     return f"{path}/{name}" if name else path
@@ -451,7 +451,7 @@ def claim_of(settings: Settings) -> tuple[str, Path]:
 
 
 def place_of(settings: Settings, namespace: str, folder: Path) -> Place:
-    """Return where jobs run.
+    """Return the place where jobs run on the cluster.
 
     Raises:
         TaskError: a setting is missing, or the architecture of this machine is unknown.

@@ -56,14 +56,14 @@ RUN: Final = "run"  # a folder, in which the node's supervisor works as ours doe
 OVER_FILE: Final = "over.json"  # the node's last words
 LOST: Final = "lost.json"  # this side's: the job is gone, and has left no last words
 
-NODE_MEMORY_BYTES: Final = 64 << 20  # of the node's supervisor, beside what the job may have
-GO_SECONDS: Final = 120.0  # that a node waits for the word to begin
-_MARGIN_SECONDS: Final = 120  # that Slurm leaves those who should end the job before it does
+NODE_MEMORY_BYTES: Final = 64 << 20  # of the node's supervisor, beside the job's own memory
+GO_SECONDS: Final = 120.0  # a node waits this long for the order to begin
+_MARGIN_SECONDS: Final = 120  # for the node and the agent to end the job before Slurm does
 _QUEUE_SECONDS: Final = 300.0  # for a node; the daemon has given up after half an hour
 _ASK_SECONDS: Final = 2.0  # between two questions to the controller, which has others to serve
 _LOOK_SECONDS: Final = 0.02  # between two looks into a folder
 _BY_ITSELF_SECONDS: Final = 3.0  # for a job whose last words are there
-_END_SECONDS: Final = 60.0  # for Slurm to clear up after a job; it kills what does not end
+_END_SECONDS: Final = 60.0  # for Slurm to clear up after a job; it kills remaining processes
 _TRIAL_SECONDS: Final = 60.0  # for a job that does nothing, from the queue to its end
 _TRIAL_BYTES: Final = 64 << 20
 _LOG_MAX_BYTES: Final = 2_000  # of the node's own output, in a message
@@ -110,7 +110,7 @@ class Slurm:
         return findings
 
     def prepare(self, task: Task) -> Launch:
-        """Have a node make everything ready, and return what tells it to begin."""
+        """Have a node make everything ready, and return the launch that starts the job."""
         _require_possible(task)
         name = self._name(task.attempt_id)
         self.clean(task.attempt_id)
@@ -131,7 +131,7 @@ class Slurm:
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Have nothing to do: what the supervisor has started tells the node to begin."""
+        """Do nothing: the program that the supervisor has started lets the node begin."""
 
     def can_reach_ports(self) -> bool:
         """Return False."""
@@ -324,7 +324,7 @@ def _require_possible(task: Task) -> None:
 
 
 def _require_node(task: Task) -> None:
-    """Refuse what no node has: Slurm would let it wait for one that is bought some day."""
+    """Refuse a job that fits no node: Slurm would let it wait for ever."""
     try:
         nodes = slurm_calls.nodes()
     except SlurmError as error:
@@ -359,7 +359,7 @@ def _check_nodes() -> Finding:
 
 
 def _answer(path: Path, name: str, seconds: float) -> tuple[str, dict[str, Any] | None]:
-    """Return what a node has written, or None and the last state of its job."""
+    """Return the last state of a node's job, and the node's answer; None for no answer."""
     deadline = time.monotonic() + seconds
     state, ask_at = PENDING, 0.0
     while True:
@@ -381,7 +381,7 @@ def _unended(name: str) -> list[str]:
 
 
 def _ending_of(over: dict[str, Any], log: Path) -> Ending:
-    """Return what the node's supervisor and its kernel have counted; `log` is what came on stderr.
+    """Return the ending that a node's supervisor and kernel counted; `log` is its stderr.
 
     Walls that have started nothing are the node's fault, unless there is no such program.
     """

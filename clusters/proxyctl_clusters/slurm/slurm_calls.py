@@ -103,7 +103,7 @@ def missing() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return what Slurm's commands need of the agent's environment; jobs of Slurm inherit it."""
+    """Return the environment of Slurm's commands; jobs of Slurm inherit it."""
     kept = {"PATH", "HOME", "LANG", "LOGNAME", "USER"}
     return {
         name: value

@@ -118,7 +118,7 @@ class Client:
             time.sleep(_LOOK_SECONDS)
 
     def _state_if_over(self) -> str:
-        """Return in what state Slurm has ended the job; nothing while it has not, or is away."""
+        """Return the final state of the job; "" while it runs, or Slurm is away."""
         try:
             state = slurm_calls.last_state(self._name) or _GONE
         except SlurmError:
@@ -140,7 +140,7 @@ class Client:
 
 
 class _Log:
-    """One stream of the job, as far as it was shown.
+    """One stream of the job, and its position: the part that was shown.
 
     Attributes:
         offset: how many bytes that are.

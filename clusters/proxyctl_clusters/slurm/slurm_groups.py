@@ -1,8 +1,8 @@
 """Limits that Slurm holds, on the node: nothing is made here, and nothing believed.
 
-The administrator decides whether Slurm bounds a job, and the nodes may not do what Slurm's settings
-say. So the control groups of this process are read back from the kernel. Where they do not bound
-memory and cores, this way to hold limits is not used.
+The administrator decides whether Slurm bounds a job, and the nodes may not follow Slurm's settings.
+So the control groups of this process are read back from the kernel. Where they do not bound memory
+and cores, this way to hold limits is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Bounds
 
 UNBOUNDED: Final = 1 << 62  # control groups without a bound report more than this
-# From then on processes are counted for each sandbox of a user, and no longer for the user alone.
+# Since this kernel, processes are counted for each sandbox of a user, not only for the user.
 _COUNTED_SINCE: Final = (5, 14)
 _SETTING: Final = "in slurm.conf TaskPlugin=task/cgroup, and in cgroup.conf "
 
@@ -87,7 +87,7 @@ class SlurmGroups:
         ]
 
     def admit(self, attempt_id: str, bounds: Bounds) -> Admission:
-        """Find that the limits hold."""
+        """Return that the limits hold."""
         name_of(attempt_id)
         require_sane(bounds)
         unmet = [each for each in self.check() if not each.is_met]
@@ -96,14 +96,14 @@ class SlurmGroups:
         return Admission()
 
     def processes(self, attempt_id: str) -> list[int]:  # noqa: ARG002 - knows none
-        """Know of nothing: the executor looks for itself."""
+        """Return no processes: the executor finds them."""
         return []
 
     def kill(self, attempt_id: str) -> None:
         """Leave it to the executor, and to Slurm."""
 
     def attempts(self) -> set[str]:
-        """Know of none."""
+        """Return no attempts."""
         return set()
 
     def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - there is one for each job
@@ -117,10 +117,10 @@ class SlurmGroups:
         return Ending(is_out_of_memory=killed > 0, max_memory_bytes=max(most, default=None))
 
     def clean(self, attempt_id: str) -> None:
-        """Have made nothing."""
+        """Do nothing: nothing was made."""
 
     def _memory(self) -> tuple[int, int]:
-        """Return what may be used: of memory, and of memory and swap together."""
+        """Return the usable amounts: of memory, and of memory and swap together."""
         memory = _least(self._chain, "memory.limit_in_bytes", "memory.max")
         swap = _least(self._chain, "memory.swap.max")
         both = _least(self._chain, "memory.memsw.limit_in_bytes")

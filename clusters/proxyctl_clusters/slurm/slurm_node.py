@@ -1,7 +1,7 @@
 """On a node of a cluster: builds the walls around one job, and sees it to its end.
 
-Slurm runs this as the script of a job. All that it does is what the agent and the supervisor do on
-a device of their own; it speaks with them by files in a folder that both have.
+Slurm runs this as the script of a job. It does the same as the agent and the supervisor on a device
+of their own; it speaks with them by files in a folder that both have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PRLIMIT: Final = "/usr/bin/prlimit"
 
 
 def main(arguments: list[str]) -> None:
-    """Do what the files in a folder say."""
+    """Run the job that the files in a folder describe."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
@@ -95,7 +95,7 @@ def task_of(fields: dict[str, Any]) -> Task:
 def _counted(task: Task) -> Task:
     """Bound the processes of a job, which Slurm does not, from within its sandbox.
 
-    There they are counted for the sandbox alone, and no more can be had by asking.
+    There they are counted for the sandbox alone, and no request can get more.
     """
     most = f"--nproc={task.bounds.processes}:{task.bounds.processes}"
     return replace(task, command=(_PRLIMIT, most, "--", *task.command))

@@ -186,7 +186,7 @@ async def test_the_sent_bytes_must_be_the_announced_ones(market: Market) -> None
     with pytest.raises(MarketError, match="another SHA-256"):
         await market.artifacts.finish(artifact, sha256="0" * 64)
     await send(market, artifact, b"0123456780")
-    with pytest.raises(MarketError, match="the SHA-256 of what was sent is"):
+    with pytest.raises(MarketError, match="the SHA-256 of the received file is"):
         await market.artifacts.finish(artifact)
     assert (await market.artifacts.announce(buyer, new(b"0123456789"))).offset == 0
     async with market.artifacts.receiving(artifact, 0, 10) as receiver:

@@ -278,7 +278,7 @@ def test_an_edited_installation_is_not_taken_for_the_compiled_one(
 ) -> None:
     installed.constants.write_text(CONSTANTS.replace("= 1", "= 5"))
     told = checkout.build(installed.root)
-    why = f"{installed.constants} is not what {checkout.root} has"
+    why = f"{installed.constants} differs from {checkout.root}"
     assert told == f"proxyd runs interpreted: {why}; {COST}"
     assert installed.look() == f"25 interpreted: {why}; `make setup` compiles it"
 

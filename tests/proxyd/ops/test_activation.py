@@ -59,7 +59,7 @@ def test_sockets_are_taken_by_name_and_not_handed_on() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ("api:api", "socket activation: two sockets are named 'api'"),
+        ("api:api", "socket activation: two sockets have the name 'api'"),
         ("api:door", "socket activation: unknown socket name 'door'"),
         ("api:proxy", "socket activation: 'proxy' is not a listening TCP socket"),
     ],

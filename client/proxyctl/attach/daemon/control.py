@@ -1,4 +1,4 @@
-"""The control connection: frames over TLS 1.3, to a daemon that proved who it is."""
+"""The control connection: frames over TLS 1.3, to a daemon that has proved its identity."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ControlConnection(asyncio.Protocol):
             self.closed.set_result(f"{self._reason}: {exc}" if exc is not None else self._reason)
 
     def pause_writing(self) -> None:
-        """Read no more from a daemon that does not read: so the replies in memory are bounded."""
+        """Stop reading from a daemon that does not read: so the replies in memory are bounded."""
         if self._transport is not None:
             self._transport.pause_reading()
 

@@ -1,7 +1,7 @@
-"""Work connections under TLS: what a relay sees of them is a stream like any other.
+"""Work connections under TLS: a relay sees each as a stream like any other.
 
-The stream goes in chunks (`protocol/secure.py`), so that one way may end alone. An `End` gets the
-same calls as it would get from a socket, and sends through `SecureTransport`.
+The stream goes in chunks (`protocol/secure.py`), so that one direction can end before the other. An
+`End` gets the same calls as it would get from a socket, and sends through `SecureTransport`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from proxyctl.protocol.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Mail (spam), Telnet and Android's debugger (what botnets spread by), Windows' file sharing and
+# Mail (spam), Telnet and Android's debugger (used by botnets to spread), Windows' file sharing and
 # desktop, discovery of devices and names, the remote control of routers.
 NEVER_PORTS: Final = frozenset(
     (23, 25, 135, 136, 137, 138, 139, 445, 465, 587, 1900, 3389, 5353, 5555, 7547)
@@ -133,7 +133,7 @@ class Guard:
         return any(inner.version == each.version and inner in each for each in self._allow)
 
     def permits_peer(self, host: str, port: int) -> bool:
-        """Judge once more, by the address and port that a connected socket names as its peer."""
+        """Check again the address and port that a connected socket has as its peer."""
         try:
             address = ip_address(host.partition("%")[0])
         except ValueError:
@@ -178,7 +178,7 @@ def _open_routes() -> netlink.Routes | None:
 
 
 def public_name(text: str) -> str | None:
-    """Return a name in the form in which it is looked up, or None if it means nothing in public.
+    """Return a name in the form for the look-up, or None if it means nothing in public.
 
     The form ends in a dot, so that no search domain of the home is put behind it.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PREFIX_MIN_LENGTH: Final = {4: 8, 6: 16}
 
 _REPLY_MAX_BYTES: Final = 1 << 16  # more than the kernel puts into one datagram of a dump
-_REPLY_SECONDS: Final = 2.0  # the reply is there when `send` returns; a bound on what cannot be
+_REPLY_SECONDS: Final = 2.0  # only a safeguard: the reply is there when `send` returns
 _NETWORKS_MAX: Final = 4096  # a machine with more routes is a router, and its largest are enough
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
@@ -40,7 +40,7 @@ _NEW_ADDRESS, _GET_ADDRESS = 20, 22
 _NEW_ROUTE, _GET_ROUTE = 24, 26
 _REQUEST, _DUMP = 1, 0x300
 _MATCHED_ROUTE: Final = 0x2000  # answer with the route that matches, not with one to the address
-_HOST_ROUTE: Final = 0x200  # what a kernel answers that does not know the former (before 4.13)
+_HOST_ROUTE: Final = 0x200  # the answer of a kernel before 4.13, which ignores the former
 _UNICAST: Final = 1
 _IPV4, _IPV6 = 2, 10  # AF_INET and AF_INET6, as Linux numbers them
 _ADDRESS_ATTRIBUTES: Final = (1, 2)  # IFA_ADDRESS, IFA_LOCAL

@@ -25,7 +25,7 @@ class Pace:
         self._since = now()
 
     def change(self, per_second: float) -> None:
-        """Go at another rate from now on."""
+        """Change the rate."""
         if per_second != self.per_second:
             self.per_second = per_second
             self._level = min(self._level, per_second * self._burst_seconds)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Network = Union[IPv4Network, IPv6Network]
 
-# The policy contains these networks as well: each layer has to hold alone.
+# The policy contains these networks as well: each layer must hold without the other.
 PRIVATE: Final[tuple[Network, ...]] = tuple(
     ip_network(text)
     for text in (

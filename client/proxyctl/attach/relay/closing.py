@@ -28,7 +28,7 @@ PATIENCE_SECONDS: Final = 5.0
 FIRST_LOOK_SECONDS: Final = 0.02  # most have acknowledged within a round trip
 LONGEST_PAUSE_SECONDS: Final = 0.5  # pauses are doubled up to this; each look is a system call
 LEAVING_MAX_SOCKETS: Final = 64  # beyond it the oldest is closed as it is
-# What a sender may have under way to a socket that is closed.
+# Most bytes of a sender on their way to a closed socket.
 DISCARDED_MAX_BYTES: Final = 256 * 1024
 DISCARD_CHUNK_BYTES: Final = 60 * 1024
 
@@ -117,7 +117,7 @@ class _Leaving:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Announce the end, and see what the other side makes of it."""
+        """Announce the end, and watch the reaction of the other side."""
         if not self._with_reset:
             with suppress(OSError):  # the other side may be gone
                 self._sock.shutdown(socket.SHUT_WR)
@@ -166,7 +166,7 @@ class _Leaving:
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _discard(self) -> bool:
-        """Throw away what the other side still sends, up to a limit; False if it is gone."""
+        """Drop further bytes of the other side, up to a limit; False if it is gone."""
         while self._discarded < DISCARDED_MAX_BYTES and not self._has_ended:
             try:
                 data = self._sock.recv(DISCARD_CHUNK_BYTES)

@@ -98,7 +98,7 @@ class Dialer:
     ) -> socket.socket:
         """Return a connected socket.
 
-        A buyer must not learn which names exist at home alone. So a name with no other addresses is
+        A buyer must not learn which names exist only at home. So a name with no other addresses is
         unknown, and the port is judged before the look-up.
 
         Args:

@@ -91,7 +91,7 @@ class Joined(Protocol):
 
 
 class HalfPipe:
-    """From a source to a sink; see the top.
+    """One direction of a relay, from a source to a sink; see the module.
 
     `ended` says that nothing more will come this way: the source's stream has ended, or (`gave_up`)
     the sink takes no more, perhaps because it `was_reset`.
@@ -206,7 +206,7 @@ class HalfPipe:
         self._relay.abort()
 
     def stop(self) -> None:
-        """Move nothing any more; what waits is dropped."""
+        """Move nothing any more; waiting bytes are dropped."""
         self._source_fd = self._sink_fd = -1  # the sockets may be closed soon, and others opened
         self._unread = False
         self._pending = b""
@@ -321,7 +321,7 @@ class HalfPipe:
         return True
 
     def _drain(self) -> bool:
-        """Write on what waits; False when some of it still has to, or the sink is gone."""
+        """Write the waiting bytes; False when some still wait, or the sink is gone."""
         if self._pipe is not None:
             return self._drain_pipe(self._pipe)
         try:
@@ -352,7 +352,7 @@ class HalfPipe:
     # --- ending --------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Pass the end of the source's stream on; one that follows a reset is no end in order."""
+        """Pass on the end of the source's stream; an end after a reset is not an orderly end."""
         other = self._relay.other(self)
         if other.was_reset:
             self._relay.broken(self)

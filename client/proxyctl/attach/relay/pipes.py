@@ -35,7 +35,7 @@ class Pipe:
 
     @property
     def capacity(self) -> int:
-        """How many bytes it holds, if its pages are filled."""
+        """The bytes that it holds when its pages are filled."""
         return fcntl.fcntl(self.write_fd, _GET_SIZE)
 
     def close(self) -> None:

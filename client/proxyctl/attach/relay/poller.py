@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from proxyctl.protocol.addresses import Address
 
 # Further events are reported in the next turn of the loop, after other work. The list of the
-# kernel's answer, 12 bytes for each event, fits into what Python has in its own pool (512 bytes).
+# kernel's answer, 12 bytes for each event, fits into Python's own memory pool (512 bytes).
 EVENTS_PER_TURN: Final = 42
 # A stream that is served for a while costs half of one that is served a little and often, since its
 # ends stay awake; and everything else waits no longer than this behind it.
@@ -112,7 +112,7 @@ class Poller:
         self._watchers[fd] = watcher
 
     def forget(self, fd: int) -> None:
-        """Report nothing of a socket any more; it is closed next, or watched by another."""
+        """Stop reporting a socket; the caller closes it next, or another watcher takes it."""
         self._watchers.pop(fd, None)
 
     def release(self, fd: int) -> None:

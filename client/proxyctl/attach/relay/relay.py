@@ -1,8 +1,8 @@
 """Carries the bytes of one connection: between a work connection and a target.
 
-An `End` is one socket. Two ends are joined by a `Relay`, which keeps what TCP means: an end of the
-stream is passed on alone, so the other direction goes on; a reset is passed on as a reset; when one
-side reads slowly, the relay reads nothing more from the other side, which then waits.
+An `End` is one socket. Two ends are joined by a `Relay`, which keeps the meaning of TCP: an end of
+the stream is passed on alone, so the other direction goes on; a reset is passed on as a reset; when
+one side reads slowly, the relay reads nothing more from the other side, which then waits.
 
 Bytes go from one transport to the other without a copy. If the other transport could not send all
 of them, it keeps that buffer, and the reader gets another one.
@@ -80,7 +80,7 @@ class End(asyncio.BufferedProtocol):
         self._connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's signature
-        """Return where to read into; an end that waits to be joined needs no memory."""
+        """Return the buffer for the next read; an end that waits to be joined needs no memory."""
         if self.relay is None:
             return memoryview(bytearray(1))
         if not self._buffer:
@@ -115,7 +115,7 @@ class End(asyncio.BufferedProtocol):
         self._lost(self)
 
     def pause_writing(self) -> None:
-        """Have the other end wait: this one's receiver is slow."""
+        """Make the other end wait: this one's receiver is slow."""
         if self.relay is not None:
             self.relay.other(self).wait_for(_PEER_IS_FULL)
 
@@ -140,7 +140,7 @@ class End(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
     def wait_for(self, reason: int) -> None:
-        """Read no more until `go_on` was called with each reason."""
+        """Stop reading until `go_on` was called with each reason."""
         if not self._waits_for and not self.is_lost and not self.has_ended:
             with suppress(RuntimeError):  # of a transport that has read everything already
                 self.transport.pause_reading()

@@ -273,7 +273,7 @@ class _EpollRelay:
         return self._down if half is self._up else self._up
 
     def broken(self, half: HalfPipe) -> None:
-        """The source of a half was reset: reset the other side, behind what came before it."""
+        """The source of a half was reset: reset the other side, behind the bytes before it."""
         if not self._release():
             return
         source, sink = self._work, self._target

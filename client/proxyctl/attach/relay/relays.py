@@ -38,7 +38,7 @@ class Work(Protocol):
     is_lost: bool
 
     def close(self) -> None:
-        """Close it; without effect if it is lost."""
+        """Close it; no effect if it is lost."""
 
     def reset(self) -> None:
         """Close it so that the other side sees a reset; without effect if it is lost."""
@@ -130,7 +130,7 @@ def make_relays(loop: asyncio.AbstractEventLoop) -> Relays:
     if os.environ.get(CHOICE) == "asyncio":
         return AsyncioRelays(loop)
     try:
-        # Not on top: it needs what other systems' Pythons do not have.
+        # Not on top: it needs functions that Python lacks on other systems.
         from proxyctl.attach.relay.relay_linux import EpollRelays  # noqa: PLC0415 - see above
 
         return EpollRelays(loop)

@@ -69,7 +69,7 @@ USUAL: Final = AgentBounds()
 
 
 class Stop(NamedTuple):
-    """Why the agent ends: in words, and whether to start it again is in vain."""
+    """Why the agent ends: in words, and whether a new start is useless."""
 
     words: str
     in_vain: bool
@@ -84,7 +84,7 @@ class Agent:
         guard: judges where connections may go.
         now: the device's own time.
         read_power: returns why the device should rest, in words; may block.
-        relays: makes what carries connections here.
+        relays: makes the relays that carry connections here.
         bounds: its waits, and the bounds on its connections.
     """
 
@@ -170,7 +170,7 @@ class Agent:
             self._stopped.set_result(Stop(words, in_vain))
 
     def describe(self) -> dict[str, Any]:
-        """Return what the state file says."""
+        """Return the fields of the state file."""
         return {
             "pid": os.getpid(),
             "attached": self._attaching.is_attached,

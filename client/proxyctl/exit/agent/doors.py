@@ -65,12 +65,12 @@ class Doors:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether every node was tried in vain since the exit was attached last."""
+        """Whether every node was tried without success since the exit was attached last."""
         return self._failures % len(self._all) == 0
 
     @property
     def is_untried(self) -> bool:
-        """Whether the present one is to be tried at once: another one was left in a hurry."""
+        """Whether to try the present door without a pause: another one was left in a hurry."""
         return self._untried > 0
 
     def learn(self, nodes: Sequence[Node]) -> None:

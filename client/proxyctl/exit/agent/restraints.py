@@ -23,7 +23,7 @@ class Rest(NamedTuple):
 
 
 class Restraints:
-    """Everything that may hold an exit back.
+    """All reasons why an exit may pause.
 
     Attributes:
         owner_paused: the owner asked for it.

@@ -1,4 +1,4 @@
-"""Watches what changes on a device: its owner's wishes, the networks around it, its battery."""
+"""Watches a device for changes: its owner's wishes, the networks around it, its battery."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OwnerWishes:
         self._stamp: tuple[int, int] | None = None
 
     def obey(self) -> None:
-        """Read the control file if it has changed, and do what the owner wishes."""
+        """Read the control file if it has changed, and follow the owner's wishes."""
         stamp = files.stamp(self._path)
         if stamp == self._stamp:
             return
@@ -131,7 +131,7 @@ class Watcher:
         self._try(self._state.save)
 
     async def run(self) -> None:
-        """Look around until this task is cancelled."""
+        """Check everything repeatedly until this task is cancelled."""
         ticks = 0
         while True:
             await asyncio.sleep(self._seconds)
@@ -148,7 +148,7 @@ class Watcher:
                 self._try(self._state.save)
 
     def obey(self) -> None:
-        """Do what the owner wishes by the control file, if it has changed."""
+        """Follow the owner's wishes in the control file, if it has changed."""
         self._wishes.obey()
 
     async def _ask_power(self) -> None:

@@ -25,7 +25,7 @@ def get_terms(api: str) -> dict[str, Any]:
     """Return the terms for exits, and where exits attach.
 
     Raises:
-        ApiError: they cannot be had.
+        ApiError: they are not available.
     """
     return _ask(Request(f"{api}/api/exits/terms", headers=_HEADERS))  # noqa: S310 - see api_address
 

@@ -66,7 +66,7 @@ class DeviceLimits:
 
 
 def limits_from(stored: object) -> DeviceLimits:
-    """Return the limits that a file names; those that it does not name are the defaults.
+    """Return the limits that a file names; limits that it does not name are the defaults.
 
     Raises:
         LimitError: one is not known, or cannot be. It is not ignored: an owner who mistypes the

@@ -18,7 +18,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class ConsentError(InVainError):
-    """There is no valid consent; the message says what to do."""
+    """There is no valid consent; the message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def load(path: Path) -> Consent:
 
 
 def save(path: Path, consent: Consent) -> None:
-    """Write an agreement down, for its owner alone.
+    """Write an agreement down, readable only by its owner.
 
     Raises:
         FileError: it cannot be written.

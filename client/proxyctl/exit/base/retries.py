@@ -17,10 +17,10 @@ LOSSES_MAX: Final = 5
 
 @dataclass(frozen=True)
 class RetryTimes:
-    """How long attempts to attach wait.
+    """The waits between attempts to attach.
 
     Attributes:
-        least_seconds: after the first attempt in vain.
+        least_seconds: after the first failed attempt.
         most_seconds: it is doubled with each further one, up to this.
         move_most_seconds: the exits that lose a node come to the next one within this time. So
             thousands do not come in one moment, and buyers hardly notice.
@@ -45,7 +45,7 @@ class AttachRetries:
     def __init__(self, now: Callable[[], float], times: RetryTimes = USUAL) -> None:
         self._times = times
         self._now = now
-        self._failures = 0  # rounds over all nodes in vain
+        self._failures = 0  # failed rounds over all nodes
         self._losses: list[float] = []  # when, lately
         self._is_unsteady = False
 
@@ -72,7 +72,7 @@ class AttachRetries:
         return True
 
     def delay(self, *, is_exhausted: bool) -> float:
-        """Return for how many seconds to wait after an attempt in vain.
+        """Return the seconds to wait after a failed attempt.
 
         Args:
             is_exhausted: whether all nodes were tried; while other nodes are left, the pauses do

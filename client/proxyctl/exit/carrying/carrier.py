@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 # After a dial that failed the daemon closes the work connection, once it has read why.
 FAILED_DIAL_SECONDS: Final = 10.0
-CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
+CLOSED_SECONDS: Final = 2.0  # only a safeguard: a reset takes one turn of the loop
 # The daemon closes a relay and gives the next order in one moment, by two connections: the order
 # may come first. It waits for the relay's place; the relay's end takes a round trip at most.
 PLACE_SECONDS: Final = 1.0
@@ -108,7 +108,7 @@ USUAL: Final = CarryingBounds()
 
 # More than 12 fields: objects that it was given, and work under way.
 class Carrier:
-    """Dials, relays and counts. It outlives attachments, and so do relays that are under way.
+    """Dials, relays and counts. It and its running relays outlive attachments.
 
     Args:
         guard: judges where connections may go.
@@ -175,7 +175,7 @@ class Carrier:
 
     @property
     def parked(self) -> int:
-        """How many work connections wait."""
+        """The number of waiting work connections."""
         return sum(len(pool) for each in self._attachments() for pool, _ in each.pools())
 
     def attach(
@@ -207,7 +207,7 @@ class Carrier:
         self._limit(welcome.limits)
 
     def detach(self) -> None:
-        """Give up what needs a control connection; relays go on."""
+        """Give up everything that needs a control connection; relays continue."""
         for key in tuple(self._held):
             self._drop(key)
         for task in (*self._dials.values(), *self._calls):
@@ -218,7 +218,7 @@ class Carrier:
         self._attachment = None
 
     def receive(self, frame: Frame) -> None:
-        """Do what a frame of the daemon says, if it is about carrying."""
+        """Obey a frame of the daemon, if it is about carrying."""
         attachment = self._attachment
         if attachment is None:
             return
@@ -240,7 +240,7 @@ class Carrier:
             self._obey(frame, attachment)
 
     def pause(self, reason: str) -> None:
-        """Take no connections from now on for this reason; take some again if it is empty."""
+        """Stop taking connections for this reason; take some again if it is empty."""
         self.paused = reason
         self._begin_held()
         for each in self._attachments():
@@ -324,7 +324,7 @@ class Carrier:
         return [*own, *self._borrowers.values()]
 
     def _obey(self, frame: Frame, attachment: _Attachment) -> None:
-        """Do what the daemon says, or a borrower."""
+        """Obey a frame of the daemon or of a borrower."""
         if isinstance(frame, Tickets):
             pool = attachment.pool_of(frame.first)
             if pool is not None:
@@ -340,7 +340,7 @@ class Carrier:
             self._start(frame, attachment)
 
     def _lend(self, frame: Lend, home: _Attachment) -> str:
-        """Begin to carry for a borrower; return why not, in a word, or nothing."""
+        """Begin to carry for a borrower; return the reason of a refusal in a word, or ""."""
         number = frame.number
         if number == _HOME or number in self._borrowers:
             raise FrameError("a loan with a number that it cannot have")
@@ -361,7 +361,7 @@ class Carrier:
         return ""
 
     def _receive_for(self, frame: For) -> None:
-        """Do what a borrower says."""
+        """Obey a frame of a borrower."""
         borrower = self._borrowers.get(frame.number)
         if borrower is None:  # it was given up just now
             return
@@ -407,7 +407,7 @@ class Carrier:
         return port in self._own.ports or self._guard.is_opened(address)
 
     def _begin_call(self, frame: Call) -> None:
-        """Have the daemon see from where a connection of this device comes."""
+        """Call the daemon, so that it sees the public address of this device's connection."""
         if len(self._calls) >= CALLS_MAX or not self._permits_call(
             plain(frame.address), frame.port
         ):
@@ -670,7 +670,7 @@ class _Attachment:
         return [(self.pool, self.wanted), *secure]
 
     def pool_of(self, number: int) -> Pool | None:
-        """Return where the connection with this ticket's number waits."""
+        """Return the pool in which the connection with this ticket's number waits."""
         return self.pool if number < SECURE_TICKETS else self.secure
 
     def lend(self, number: int, pool: Pool) -> _Attachment:

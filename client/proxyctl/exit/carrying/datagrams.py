@@ -84,7 +84,7 @@ def wrapped(address: Address, port: int, payload: bytes) -> bytes:
 
 
 def unwrapped(data: bytes) -> tuple[Address | str, int, bytes]:
-    """Return where to the daemon wants a datagram sent, and its payload.
+    """Return the target of a datagram from the daemon, and its payload.
 
     Raises:
         DatagramError: the bytes are no datagram.
@@ -252,7 +252,7 @@ class DatagramRelay:
         return True
 
     def _judged(self, address: Address, port: int, name: str) -> _Target:
-        """Return a target, judged not long ago."""
+        """Return a target that was judged recently."""
         key, now = (str(address), port), self._loop.time()
         target = self._targets.pop(key, None)
         if target is None or target.judged_at + JUDGED_SECONDS < now:
@@ -292,7 +292,7 @@ class DatagramRelay:
         self._asked_bytes += size
 
     async def _resolve(self, name: str, port: int) -> None:
-        """Look a name up, and send what waits for it, in the order in which it came."""
+        """Look a name up, and send its waiting datagrams in their order of arrival."""
         addresses: list[Address] = []
         seconds = self._times.failed_name_seconds
         try:
@@ -328,7 +328,7 @@ class DatagramRelay:
 
 
 class WorkStream(asyncio.Protocol):
-    """The work connection: datagrams one behind the other.
+    """The work connection: one datagram after the other.
 
     Args:
         relay: whose it is.
@@ -364,7 +364,7 @@ class WorkStream(asyncio.Protocol):
         self._read = data[at:]
 
     def eof_received(self) -> bool:
-        """Have the connection closed."""
+        """Close the connection."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the loop's signature
@@ -373,7 +373,7 @@ class WorkStream(asyncio.Protocol):
         self._relay.lost()
 
     def pause_writing(self) -> None:
-        """Keep answers here: of those the oldest can be dropped."""
+        """Keep answers here: the oldest can be dropped here."""
         self._is_full = True
 
     def resume_writing(self) -> None:
@@ -397,7 +397,7 @@ class WorkStream(asyncio.Protocol):
             self._waiting_bytes -= len(self._waiting.popleft()) + OVERHEAD_BYTES
 
     def rest(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Read no more for this time."""
+        """Stop reading for this time."""
         transport = self.transport
         if transport is not None and transport.is_reading() and not transport.is_closing():
             transport.pause_reading()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from proxyctl.attach.daemon.secure import SecureDoor
     from proxyctl.attach.relay.relays import Relays, Work
 
-PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
+PARKED_MAX: Final = 64  # four times a daemon's usual wish; a router at home maps some thousand
 SURPLUS_MAX: Final = 8  # beyond the wanted number: the daemon may ask for fewer later
 TICKETS_KEPT: Final = 4 * TICKETS_MAX
 RETRY_SECONDS: Final = 1.0  # after the first that failed; doubled with each further one
@@ -72,7 +72,7 @@ class Room:
         return self._pace.take(1)
 
     def forget(self, pool: Pool) -> None:
-        """Call a pool no more."""
+        """Stop calling a pool."""
         self._waiting.pop(pool, None)
 
 
@@ -205,7 +205,7 @@ class Pool:
         self._entered: set[int] = set()  # numbers in `_opening` that were added to `_parked`
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting connections."""
         return len(self._parked)
 
     def add_tickets(self, first: int, tickets: tuple[bytes, ...]) -> None:
@@ -214,7 +214,7 @@ class Pool:
         self.fill()
 
     def park(self, connections: int) -> None:
-        """Have this number of connections wait from now on."""
+        """Set the number of connections that wait."""
         self._wanted = min(connections, self._room.most)
         for number in tuple(self._parked)[: max(0, len(self) - self._wanted - SURPLUS_MAX)]:
             self._unpark(number).close()
@@ -227,7 +227,7 @@ class Pool:
         return work
 
     def close(self) -> None:
-        """Close all that wait, and open no more."""
+        """Close all waiting connections, and open no new ones."""
         self._wanted = 0
         self._room.forget(self)
         self._pause.cancel()
@@ -257,7 +257,7 @@ class Pool:
                 return
 
     def _coming(self) -> int:
-        """Return how many wait or are about to: one that has entered is counted once."""
+        """Return the number of connections that wait or soon will; one that entered counts once."""
         return len(self._parked) + len(self._opening) - len(self._entered)
 
     def _opened(self, number: int, task: asyncio.Task[None]) -> None:
@@ -308,7 +308,7 @@ class Pool:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the system notice a dead peer, within a minute and a half where it has the options."""
+    """Let the system notice a dead peer, within a minute and a half where it has the options."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),

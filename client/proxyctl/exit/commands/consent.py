@@ -47,7 +47,7 @@ def agree(
         api_url: of the marketplace.
         limits: the owner's.
         token: returns the worker token; called before the terms are shown, because reading them is
-            in vain with a token that the marketplace does not know.
+            useless with a token that the marketplace does not know.
         show: shows lines to the person at the device.
         ask: shows a question and returns the typed answer.
         asks_again: show the question also where the record has an agreement to the same terms,
@@ -57,7 +57,7 @@ def agree(
         Whether there was a question. Without one, only a new token is written down.
 
     Raises:
-        ApiError: the terms cannot be had.
+        ApiError: the terms are not available.
         NoConsentError: the answer was not `yes`, the terms do not match the service, or the
             marketplace refuses the token.
         FileError: it cannot be written down.
@@ -139,7 +139,7 @@ def withdraw(folder: Path) -> str:
 
 
 def _try(address: str, token: str) -> None:
-    """Have the marketplace say that it knows the token, before anything is written down.
+    """Check that the marketplace knows the token, before anything is written down.
 
     Raises:
         NoConsentError: it does not, or it does not answer.

@@ -72,7 +72,7 @@ _IMAGE: Final = re.compile(
 
 
 def check(payload: Payload, job_type: str = "") -> None:
-    """See that a device could run a payload, as a job of a type if one is given.
+    """Check that a device could run a payload, as a job of a type if one is given.
 
     Raises:
         SpecError: it could not; says which field is why.
@@ -86,7 +86,7 @@ def check(payload: Payload, job_type: str = "") -> None:
 
 
 def check_resources(resources: Resources) -> None:
-    """See that a device could have some resources.
+    """Check that a device could have some resources.
 
     Raises:
         SpecError: none could; says which field is why.
@@ -234,7 +234,7 @@ def _check_ready(ready: Ready, ports: Sequence[Port]) -> None:
 
 
 def check_name(where: str, name: str) -> None:
-    """See that a text can name a file in a folder.
+    """Check that a text can name a file in a folder.
 
     Raises:
         SpecError: it cannot.
@@ -245,7 +245,7 @@ def check_name(where: str, name: str) -> None:
 
 
 def check_path(where: str, path: str) -> None:
-    """See that a path is relative, normal, and leads to something below where it starts.
+    """Check that a path is relative, normal, and stays below its start.
 
     Raises:
         SpecError: it does not.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SpecError(Exception):
-    """A specification that no device could run as its author means it.
+    """A specification that no device could run as intended.
 
     Attributes:
         field: the path of the wrong value, as in `inputs[0].path`.

@@ -20,7 +20,7 @@ _DEVICE: Final = re.compile(
 
 
 def check_file_name(where: str, name: str) -> None:
-    """See that every usual system could keep a file under this path, and under no other one.
+    """Check that every usual system could keep a file under exactly this path.
 
     Leading dots are allowed: programs need such files. A download has another name then.
 

@@ -81,7 +81,7 @@ def fits(wanted: str, name: str) -> bool:
 
 
 def key(name: str) -> str:
-    """Return what all ways to write a name have in common."""
+    """Return the common key of all ways to write a name."""
     cut = _cut(name)
     words = sorted(cut.words or cut.makers)
     if cut.bus:
@@ -107,7 +107,7 @@ def is_known(name: str) -> bool:
 
 
 def count_and_name(told: str) -> tuple[int, str]:
-    """Return how many GPUs a device tells of, and their name; 0 and "" when it has none."""
+    """Return the number of GPUs that a device reports, and their name; 0 and "" without one."""
     counted = _COUNT.match(told)
     name = told[counted.end() :].strip() if counted else told.strip()
     if not name:
@@ -116,7 +116,7 @@ def count_and_name(told: str) -> tuple[int, str]:
 
 
 def _is_made_by(wanted: _Name, name: _Name) -> bool:
-    """Return whether a GPU is of a maker, where nothing else is wanted."""
+    """Return whether a GPU is of a maker, if only the maker is wanted."""
     others = {"amd", "radeon", "instinct", "intel", "arc"}
     if wanted.makers == {"nvidia"}:  # NVIDIA's drivers do not always name the maker
         return bool(name.words) and not name.makers & others

@@ -53,7 +53,7 @@ def short_of(resources: Resources, capacity: Capacity) -> Shortage | None:
 
 
 def left(capacity: Capacity, resources: Resources) -> Capacity:
-    """Return what a device has free after it was given a job that fits it."""
+    """Return the free capacity of a device after it was given a job that fits it."""
     assert fits(resources, capacity)  # noqa: S101 - nothing may be lent twice
     return replace(
         capacity,
@@ -66,7 +66,7 @@ def left(capacity: Capacity, resources: Resources) -> Capacity:
 
 
 def rank(price_per_hour: int, created_at: int) -> float:
-    """Return how urgent a job is; the greatest comes first.
+    """Return the urgency of a job; the greatest comes first.
 
     A job gains `GAIN_PER_HOUR` on later ones at the same price. The order of two jobs never
     changes, so that it can be kept.

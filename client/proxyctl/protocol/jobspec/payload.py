@@ -40,7 +40,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """Files that are kept after the job: those of its folder that the pattern `path` finds.
+    """Files that are kept after the job: files of its folder that match the pattern `path`.
 
     `**` stands for any number of folders. More than `max_bytes` together are not kept.
     """
@@ -138,8 +138,8 @@ class Resources:
 class Capacity:
     """The free part of a device for jobs.
 
-    `gpu_names` names all its GPUs, and `gpus` is the number of free ones; `vram_gb` is what the
-    smallest of these has. `arch` is as `uname -m` has it.
+    `gpu_names` names all its GPUs, and `gpus` is the number of free ones; `vram_gb` is the memory
+    of the smallest of these. `arch` is as `uname -m` has it.
     """
 
     slots: int = 0

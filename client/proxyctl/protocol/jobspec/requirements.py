@@ -103,7 +103,7 @@ class Parsed:
 
 
 def parse(text: str) -> Parsed:
-    """Return what a text says that a job needs; it never raises."""
+    """Return the needs of a job that a text describes; it never raises."""
     reading = _Reading()
     parts = [each for each in (part.strip(_AROUND) for part in _PARTS.split(text)) if each]
     for part in parts[:PARTS_MAX]:
@@ -114,7 +114,7 @@ def parse(text: str) -> Parsed:
 
 
 def text_of(resources: Resources) -> str:
-    """Return a text that says what a job needs; `parse` understands it like that."""
+    """Return a text with the needs of a job; `parse` understands it like that."""
     count, model = resources.needed_gpus, resources.gpu_model
     said = []
     if count:

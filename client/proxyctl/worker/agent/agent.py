@@ -1,12 +1,12 @@
 """The agent: its threads, its attempts, and its end.
 
 One thread asks for work and receives stops (`asking.py`). A second thread reports every few seconds
-that the device and its attempts are alive (`syncing.py`). A third thread removes what ended
-attempts have left behind (`sweeping.py`). Each attempt has a thread, and the main thread looks at
-everything once a second.
+that the device and its attempts are alive (`syncing.py`). A third thread removes the remains of
+ended attempts (`sweeping.py`). Each attempt has a thread, and the main thread looks at everything
+once a second.
 
 The agent has threads and processes, because nearly all of its work blocks: files, engines,
-requests. After a restart it finds the programs that run by its files on the disk alone.
+requests. After a restart it finds the running programs only by its files on the disk.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FAREWELL_SECONDS: Final = 30.0  # for the last reports, once everything was sto
 
 @dataclass(frozen=True)
 class End:
-    """Why the agent ended: in words, and whether to start it again is in vain."""
+    """Why the agent ended: in words, and whether a new start is useless."""
 
     words: str
     in_vain: bool = False
@@ -116,7 +116,7 @@ class Agent:
         )
 
     def drain(self) -> None:
-        """Take no more work, and end when nothing is left; the second time, stop what runs.
+        """Take no more work, and end when nothing is left; the second time, stop the running jobs.
 
         `drain` and `leave` are for signal handlers: they take no lock, and the main thread notices
         them within a second.

@@ -35,10 +35,10 @@ _logger = logging.getLogger("worker")
 
 
 class Question:
-    """The question for work: what the device can do, and how much of it is free.
+    """The question for work: the abilities of the device, and its free part.
 
     Args:
-        capabilities: returns what the device can do.
+        capabilities: returns the abilities of the device.
         lend: the loan of the owner.
         attempts: on this device.
         lifecycle: of the agent.

@@ -48,7 +48,7 @@ class Bell:
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         with suppress(OSError):  # not connected, which says nothing here: it wakes the thread
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()

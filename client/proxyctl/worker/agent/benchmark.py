@@ -26,7 +26,7 @@ _SECONDS: Final = 120.0  # that an answer may take: others may be checked before
 
 
 def show(link: Link, lend: Lend, *, is_short: bool = False) -> dict[str, Any]:
-    """Do all tasks, and return what the marketplace has seen.
+    """Do all tasks, and return the results that the marketplace has seen.
 
     Args:
         link: with the marketplace.

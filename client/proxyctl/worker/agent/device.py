@@ -30,7 +30,7 @@ class Device:
         transfers: of files.
         ports: of jobs that listen on ports.
         gpus: the present GPUs that the owner lends.
-        capabilities: returns what the device can do, for the daemon.
+        capabilities: returns the capabilities of the device, for the daemon.
         readings: returns the readings of the sensors, for every heartbeat.
         rules: of the owner.
         close: closes the parts that executors share, at the very end.

@@ -40,7 +40,7 @@ class Lifecycle:
         return self._ending
 
     def end(self) -> None:
-        """End all threads and all pauses, for good."""
+        """End all threads and all pauses permanently."""
         with self._pauses:
             self._ending = True
             self._pauses.notify_all()

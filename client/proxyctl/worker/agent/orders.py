@@ -21,7 +21,7 @@ class NotUnderstoodError(OwnerError):
 
 @dataclass(frozen=True)
 class StopOrder:
-    """An attempt that the daemon wants no more."""
+    """An attempt that the daemon does not want any more."""
 
     attempt_id: str
     reason: str

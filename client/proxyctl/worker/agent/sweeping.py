@@ -1,4 +1,4 @@
-"""The thread that removes what attempts have left behind."""
+"""The thread that removes the remains of attempts."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# Of one stream, on disk: four times what the daemon keeps of its beginning and its end together.
+# Of one stream, on disk: four times the bytes that the daemon keeps of its beginning and its end
+# together.
 LOG_MAX_BYTES: Final = 64 << 20
 # Of grace for cancelled work. The buyer does not pay for that time, so it is no more than a tenth
 # of the time before, or two seconds: work of a minute that is cancelled as it begins would
@@ -65,12 +66,12 @@ _MISTAKES_MAX: Final = 3  # of one step, before the attempt is given up
 
 @dataclass(frozen=True)
 class AttemptTimes:
-    """How long the steps of an attempt wait.
+    """The waits of the steps of an attempt.
 
     Attributes:
         log_seconds: of a log that is on its way when the job has ended: a slot is not held for all
             that it printed.
-        look_seconds: between two looks at what the bell may not have told.
+        look_seconds: between two looks for changes that the bell has not announced.
         end_seconds: for a supervisor to say that its job has ended, once that was killed.
         journal_seconds: between two attempts to write to a full disk.
     """
@@ -85,7 +86,7 @@ USUAL: Final = AttemptTimes()
 
 
 class Closable(Protocol):
-    """Something that goes on until it is closed."""
+    """A service that runs until it is closed."""
 
     def close(self) -> None:
         """End it."""
@@ -95,7 +96,7 @@ class Transfers(Protocol):
     """Brings the files of attempts from the marketplace, and back there.
 
     All of it raises `TaskError` where the job or its files are to blame, `LinkError` where it may
-    be tried again, and `RefusedError` where that is in vain.
+    be tried again, and `RefusedError` where a retry is useless.
     """
 
     def fetch(self, entry: Entry, folder: Path, patience: Patience) -> None:
@@ -184,7 +185,7 @@ class Attempt:
 
     @property
     def cancelled_grace_s(self) -> float:
-        """How long it may go on when the marketplace does not want it any more."""
+        """The seconds that it may continue after the marketplace has given it up."""
         try:
             said = payload_of_work(self.entry.work).grace_s
             ran_s = 0.0 if self._is_of_another_boot() else self._traces.ran_seconds()
@@ -194,7 +195,7 @@ class Attempt:
         return min(said, earned_s, CANCELLED_GRACE_SECONDS)
 
     def start(self) -> None:
-        """Go on from where it is."""
+        """Continue from its present state."""
         self._thread.start()
 
     def ring(self) -> None:
@@ -318,7 +319,7 @@ class Attempt:
         return True
 
     def _beside_inputs(self, task: Task) -> Task:
-        """Return a task that may write what its inputs have left of its bytes on the disk."""
+        """Return a task whose disk limit is the part that its inputs have left."""
         most = task.bounds.disk_bytes
         left = max(1, most - used_bytes(self._traces.folder / INPUTS, most))  # 0 would be no bound
         return replace(task, bounds=replace(task.bounds, disk_bytes=left))
@@ -361,7 +362,7 @@ class Attempt:
         self.stop(Stop("no supervisor has begun with it", "host"))
 
     def _look(self) -> None:
-        """See to it while it runs."""
+        """Watch the attempt while it runs."""
         self._begin_sending()
         if self._is_adopted:
             self._is_adopted = False
@@ -380,7 +381,7 @@ class Attempt:
             self._wait()
 
     def _end(self) -> None:
-        """End what runs, by the executor first, and by the kernel if that is not enough."""
+        """End the running program by the executor, and by the kernel if that is not enough."""
         stop = self.entry.stop
         self._executor().stop(self.attempt_id, 0 if stop is None else stop.grace_s)
         supervisor = self._traces.supervisor
@@ -481,7 +482,7 @@ class Attempt:
     # Smaller steps of those above.
 
     def _is_over_early(self) -> bool:
-        """Report an end before the beginning, if there is one."""
+        """Report an end before the beginning, if the attempt has one."""
         stop = self._interruption.stop
         if stop is None:
             return False
@@ -497,7 +498,7 @@ class Attempt:
             self._move(State.REPORTING, report=failed(error.kind, error.message))
 
     def _seconds_left(self) -> float:
-        """Return how long it may still prepare; the time of agents before this one counts.
+        """Return the seconds left for the preparation; the time of agents before this one counts.
 
         After a restart of the machine the time begins anew, because the length of the pause is not
         known: if the daemon ends the attempt, that is the device's own fault.
@@ -563,7 +564,7 @@ class Attempt:
         self.entry = self._tools.journal.move(self.entry, state, **changes)
 
     def _move_back(self, report: Report) -> None:
-        """Send what the daemon misses of the logs, and report again."""
+        """Send the bytes of the logs that the daemon misses, and report again."""
         self.entry = replace(self.entry, state=State.UPLOADING, report=report)
         self._interruption.wait(self._tools.times.look_seconds)
 

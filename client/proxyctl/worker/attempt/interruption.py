@@ -24,7 +24,7 @@ class Interruption:
 
     @property
     def stop(self) -> Stop | None:
-        """Why the attempt should end before its own end."""
+        """The reason why the attempt should end before its own end."""
         return self._stop
 
     @property
@@ -40,7 +40,7 @@ class Interruption:
 
     @property
     def ends_work(self) -> bool:
-        """Whether the thread should do no more work for this attempt."""
+        """Whether the thread should stop its work for this attempt."""
         return self.is_leaving or self.is_unwanted
 
     def request(self, stop: Stop) -> bool:
@@ -56,7 +56,7 @@ class Interruption:
         return True
 
     def leave(self) -> None:
-        """Have the thread end, and let the job run on."""
+        """Make the thread end, and let the job run on."""
         self._is_leaving = True
 
     def ring(self) -> None:

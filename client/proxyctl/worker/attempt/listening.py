@@ -61,7 +61,7 @@ class Listening:
         self._ready = ready
 
     def end(self) -> None:
-        """Serve the ports no more."""
+        """Stop serving the ports."""
         if self._ready is not None:
             self._ports.forget(self._attempt_id)
             self._ready = None

@@ -27,7 +27,7 @@ _OFFSET_MAX: Final = 1 << 62
 
 
 class LogSender:
-    """Sends the streams of one attempt in turn, each call one request.
+    """Sends the streams of one attempt alternately, one request for each call.
 
     Args:
         folder: of the attempt, with the files that its supervisor appends to.
@@ -42,7 +42,7 @@ class LogSender:
 
     @property
     def sent(self) -> dict[str, int]:
-        """How many bytes of each stream the daemon has, as far as is known."""
+        """The bytes of each stream that the daemon has, as far as is known."""
         return {stream.name: stream.offset for stream in self._streams}
 
     def send(self) -> bool:
@@ -50,7 +50,7 @@ class LogSender:
 
         Raises:
             LinkError: it may be tried again.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
         waiting = [stream for stream in self._streams if stream.has_more()]
         if not waiting:

@@ -14,7 +14,7 @@ from proxyctl.worker.base.retries import Retries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
+_LOOK_SECONDS: Final = 1.0  # between two looks for changes that the bell has not announced
 
 
 class LogSender(Protocol):
@@ -22,14 +22,14 @@ class LogSender(Protocol):
 
     @property
     def sent(self) -> dict[str, int]:
-        """How many bytes of each stream the daemon has, as far as is known."""
+        """The bytes of each stream that the daemon has, as far as is known."""
 
     def send(self) -> bool:
         """Send a piece of the log; return False after the last piece.
 
         Raises:
             LinkError: it may be tried again.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
 
 

@@ -89,7 +89,7 @@ def usable(
             engine = _ENGINES[name](folder)
             images = None
             if dial is not None:
-                # gVisor runs what podman has.
+                # gVisor runs the images of podman.
                 store = Podman() if name == "gvisor" else engine
                 images = Images(store, folder, _image_limits(sandbox), dial)
             executor = Containers(
@@ -126,7 +126,7 @@ def fetch_image(executor: Executor, name: str, patience: Patience) -> Image | No
     """Return the image that a job runs, fetched if need be; None if it runs none.
 
     Raises:
-        TaskError: it cannot be had.
+        TaskError: it is not available.
     """
     if not isinstance(executor, Containers) or executor.images is None or not name:
         return None

@@ -91,7 +91,7 @@ class Streams:
         return writing
 
     def watch_signals(self) -> int:
-        """Have signals end a `turn`; return the descriptor that the interpreter writes them to."""
+        """Let signals end a `turn`; return the descriptor that the interpreter writes them to."""
         self._wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._wake, select.POLLIN)
         return waker
@@ -117,7 +117,7 @@ class Streams:
             self.turn(left)
 
     def stop(self) -> None:
-        """Keep no more output; it is still read and counted."""
+        """Keep no further output; it is still read and counted."""
         for log in self._logs.values():
             log.stop()
 

@@ -172,7 +172,7 @@ class Supervisor:
             os.close(descriptor)
 
     def _give_way(self) -> None:
-        """Make room for the record of the end, and keep no more output."""
+        """Make room for the record of the end, and keep no further output."""
         self._streams.stop()
         with suppress(OSError):
             os.unlink(self._path(names.BALLAST))  # noqa: PTH108 - see above
@@ -273,7 +273,7 @@ class _Disk:
         self._short: DiskWatch | None = None  # to be judged, once the job has ended
 
     def watch(self, folder: str, max_bytes: int) -> None:
-        """Add the folder up from now on, if there is a bound."""
+        """Begin to measure the folder, if it has a bound."""
         if max_bytes:
             self._watch = DiskWatch(
                 folder, max_bytes, processes=lambda: family(map(int, _children()))
@@ -311,7 +311,7 @@ class _Disk:
         return bool(self.over)
 
     def judge(self, seconds: float) -> None:
-        """Find out whether the job itself had made the disk short, when its program has ended.
+        """Decide, after the end of the program, whether the job itself made the disk short.
 
         Args:
             seconds: for its room to come back.
@@ -403,7 +403,7 @@ def write(path: str, fields: Mapping[str, Any], *, is_durable: bool = True) -> N
 
 
 def main() -> None:
-    """Wait for the folder of an attempt, and supervise that."""
+    """Wait for the folder of an attempt, and supervise the attempt."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     line = sys.stdin.buffer.readline()
@@ -429,7 +429,7 @@ def supervise(folder: str, work: str = "") -> None:
 def _become(
     launch: Launch, folder: str, writing: list[int], fails: int, parent: int
 ) -> None:  # pragma: no cover - a process of its own
-    """Become the program, in the child; what hinders that is written to `fails`."""
+    """Become the program, in the child; an obstacle is written to `fails`."""
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -44,7 +44,7 @@ class Supervisors:
         self._waiting: subprocess.Popen[bytes] | None = self._start()
 
     def give(self, folder: Path) -> None:
-        """Have the attempt in a folder started.
+        """Start the attempt in a folder.
 
         Raises:
             OSError: no supervisor can be started.
@@ -59,13 +59,13 @@ class Supervisors:
             _tell(supervisor, line)
 
     def has_ended(self, folder: Path) -> bool:
-        """Return whether the supervisor that was given the attempt in a folder runs no more."""
+        """Return whether the supervisor of the attempt in a folder has ended."""
         with self._lock:
             supervisor = self._started.get(folder)
             return supervisor is None or supervisor.poll() is not None
 
     def replenish(self) -> None:
-        """Have one wait again; if it cannot be started, the next attempt finds out why."""
+        """Start another supervisor that waits; if that fails, the next attempt gets the reason."""
         with self._lock, suppress(OSError):
             if self._waiting is None:
                 self._waiting = self._start()
@@ -79,7 +79,7 @@ class Supervisors:
             return len(self._started)
 
     def close(self) -> None:
-        """End the one that waits; those that were given an attempt stay."""
+        """End the waiting supervisor; supervisors with an attempt stay."""
         with self._lock:
             if self._waiting is not None:
                 _tell(self._waiting, b"")

@@ -1,4 +1,4 @@
-"""The files of an attempt in which its supervisor records what happens."""
+"""The files of an attempt in which its supervisor records events."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Traces:
         return self.read(names.ENDED) is None and self.is_supervised
 
     def ran_seconds(self) -> float:
-        """Return for how long the program has run since the machine started; 0 before it begins."""
+        """Return the seconds that the program has run since the machine started; 0 before."""
         running = self.read(names.RUNNING)
         if running is None:
             return 0.0

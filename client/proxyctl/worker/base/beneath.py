@@ -124,7 +124,7 @@ class Folder:
         return os.open(name, _CREATE_FLAGS, mode, dir_fd=self.descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return what a name in this folder stands for (a link for itself); None for nothing."""
+        """Return the status of a name in this folder (a link's own status); None for nothing."""
         with suppress(FileNotFoundError):
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         return None
@@ -162,7 +162,7 @@ class Folder:
             os.unlink(name, dir_fd=self.descriptor)
 
     def move(self, name: str, to: Folder, new_name: str) -> None:
-        """Rename something in this folder into another one; a link is moved as a link."""
+        """Move an entry of this folder into another folder; a link is moved as a link."""
         os.rename(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=to.descriptor)
 
     def move_below(self, name: str, to: Folder, parts: Sequence[str]) -> None:

@@ -61,7 +61,7 @@ class RefusedError(ApiError):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the attempt that it was about is this device's no more."""
+        """Whether the request was about an attempt that this device does not hold any more."""
         return self.code in ("job_not_found", "attempt_not_current")
 
     @property
@@ -158,14 +158,14 @@ class Link:
         self._is_closed = False
 
     def on_return(self, callback: Callable[[], None]) -> None:
-        """Have this called whenever the marketplace is there again after it was away for a while.
+        """Have a function called whenever the marketplace answers again after an outage.
 
         It is called in the thread that was answered first, and must not block.
         """
         self._outage.callback = callback
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return what the API says; raises as `post` does."""
+        """Return the reply of the API; raises as `post` does."""
         return self._ask("GET", path, None, {}, self._seconds)
 
     def post(
@@ -180,7 +180,7 @@ class Link:
 
         Raises:
             LinkError: it may be tried again.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
         data = json.dumps(fields).encode()
         headers = {"Content-Type": "application/json"}
@@ -209,7 +209,7 @@ class Link:
 
         Raises:
             LinkError: it may be tried again; also when it was interrupted.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
         headers = {"Content-Type": "application/json"}
         data = json.dumps(fields).encode()
@@ -259,7 +259,7 @@ class Link:
                 raise LinkError(f"{self._address.place} did not answer as a marketplace does")
             return fields
         error = refusal_of(status, reply)
-        # Nothing in between is in vain: a proxy that has lost its daemon answers 502 or 504.
+        # No status in between is final: a proxy that has lost its daemon answers 502 or 504.
         if status in (http.client.REQUEST_TIMEOUT, http.client.TOO_MANY_REQUESTS) or status >= 500:
             raise LinkError(str(error), after)
         if not error.code:
@@ -370,7 +370,7 @@ def _reason(error: Exception) -> str:
 
 
 def _seconds_of(text: str | None) -> float:
-    """Return what `Retry-After` says, where it says seconds (RFC 9110, section 10.2.3)."""
+    """Return the seconds of `Retry-After`; 0 for another form (RFC 9110, section 10.2.3)."""
     if text is None or not text.isdigit():
         return 0.0
     return min(float(text), _RETRY_AFTER_MAX_SECONDS)

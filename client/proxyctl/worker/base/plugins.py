@@ -1,10 +1,10 @@
-"""Executors that another distribution brings: found by its entry points, and loaded when asked for.
+"""Executors that another distribution brings: found by its entry points, and loaded on demand.
 
 A distribution registers each executor under its name in the group `proxyctl.executors`; the entry
 point leads to a `Plugin`. ARCHITECTURE.md lists the names that a plug-in may import.
 
 Loading runs the code of the distribution. So an executor comes only from the distribution of this
-project, in the version of this program; other distributions may register the same name in vain.
+project, in the version of this program; other distributions are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DISTRIBUTIONS: Final = {"slurm": "proxyctl-clusters", "kubernetes": "proxyctl-cl
 
 
 class PluginError(InVainError):
-    """A plug-in cannot be used here; the message says what to install.
+    """A plug-in cannot be used here; the message names the package to install.
 
     Args:
         name: of the executor.
@@ -75,9 +75,9 @@ class Plugin:
         make: returns the executor, given the agent's folder and its owner's wishes.
         capacity: returns the cores and the bytes of memory of all nodes together, given the same;
             raises `TaskError` where that is not known.
-        runs_images: runs a job with an image, and a job without one; else the latter alone.
+        runs_images: runs a job with an image, and a job without one; else only jobs without one.
         has_private_folder: refuses an agent's folder that other users of the machine can write to.
-        settings: of this executor alone.
+        settings: of only this executor.
     """
 
     made_for: str

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def require_private(folder: Path) -> None:
-    """See that no other user can write to a folder, or to a folder that it is in.
+    """Check that no other user can write to a folder or its parents.
 
     Folders with the sticky bit, as /tmp, are an exception: there no user can replace files of other
     users. The folder itself may not exist yet.

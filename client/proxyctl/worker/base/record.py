@@ -32,7 +32,7 @@ _TEXTS_MAX: Final = 64
 
 
 class ConsentError(InVainError):
-    """There is no valid consent; the message says what to do."""
+    """There is no valid consent; the message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Lend:
 
 @dataclass(frozen=True)
 class When:
-    """When the device works; outside of that it takes nothing, and stops what runs.
+    """The times when the device works; otherwise it takes nothing, and stops the running jobs.
 
     Attributes:
         hours: in the device's own time, like `22:00-07:00`; none are all hours.
@@ -90,7 +90,7 @@ class When:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """In what jobs run.
+    """The environment in which jobs run.
 
     Attributes:
         executor: `auto` takes the present executors, in the order of `EXECUTORS`; a cluster is
@@ -160,7 +160,7 @@ def load(path: Path) -> Consent:
 
 
 def save(path: Path, consent: Consent) -> None:
-    """Write an agreement down, for its owner alone.
+    """Write an agreement down, readable only by its owner.
 
     Raises:
         FileError: it cannot be written.

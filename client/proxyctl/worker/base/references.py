@@ -24,7 +24,7 @@ _REFERENCE: Final = re.compile(
 
 @dataclass(frozen=True)
 class Reference:
-    """Where an image is.
+    """The place of an image.
 
     Attributes:
         host: of the registry, with the port of the reference.

@@ -75,7 +75,7 @@ def _empty(top: Folder) -> None:
 
 
 def _remove_files(folder: Folder, problems: list[OSError]) -> list[str]:
-    """Remove all names in a folder but those of folders. Return the latter."""
+    """Remove everything in a folder except its folders. Return the names of these."""
     while True:
         folders, removed = [], 0
         for name in folder.names():
@@ -93,7 +93,7 @@ def _remove_files(folder: Folder, problems: list[OSError]) -> list[str]:
 
 @contextmanager
 def _collected(problems: list[OSError]) -> Iterator[None]:
-    """Note the first error, for the removal to go on with the rest."""
+    """Note the first error, so that the removal continues with the rest."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Bounds on a stranger's answer as a whole: a timeout of a socket is for each of its reads alone.
+"""Bounds on a stranger's answer as a whole: the timeout of a socket bounds only each single read.
 
 A sender of one byte now and then would hold a slot of the device, and the job could not be stopped.
 """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _OneLine(logging.Formatter):
-    """Writes one line for each record: what strangers' jobs say must not look like others."""
+    """Writes one line for each record: text of strangers' jobs must not look like a record."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         record.message = plain_line(record.message)
@@ -198,7 +198,7 @@ def _drain(arguments: argparse.Namespace) -> int:
 
 
 def _drain_without_agent(arguments: argparse.Namespace) -> int:
-    """End what an agent has left behind that was killed, as the next one would."""
+    """End the remains of a killed agent, as the next agent would."""
     count = len(Journal(arguments.folder).kept())
     if not count:
         _show("no agent runs here")

@@ -101,7 +101,7 @@ def agree(
         arguments: of the command line.
         require: tries the sandboxes; there is no question without one.
         token: returns the worker token, given the one of before or an empty text; called before the
-            lent things are shown, because reading them is in vain with an unknown token.
+            lent things are shown, because reading them is useless with an unknown token.
         show: shows lines to the person at the device.
         ask: shows a question and returns the typed answer.
 
@@ -202,8 +202,8 @@ def _refuse_beside_agent(folder: Path) -> None:
     pid = lock.holder(folder)
     if pid is not None:
         raise NoConsentError(
-            f"an agent works in {folder} as process {pid}, by what was agreed to when it was"
-            f" started; nothing was changed. End it first: proxyctl worker drain --folder {folder}"
+            f"an agent works in {folder} as process {pid}, by the agreement at its"
+            f" start; nothing was changed. End it first: proxyctl worker drain --folder {folder}"
         )
 
 

@@ -448,7 +448,7 @@ class _Xz(io.RawIOBase):
         return len(data)
 
     def _begin_stream(self) -> bool:
-        """Go on with the stream behind the one that has ended. Return whether there is one.
+        """Continue with the stream behind the ended one. Return whether there is one.
 
         Zeros may stand between streams (The .xz File Format, section 2.2).
         """

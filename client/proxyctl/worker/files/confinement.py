@@ -145,7 +145,7 @@ def confine(folder: int, parent: int, bounds: Bounds, user: int | None) -> Walls
         user: that it becomes, with the group of that number, if root has started it.
 
     Raises:
-        ConfinementError: a wall that is required cannot be had.
+        ConfinementError: a required wall cannot be built.
         OSError: the kernel refuses a step that every process may take.
     """
     give_way(_OOM_SCORE, _NICE)

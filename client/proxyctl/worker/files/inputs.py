@@ -87,7 +87,7 @@ class Inputs:
             given: `inputs` of the job from the marketplace.
 
         Raises:
-            TaskError: one cannot be had.
+            TaskError: one is not available.
             LinkError: it may be tried again.
             RefusedError: the marketplace does not give one.
         """
@@ -183,7 +183,7 @@ class Inputs:
         return True
 
     def _note(self, error: Exception) -> None:
-        """Log for the owner what the buyer does not read."""
+        """Log an error for the owner; the buyer does not read it."""
         _logger.info("job %s: an input: %s", self._folder.parent.name, short_line(str(error)))
 
     def _is_placed(self, path: str, *, is_archive: bool) -> bool:
@@ -245,14 +245,14 @@ class Inputs:
 
 
 def _not_a_place(error: OSError) -> Exception:
-    """Return the error of a path that inputs of the buyer's own keep from being made."""
+    """Return the error of a path that collides with other inputs of the buyer."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY):
         return FetchError("its path is taken by another input")
     return error
 
 
 def _opened(target: Path) -> int:
-    """Open a file to go on with it. Return its descriptor."""
+    """Open a file to continue it. Return its descriptor."""
     try:
         return os.open(target, _FILE_FLAGS, 0o600)
     except PermissionError:

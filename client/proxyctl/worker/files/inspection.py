@@ -47,7 +47,7 @@ def inspect(folder: Folder, max_bytes: int, owner: tuple[int, int] | None = None
         ArchiveError: something else is there, or too much.
         OSError: the device cannot read the folder.
     """
-    # The agent made it for itself alone. On a file system without rights all have all of them.
+    # The agent made it only for itself. On a file system without rights all have all of them.
     has_rights = not stat.S_IMODE(os.fstat(folder.descriptor).st_mode) & ~_RIGHTS
     if owner is not None:
         os.fchown(folder.descriptor, *owner)

@@ -1,7 +1,7 @@
 """Collects the outputs of a job. Its folder is hostile: the job made every name and file there.
 
 Nothing outside of the folder is ever opened: each name is opened in the folder before it, and no
-link is followed. Nothing that could wait is opened: regular files alone. The buyer gets words about
+link is followed. Nothing that could wait is opened: only regular files. The buyer gets words about
 every file that is not taken.
 """
 
@@ -67,7 +67,7 @@ class Leaving:
 
 @dataclass
 class Collection:
-    """The files of a job: those that are taken, and sentences about the others.
+    """The files of a job: the files that are taken, and sentences about the others.
 
     Attributes:
         is_complete: whether everything was looked at. Otherwise there may be more files.
@@ -190,7 +190,7 @@ class JobFolder:
     def _matching(
         self, pattern: str, budget: _Names, collection: Collection
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield what a pattern finds, and all that is in a folder that it finds; no folders."""
+        """Yield the files that a pattern finds, also below a folder that it finds; no folders."""
         wanted = pattern.split("/")
         start = list(_plain_parts(wanted))
         if len(start) < len(wanted):
@@ -233,7 +233,7 @@ class JobFolder:
                     pending.append(parts)
 
     def _status(self, parts: Sequence[str]) -> os.stat_result:
-        """Return what a name is, without following it."""
+        """Return the status of a name, without following a link."""
         descriptor = self.open_folder(parts[:-1])
         try:
             return os.stat(parts[-1], dir_fd=descriptor, follow_symlinks=False)
@@ -269,13 +269,13 @@ class JobFolder:
 
 @dataclass
 class _Names:
-    """How many names may still be looked at."""
+    """The number of names that may still be looked at."""
 
     left: int
     is_spent: bool = False
 
     def take(self) -> bool:
-        """Take one, if there is one left."""
+        """Take one, if one is left."""
         if self.left <= 0:
             self.is_spent = True
             return False
@@ -284,7 +284,7 @@ class _Names:
 
 
 def require_plain(status: os.stat_result, device: int) -> None:
-    """See that something is a regular file of the job's folder alone.
+    """Require that a file is regular and belongs only to the job's folder.
 
     Raises:
         NotTakenError: it is not.
@@ -302,7 +302,7 @@ def require_plain(status: os.stat_result, device: int) -> None:
 
 
 def require_name(name: str) -> None:
-    """See that a file can be called so elsewhere.
+    """Check that a file can have this name elsewhere.
 
     Raises:
         NotTakenError: it cannot.
@@ -314,7 +314,7 @@ def require_name(name: str) -> None:
 
 
 def require_output_name(name: str) -> None:
-    """See that usual systems could keep an output by this name, and that it is not one of ours.
+    """Check that usual systems could keep an output by this name, and that it is not one of ours.
 
     Raises:
         NotTakenError: it cannot be taken.
@@ -341,7 +341,7 @@ def matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _reach(parts: Sequence[str], pattern: Sequence[str]) -> list[bool]:
-    """Return which beginnings of a pattern a path matches; once it matches all, what follows does.
+    """Return which beginnings of a pattern a path matches; once it matches all, so do longer paths.
 
     One step for each pair of parts: no pattern makes this slow.
     """

@@ -21,7 +21,7 @@ _END: Final = bytes(2 * tarfile.BLOCKSIZE)  # of every archive
 
 
 class Content(NamedTuple):
-    """A file that is to be packed: its name, its size, and how to open it."""
+    """A file for the archive: its name, its size, and how to open it."""
 
     name: str
     size_bytes: int
@@ -87,7 +87,7 @@ class Packed(io.RawIOBase):
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Close the file that is open."""
+        """Close the open file."""
         if self._opened is not None:
             self._opened[1].close()
             self._opened = None

@@ -47,7 +47,7 @@ class Room:
         return max(0, self._max_bytes - self._total.bytes)
 
     def spend(self, path: Path) -> None:
-        """Count a file or a folder for good.
+        """Count a file or a folder permanently.
 
         Raises:
             TooMuchError: it takes more than is left.
@@ -55,7 +55,7 @@ class Room:
         self._total.add_path(path)
 
     def check(self) -> None:
-        """See that the device still has its reserve; to be called with each piece of a file.
+        """Check that the device still has its reserve; to be called with each piece of a file.
 
         Raises:
             NoRoomError: it does not.

@@ -60,11 +60,11 @@ _BEYOND_DISK: Final = "the outputs have more bytes than this job may have on the
 
 @dataclass(frozen=True)
 class TransferBounds:
-    """How much of files and checkpoints is moved.
+    """Limits of the transfer of files and checkpoints.
 
     Attributes:
         checkpoint_max_bytes: of one checkpoint.
-        bytes_per_second: of checkpoints, on average: 20 Mbit/s, what many homes can send. It also
+        bytes_per_second: of checkpoints, on average: 20 Mbit/s, which many homes can send. It also
             bounds reading and hashing.
         names_max: that are looked at for a checkpoint.
     """
@@ -97,9 +97,9 @@ class FileTransfers:
         """Bring the inputs, and the checkpoint of an attempt before.
 
         Raises:
-            TaskError: they cannot be had.
+            TaskError: they are not available.
             LinkError: it may be tried again.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
         given = entry.work.get("inputs") or []
         room = Room(folder, disk_bytes_of(entry.work, self._lend))
@@ -128,7 +128,7 @@ class FileTransfers:
         Raises:
             TaskError: the folder of the job cannot be used.
             LinkError: it may be tried again.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
         """
         outputs = payload_of_work(entry.work).outputs
         if not outputs:
@@ -308,11 +308,11 @@ class Checkpoints:
         self._thread.join()
 
     def is_closed(self) -> bool:
-        """Return whether the rest of one is in vain."""
+        """Return whether the rest of one is useless."""
         return self._closed.is_set()
 
     def spend(self, size: int) -> None:
-        """Put the next one off, by the time that this one takes of the owner's line."""
+        """Delay the next one, by the time that this one takes of the owner's line."""
         self._pause_seconds = max(self._every_s, size / self._bytes_per_second)
 
     def _run(self) -> None:

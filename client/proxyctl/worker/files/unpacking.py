@@ -288,7 +288,7 @@ def _started(request: str, archive: int, folder: int) -> Iterator[subprocess.Pop
 
 
 def _read(process: subprocess.Popen[bytes], watch: _Watch) -> tuple[bytes, bytes]:
-    """Return what a process writes to its two streams until it closes the first one."""
+    """Return the output of a process on its two streams until it closes the first one."""
     assert process.stdout is not None  # noqa: S101 - as above
     assert process.stderr is not None  # noqa: S101 - as above
     out, err = process.stdout.fileno(), process.stderr.fileno()

@@ -1,7 +1,7 @@
 """Files over HTTP, piece by piece: to and from the API, and from where others have put them.
 
 `outward.py` dials the addresses of strangers and every redirection: a device asks nothing of its
-owner's own network for a stranger. The token goes to the API alone.
+owner's own network for a stranger. The token goes only to the API.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OK: Final = (200, 201, 204, 206)
 
 
 class FetchError(Exception):
-    """A file cannot be had from where it should be; the message says why. Again may be in vain."""
+    """A file is not available where it should be; the message says why. A retry may be useless."""
 
 
 class Web:
@@ -73,7 +73,7 @@ class Web:
 
         Raises:
             LinkError: it may be tried again; also when the answer takes longer than `HEAD_SECONDS`.
-            RefusedError: it is in vain.
+            RefusedError: a retry is useless.
             FetchError: the address is not one that this device may ask.
         """
         connection, target, own = self._connection(url)
@@ -170,7 +170,7 @@ class Web:
         return connection, f"{target}?{parts.query}" if parts.query else target, own
 
     def _dial_store(self, host: str, port: int, seconds: float) -> socket.socket:
-        """Connect to a place where the marketplace keeps files, which is as near as itself."""
+        """Connect to a file store of the marketplace; it may be on loopback if the API is."""
         if self.api.startswith("http:") and is_loopback(host):
             return anywhere(host, port, seconds)
         return self._outward.dial(host, port, seconds)
@@ -289,7 +289,7 @@ def _connected(connection: _Connection) -> socket.socket:
     """
     try:
         connection.connect()
-    except (OSError, ValueError) as error:  # a name beyond what names can be is a ValueError
+    except (OSError, ValueError) as error:  # a name beyond the limits of names is a ValueError
         raise LinkError(f"a file cannot be fetched: {_reason(error)}") from None
     return connection.sock
 

@@ -43,7 +43,7 @@ _logger = logging.getLogger("worker")
 NAME: Final = "localhost/proxyd-image"  # of all that is kept here; the tag is the digest
 _UNFINISHED: Final = "image-"  # folders of archives that are not whole yet
 _LOAD_SECONDS: Final = 900.0  # of the largest images, on a slow disk
-_LAYERS_MAX: Final = 127  # what overlay file systems can stack
+_LAYERS_MAX: Final = 127  # the most that overlay file systems can stack
 _CONFIG_MAX_BYTES: Final = 4 << 20
 _LOCK_SECONDS: Final = 0.5  # between two looks whether a pull that waits is still wanted
 # From when an attempt has its image until its container is there, which keeps the image by itself.
@@ -139,7 +139,7 @@ class Images:
             patience: of the attempt.
 
         Raises:
-            TaskError: it cannot be had; the kind is "image", or "refused" where this device does
+            TaskError: it is not available; the kind is "image", or "refused" where this device does
                 not want it, or "host".
         """
         reference = parse(name)
@@ -209,7 +209,7 @@ class Images:
             self._require_disk(unpacked)
             self._load(path, patience)
         if not self._has(manifest.digest):
-            raise failure(f"{self._engine.name} could not make an image of what was pulled")
+            raise failure(f"{self._engine.name} could not make an image of the pulled layers")
         state["images"][manifest.digest] = {"bytes": unpacked, "used_at": 0.0}
         self._save(state)
 
@@ -220,7 +220,7 @@ class Images:
         except EngineError as error:
             if error.is_gone:
                 raise
-            # Its bytes are as the image says, so what the engine cannot read is of the image.
+            # Its bytes have the image's digest, so an error of the engine is a fault of the image.
             raise failure(f"{self._engine.name} cannot load it: {error}") from None
 
     def _write(self, registry: Registry, plan: _Plan, path: Path) -> int:
@@ -388,7 +388,7 @@ def _of_this_machine(registry: Registry, manifest: Manifest) -> Manifest:
             (described.get("os"), described.get("architecture")) == ("linux", machine)
         ):
             return registry.manifest(_digest(each))
-    raise failure(f"there is none for linux on {machine}")
+    raise failure(f"there is no image for linux on {machine}")
 
 
 def _descriptors(manifest: Manifest) -> tuple[tuple[str, int], ...]:

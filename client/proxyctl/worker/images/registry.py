@@ -55,7 +55,7 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 
 def failure(message: str) -> TaskError:
-    """Return the error of an image that cannot be had."""
+    """Return the error of an image that is not available."""
     return TaskError(IMAGE, message)
 
 
@@ -103,7 +103,7 @@ class Registry:
         """Return a manifest by its tag, or by its digest.
 
         Raises:
-            TaskError: it is not there, or not what its digest says.
+            TaskError: it is missing, or has another digest.
         """
         with self._get(f"manifests/{which}", ", ".join(_MANIFESTS)) as response:
             data = b"".join(self._chunks(response, _MANIFEST_MAX_BYTES))
@@ -119,12 +119,12 @@ class Registry:
         return Manifest(digest, fields)
 
     def blob(self, digest: str, size: int) -> Generator[bytes, None, None]:
-        """Yield a content piece by piece; after the last one it is what its digest says.
+        """Yield a content piece by piece; the digest is checked after the last piece.
 
         Close the generator to end the connection before the last piece.
 
         Raises:
-            TaskError: it is not there, or not what its digest or size says.
+            TaskError: it is missing, or has another digest or size.
         """
         total, hashed = 0, hashlib.sha256()
         with self._get(f"blobs/{digest}", "*/*") as response:
@@ -229,7 +229,7 @@ class Registry:
                         return
                     following = urljoin(address, response.headers.get("Location", ""))
             except (OSError, http.client.HTTPException, ValueError) as error:
-                raise failure(f"{self.host} cannot be asked: {_words(error)}") from None
+                raise failure(f"a request to {self.host} failed: {_words(error)}") from None
             finally:
                 connection.close()
             if urlsplit(following).netloc != urlsplit(address).netloc:
@@ -242,11 +242,11 @@ class Registry:
             parts = urlsplit(address)
             host, port = _place_of(parts)
         except ValueError:
-            raise failure(f"{self.host} names an address that is none") from None
+            raise failure(f"{self.host} names an invalid address") from None
         if parts.scheme not in ("http", "https") or not host:
-            raise failure(f"{self.host} names an address that is none")
+            raise failure(f"{self.host} names an invalid address")
         if parts.scheme == "http" and not _is_loopback(host):
-            raise failure(f"{host} is to be asked without encryption, which nobody could trust")
+            raise failure(f"{host} is a server without encryption, which cannot be trusted")
         try:
             sock = self._dial(host, port, STALL_SECONDS)
             if parts.scheme == "https":
@@ -268,7 +268,7 @@ class Registry:
 
 
 def way_to(host: str, named: Iterable[str], guarded: Dial) -> Dial:
-    """Return how to connect for images of a registry, and for all that it leads to.
+    """Return the way to connect for images of a registry, and for all places that it leads to.
 
     The owner may name registries of the own network, and the way to those is not judged. Any other
     place is judged, also if one of those registries redirects to it or names it for tokens: a

@@ -26,7 +26,7 @@ _logger = logging.getLogger("worker")
 
 
 class Door(NamedTuple):
-    """Where the device attaches, and the SHA-256 of the certificate there, in hexadecimal."""
+    """The place where the device attaches, and the SHA-256 of its certificate, in hexadecimal."""
 
     host: str
     port: int
@@ -118,7 +118,7 @@ class Doors:
                 self._looks_at = min(self._looks_at, again)
 
     async def _look(self) -> float:
-        """Attach where this device is not; return after how many seconds to look again."""
+        """Attach where this device is not attached; return the seconds until the next look."""
         try:
             doors = await self._ask()
         except RefusedError as error:

@@ -132,7 +132,7 @@ class WayOut(Outward):
             )
 
     def close(self) -> None:
-        """Close what the guard asks the kernel by."""
+        """Close the guard's socket to the kernel."""
         if self._routes is not None:
             self._routes.close()
 

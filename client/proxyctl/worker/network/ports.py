@@ -68,7 +68,7 @@ class Ports:
     """The ports of all attempts of an agent.
 
     Args:
-        way_in: makes what lets users in, given the threads that may block; None to let no user in.
+        way_in: makes the way in of users, given the threads that may block; None to let no user in.
     """
 
     def __init__(self, way_in: Callable[[ThreadPoolExecutor], WayIn] | None = None) -> None:
@@ -88,13 +88,13 @@ class Ports:
                 _call(self._running(), self._serve(served))
 
     def forget(self, attempt_id: str) -> None:
-        """Do no more of that; harmless if nothing is done."""
+        """Stop serving the ports of an attempt; harmless if nothing is done."""
         with self._lock:
             if self._loop is not None:
                 _call(self._loop, self._forget(attempt_id))
 
     def close(self) -> None:
-        """Do no more of it for any attempt, and end the thread."""
+        """Stop serving all attempts, and end the thread."""
         with self._lock:
             self._is_closed = True
             loop, thread, pool = self._loop, self._thread, self._pool

@@ -82,7 +82,7 @@ _MISMATCH: Final = "the port for devices shows another certificate than the mark
 
 @dataclass(frozen=True)
 class TunnelBounds:
-    """How many streams into jobs there are, and for how long.
+    """Limits of streams into jobs: their number and duration.
 
     Attributes:
         streams_per_attempt: at once; each has two buffers and two descriptors. Most systems give a
@@ -109,7 +109,7 @@ class JobTunnel:
     Args:
         api: the address of the marketplace.
         token: of this device.
-        ask: returns what the API says of a path; blocks, and raises LinkError and RefusedError.
+        ask: returns the reply of the API to a path; blocks, and raises LinkError and RefusedError.
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
         allowance: of the bytes through ports; closed with the tunnel.
         pool: of threads that may block.
@@ -140,7 +140,7 @@ class JobTunnel:
 
     @property
     def streams(self) -> int:
-        """How many streams are open or on their way."""
+        """The number of streams that are open or on their way."""
         return sum(each.streams for each in self._attempts.values())
 
     def serve(self, served: Served) -> None:
@@ -205,7 +205,7 @@ class JobTunnel:
             self._words = words
             _logger.info("%s", plain_line(words))
 
-    # --- what an attachment uses -----------------------------------------------------------------
+    # --- for the attachment ----------------------------------------------------------------------
 
     def hello(self) -> Tunnel:
         """Return the first frame."""
@@ -216,7 +216,7 @@ class JobTunnel:
         self._report(f"ports of jobs can be reached through {host}")
 
     def open(self, attachment: _Attachment, order: Open) -> None:
-        """Begin with a stream that the daemon asks for, or say why not."""
+        """Begin a stream that the daemon requests, or return the reason of a refusal."""
         attempt = self._attempts.get(f"{order.job_id}-{order.attempt}")
         if attempt is None:
             outcome = Outcome.NOT_ALLOWED
@@ -462,7 +462,7 @@ class _Attachment:
             self._control.send(Dialled(order.number, outcome, 0, None, 0))
 
     def preface_of(self, order: Open) -> Preface:
-        """Return what the work connection for an order begins with."""
+        """Return the preface of the work connection for an order."""
         return Preface(self._welcomed.result().attachment, order.number, order.ticket)
 
     async def dial(self) -> End:
@@ -513,7 +513,7 @@ def job_tunnel(
     guard: Guard | None,
     allowance: Allowance,
 ) -> Callable[[ThreadPoolExecutor], JobTunnel]:
-    """Return what makes the way in, once there is a loop; see `JobTunnel`."""
+    """Return a function that makes the way in, once there is a loop; see `JobTunnel`."""
     return partial(JobTunnel, api, token, ask, guard, allowance)
 
 

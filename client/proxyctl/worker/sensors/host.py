@@ -86,7 +86,7 @@ def idle_seconds() -> float | None:
 
 
 def readings(processor: Processor) -> dict[str, Any]:
-    """Return what a heartbeat tells of the machine, without what cannot be read."""
+    """Return the readings of the machine for a heartbeat, without unreadable ones."""
     values: dict[str, Any] = {
         "hostname": os.uname().nodename,
         "cpu_cores": os.cpu_count(),

@@ -27,7 +27,7 @@ _BURST_SECONDS: Final = 0.5  # a page comes in one burst, and the bound still sh
 
 
 class Allowance:
-    """Counts what goes through, both ways together; belongs to one thread.
+    """Counts the bytes through ports, both ways together; belongs to one thread.
 
     Args:
         path: where it is written down.

@@ -36,7 +36,7 @@ _GONE: Final = ".gone-"
 
 @dataclass(frozen=True)
 class Stop:
-    """Why an attempt is to end before it has come to its own end.
+    """The reason why an attempt should end before its own end.
 
     Attributes:
         reason: in words.
@@ -131,7 +131,7 @@ class Journal:
         return entries
 
     def load(self) -> list[Entry]:
-        """Return all entries, and remove what belongs to none.
+        """Return all entries, and remove the folders without an entry.
 
         Raises:
             FileError: an entry cannot be read. It is not passed over: a job may run there.

@@ -90,12 +90,12 @@ class Patience:
             self._waited[kind] = waited
 
     def came(self, size: int) -> None:
-        """Count bytes of the server that is waited for; those of the marketplace count nothing."""
+        """Count bytes of the server that is waited for; bytes of the marketplace do not count."""
         if self._now_for:
             self._bytes[self._now_for] += size
 
     def is_over(self) -> bool:
-        """Return whether going on is in vain: unwanted, or with a failure."""
+        """Return whether continuing is useless: unwanted, or with a failure."""
         return self._is_stopped() or self.failure() is not None
 
     def failure(self) -> TaskError | None:

@@ -75,7 +75,7 @@ class Identity:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Identity:
-        """Return what `as_fields` had been made of."""
+        """Return the identity in a result of `as_fields`."""
         return cls(int(fields["pid"]), int(fields["started"]), str(fields["boot"]))
 
     def as_fields(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def disk_bytes_of(work: dict[str, object], lend: Lend) -> int:
 
 
 def payload_of_work(work: dict[str, object]) -> Payload:
-    """Return what a job runs.
+    """Return the payload of a job.
 
     Raises:
         TaskError: it cannot be understood here.
@@ -55,7 +55,7 @@ def payload_of_work(work: dict[str, object]) -> Payload:
 
 
 def task_of(entry: Entry, payload: Payload, folder: Path, consent: Consent) -> Task:
-    """Return what an executor is to make ready.
+    """Return the task for an executor.
 
     Raises:
         TaskError: the owner of this device does not lend that.

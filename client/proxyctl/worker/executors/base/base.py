@@ -85,7 +85,7 @@ class Task:
         command: the program and its arguments, as seen from within.
         env: of the job alone, with its secrets.
         network: "none" or "egress".
-        gpus: identifiers (UUIDs) of those granted, to this attempt alone.
+        gpus: identifiers (UUIDs) of the GPUs granted only to this attempt.
         bounds: its limits.
         ports: that it says it listens on.
         root: an unpacked image to run on instead of the host's programs, if there is one.
@@ -134,8 +134,8 @@ class Launch:
             the executor sees to it by itself.
         is_asked_inside: the program would end with the job at a SIGTERM of its own, so the caller
             asks the job to end by `family.ask` instead.
-        sweep_seconds: how long what the program leaves behind may take to end by itself, before the
-            supervisor kills it.
+        sweep_seconds: time in which the remaining processes of the program may end by themselves,
+            before the supervisor kills them.
     """
 
     argv: tuple[str, ...]
@@ -163,7 +163,7 @@ class Launch:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Launch:
-        """Return what `as_fields` had been made of."""
+        """Return the launch in a result of `as_fields`."""
         return cls(
             argv=tuple(fields["argv"]),
             env=dict(fields["env"]),
@@ -311,4 +311,4 @@ class Executor(Protocol):
         """Remove all that `prepare` and the job have left outside the attempt's folder."""
 
     def close(self) -> None:
-        """Let go of all that this agent holds of attempts, which run on; the agent ends."""
+        """Release everything that this agent holds of attempts, which run on; the agent ends."""

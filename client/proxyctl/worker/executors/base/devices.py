@@ -1,4 +1,4 @@
-"""The device nodes of GPUs, so that a job is given exactly those that were granted to it."""
+"""The device nodes of GPUs, so that a job gets exactly its granted GPUs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""In the place of an executor that an attempt was begun with, and that is on this device no more.
+"""Replaces the executor of an attempt that is not on this device any more.
 
-Its owner has removed the engine, or lends it no longer. Of such an attempt only its supervisor can
-still be reached; were it tried again until the engine comes back, it would keep its slot for ever.
+The owner has removed the engine, or does not lend it any more. Of such an attempt only its
+supervisor can still be reached; were it tried again until the engine comes back, it would keep its
+slot for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NoExecutor:
-    """Finds nothing and leaves nothing behind; what runs is ended by its supervisor.
+    """Finds nothing and leaves nothing behind; a running program is ended by its supervisor.
 
     Should the engine come back with something that still runs, the next agent ends that, since no
     entry of the journal names it.
@@ -63,7 +64,7 @@ class NoExecutor:
         return set()
 
     def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - the same of all
-        """Return that it went away: the output and the status of the program prove nothing."""
+        """Return that the sandbox is gone: the program's output and status prove nothing."""
         return Ending(lost=self._words)
 
     def clean(self, attempt_id: str) -> None:

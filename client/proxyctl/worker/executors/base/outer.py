@@ -1,4 +1,4 @@
-"""The namespaces around a job's sandbox: they end it, and bound what the kernel counts per user.
+"""The namespaces around a job's sandbox: they end it, and bound its use of the kernel.
 
 A job can write to the memory of process 1 of its sandbox, which runs as the same user: so it can
 have that process forget the signal at its parent's death. Therefore the sandbox is inside another
@@ -21,8 +21,9 @@ from typing import Final
 _SHARE: Final = 8
 # Kernel versions differ in the defaults; these are the ones of Linux 2.6 and later.
 _INOTIFY: Final = (("max_user_instances", 128), ("max_user_watches", 8_192))
-# Descriptors of one process of a job. A process may send descriptors to others until as many as
-# its own limit are under way, of all processes of its user: 1,024 is what the owner's have.
+# Descriptors of one process of a job. A process may send descriptors to others until as many as its
+# own limit are under way, of all processes of its user: 1,024 is the limit of the owner's
+# processes.
 _FILES_MAX: Final = 512
 # Their limits are of a process; they are compared with sums over all processes of the user.
 _COUNTED_PER_USER: Final = (

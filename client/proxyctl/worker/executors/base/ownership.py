@@ -1,4 +1,4 @@
-"""The users that jobs are, and the folders that belong to them."""
+"""The users that jobs run as, and the folders that belong to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals to processes that may have ended, and whose numbers may be another's by then."""
+"""Signals to processes that may have ended, and whose numbers other processes may have."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ KILL_SECONDS: Final = 10.0  # until all processes are gone after SIGKILL; longer
 _ARGS, _SECCOMP, _GATE, _PASSWD, _GROUP, _STATUS = 10, 11, 12, 13, 14, 15
 _PASSWD_FILE: Final = b"job:x:65534:65534::/work:/bin/sh\n"
 _GROUP_FILE: Final = b"job:x:65534:\n"
-# Of /etc, what programs need to start and to know certificates; nothing that tells of the owner.
+# Of /etc, the files that programs need to start and to know certificates; nothing that tells of the
+# owner.
 _ETC: Final = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
@@ -78,7 +79,7 @@ _ETC: Final = (
     "/etc/pki/tls/certs",
     "/etc/ssl/certs",
 )
-# Of /usr, what the device's administrator has configured: programs keep tokens there.
+# Of /usr, the administrator's configuration of the device: programs keep tokens there.
 _HIDDEN: Final = "/usr/local/etc"
 _OWN: Final = frozenset(("proc", "dev", "sys", "tmp", "work", "inputs", "run"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -117,10 +118,10 @@ class JobNetwork(Protocol):
         """Serve the job whose network namespace a process is in; raises TaskError."""
 
     def close(self, attempt_id: str) -> None:
-        """Serve it no more."""
+        """Stop serving the job."""
 
     def env(self) -> dict[str, str]:
-        """Return what a job has to know."""
+        """Return the environment variables of a job."""
 
 
 class BwrapExecutor:
@@ -130,7 +131,7 @@ class BwrapExecutor:
         limits: hold the bounds of jobs.
         network: gives jobs a way out; None if the owner does not want that.
         program: bubblewrap's.
-        scope: of the agent: jobs of other agents are left alone.
+        scope: of the agent: jobs of other agents are not touched.
     """
 
     name = "bwrap"
@@ -198,7 +199,7 @@ class BwrapExecutor:
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Serve its network, and let it begin."""
+        """Serve the network of a job, and let the job begin."""
         if task.network != "egress":
             return
         if self._network is None:
@@ -250,7 +251,7 @@ class BwrapExecutor:
         return self._limits.ended(attempt_id)
 
     def clean(self, attempt_id: str) -> None:
-        """Remove the limits; what still runs is ended first."""
+        """Remove the limits; processes that still run are ended first."""
         self.stop(attempt_id, 0)
         self._limits.clean(attempt_id)
 
@@ -285,8 +286,8 @@ class BwrapExecutor:
             raise TaskError("refused", "the owner of this device gives jobs no network")
 
     def _kill(self, attempt_id: str) -> None:
-        # When process 1 of a namespace ends, the kernel ends all its processes; the group has what
-        # had not got into one.
+        # When process 1 of a namespace ends, the kernel ends all its processes; the group has the
+        # processes that are in none yet.
         for pid in self._processes(attempt_id):
             if not is_inside(pid):
                 send(pid, signal.SIGKILL, lambda each: each in self._processes(attempt_id))

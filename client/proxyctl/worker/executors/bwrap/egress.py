@@ -112,7 +112,7 @@ class Egress:
             self._jobs[attempt_id] = job  # not before: a second try must not find it unserved
 
     def close(self, attempt_id: str) -> None:
-        """Serve a job no more, and cut its connections."""
+        """Stop serving a job, and cut its connections."""
         with self._lock:
             job = self._jobs.pop(attempt_id, None)
             if job is not None and self._loop is not None:
@@ -312,12 +312,12 @@ def _refuse(writer: asyncio.StreamWriter, refusal: tuple[int, str, str], *, is_s
 
 
 async def _within(seconds: float, reading: Coroutine[object, object, bytes]) -> bytes:
-    """Wait for bytes; raise OSError after a time."""
+    """Wait for bytes; raise OSError when the time is over."""
     task = asyncio.get_running_loop().create_task(reading)
     try:
         await asyncio.wait({task}, timeout=seconds)
         if not task.done():
-            raise TimeoutError(f"nothing was said in {seconds:.0f} s")
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
         return task.result()
     finally:
         task.cancel()

@@ -107,7 +107,7 @@ class Spaces:
             maker.close()
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Close all of them."""
         for attempt_id in list(self._makers):
             self.forget(attempt_id)
 
@@ -165,7 +165,7 @@ class _Maker:
                 raise
 
     def socket(self) -> socket.socket:
-        """Return a socket that was made there.
+        """Return a socket in that namespace.
 
         Raises:
             OSError: the namespace cannot be joined; `_GoneError` if the child has ended.

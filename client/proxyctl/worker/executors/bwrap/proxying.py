@@ -32,7 +32,7 @@ class AskingError(Exception):
 
 
 class Wish(NamedTuple):
-    """Where a connection is to lead.
+    """The target of a connection.
 
     Attributes:
         host: an address, or a name.

@@ -58,7 +58,7 @@ class _Rule(NamedTuple):
 
 
 def architecture() -> str:
-    """Return what the processor is called here.
+    """Return the name of the processor here.
 
     Raises:
         TaskError: there is no table for it, so no job of others may run.
@@ -105,7 +105,7 @@ class AllowList(NamedTuple):
 
 @cache
 def program_of(calls: AllowList, machine: str) -> bytes:
-    """Return a filter that allows these system calls alone.
+    """Return a filter that allows only these system calls.
 
     Args:
         calls: the allowed ones; of arguments the low 32 bits are judged.

@@ -104,7 +104,7 @@ class Containers:
         self._spaces = Spaces()
 
     def check(self) -> list[Finding]:
-        """Return what the engine needs, after a trial of a container with small limits."""
+        """Return the needs of the engine, after a trial of a container with small limits."""
         return self._suitability.check()
 
     def prepare(self, task: Task) -> Launch:
@@ -149,7 +149,7 @@ class Containers:
         self._networks.open(task)
 
     def can_reach_ports(self) -> bool:
-        """Return what the engine says."""
+        """Return the engine's answer."""
         return self.engine.can_reach_ports()
 
     def connect(self, attempt_id: str, port: int) -> socket.socket:
@@ -260,7 +260,7 @@ class Containers:
         self._spaces.close()
 
     def _has_lost_monitor(self, name: str, state: Mapping[str, Any]) -> bool:
-        """Return whether docker has lost what watched a container for it, and so has killed that.
+        """Return whether docker has lost a container's monitor, and so has killed the container.
 
         It shows the status of a kill then, and at the moment itself it has said another one.
         """

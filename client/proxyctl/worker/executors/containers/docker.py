@@ -64,7 +64,7 @@ class Docker:
         return os.geteuid() == 0
 
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
-        """Return what docker would otherwise give a container of the host's."""
+        """Return the options that keep things of the host out of a container."""
         # Docker copies the name servers of this machine into the container, unless one is set.
         has_init = shutil.which(_INIT, path=engine.environment()["PATH"]) is not None
         init = ("--init",) if has_init else ()

@@ -76,11 +76,11 @@ class Gvisor:
         return self._podman.owner()
 
     def spare_processes(self) -> int:
-        """Return how many its kernel needs."""
+        """Return the number of processes that gVisor's kernel needs."""
         return self._podman.spare_processes()
 
     def end_in_runtime(self, container: str) -> None:
-        """Do as podman."""
+        """See `Podman.end_in_runtime`."""
         self._podman.end_in_runtime(container)
 
     def needs(self) -> list[Finding]:

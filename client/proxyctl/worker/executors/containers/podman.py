@@ -70,7 +70,7 @@ class Podman:
         return True
 
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
-        """Return what podman would otherwise give a container of the host's."""
+        """Return the options that keep things of the host out of a container."""
         return (
             # Its own name, or no /etc/hosts of this machine: one container cannot have both
             # options.
@@ -95,7 +95,7 @@ class Podman:
         return Owner(options, os.geteuid(), os.getegid(), changes_owner=False)
 
     def spare_processes(self) -> int:
-        """Return how many the runtime needs."""
+        """Return the number of processes that the runtime needs."""
         return self._spare_processes
 
     def end_in_runtime(self, container: str) -> None:

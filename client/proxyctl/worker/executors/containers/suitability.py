@@ -33,7 +33,7 @@ class Suitability:
         self._checking = threading.Lock()
 
     def check(self) -> list[Finding]:
-        """Return what the engine needs, after a trial of a container with small limits."""
+        """Return the needs of the engine, after a trial of a container with small limits."""
         with self._checking:
             findings = self._engine.needs()
             if all(each.is_met for each in findings):

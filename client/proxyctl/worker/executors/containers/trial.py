@@ -1,7 +1,7 @@
 """A container on trial: started with small limits, and looked at from outside while it waits.
 
-An engine does not always do what its options ask for: rootless podman on control groups v1 ignores
-limits with a warning. So each wall is read back from the kernel.
+An engine does not always follow its options: rootless podman on control groups v1 ignores limits
+with a warning. So each wall is read back from the kernel.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
 
 
 def _remove(engine: Engine, name: str) -> None:
-    """Remove it; what cannot be removed now is, by the next agent that is started here."""
+    """Remove it; if that fails, the next agent that is started here removes it."""
     for _ in range(_REMOVALS_MAX):
         with suppress(EngineError):
             remove(engine, name)
@@ -151,7 +151,7 @@ def group_number(pid: int, controller: str, name_v1: str, name_v2: str) -> int |
 
 
 def group_text(pid: int, controller: str, name_v1: str, name_v2: str) -> str:
-    """Return what a file of a process's control group says; "" if it cannot be read."""
+    """Return the text of a file of a process's control group; "" if it cannot be read."""
     with suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/cgroup").read_text("ascii").splitlines():
             _, controllers, path = line.split(":", 2)

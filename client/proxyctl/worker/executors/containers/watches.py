@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Watches:
-    """Watches what containers use; several threads use it.
+    """Watches the use of containers; several threads use it.
 
     Args:
         engine: runs the containers.
@@ -42,7 +42,7 @@ class Watches:
         return self._watches.get(attempt_id)
 
     def end(self, attempt_id: str) -> None:
-        """Watch an attempt no more."""
+        """Stop watching an attempt."""
         with self._lock:
             watch = self._watches.pop(attempt_id, None)
         if watch is not None:

@@ -29,7 +29,8 @@ FILES_MAX: Final = 4096  # descriptors of one process; servers and notebooks nee
 # Each sandbox writes a few lines under the same bound before the job's program runs. With less it
 # does not start, and the device is blamed for a buyer's small `disk_gb`.
 FILE_MIN_BYTES: Final = 64 << 10
-# Whose attempts they are; agents with other folders on one machine leave one another's alone.
+# Whose attempts they are; agents with other folders on one machine do not touch one another's
+# attempts.
 NO_SCOPE: Final = "agent"
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -65,7 +66,7 @@ class Limits(Protocol):
         """
 
     def processes(self, attempt_id: str) -> list[int]:
-        """Return what runs under the limits of an attempt."""
+        """Return the processes under the limits of an attempt."""
 
     def kill(self, attempt_id: str) -> None:
         """Kill all processes under the limits of an attempt."""
@@ -135,9 +136,9 @@ def file_bytes_of(bounds: Bounds) -> int:
 def rlimits_of(bounds: Bounds) -> tuple[tuple[int, int, int], ...]:
     """Return the limits of each process alone: a belt beside the group's.
 
-    They bound what no control group does: the size of a file (a sparse one costs nothing until it
-    is read back), descriptors, dumps of memory, which would hold secrets, and the resources that
-    the kernel counts per user.
+    They bound the resources that no control group bounds: the size of a file (a sparse one costs
+    nothing until it is read back), descriptors, dumps of memory, which would hold secrets, and the
+    resources that the kernel counts per user.
     """
     size = file_bytes_of(bounds)
     most = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: size, resource.RLIMIT_NOFILE: FILES_MAX}

@@ -1,4 +1,4 @@
-"""How much a job has written: looked at from outside, since no kernel bounds a plain folder.
+"""Measures the bytes of a job from outside, because no kernel bounds a plain folder.
 
 A file system of fixed size would be the better wall; but one in memory takes away from the job's
 memory, and one in an image file needs root, and its files are gone from the agent's sight at the
@@ -52,11 +52,11 @@ USUAL: Final = SumBounds()
 
 
 class TooMuchError(Exception):
-    """A job has written more than it may; the message says what."""
+    """A job has written more than it may; the message names the exceeded limit."""
 
 
 def is_short(place: str | Path | int, reserve_bytes: int | None = None) -> bool:
-    """Return whether a disk has no more free than the device keeps for itself.
+    """Return whether the free space of a disk is within the device's reserve.
 
     Args:
         place: a path on the disk, or a descriptor.

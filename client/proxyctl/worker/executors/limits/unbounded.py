@@ -7,7 +7,7 @@ from proxyctl.worker.executors.limits.base import Admission, name_of
 
 
 class Unbounded:
-    """In the place of limits when `check` asks what else is missing; no job is run under it."""
+    """Stands for limits while `check` looks for other missing parts; no job is run under it."""
 
     name = "none"
 
@@ -21,19 +21,19 @@ class Unbounded:
         return Admission()
 
     def processes(self, attempt_id: str) -> list[int]:  # noqa: ARG002 - knows none
-        """Know of nothing: the executor looks for itself."""
+        """Return no processes: the executor looks for itself."""
         return []
 
     def kill(self, attempt_id: str) -> None:
         """Leave it to the executor."""
 
     def attempts(self) -> set[str]:
-        """Know of none."""
+        """Return no attempts."""
         return set()
 
     def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - counts nothing
-        """Know nothing."""
+        """Return nothing."""
         return Ending()
 
     def clean(self, attempt_id: str) -> None:
-        """Have made nothing."""
+        """Do nothing: nothing was made."""

@@ -235,7 +235,7 @@ def lies() -> dict[str, tuple[str, Callable[[Liar, ImageParts], None]]]:
         "deep": ("no JSON object", answer("manifests/latest", b"[" * 100_000)),
         "huge": ("more than the", answer("manifests/latest", b" " * (5 << 20))),
         "nothing for here": (
-            "there is none for linux",
+            "there is no image for linux",
             answer("manifests/latest", b'{"manifests": [{"platform": {"os": "plan9"}}]}'),
         ),
         "too long": ("more than the", layer(lambda blob: blob + b"x")),
