@@ -25,7 +25,7 @@ from proxyd.exits.attached.location import Location
 from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.attached.pulse import Pulse
 from proxyd.exits.attached.terms import TLS_PORT, Terms
-from proxyd.exits.choosing.directory import Place as Where
+from proxyd.exits.choosing.entries import Place as Where
 from proxyd.exits.choosing.places import Place, Places
 from proxyd.loop.deadlines import Expiring
 

@@ -41,7 +41,7 @@ from config.load import SettingsError
 from config.settings import Settings
 from market.base.networks import Address, plain
 from market.exits.wants import COUNTRIES, KINDS, PLACE_MAX_CHARACTERS
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 
 if TYPE_CHECKING:
     from maxminddb import Reader

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from proxyd.exits.choosing.directory import USUAL as DIRECTORY
-from proxyd.exits.choosing.directory import Binding
+from proxyd.exits.choosing.bindings import Binding
+from proxyd.exits.choosing.bounds import USUAL as DIRECTORY
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.wire.wants import Wants
 from storage.engines.errors import StoreError

@@ -59,7 +59,7 @@ from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached.attached import Attached, Carrier
 from proxyd.exits.attached.pool import Asker, Parked, Pool
-from proxyd.exits.choosing.directory import ANY_PORT, NO_FEATURES, Missing
+from proxyd.exits.choosing.entries import ANY_PORT, NO_FEATURES, Missing
 from proxyd.exits.choosing.places import Place
 from proxyd.exits.nodes.borrowing import Lendable
 from proxyd.loop.deadlines import Deadlines, Expiring

@@ -14,7 +14,7 @@ from proxyd.counters import ExitCounters
 from proxyd.egress.lookup import known
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.exits.attached.attached import Attached
-from proxyd.exits.choosing.directory import Missing
+from proxyd.exits.choosing.entries import Missing
 from proxyd.exits.dialling.dial import Exits, Via
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.events import Failure

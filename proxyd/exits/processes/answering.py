@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from proxyd.exits.attached.attached import Adopted, Attached
 from proxyd.exits.attached.listener import ExitListener
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.exits.choosing.places import Place as TakenPlace
 from proxyd.exits.choosing.places import yields_at
 from proxyd.exits.dialling.dial import Buyer, Exits, Via

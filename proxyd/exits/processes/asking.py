@@ -30,7 +30,7 @@ from market.base.networks import Address
 from proxyd.egress.exit import Cancellable
 from proxyd.exits.attached.attached import Carrier
 from proxyd.exits.attached.load import Carried
-from proxyd.exits.choosing.directory import ANY_PORT
+from proxyd.exits.choosing.entries import ANY_PORT
 from proxyd.exits.choosing.places import Place
 from proxyd.exits.dialling.dial import Buyer, Done, Via, Ways
 from proxyd.exits.processes.line import Line, LineEnd, is_ours

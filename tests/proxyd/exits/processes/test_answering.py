@@ -20,7 +20,7 @@ from support.targets import targets
 from proxyctl.protocol.frames import Limits
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import Attached
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.exits.dialling.dial import Via
 from proxyd.exits.processes import asking
 from proxyd.exits.processes.answering import EXHAUSTED_PAUSE_SECONDS, LINES_MAX, ExitDesk
