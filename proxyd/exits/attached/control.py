@@ -48,14 +48,11 @@ from proxyctl.protocol.frames import (
 )
 from proxyctl.protocol.frames import State as ExitState
 from proxyd.counters import ExitCounters
+from proxyd.exits.attached.allowance import Allowance
 from proxyd.exits.attached.attached import Attached
 from proxyd.wire.links import is_link
 from storage.engines.errors import StoreError, level_of
 
-# What an exit may send by itself: a ping and a change of its state now and then. More than that is
-# kept for a burst of them.
-BYTES_PER_SECOND: Final = 2048
-BURST_BYTES: Final = 64 * 1024
 # An answer to an order has 37 at most, one to a ping 11, and 11 more on its way to a borrower; to a
 # loan there may be two.
 ANSWER_BYTES: Final = 64
@@ -328,7 +325,6 @@ class Control(asyncio.Protocol):
 
     __slots__ = (
         "_allowance",
-        "_allowed_at",
         "_beginning",
         "_holder",
         "_reader",
@@ -347,13 +343,17 @@ class Control(asyncio.Protocol):
         self._state = _SILENT
         self._reader = FrameReader()
         self._beginning = b""  # of the preface of a work connection
-        self._allowance = float(BURST_BYTES)
-        self._allowed_at = services.loop.time()
+        self._allowance = Allowance(services.loop.time())
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.address = address
         self.attached: Attached | None = None
-        self.began = self._allowed_at
+        self.began = self._allowance.paid_at
+
+    @property
+    def bounds(self) -> ControlBounds:
+        """The bounds on the device."""
+        return self._services.bounds
 
     @property
     def is_closed(self) -> bool:
@@ -388,7 +388,7 @@ class Control(asyncio.Protocol):
             self._read_preface(data)
             return
         if self.attached is not None:
-            self.attached.pulse.hear(self._allowed_at)
+            self.attached.pulse.hear(self._allowance.paid_at)
         try:
             for frame in self._reader.receive_data(data):
                 self._act(frame)
@@ -400,16 +400,10 @@ class Control(asyncio.Protocol):
 
     def _pay(self, size: int) -> bool:
         """Subtract a size from the allowance; cut the connection and return False below zero."""
-        now = self._services.loop.time()
-        if self._allowance < BURST_BYTES:
-            more = (now - self._allowed_at) * BYTES_PER_SECOND
-            self._allowance = min(self._allowance + more, BURST_BYTES)
-        self._allowed_at = now
-        self._allowance -= size
-        if self._allowance < 0:
-            self.cut("flood")
-            return False
-        return True
+        if self._allowance.pay(size, self._services.loop.time()):
+            return True
+        self.cut("flood")
+        return False
 
     def _read_preface(self, data: bytes) -> None:
         """Read the preface of a work connection, which is handed over or cut then."""
@@ -455,7 +449,7 @@ class Control(asyncio.Protocol):
         transport = self._transport
         if self.is_closed or transport is None:
             return
-        self._allowance += _ANSWERS.get(type(frame), 0)
+        self._allowance.grant(_ANSWERS.get(type(frame), 0))
         transport.write(encode(frame))
         if transport.get_write_buffer_size() > self._services.bounds.waiting_max_bytes:
             # Later: whoever gives an order must not find the exit gone before it was given.
@@ -551,8 +545,7 @@ class Control(asyncio.Protocol):
         self._services.loaner.agent_said(self._exit, frame)
 
     def _on_state(self, frame: ExitState) -> None:
-        self._allowance -= STATE_BYTES
-        if self._allowance < 0:
+        if not self._allowance.charge(STATE_BYTES):
             self.cut("flood")
         else:
             self._services.members.paused(self._exit, frame.paused)
