@@ -10,7 +10,7 @@ from support.daemons.service import running_in
 from support.exits.device import EXITS
 
 from proxyd.bounds import Bounds, ExitBounds
-from proxyd.exits.choosing.directory import DirectoryBounds
+from proxyd.exits.choosing.bounds import DirectoryBounds
 from proxyd.exits.dialling.dial import DialTimes
 from proxyd.exits.watching.canaries import CanaryBounds
 from proxyd.gateway import ClientBounds

@@ -27,7 +27,7 @@ from proxyctl.protocol.frames import Frame as AgentFrame
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import ATTACHMENT_BITS, HARMLESS, SILENT_BEATS, Attached
 from proxyd.exits.attached.pool import ParkedBudget, Pool
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Frame, LoanNumbers, Passed, Return
