@@ -26,8 +26,8 @@ from proxyd.exits.nodes.peers import USUAL as MESH
 from proxyd.exits.nodes.peers import MeshBounds
 from proxyd.exits.processes.asking import USUAL as ASKING
 from proxyd.exits.processes.asking import AskingTimes
-from proxyd.exits.watching.canaries import USUAL as CANARIES
-from proxyd.exits.watching.canaries import CanaryBounds
+from proxyd.exits.watching.bounds import USUAL as CANARIES
+from proxyd.exits.watching.bounds import CanaryBounds
 from proxyd.gateway import USUAL as CLIENTS
 from proxyd.gateway import ClientBounds
 from proxyd.metering.meter import USUAL as METERING

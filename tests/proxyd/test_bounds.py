@@ -12,7 +12,7 @@ from support.exits.device import EXITS
 from proxyd.bounds import Bounds, ExitBounds
 from proxyd.exits.choosing.bounds import DirectoryBounds
 from proxyd.exits.dialling.dial import DialTimes
-from proxyd.exits.watching.canaries import CanaryBounds
+from proxyd.exits.watching.bounds import CanaryBounds
 from proxyd.gateway import ClientBounds
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.sessions import MemoryBounds
