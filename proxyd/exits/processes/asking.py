@@ -19,6 +19,7 @@ import logging
 import os
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -85,7 +86,61 @@ class AskingTimes:
 USUAL: Final = AskingTimes()
 
 
-# More than 12 fields: what is asked, what has become of it, and the line to whom it is told.
+@final
+class _Relays:
+    """The relays that go on here, and the paces of their exits."""
+
+    __slots__ = ("_by_number", "_numbers", "_paces")
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, AskedExit] = {}  # by the number of the ask
+        self._numbers: Counter[str] = Counter()  # relays of each device
+        self._paces: dict[str, Pace] = {}  # how fast the relays of a device may go together
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator["AskedExit"]:
+        """Return the relays; none may begin or end meanwhile."""
+        return iter(self._by_number.values())
+
+    def get(self, number: int) -> "AskedExit | None":
+        """Return a relay; None when it is over."""
+        return self._by_number.get(number)
+
+    def add(self, relay: "AskedExit") -> None:
+        """Keep a relay that begins."""
+        self._by_number[relay.number] = relay
+        self._numbers[relay.device_id] += 1
+
+    def remove(self, relay: "AskedExit") -> None:
+        """Forget a relay that is over."""
+        del self._by_number[relay.number]
+        self._numbers[relay.device_id] -= 1
+        self.drop_unused(relay.device_id)
+
+    def pace(
+        self, loop: "asyncio.AbstractEventLoop", device_id: str, bytes_per_second: int
+    ) -> Pace:
+        """Return how fast all relays here through an exit may go together.
+
+        The relays of other processes through it do not count here: the device itself bounds all
+        of them.
+        """
+        pace = self._paces.get(device_id)
+        if pace is None:
+            pace = self._paces[device_id] = Pace(loop, bytes_per_second)
+        else:
+            pace.change(bytes_per_second)
+        return pace
+
+    def drop_unused(self, device_id: str) -> None:
+        """Forget an exit that has no relay here."""
+        if not self._numbers[device_id]:
+            del self._numbers[device_id]
+            self._paces.pop(device_id, None)
+
+
 @final
 class AskedExits(Ways, LineEnd):
     """The ways out through exits, by the process that has them.
@@ -104,8 +159,6 @@ class AskedExits(Ways, LineEnd):
         "_is_closed",
         "_line",
         "_next",
-        "_numbers",
-        "_paces",
         "_reactor",
         "_reconnect",
         "_relays",
@@ -122,10 +175,7 @@ class AskedExits(Ways, LineEnd):
         self._address = address
         self._deadlines: Deadlines[AskedDial] = Deadlines(reactor.loop, seconds + SLACK_SECONDS)
         self._asks: dict[int, AskedDial] = {}
-        self._relays: dict[int, AskedExit] = {}  # by the number of the ask
-        # Of each exit that has relays here, by device: how many, and how fast they may go together.
-        self._numbers: Counter[str] = Counter()
-        self._paces: dict[str, Pace] = {}
+        self._relays = _Relays()
         self._next = 1
         self._line: Line | None = None
         self._tried_at = 0.0  # when a line was made last (loop time, seconds)
@@ -209,7 +259,7 @@ class AskedExits(Ways, LineEnd):
             _logger.debug("the process with the exits cannot be asked: %s", error)
             self._connect_later()
             return
-        relays = [each.told() for each in self._relays.values()]
+        relays = [each.told() for each in self._relays]
         for first in range(0, len(relays), RELAYS_PER_MESSAGE):
             line.send(encode(Resume(tuple(relays[first : first + RELAYS_PER_MESSAGE]))))
         for dial in self._asks.values():
@@ -269,7 +319,7 @@ class AskedExits(Ways, LineEnd):
             self, answer.number, answer.device_id, ip_address(answer.exit_address), answer.place
         )
         address = ip_address(answer.address)
-        pace = self._pace(answer.device_id, answer.bytes_per_second)
+        pace = self._relays.pace(self._reactor.loop, answer.device_id, answer.bytes_per_second)
         via = Via(
             exit_,
             address,
@@ -281,25 +331,7 @@ class AskedExits(Ways, LineEnd):
             proof=partial(self.prove, answer.number),
         )
         dial.done(sock, True, via)
-        self._drop_unused(answer.device_id)
-
-    def _pace(self, device_id: str, bytes_per_second: int) -> Pace:
-        """Return how fast all relays here through an exit may go together.
-
-        What other processes relay through it is theirs: the device itself holds all of them.
-        """
-        pace = self._paces.get(device_id)
-        if pace is None:
-            pace = self._paces[device_id] = Pace(self._reactor.loop, bytes_per_second)
-        else:
-            pace.change(bytes_per_second)
-        return pace
-
-    def _drop_unused(self, device_id: str) -> None:
-        """Forget an exit that has no relay here."""
-        if not self._numbers[device_id]:
-            del self._numbers[device_id]
-            self._paces.pop(device_id, None)
+        self._relays.drop_unused(answer.device_id)
 
     def _cut(self, answer: Cut) -> None:
         relay = self._relays.get(answer.number)
@@ -334,8 +366,7 @@ class AskedExits(Ways, LineEnd):
 
     def begin(self, relay: "AskedExit") -> None:
         """Tell how much a relay carries, from now on."""
-        self._relays[relay.number] = relay
-        self._numbers[relay.device_id] += 1
+        self._relays.add(relay)
         if self._tell is None:
             self._tell_later()
 
@@ -344,9 +375,7 @@ class AskedExits(Ways, LineEnd):
 
     def end(self, relay: "AskedExit", size: int) -> None:
         """Tell that a relay is over."""
-        del self._relays[relay.number]
-        self._numbers[relay.device_id] -= 1
-        self._drop_unused(relay.device_id)
+        self._relays.remove(relay)
         if self._line is not None:
             self._line.send(encode(Ended(relay.number, size)))
 
@@ -358,7 +387,7 @@ class AskedExits(Ways, LineEnd):
         self._tell_later()
         if self._line is None or self._line.waiting:  # totals: the next ones say as much
             return
-        moved = [each.tell() for each in self._relays.values() if each.has_moved]
+        moved = [each.tell() for each in self._relays if each.has_moved]
         for first in range(0, len(moved), RELAYS_PER_MESSAGE):
             self._line.send(encode(Moved(tuple(moved[first : first + RELAYS_PER_MESSAGE]))))
 

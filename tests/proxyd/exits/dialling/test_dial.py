@@ -19,8 +19,8 @@ from support.targets import targets
 from proxyctl.protocol.frames import CALLS, DENY, Dial, Dialled, Limits, Outcome, Pong
 from proxyd.bounds import ExitBounds
 from proxyd.egress.resolve import DnsResolver
-from proxyd.exits.dialling import dial as module
 from proxyd.exits.dialling.dial import DialTimes, Via
+from proxyd.exits.dialling.target import seen_address
 from proxyd.wire.events import Address, Failure
 from proxyd.wire.wants import Wants
 
@@ -140,7 +140,7 @@ def test_what_an_exit_says_of_its_address_is_believed_where_it_can_be(
 ) -> None:
     known = ip_address("198.51.100.7")
     said = ip_address(claimed) if claimed is not None else None
-    assert module.seen_address(known, said) == ip_address(told)
+    assert seen_address(known, said) == ip_address(told)
 
 
 async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> None:

@@ -194,7 +194,7 @@ async def test_an_exit_is_held_to_its_speed_here_too(two: Two) -> None:
         third = await two.relay(target)
         assert third.via.pace is not first.via.pace
         third.close()
-    assert not two.asked._paces
+    assert not two.asked._relays._paces
 
 
 async def test_who_wants_it_no_more_has_it_closed(two: Two) -> None:
