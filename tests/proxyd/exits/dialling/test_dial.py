@@ -545,8 +545,8 @@ async def test_a_label_stays_with_an_exit_whose_target_is_silent(port: Port) -> 
     call = Call(port, LOOPBACK, 80, Wants(session="label"))
     await until(lambda: port.counters.hedges == 1, "it was ordered once more")
     for _ in range(2):
-        asked_at = call.dial._asked_at
-        await until(lambda before=asked_at: call.dial._asked_at > before, "it was looked at")
+        asked_at = call.dial._watch._asked_at
+        await until(lambda before=asked_at: call.dial._watch._asked_at > before, "it was looked at")
     call.dial.cancel()
     assert second.dials == []
 
