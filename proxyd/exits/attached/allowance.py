@@ -29,7 +29,7 @@ class Allowance:
         self._bytes += size
 
     def pay(self, size: int, now: float) -> bool:
-        """Subtract the bytes that have come; return whether they were allowed."""
+        """Subtract received bytes; return False for bytes beyond the allowance."""
         if self._bytes < BURST_BYTES:
             more = (now - self.paid_at) * BYTES_PER_SECOND
             self._bytes = min(self._bytes + more, BURST_BYTES)
@@ -37,6 +37,6 @@ class Allowance:
         return self.charge(size)
 
     def charge(self, size: int) -> bool:
-        """Subtract the cost of a frame; return whether it was allowed."""
+        """Subtract the cost of a frame; return False for one beyond the allowance."""
         self._bytes -= size
         return self._bytes >= 0

@@ -61,7 +61,7 @@ ANSWER_BYTES: Final = 64
 STATE_BYTES: Final = 1024
 GOODBYE_SECONDS: Final = 5.0  # to take the last words
 OLDEST_PROTOCOL: Final = 1
-AGAIN_SECONDS: Final = 60  # for what passes: it may try again then
+AGAIN_SECONDS: Final = 60  # for a temporary reason: it may try again then
 SOON_SECONDS: Final = 5
 PAUSED: Final = "exit_paused"
 # How much more an exit may send for a frame that it has to answer.
@@ -88,13 +88,13 @@ class Loaner(Protocol):
         """Return the exit of another node whose work connections name an attachment."""
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
-        """Act on what an agent says of a loan; raises FrameError if it cannot be said."""
+        """Act on an agent's frame of a loan; raises FrameError if an agent must not send it."""
 
     def ended(self, attached: Attached, reason: str) -> None:
         """Hear that an exit is gone, or must not carry anything."""
 
     def change_heartbeat(self, seconds: float) -> None:
-        """Ask so often whether what is borrowed is there."""
+        """Ping each borrowed exit with this many seconds between two pings."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -132,7 +132,7 @@ class GrantedLimits(Protocol):
 
     @property
     def connections(self) -> int:
-        """At once."""
+        """Open connections."""
 
     @property
     def bytes_per_second(self) -> int:
@@ -148,11 +148,11 @@ class GrantedLimits(Protocol):
 
 
 class ExitGrant(Protocol):
-    """What the marketplace says of a device that may attach."""
+    """Permission of the marketplace for a device that may attach."""
 
     @property
     def device_id(self) -> str:
-        """Which device it is."""
+        """Identifier of the device."""
 
     @property
     def user_id(self) -> str:
@@ -164,11 +164,11 @@ class ExitGrant(Protocol):
 
     @property
     def limits(self) -> GrantedLimits:
-        """What it is used for at most."""
+        """Bounds on its use."""
 
     @property
     def bytes_today(self) -> int:
-        """What it has carried since 00:00 UTC, as far as that is known."""
+        """Bytes that it has carried since 00:00 UTC, as far as they are known."""
 
     @property
     def paused(self) -> bool:
@@ -176,18 +176,18 @@ class ExitGrant(Protocol):
 
 
 class Authority(Protocol):
-    """Knows which devices may attach, and what they may do."""
+    """Knows the devices that may attach, and their permissions."""
 
     async def authorize(self, token: str, terms: str) -> ExitGrant:
         """Return what a device may do.
 
         Args:
             token: a worker token.
-            terms: the SHA-256 of the terms that somebody at the device has agreed to.
+            terms: the SHA-256 of the terms that a person at the device has agreed to.
 
         Raises:
             MarketError: why it may not, in words for its owner.
-            StoreError: that cannot be said now.
+            StoreError: the store did not answer.
         """
 
     async def current(self, device_id: str) -> ExitGrant:
@@ -195,7 +195,7 @@ class Authority(Protocol):
 
         Raises:
             MarketError: why it may do nothing any more, in words for its owner.
-            StoreError: that cannot be said now.
+            StoreError: the store did not answer.
         """
 
     def price_floor(self, country: str) -> int:
@@ -302,7 +302,7 @@ TRANSITIONS: Final = {
     State.OVER: (),
 }
 
-# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+# Names of this module: the attribute of an enumeration is six times slower (3.11).
 _SILENT: Final = State.SILENT
 _PREFACE: Final = State.PREFACE
 _GREETING: Final = State.GREETING
@@ -318,7 +318,7 @@ class Control(asyncio.Protocol):
     `attached` is set while its exit is attached. `began` is when it came (loop time, seconds).
 
     Args:
-        services: what all of them share.
+        services: shared by all of them.
         address: where it comes from.
         holder: knows the connections that are open.
     """
@@ -426,7 +426,7 @@ class Control(asyncio.Protocol):
         self._end()
 
     def hand_over(self) -> asyncio.Transport:
-        """Return its transport, which is somebody else's from here on; this is over."""
+        """Return its transport, which the caller owns from here on; this connection is over."""
         assert self._transport is not None  # noqa: S101 - it has received something
         transport, self._transport = self._transport, None
         self._stop_timer()
@@ -452,7 +452,7 @@ class Control(asyncio.Protocol):
         self._allowance.grant(_ANSWERS.get(type(frame), 0))
         transport.write(encode(frame))
         if transport.get_write_buffer_size() > self._services.bounds.waiting_max_bytes:
-            # Later: whoever gives an order must not find the exit gone before it was given.
+            # Later: the caller must not find the exit gone before its order was sent.
             self._services.loop.call_soon(self.cut, "does not read")
 
     def refuse(self, code: str, words: str, retry_seconds: int) -> None:
@@ -475,7 +475,7 @@ class Control(asyncio.Protocol):
             self._timer = self._services.loop.call_later(GOODBYE_SECONDS, transport.abort)
 
     def cut(self, reason: str) -> None:
-        """Close at once."""
+        """Close without last words."""
         if self.is_closed:
             return
         if self.attached is None:
@@ -495,7 +495,7 @@ class Control(asyncio.Protocol):
         self.send(Drain(seconds))
 
     def check_again(self) -> None:
-        """Ask the marketplace again whether the exit may be attached, and what it may do."""
+        """Ask the marketplace again for the permission of the exit."""
         if self.attached is not None:
             self._services.spawn(self._check(self.attached))
 

@@ -34,7 +34,7 @@ class Picks:
             self._sites.clear()
 
     def is_worn(self, device_id: str, site: str) -> bool:
-        """Return whether an exit was chosen so often for a site that another one is better."""
+        """Return whether an exit has reached the bound on picks for a site in this minute."""
         return self._sites.get((device_id, site), 0) >= PER_SITE_AND_MINUTE
 
     def count(self, device_id: str, site: str) -> None:

@@ -174,7 +174,7 @@ def area_of(wants: Wants) -> Area:
 
 @lru_cache(maxsize=SITES_CACHED)
 def site_of(target: str) -> str:
-    """Return the site of a target, by which connections are counted: its /24, /48 or domain.
+    """Return the site of a target, for counts of connections: its /24, /48 or domain.
 
     A domain is taken for the last two labels of a name, or three where these are a country's and a
     kind, as in `co.uk`. Where that is wrong, a site is counted with others: a name that gave many

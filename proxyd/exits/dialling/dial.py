@@ -2,32 +2,33 @@
 
 Theory of operation
 -------------------
-What is forbidden is never asked of an exit: a name is looked up here and every address judged, as
-for a direct connection, unless the buyer wants the exit to look it up.
+An exit never gets an order for a forbidden target: a name is looked up here and every address is
+judged, as for a direct connection, unless the buyer wants the exit to look it up.
 
 A dial goes from exit to exit (`_Attempt`, at most `EXITS_MAX` of them) until one of these happens:
 
-* the exit has connected: the connection that waited is the relay's, and the buyer is told the
+* the exit has connected: the relay takes over the connection that waited, and the buyer gets the
   exit's address;
 * the target has said no (refused, unreachable, unknown): these are the target's words, another exit
-  would hear the same, and the buyer is told them;
+  would get the same, and the buyer gets them;
 * the target's refusal comes from an exit whose word is to be checked (`Directory.doubts`), and no
-  label needs that exit: a second exit is asked, and told is what both say. If the second one
-  connects, the first has lied, or the target does not want it;
+  label needs that exit: a second exit is tried, and the buyer gets the common answer of both. If
+  the second one connects, the first has lied, or the target does not want it;
 * such an answer is a fault of the exit if the second one connects, except that it has no route by a
   family that it is not attached by;
 * the exit is gone, paused, full or silent, or none of its connections comes in time: the next one
   is tried. So it is, once, when the target did not answer, the exit has no route to it (many have
-  no IPv6), or does not go there: that may be the exit's own, and is told when another one agrees;
+  no IPv6), or does not go there: that may be the exit's own fault, and the buyer gets it when
+  another one agrees;
 * there is no further exit, or no time left.
 
-An exit that does not answer in time is asked whether it is there, and again as long as it does not
-answer. If it is, the same order goes out once more on another of its connections (a hedge), and the
-first answer counts. If it says nothing, the next exit is tried: soon where any will do, a little
-later where a label would lose its exit or there is no other one, because a busy line may be late.
-One that is there, but does not say for long how its dial goes, is left for another one, if no label
-needs it; if that one reaches the target, the first was at fault.
-All that only while the buyer has heard nothing: after that a lost exit is a broken connection.
+An exit that does not answer in time gets a ping, and more of them as long as it does not answer. If
+it answers a ping, the same order goes out once more on another of its connections (a hedge), and
+the first answer counts. If it says nothing, the next exit is tried: soon where any will do, a
+little later where a label would lose its exit or there is no other one, because a busy line may be
+late. One that is there, but does not say for long how its dial goes, is left for another one, if no
+label needs it; if that one reaches the target, the first was at fault. All that only while the
+buyer has heard nothing: after that a lost exit is a broken connection.
 
 Bytes of the target may come before the exit's answer, since they take another way: they wait in the
 kernel, and so does the end of the stream.
@@ -106,7 +107,7 @@ class Via:
     sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
     buyer, and say whether another one was promised to the label before. `ports` are the only ones
     of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
-    speed. `place` is what its dial has taken of the exit's places; None for what is counted
+    speed. `place` is what its dial has taken of the exit's places; None for a dial that is counted
     elsewhere. On port 443 it is not known yet whether the exit has reached the target: `proof` is
     to be called with the first answer, and whether that is TLS, or `fault` when a TLS client got
     something else. A process without exits has both for each port; they count on port 443 alone.
@@ -124,7 +125,7 @@ class Via:
 
 
 class Buyer(Protocol):
-    """Who pays for a connection: the session of its client."""
+    """Session that pays for a connection."""
 
     __slots__ = ()
 
@@ -134,15 +135,15 @@ class Buyer(Protocol):
 
     @property
     def user_id(self) -> str:
-        """Who has bought it: never carried by devices of their own."""
+        """Account of the buyer, whose own devices never carry its connections."""
 
     @property
     def price_per_gb(self) -> int:
-        """What it costs, in micro-USD."""
+        """Price, in micro-USD per GB."""
 
 
 class Chooser(Protocol):
-    """Who is chosen: of the directory, what a dial needs."""
+    """Chooses exits; the directory has it, for dials."""
 
     def pick(
         self,
@@ -177,7 +178,7 @@ class Chooser(Protocol):
         """Say whether a target's refusal is to be checked through a second exit."""
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
-        """Say whether a label has another exit than before; yes is said once for each move."""
+        """Return whether a label has another exit than before; each move is returned once."""
 
 
 class Borrower(Protocol):
@@ -194,7 +195,7 @@ class Labels(Protocol):
         """Say whether the exit that a label has here has to be agreed on before it is used."""
 
     def must_look(self, wants: Wants, session_id: str) -> bool:
-        """Say whether a label for which there is no exit here may have one that is away."""
+        """Return whether a label without an exit here may have one that is away."""
 
     def ask(
         self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]
@@ -220,7 +221,7 @@ class Ways(Protocol):
         """Begin to connect to a target through an exit.
 
         Args:
-            wants: which exits will do.
+            wants: the buyer's requirements on the exit.
             session: whose buyer it is for.
             host: an address, or a name.
             port: the target's port.
@@ -232,16 +233,16 @@ class Ways(Protocol):
 
         The socket that `done` gets is the exit's work connection. On it datagrams go both ways,
         each behind a length of two bytes and the header of RFC 1928, section 7. None of them was
-        judged: which targets may be sent to is to be asked for each.
+        judged: the caller checks the target of each.
 
         Args:
-            wants: which exits will do; of those, who carries datagrams.
+            wants: the buyer's requirements on the exit, which must also carry datagrams.
             session: whose buyer it is for.
             done: as for `dial`.
         """
 
     def change_seconds(self, seconds: float) -> None:
-        """Let dials take so long in all from now on, those under way too."""
+        """Change the time that dials may take in all, also for dials under way."""
 
     def close(self) -> None:
         """Watch no deadline any more."""
@@ -252,8 +253,8 @@ class Exits(Ways):
     """The ways out through exits that are attached here: what all dials through them share.
 
     Args:
-        reactor: what the sockets of the loop share; one that is handed over stays watched.
-        directory: knows who is attached, and chooses.
+        reactor: shared by the sockets of the loop; one that is handed over stays watched.
+        directory: knows the attached exits, and chooses among them.
         resolver: looks names up.
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
@@ -325,7 +326,7 @@ class Exits(Ways):
         return dial
 
     def change_seconds(self, seconds: float) -> None:
-        """Let dials take so long in all from now on, those under way too."""
+        """Change the time that dials may take in all, also for dials under way."""
         self.deadlines.seconds = seconds
 
     def close(self) -> None:
@@ -338,8 +339,8 @@ class ExitDial(Cancellable, Expiring):
     """One dial of a target through exits; see the theory above.
 
     Args:
-        exits: what all dials share.
-        wants: which exits will do.
+        exits: shared by all dials.
+        wants: the buyer's requirements on the exit.
         session: whose buyer it is for.
         port: the target's port; `ANY_PORT` for datagrams.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
@@ -454,7 +455,7 @@ class ExitDial(Cancellable, Expiring):
             self._try(chosen)
 
     def _has_to_ask(self, chosen: Attached | Failure, labels: Labels) -> bool:
-        """Say whether other nodes have a say in what was chosen."""
+        """Return whether other nodes have to agree on the choice."""
         if not self._wants.session or self._questions >= QUESTIONS_MAX:
             return False
         if not isinstance(chosen, Failure):
@@ -506,7 +507,7 @@ class ExitDial(Cancellable, Expiring):
 
     @property
     def _features(self) -> frozenset[str]:
-        """What the exit has to offer."""
+        """Features that the exit must offer."""
         if self._target.is_datagrams:
             features = _FOR_SECURE_DATAGRAMS if self._is_secure else _FOR_DATAGRAMS
             return features | _FOR_NAMES if self._wants.dns_at_exit else features
@@ -514,7 +515,7 @@ class ExitDial(Cancellable, Expiring):
         return features | _FOR_NAMES if self._target.is_name else features
 
     def _choose(self) -> Attached | Failure:
-        """Return an exit that may be asked for the port, or why there is none."""
+        """Return an exit that may dial the port, or why no exit may."""
         if len(self._tried) >= EXITS_MAX:
             return self._evidence.failure or Failure.NO_EXIT
         session, exits, target = self._session, self._exits, self._target
@@ -547,7 +548,7 @@ class ExitDial(Cancellable, Expiring):
             tried.append(chosen.device_id)
 
     def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
-        """Return what is dialled: an exit of another node is borrowed, if that is possible."""
+        """Return the exit to dial through: borrow an exit of another node, if that is possible."""
         if isinstance(chosen, Attached):
             return chosen
         borrower = self._exits.borrower
@@ -557,7 +558,7 @@ class ExitDial(Cancellable, Expiring):
         return attached
 
     def ordered(self, attempt: "_Attempt") -> None:
-        """An exit has its order: it is asked whether it is there if it takes its time."""
+        """Give an exit its order; it gets a ping later if it does not answer soon."""
         if len(self._attempts) == 1:
             self._watch.wait(patience(attempt.attached) / 2, self._ask)
         target = self._target
@@ -623,7 +624,7 @@ class ExitDial(Cancellable, Expiring):
         exits.directory.note(attached, outcome, now, buyer=buyer, target=self._target.site)
 
     def _give_up(self) -> None:
-        """Let go of the exit that is tried now, with all that it was asked for."""
+        """Let go of the exit that is tried now, with all its orders."""
         self._exits.counters.dials[LOST] += 1
         self._let_all_go()
 
@@ -854,7 +855,7 @@ class _Attempt(Asker):
         return parked.sock, place
 
     def close(self, reactor: Reactor) -> None:
-        """Care no more about the answer, and close its connection: so the exit gives up, too."""
+        """Ignore the answer, and close the connection, so that the exit also gives up."""
         self._pool.stop_waiting(self)
         parked, self._parked = self._parked, None
         if parked is not None:

@@ -63,7 +63,7 @@ class Streams:
         return self._per_device[device_id]
 
     def enter(self, buyer_id: str, most: int) -> bool:
-        """Count an order of a buyer; return whether the buyer has room for it.
+        """Count an order of a buyer; return False for one beyond the buyer's share.
 
         Call `leave` in either case, when the order has a stream or has failed.
 

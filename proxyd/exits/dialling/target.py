@@ -45,7 +45,7 @@ class Target:
         return self.host if isinstance(self.host, str) else str(self.host[0])
 
     def judge(self, addresses: list[Address], policy: Policy) -> bool:
-        """Keep the addresses that a policy permits; return whether there are any."""
+        """Keep the addresses that a policy permits; return False without any."""
         permitted = candidates(addresses, self.port, policy)
         self.host = tuple(permitted[:CANDIDATES_MAX])
         return bool(permitted)

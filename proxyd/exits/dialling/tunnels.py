@@ -80,7 +80,7 @@ class Tunnels(Protocol):
             a connected TCP socket, non-blocking; the caller's to close.
 
         Raises:
-            TunnelError: the reason for which there is no stream.
+            TunnelError: with the reason.
         """
 
     def is_attached(self, device_id: str) -> bool:

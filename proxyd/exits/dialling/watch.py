@@ -1,4 +1,4 @@
-"""Watch on the exit that a dial tries now: the times after which it is asked, or given up."""
+"""Watch on the present exit of a dial: the times after which it gets a ping, or is given up."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final

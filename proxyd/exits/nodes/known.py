@@ -1,4 +1,4 @@
-"""The exits that this node knows: those of other nodes, and those that are attached here.
+"""Exits that this node knows: exits of other nodes, and exits that are attached here.
 
 The theory of operation is in `mesh.py`.
 """
@@ -50,7 +50,7 @@ class RemoteExits:
         return len(self._by_link[link])
 
     def find(self, device_id: str) -> RemoteExit | None:
-        """Return the exit of a device that attached last at another node; None if there is none."""
+        """Return the latest attachment of a device to another node; None without one."""
         return max(self._of_device(device_id), key=attached_at, default=None)
 
     def since(self, device_id: str) -> int:

@@ -108,7 +108,7 @@ class Mesh:
         return self._local.get(device_id)
 
     def find(self, device_id: str) -> RemoteExit | None:
-        """Return the exit of a device that attached last at another node; None if there is none."""
+        """Return the latest attachment of a device to another node; None without one."""
         return self._remote.find(device_id)
 
     def state(self, device_id: str) -> str | None:
@@ -126,7 +126,7 @@ class Mesh:
         return remote.paused
 
     def change_door(self, door: Door | None) -> None:
-        """Publish where devices attach here, and by which certificate, to the other nodes."""
+        """Publish the address and the certificate of this node's port to the other nodes."""
         self.peers.change_door(door)
 
     # --- exits of this node: see `neighbours.Neighbours` -----------------------------------------

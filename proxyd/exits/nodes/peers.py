@@ -112,7 +112,7 @@ class Peers:
         return not self._rows
 
     def change_door(self, door: Door | None) -> None:
-        """Publish where devices attach here, and by which certificate, with the next look."""
+        """Publish the address and the certificate of this node's port with the next look."""
         self._door = door
 
     def door_of(self, node_id: str) -> Door | None:

@@ -6,8 +6,8 @@ from typing import Final
 from proxyd.exits.dialling.errand import Unknown
 from proxyd.exits.watching.fetch import Answer, Page
 
-SHOWN_BYTES: Final = 48  # of the difference
-# Statuses with which sites turn away visitors that ask too often, or that are too many.
+SHOWN_BYTES: Final = 48
+# Statuses of sites that turn visitors away: of one that asks too often, or of too many.
 TURNED_AWAY: Final = frozenset((403, 408, 425, 429, 451, 500, 502, 503, 504))
 TURNED_AWAY_KIND: Final = "turned away"  # a finding that is no verdict
 
