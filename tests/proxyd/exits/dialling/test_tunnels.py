@@ -226,7 +226,7 @@ async def test_a_device_says_why_there_is_no_stream(
     opening = place.opening()
     order = await order_of(device)
     device.send(Dialled(order.number, outcome, 0, None, 0))
-    device.send(Dialled(order.number + 7, outcome, 0, None, 0))  # of nobody: it is passed over
+    device.send(Dialled(order.number + 7, outcome, 0, None, 0))  # without an order: it is ignored
     assert await reason(opening) == word
     assert place.tunnels.counts.opens == {word: 1}
 
