@@ -69,7 +69,7 @@ from proxyd.exits.choosing.faults import Faults
 from proxyd.exits.choosing.filing import HASH_MASK, Bucket, Files, Member, bucket_at
 from proxyd.exits.choosing.picks import Picks
 from proxyd.exits.choosing.standing import NEWCOMER_DIALS
-from proxyd.exits.choosing.wish import Purchase, Wish, area_of
+from proxyd.exits.choosing.wish import Wish, area_of
 from proxyd.wire.wants import Wants
 
 DRAWS: Final = 32  # if 10 % of the exits will do, these draws find one in all but one of 30 cases
@@ -178,8 +178,10 @@ class Directory(Generic[Exit]):
             features: features that the exit must offer beyond connections.
             port: the target's port; `ANY_PORT` for any port, as of datagrams, which name their own.
         """
-        purchase: Purchase[Exit] = Purchase(owner_id, price_per_gb, features, port)
-        wish: Wish[Exit] = Wish(area_of(wants), purchase, target, tried, now, self._faults.grudges)
+        area, grudges = area_of(wants), self._faults.grudges
+        wish: Wish[Exit] = Wish(
+            area, owner_id, price_per_gb, target, tried, now, features, port, grudges
+        )
         self._picks.begin(wish.minute)
         if wants.session:
             chosen = self._of_label(wants, wish, session_id)
@@ -319,8 +321,8 @@ class Directory(Generic[Exit]):
 
     def _none(self, wish: Wish[Exit]) -> Missing:
         """Return why no exit will do: the port alone, or more than that."""
-        if wish.purchase.port:
-            wish.purchase.port = ANY_PORT
+        if wish.port:
+            wish.port = ANY_PORT
             buckets = self._buckets_of(wish)
             total = sum([len(bucket.members) for bucket in buckets])
             if any(wish.takes(member) for member in self._walk(buckets, total, 0)):
@@ -329,7 +331,9 @@ class Directory(Generic[Exit]):
 
     def _rotated(self, wish: Wish[Exit], session_id: str) -> Member[Exit] | Missing:
         """Return another exit than the session's last one."""
-        wish.last = self._picks.last_of(session_id)
+        last = self._picks.last_of(session_id)
+        if last:
+            wish.others = (*wish.others, last)
         chosen = self._drawn(wish)
         if isinstance(chosen, Member):
             self._picks.rotate(session_id, chosen.entry.device_id)
@@ -337,7 +341,7 @@ class Directory(Generic[Exit]):
 
     def _buckets_of(self, wish: Wish[Exit]) -> Sequence[Bucket[Exit]]:
         """Return the fewest exits that hold all exits a wish can mean."""
-        return self._files.buckets_of(wish.area, datagrams=wish.purchase.is_datagrams)
+        return self._files.buckets_of(wish.area, datagrams=wish.is_datagrams)
 
     # --- labels --------------------------------------------------------------------------------
 
@@ -356,7 +360,7 @@ class Directory(Generic[Exit]):
         wish.is_bound = False
         if member is not None and (
             wish.keeps(member, is_strict=wants.strict)
-            or not wish.purchase.features.issubset(member.entry.features)  # the same
+            or not wish.features.issubset(member.entry.features)  # the same
         ):
             return Missing.NO_EXIT
         if wants.strict:
@@ -372,7 +376,7 @@ class Directory(Generic[Exit]):
             return self._none(wish)
         until = wish.now + wants.lifetime_seconds
         binding = Binding(member.entry.device_id, member.place.country, until, lifetimes)
-        self._bindings.add(wants, session_id, binding, wish.purchase.owner_id)
+        self._bindings.add(wants, session_id, binding, wish.owner_id)
         return member
 
     def _moved(self, wish: Wish[Exit], binding: Binding, ring: int) -> Member[Exit] | Missing:

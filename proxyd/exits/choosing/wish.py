@@ -43,70 +43,60 @@ _KINDS: Final = frozenset(
 
 
 @final
-class Purchase(Generic[Exit]):
-    """Connection that a buyer has paid for: its buyer, price, features and port."""
-
-    __slots__ = ("features", "is_datagrams", "owner_id", "port", "price_per_gb")
-
-    def __init__(
-        self, owner_id: str, price_per_gb: int, features: frozenset[str], port: int
-    ) -> None:
-        self.owner_id = owner_id
-        self.price_per_gb = price_per_gb
-        self.features = features
-        self.is_datagrams = UDP in features
-        self.port = port
-
-    def is_offered_by(self, entry: Exit) -> bool:
-        """Return whether an exit carries such connections at all, whether or not it can now."""
-        return (
-            (not self.features or self.features.issubset(entry.features))
-            and entry.min_price_per_gb <= self.price_per_gb
-            and entry.owner_id != self.owner_id
-            and (not self.port or entry.allows(self.port))
-        )
-
-
-@final
 class Wish(Generic[Exit]):
     """Requirements of one connection on its exit.
 
+    `others` are the devices that must not carry it: the tried ones, and the last one of a session
+    that rotates. `port` and the countries of `area` may be changed.
+
     Args:
         area: places of the exits that will do.
-        purchase: the connection, and its buyer.
+        owner_id: the buyer's account, whose own exits are out of the question.
+        price_per_gb: the price of the session, in micro-USD.
         target: the name or address to be dialled.
         tried: the devices that could not carry this connection.
         now: seconds of a clock that never goes back.
+        features: features that the exit must offer beyond connections.
+        port: the target's port; `ANY_PORT` for any port.
         grudges: the faults of exits, by buyer and device.
     """
 
     __slots__ = (
         "area",
+        "features",
         "grudges",
         "is_bound",
-        "last",
+        "is_datagrams",
         "minute",
         "now",
-        "purchase",
+        "others",
+        "owner_id",
+        "port",
+        "price_per_gb",
         "site",
-        "tried",
     )
 
     def __init__(
         self,
         area: Area,
-        purchase: Purchase[Exit],
+        owner_id: str,
+        price_per_gb: int,
         target: str,
         tried: Sequence[str],
         now: float,
+        features: frozenset[str],
+        port: int,
         grudges: dict[tuple[str, str], Grudge],
     ) -> None:
         self.area = area
-        self.purchase = purchase
+        self.owner_id = owner_id
+        self.price_per_gb = price_per_gb
+        self.features = features
+        self.is_datagrams = UDP in features
+        self.port = port
         self.is_bound = False  # to the exit that is looked at
         self.grudges = grudges
-        self.tried = tried
-        self.last = ""
+        self.others = tried
         self.now = now
         self.minute = int(now) // MINUTE_SECONDS
         self.site = site_of(target)
@@ -117,16 +107,24 @@ class Wish(Generic[Exit]):
 
     def is_free(self, member: Member[Exit]) -> bool:
         """Return whether an exit can be chosen for this connection, wherever it is."""
-        entry, purchase = member.entry, self.purchase
+        entry = member.entry
         device_id = entry.device_id
         return (
             member.standing.rest.until <= self.now
-            and purchase.is_offered_by(entry)
-            and device_id != self.last
-            and device_id not in self.tried
+            and self.is_offered_by(entry)
+            and device_id not in self.others
             and not (self.grudges and self.rests_for_buyer(device_id))
             and (self.is_bound or not member.elders or not self.is_offered_earlier(member))
-            and entry.has_place_for(purchase.owner_id, datagrams=purchase.is_datagrams)
+            and entry.has_place_for(self.owner_id, datagrams=self.is_datagrams)
+        )
+
+    def is_offered_by(self, entry: Exit) -> bool:
+        """Return whether an exit carries such connections at all, whether or not it can now."""
+        return (
+            (not self.features or self.features.issubset(entry.features))
+            and entry.min_price_per_gb <= self.price_per_gb
+            and entry.owner_id != self.owner_id
+            and (not self.port or entry.allows(self.port))
         )
 
     def is_offered_earlier(self, member: Member[Exit]) -> bool:
@@ -137,21 +135,20 @@ class Wish(Generic[Exit]):
         """
         for elder in member.elders:
             rests = elder.standing.rest.until > self.now or elder.entry.is_spent
-            if not rests and self.purchase.is_offered_by(elder.entry):
+            if not rests and self.is_offered_by(elder.entry):
                 return True
         return False
 
     def rests_for_buyer(self, device_id: str) -> bool:
         """Return whether an exit has failed too often for this buyer."""
-        grudge = self.grudges.get((self.purchase.owner_id, device_id))
+        grudge = self.grudges.get((self.owner_id, device_id))
         return grudge is not None and grudge.rest.until > self.now
 
     def takes_for_any_port(self, member: Member[Exit]) -> bool:
         """Return whether an exit will do, but for the port."""
-        purchase = self.purchase
-        port, purchase.port = purchase.port, ANY_PORT
+        port, self.port = self.port, ANY_PORT
         takes = self.takes(member)
-        purchase.port = port
+        self.port = port
         return takes
 
     def keeps(self, member: Member[Exit], *, is_strict: bool) -> bool:
@@ -159,12 +156,10 @@ class Wish(Generic[Exit]):
 
         It does when the exit failed because of the target, and a strict one when the exit is full.
         """
-        entry, purchase = member.entry, self.purchase
-        if entry.device_id in self.tried:
+        entry = member.entry
+        if entry.device_id in self.others:
             return not member.standing.has_failed
-        return is_strict and not entry.has_place_for(
-            purchase.owner_id, datagrams=purchase.is_datagrams
-        )
+        return is_strict and not entry.has_place_for(self.owner_id, datagrams=self.is_datagrams)
 
 
 def area_of(wants: Wants) -> Area:

@@ -22,7 +22,7 @@ from proxyd.exits.choosing.standing import (
     COOLING_SECONDS,
     NEWCOMER_DIALS,
 )
-from proxyd.exits.choosing.wish import Purchase, Wish, area_of, site_of
+from proxyd.exits.choosing.wish import Wish, area_of, site_of
 from proxyd.wire.wants import Wants, parse
 
 BERLIN = Place("de", "berlin", "berlin", 3320, "residential")
@@ -406,7 +406,7 @@ def test_a_search_sees_each_exit_once_and_of_many_not_all(book):
     for place in (BERLIN, PARIS):
         book.fill(20, place, place.city)
     for wants in ("kind-any", "country-de_fr"):
-        wish = Wish(area_of(parse(wants)), Purchase("", 0, frozenset(), 0), "", (), 0.0, {})
+        wish = Wish(area_of(parse(wants)), "", 0, "", (), 0.0, frozenset(), 0, {})
         buckets = book.directory._buckets_of(wish)
         for start in range(40):
             walk = [each.entry for each in book.directory._walk(buckets, 40, start)]
