@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from api.reverse.server import AppServer, UnreachedError
 from proxyd.acceptor import Acceptor
 from proxyd.exits.attached.secure import reset_on_close
-from proxyd.exits.dialling.tunnels import AWAY, TunnelError, Tunnels
+from proxyd.exits.dialling.orders import AWAY, TunnelError
+from proxyd.exits.dialling.tunnels import Tunnels
 from proxyd.loop import cancellation
 from storage.engines.errors import StoreError, level_of
 

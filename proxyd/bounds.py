@@ -11,8 +11,8 @@ from api.http.limits import USUAL as API
 from api.http.limits import ConnectionTimes
 from proxyd.exits.attached.listener import USUAL as PORT
 from proxyd.exits.attached.listener import PortBounds
-from proxyd.exits.choosing.directory import USUAL as DIRECTORY
-from proxyd.exits.choosing.directory import DirectoryBounds
+from proxyd.exits.choosing.bounds import USUAL as DIRECTORY
+from proxyd.exits.choosing.bounds import DirectoryBounds
 from proxyd.exits.choosing.labels import USUAL as LABELS
 from proxyd.exits.choosing.labels import LabelBounds
 from proxyd.exits.dialling.dial import USUAL as DIALS
@@ -24,12 +24,12 @@ from proxyd.exits.nodes.borrowing import USUAL as BORROWING
 from proxyd.exits.nodes.borrowing import BorrowingBounds
 from proxyd.exits.nodes.lending import USUAL as LENDING
 from proxyd.exits.nodes.lending import LendingBounds
-from proxyd.exits.nodes.mesh import USUAL as MESH
-from proxyd.exits.nodes.mesh import MeshBounds
+from proxyd.exits.nodes.peers import USUAL as MESH
+from proxyd.exits.nodes.peers import MeshBounds
 from proxyd.exits.processes.asking import USUAL as ASKING
 from proxyd.exits.processes.asking import AskingTimes
-from proxyd.exits.watching.canaries import USUAL as CANARIES
-from proxyd.exits.watching.canaries import CanaryBounds
+from proxyd.exits.watching.bounds import USUAL as CANARIES
+from proxyd.exits.watching.bounds import CanaryBounds
 from proxyd.gateway import USUAL as CLIENTS
 from proxyd.gateway import ClientBounds
 from proxyd.metering.meter import USUAL as METERING

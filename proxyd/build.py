@@ -29,7 +29,7 @@ from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exits.choosing.directory import Directory
-from proxyd.exits.nodes.mesh import Cluster
+from proxyd.exits.nodes.peers import Cluster
 from proxyd.exits.nodes.remote import AnyExit
 from proxyd.exits.processes.asking import AskedExits
 from proxyd.gateway import Gateway

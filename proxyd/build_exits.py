@@ -35,7 +35,8 @@ from proxyd.exits.nodes.borrowing import Borrowing
 from proxyd.exits.nodes.hub import NodeHub
 from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
-from proxyd.exits.nodes.mesh import Cluster, Mesh
+from proxyd.exits.nodes.mesh import Mesh
+from proxyd.exits.nodes.peers import Cluster
 from proxyd.exits.nodes.remote import AnyExit
 from proxyd.exits.processes.answering import ExitDesk
 from proxyd.exits.watching.canaries import Canaries

@@ -44,7 +44,8 @@ from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.exits.attached.load import Carried
 from proxyd.exits.choosing.places import yields_at
-from proxyd.exits.dialling.dial import TLS_PORT, Via, Ways
+from proxyd.exits.dialling.dial import Via, Ways
+from proxyd.exits.dialling.target import TLS_PORT
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import GONE, READS, Watcher

@@ -37,16 +37,6 @@ LARGER = {
     # The state of a connection from its request to its end; its transfer has the bytes. A further
     # object would be made for each connection that is dialled.
     "proxyd/connection.py:ClientConnection": 14,
-    "proxyd/exits/choosing/directory.py:_Wish": 17,
-    "proxyd/exits/choosing/directory.py:Directory": 21,
-    "proxyd/exits/dialling/dial.py:ExitDial": 19,
-    "proxyd/exits/dialling/tunnels.py:DeviceTunnels": 21,
-    "proxyd/exits/dialling/tunnels.py:_Worker": 14,
-    "proxyd/exits/nodes/link.py:Link": 24,
-    "proxyd/exits/nodes/mesh.py:Mesh": 22,
-    "proxyd/exits/nodes/remote.py:RemoteExit": 15,
-    "proxyd/exits/processes/asking.py:AskedExits": 14,
-    "proxyd/exits/watching/canaries.py:Canaries": 22,
     # The four counters belong to one invariant, and `allowance`, `take` and `deliver` run for each
     # read of each relay.
     "proxyd/metering/session.py:LiveSession": 15,

@@ -1,1 +1,1 @@
-"""Exits: devices that carry buyers' connections. Who is attached, and how a target is dialled."""
+"""Exits: devices that carry buyers' connections. Attaches, chooses and dials them."""

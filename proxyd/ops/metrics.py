@@ -362,11 +362,11 @@ def _tunnel_metrics(tunnels: DeviceTunnels) -> Iterator[Metric]:
     """Return the metrics of streams into jobs."""
     yield _gauge("proxyd_tunnel_devices", "Devices attached as workers", len(tunnels))
     yield _gauge("proxyd_tunnel_streams", "Streams into jobs that are open", tunnels.streams)
-    yield _count("proxyd_tunnel_attachments", "Devices that have attached", tunnels.attached)
+    yield _count("proxyd_tunnel_attachments", "Devices that have attached", tunnels.counts.attached)
     received, sent = tunnels.moved
     for name, words, label, numbers in (
-        ("proxyd_tunnel_gone", "Workers that were let go of", "reason", tunnels.gone),
-        ("proxyd_tunnel_opens", "Streams asked for", "outcome", tunnels.opens),
+        ("proxyd_tunnel_gone", "Workers that were let go of", "reason", tunnels.counts.gone),
+        ("proxyd_tunnel_opens", "Streams asked for", "outcome", tunnels.counts.opens),
         (
             "proxyd_tunnel_bytes",
             "Bytes of streams",

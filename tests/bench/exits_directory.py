@@ -14,7 +14,8 @@ import tracemalloc
 
 from market.exits.wants import COUNTRIES, parse
 from proxyctl.protocol.frames import Outcome
-from proxyd.exits.choosing.directory import Directory, Missing, Place
+from proxyd.exits.choosing.directory import Directory
+from proxyd.exits.choosing.entries import Missing, Place
 
 EXITS = 100_000
 PICKS = 20_000

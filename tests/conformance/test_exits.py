@@ -141,10 +141,12 @@ async def test_junk_in_the_place_of_tls_is_neither_passed_on_nor_billed(tmp_path
                 await client.receive(1)
             await client.close()
         directory = service.daemon.gateway._for_connections.exits.directory
-        ((_, rests), grudge), *others = directory._grudges.items()
+        ((_, rests), grudge), *others = directory._faults.grudges.items()
         assert (rests, others) == (device_id(service), [])
         assert grudge.rest.until > asyncio.get_running_loop().time(), "it rests for this buyer"
-        assert not directory._members[device_id(service)].standing.faults, "and for no other yet"
+        assert not directory._files._members[device_id(service)].standing.faults, (
+            "and for no other yet"
+        )
         await until(lambda: not listener_of(service).roster.by_device[device_id(service)].relays)
         await service.end(person, bought)
         assert await used(service, person, bought) <= 3 * len(hello)
@@ -498,7 +500,7 @@ async def test_a_session_that_leaves_directly_minds_no_exit(tmp_path: Path) -> N
 async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(service: Service) -> None:
     service.wishes = "-country-xx-session-a"
     person, bought = await buy(service)
-    bindings = listener_of(service)._base.services.directory._bindings
+    bindings = listener_of(service)._base.services.directory._bindings._by_session
     async with targets.sink() as target:
         await answer_to(service, bought, target.port)
         assert list(bindings) == [bought.id]

@@ -21,7 +21,8 @@ from support.workers.market import WorkerMarket
 from support.workers.process import WorkerAgent, require_sandbox
 
 from proxyctl.worker.base.record import Lend
-from proxyd.exits.dialling.tunnels import DeviceTunnels, TunnelError
+from proxyd.exits.dialling.orders import TunnelError
+from proxyd.exits.dialling.tunnels import DeviceTunnels
 
 SECONDS = 60.0  # 200 streams at once, on a machine that does much else
 WEB, HELLO, SILENT, OTHER = 8001, 8002, 8003, 8004

@@ -8,7 +8,7 @@ from support.base.waiting import until
 
 from proxyd import app_port
 from proxyd.app_port import AppPort, JobStreams
-from proxyd.exits.dialling.tunnels import BUSY, TunnelError
+from proxyd.exits.dialling.orders import BUSY, TunnelError
 from proxyd.tasks import Tasks
 from storage.engines.errors import UnavailableError
 

@@ -11,9 +11,9 @@ from support.exits.device import EXITS
 
 from api.http.limits import ConnectionTimes
 from proxyd.bounds import Bounds, ExitBounds
-from proxyd.exits.choosing.directory import DirectoryBounds
+from proxyd.exits.choosing.bounds import DirectoryBounds
 from proxyd.exits.dialling.dial import DialTimes
-from proxyd.exits.watching.canaries import CanaryBounds
+from proxyd.exits.watching.bounds import CanaryBounds
 from proxyd.gateway import ClientBounds
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.sessions import MemoryBounds

@@ -15,7 +15,7 @@ from proxyd.exits.attached.control import AGAIN_SECONDS, Authority, Control, Exi
 from proxyd.exits.attached.notices import NODES_FEATURE
 from proxyd.exits.attached.pool import ParkedBudget, Pool
 from proxyd.exits.attached.roster import Roster
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
 

@@ -25,7 +25,7 @@ from proxyd.exits.attached.location import Location
 from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.attached.pulse import Pulse
 from proxyd.exits.attached.terms import TLS_PORT, Terms
-from proxyd.exits.choosing.directory import Place as Where
+from proxyd.exits.choosing.entries import Place as Where
 from proxyd.exits.choosing.places import Place, Places
 from proxyd.loop.deadlines import Expiring
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 ATTACHMENT_BITS: Final = 64
 # Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
-# must not carry anything. Those of one whose control was lost go on until they end themselves, or
-# their device may carry nothing any more.
+# must not carry anything. The connections of an exit whose control connection was lost go on until
+# they end themselves, or until their device may carry nothing any more.
 HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 SILENT_BEATS: Final = 3  # one heartbeat may be lost, and the next be late
 HELD: Final = "paused in the account"
@@ -92,7 +92,7 @@ TRANSITIONS: Final = {
     State.GONE: (),
 }
 
-# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+# Names of this module: the attribute of an enumeration is six times slower (3.11).
 _OPEN: Final = State.OPEN
 _RESTING: Final = State.RESTING
 _GONE: Final = State.GONE
@@ -165,13 +165,13 @@ class Attached(Carrier, Expiring):
 
     Args:
         attachment: its number, which its work connections name.
-        device_id: which device it is.
+        device_id: identifier of the device.
         owner_id: whose.
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         place: where it is.
         network: it is counted by this.
         address: as the daemon sees it.
-        granted: what it is used for at most, by the account.
+        granted: bounds on its use, by the account.
         pool: its connections that wait.
         send: takes a frame for it.
         beat: called when a heartbeat is due.
@@ -353,7 +353,7 @@ class Attached(Carrier, Expiring):
         return self.terms.allows(port)
 
     def grant(self, granted: Limits) -> None:
-        """Be used for so much at most from now on, by the account."""
+        """Apply the account's bounds on its use from now on."""
         self.terms.grant(granted)
 
     def change(self, limits: Limits, features: tuple[str, ...], min_price_per_gb: int) -> None:

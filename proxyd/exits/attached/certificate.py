@@ -1,7 +1,7 @@
 """The certificate of the exits' port, where the operator has none: made here, and kept.
 
-Devices are told its fingerprint when their owner agrees to the terms, and speak to nobody else. So
-it lasts: with another certificate every device would have to be told again.
+Devices get its fingerprint when their owner agrees to the terms, and connect to no other server. So
+it lasts: with another certificate every device would need the new fingerprint.
 """
 
 import os
@@ -55,7 +55,7 @@ def own_certificate(folder: Path, now: int) -> Path:
 
 
 def next_certificate_problems(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with the certificate that devices are told beforehand."""
+    """Yield the mistakes in the next certificate, which devices learn beforehand."""
     path = settings.exits.next_tls_cert
     if not path:
         return

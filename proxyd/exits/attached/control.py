@@ -48,14 +48,11 @@ from proxyctl.protocol.frames import (
 )
 from proxyctl.protocol.frames import State as ExitState
 from proxyd.counters import ExitCounters
+from proxyd.exits.attached.allowance import Allowance
 from proxyd.exits.attached.attached import Attached
 from proxyd.wire.links import is_link
 from storage.engines.errors import StoreError, level_of
 
-# What an exit may send by itself: a ping and a change of its state now and then. More than that is
-# kept for a burst of them.
-BYTES_PER_SECOND: Final = 2048
-BURST_BYTES: Final = 64 * 1024
 # An answer to an order has 37 at most, one to a ping 11, and 11 more on its way to a borrower; to a
 # loan there may be two.
 ANSWER_BYTES: Final = 64
@@ -64,7 +61,7 @@ ANSWER_BYTES: Final = 64
 STATE_BYTES: Final = 1024
 GOODBYE_SECONDS: Final = 5.0  # to take the last words
 OLDEST_PROTOCOL: Final = 1
-AGAIN_SECONDS: Final = 60  # for what passes: it may try again then
+AGAIN_SECONDS: Final = 60  # for a temporary reason: it may try again then
 SOON_SECONDS: Final = 5
 PAUSED: Final = "exit_paused"
 # How much more an exit may send for a frame that it has to answer.
@@ -91,13 +88,13 @@ class Loaner(Protocol):
         """Return the exit of another node whose work connections name an attachment."""
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
-        """Act on what an agent says of a loan; raises FrameError if it cannot be said."""
+        """Act on an agent's frame of a loan; raises FrameError if an agent must not send it."""
 
     def ended(self, attached: Attached, reason: str) -> None:
         """Hear that an exit is gone, or must not carry anything."""
 
     def change_heartbeat(self, seconds: float) -> None:
-        """Ask so often whether what is borrowed is there."""
+        """Ping each borrowed exit with this many seconds between two pings."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -135,7 +132,7 @@ class GrantedLimits(Protocol):
 
     @property
     def connections(self) -> int:
-        """At once."""
+        """Open connections."""
 
     @property
     def bytes_per_second(self) -> int:
@@ -151,11 +148,11 @@ class GrantedLimits(Protocol):
 
 
 class ExitGrant(Protocol):
-    """What the marketplace says of a device that may attach."""
+    """Permission of the marketplace for a device that may attach."""
 
     @property
     def device_id(self) -> str:
-        """Which device it is."""
+        """Identifier of the device."""
 
     @property
     def user_id(self) -> str:
@@ -167,11 +164,11 @@ class ExitGrant(Protocol):
 
     @property
     def limits(self) -> GrantedLimits:
-        """What it is used for at most."""
+        """Bounds on its use."""
 
     @property
     def bytes_today(self) -> int:
-        """What it has carried since 00:00 UTC, as far as that is known."""
+        """Bytes that it has carried since 00:00 UTC, as far as they are known."""
 
     @property
     def paused(self) -> bool:
@@ -179,18 +176,18 @@ class ExitGrant(Protocol):
 
 
 class Authority(Protocol):
-    """Knows which devices may attach, and what they may do."""
+    """Knows the devices that may attach, and their permissions."""
 
     async def authorize(self, token: str, terms: str) -> ExitGrant:
         """Return what a device may do.
 
         Args:
             token: a worker token.
-            terms: the SHA-256 of the terms that somebody at the device has agreed to.
+            terms: the SHA-256 of the terms that a person at the device has agreed to.
 
         Raises:
             MarketError: why it may not, in words for its owner.
-            StoreError: that cannot be said now.
+            StoreError: the store did not answer.
         """
 
     async def current(self, device_id: str) -> ExitGrant:
@@ -198,7 +195,7 @@ class Authority(Protocol):
 
         Raises:
             MarketError: why it may do nothing any more, in words for its owner.
-            StoreError: that cannot be said now.
+            StoreError: the store did not answer.
         """
 
     def price_floor(self, country: str) -> int:
@@ -305,7 +302,7 @@ TRANSITIONS: Final = {
     State.OVER: (),
 }
 
-# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+# Names of this module: the attribute of an enumeration is six times slower (3.11).
 _SILENT: Final = State.SILENT
 _PREFACE: Final = State.PREFACE
 _GREETING: Final = State.GREETING
@@ -321,14 +318,13 @@ class Control(asyncio.Protocol):
     `attached` is set while its exit is attached. `began` is when it came (loop time, seconds).
 
     Args:
-        services: what all of them share.
+        services: shared by all of them.
         address: where it comes from.
         holder: knows the connections that are open.
     """
 
     __slots__ = (
         "_allowance",
-        "_allowed_at",
         "_beginning",
         "_holder",
         "_reader",
@@ -347,13 +343,17 @@ class Control(asyncio.Protocol):
         self._state = _SILENT
         self._reader = FrameReader()
         self._beginning = b""  # of the preface of a work connection
-        self._allowance = float(BURST_BYTES)
-        self._allowed_at = services.loop.time()
+        self._allowance = Allowance(services.loop.time())
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.address = address
         self.attached: Attached | None = None
-        self.began = self._allowed_at
+        self.began = self._allowance.paid_at
+
+    @property
+    def bounds(self) -> ControlBounds:
+        """The bounds on the device."""
+        return self._services.bounds
 
     @property
     def is_closed(self) -> bool:
@@ -388,7 +388,7 @@ class Control(asyncio.Protocol):
             self._read_preface(data)
             return
         if self.attached is not None:
-            self.attached.pulse.hear(self._allowed_at)
+            self.attached.pulse.hear(self._allowance.paid_at)
         try:
             for frame in self._reader.receive_data(data):
                 self._act(frame)
@@ -400,16 +400,10 @@ class Control(asyncio.Protocol):
 
     def _pay(self, size: int) -> bool:
         """Subtract a size from the allowance; cut the connection and return False below zero."""
-        now = self._services.loop.time()
-        if self._allowance < BURST_BYTES:
-            more = (now - self._allowed_at) * BYTES_PER_SECOND
-            self._allowance = min(self._allowance + more, BURST_BYTES)
-        self._allowed_at = now
-        self._allowance -= size
-        if self._allowance < 0:
-            self.cut("flood")
-            return False
-        return True
+        if self._allowance.pay(size, self._services.loop.time()):
+            return True
+        self.cut("flood")
+        return False
 
     def _read_preface(self, data: bytes) -> None:
         """Read the preface of a work connection, which is handed over or cut then."""
@@ -432,7 +426,7 @@ class Control(asyncio.Protocol):
         self._end()
 
     def hand_over(self) -> asyncio.Transport:
-        """Return its transport, which is somebody else's from here on; this is over."""
+        """Return its transport, which the caller owns from here on; this connection is over."""
         assert self._transport is not None  # noqa: S101 - it has received something
         transport, self._transport = self._transport, None
         self._stop_timer()
@@ -455,10 +449,10 @@ class Control(asyncio.Protocol):
         transport = self._transport
         if self.is_closed or transport is None:
             return
-        self._allowance += _ANSWERS.get(type(frame), 0)
+        self._allowance.grant(_ANSWERS.get(type(frame), 0))
         transport.write(encode(frame))
         if transport.get_write_buffer_size() > self._services.bounds.waiting_max_bytes:
-            # Later: whoever gives an order must not find the exit gone before it was given.
+            # Later: the caller must not find the exit gone before its order was sent.
             self._services.loop.call_soon(self.cut, "does not read")
 
     def refuse(self, code: str, words: str, retry_seconds: int) -> None:
@@ -481,7 +475,7 @@ class Control(asyncio.Protocol):
             self._timer = self._services.loop.call_later(GOODBYE_SECONDS, transport.abort)
 
     def cut(self, reason: str) -> None:
-        """Close at once."""
+        """Close without last words."""
         if self.is_closed:
             return
         if self.attached is None:
@@ -501,7 +495,7 @@ class Control(asyncio.Protocol):
         self.send(Drain(seconds))
 
     def check_again(self) -> None:
-        """Ask the marketplace again whether the exit may be attached, and what it may do."""
+        """Ask the marketplace again for the permission of the exit."""
         if self.attached is not None:
             self._services.spawn(self._check(self.attached))
 
@@ -551,8 +545,7 @@ class Control(asyncio.Protocol):
         self._services.loaner.agent_said(self._exit, frame)
 
     def _on_state(self, frame: ExitState) -> None:
-        self._allowance -= STATE_BYTES
-        if self._allowance < 0:
+        if not self._allowance.charge(STATE_BYTES):
             self.cut("flood")
         else:
             self._services.members.paused(self._exit, frame.paused)

@@ -13,7 +13,7 @@ from proxyd.exits.attached.attached import Adopted, Attached
 from proxyd.exits.attached.control import Authority
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.attached.work import Work
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from storage.engines.errors import StoreError, level_of
 
 _logger = logging.getLogger("exits")

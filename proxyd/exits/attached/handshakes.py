@@ -13,7 +13,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from market.base.networks import NetworkCounts, crowded
 
 # Handshakes that are begun at once, and after what pause the next ones are: each costs half a
-# millisecond of signing, and as much until the exit is attached. Everybody else waits meanwhile.
+# millisecond of signing, and half a millisecond more until the exit is attached. Everybody else
+# waits meanwhile.
 HANDSHAKES_AT_ONCE: Final = 8
 HANDSHAKES_PAUSE_SECONDS: Final = 0.01
 # Of one network, for each exit that it may have. An exit opens some connections under TLS beside

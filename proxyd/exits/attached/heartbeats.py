@@ -1,4 +1,4 @@
-"""Heartbeats: they find exits that are gone, and those that have used up the bytes of their day."""
+"""Heartbeats: they find exits that are gone, and exits that have used up the bytes of their day."""
 
 import asyncio
 from collections.abc import Callable

@@ -36,7 +36,7 @@ from proxyd.exits.attached.pool import ParkedBudget
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.attached.seals import Seals, Workers
 from proxyd.exits.attached.work import Work
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
 

@@ -5,7 +5,7 @@ from typing import Final, final
 
 from market.base.networks import Address, counted_network
 from proxyctl.protocol.policy import is_global
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 
 ID_CHARACTERS: Final = 12  # no two exits share them by chance, and they hide the device's name
 SEEN_MAX: Final = 16  # as many as an agent keeps

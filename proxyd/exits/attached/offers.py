@@ -8,7 +8,7 @@ from proxyd.exits.attached.attached import HELD, STANDBY, Attached
 from proxyd.exits.attached.detached import Detached
 from proxyd.exits.attached.neighbours import Neighbours
 from proxyd.exits.attached.roster import Roster
-from proxyd.exits.choosing.directory import Entry, Region
+from proxyd.exits.choosing.entries import Entry, Region
 
 
 class Book(Protocol):

@@ -15,7 +15,7 @@ from proxyd.exits.attached.control import Authority
 from proxyd.exits.attached.neighbours import Neighbours
 from proxyd.exits.attached.offers import Book
 from proxyd.exits.attached.roster import Roster
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.limits import ExitLimits
 
 # After more moves to other lines since the start, an exit has no place to sell.

@@ -118,8 +118,8 @@ class ParkedBudget:
 class Parked(Watcher):
     """A work connection that waits for a target, and then for the exit to reach it.
 
-    It is watched all the while. Before it is taken nothing may come but its end; after that what
-    comes is the target's, and stays in the kernel until the relay has it.
+    It is watched all the while. Before it is taken nothing may come but its end; after that the
+    received bytes are the target's, and stay in the kernel until the relay has them.
 
     Args:
         pool: where it waits.
@@ -431,7 +431,8 @@ class Pool:
         waiting = self._queue.count
         wanted = self.demand.wanted(waiting)
         room = self._budget.most - (self._budget.wanted - self._asked)
-        # A dial that waits gets a connection all the same: it does not wait, but is taken at once.
+        # A dial that waits gets a connection all the same: that connection is taken when it comes,
+        # and never waits.
         return max(0, min(wanted, PARKED_MAX, max(room, waiting)))
 
     def _refill(self) -> None:

@@ -11,12 +11,12 @@ The pair is TCP: a relay asks the kernel what TCP alone knows, and a reset has t
 TLS the stream is in chunks (`proxyctl.protocol.secure`), so that one way may end alone; a
 connection that is lost without the end of its stream is a reset.
 
-The loop does not look at a socket that has ended, or of which it reads nothing just now. So it is
-watched beside the loop from then on: a relay that lets go of its socket takes the connection with
-the exit along, whatever the exit still owes (`_Watch`).
+The loop does not look at a socket that has ended, or that it has stopped reading. So it is watched
+beside the loop from then on: when a relay closes its socket, the connection with the exit ends,
+even if bytes from the exit are still to come (`_Watch`).
 
-What TLS takes away: a byte counts when the pair has it. What the pair and the loop hold then, some
-hundred kilobytes at most, is not given back when the exit is lost.
+TLS costs exactness: a byte counts when the pair has it. The bytes that the pair and the loop hold
+then, some hundred kilobytes at most, are not given back when the exit is lost.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from typing import Final, cast
 from proxyctl.protocol.secure import END, ChunkError, ChunkReader, chunked
 from proxyd.loop.poller import GONE, Poller
 
-WAITING_MAX_BYTES: Final = 64 * 1024  # each way, in the loop: some records
-PAIR_BYTES: Final = 64 * 1024  # the kernel keeps twice as much for each socket of the pair
+WAITING_MAX_BYTES: Final = 64 * 1024  # each way, in the loop: a few TLS records
+PAIR_BYTES: Final = 64 * 1024  # of each socket of the pair; the kernel doubles it
 
 _RESET: Final = struct.pack("ii", 1, 0)
-_AT_ONCE: Final = -1  # of TCP_LINGER2: who closes a socket waits for no end of the other side
+_AT_ONCE: Final = -1  # of TCP_LINGER2: a closed socket does not wait for the end of the other side
 
 
 class Seal(asyncio.Protocol):
@@ -84,14 +84,14 @@ class Seal(asyncio.Protocol):
             self._side.reset(self._sock)
 
     def abort(self) -> None:
-        """Cut both at once."""
+        """Cut both connections."""
         self._transport.abort()
         self._side.reset(self._sock)
 
     # --- from the exit -------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Pass the stream on to the relay; what is none is a reset."""
+        """Pass the stream on to the relay; bytes that are no stream are a reset."""
         had_ended = self._reader.has_ended
         try:
             for part in self._reader.receive_data(data):
@@ -153,16 +153,16 @@ class Seal(asyncio.Protocol):
         if self._is_lost:
             self._over(self)
         elif self._side.has_ended:
-            self._transport.close()  # in order: what the relay has said to its end still arrives
+            self._transport.close()  # in order: bytes before the end still arrive
         else:
             self._transport.abort()
 
     def side_gone(self) -> None:
-        """The relay has let go of its socket: pass on what is left in it, and finish."""
+        """The relay has closed its socket: pass on the bytes that are left in it, and finish."""
         if self._side.has_ended:
             self._side.drop()
         else:
-            self._side.resume()  # it ends, or breaks; of what is left the pair bounds the size
+            self._side.resume()  # it ends, or breaks; the pair bounds the bytes that are left
 
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
@@ -236,7 +236,7 @@ class _Side(asyncio.Protocol):
                 self._transport.write_eof()
 
     def pause(self) -> None:
-        """Read no more, unless nothing more can come than what is there."""
+        """Stop reading, unless no more bytes can come than the present ones."""
         if self._watch.is_gone:
             return
         if self._transport is not None and not self._transport.is_closing():
@@ -251,12 +251,12 @@ class _Side(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def close(self) -> None:
-        """Close it; what it was given still arrives."""
+        """Close it; written bytes still arrive."""
         if self._transport is not None:
             self._transport.close()
 
     def drop(self) -> None:
-        """Close it at once: nobody is at its other end any more."""
+        """Close it and drop its bytes: its other end is closed."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -268,12 +268,12 @@ class _Side(asyncio.Protocol):
 
 
 class _Watch:
-    """Notices that nobody is at the other end of a socket any more.
+    """Notices that the other end of a socket is closed.
 
     Args:
         poller: reports it.
-        fd: the socket, of which the loop reports nothing; it is closed by somebody else.
-        seal: is told.
+        fd: the socket, whose events the loop does not report; its owner closes it.
+        seal: notified.
     """
 
     def __init__(self, poller: Poller, fd: int, seal: Seal) -> None:
@@ -313,7 +313,7 @@ class _Watch:
 
 
 def reset_on_close(sock: socket.socket) -> None:
-    """Have the closing of a socket be a reset, and drop what was not sent; harmless twice."""
+    """Reset the connection when the socket is closed, and drop unsent bytes; harmless twice."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
@@ -322,7 +322,7 @@ def make_pair() -> tuple[socket.socket, socket.socket]:
     """Return two TCP sockets of this machine that are connected to each other, non-blocking.
 
     Raises:
-        OSError: there is no descriptor or port, or somebody else came in between.
+        OSError: there is no descriptor or port, or another program connected first.
     """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PAIR_BYTES)
@@ -333,7 +333,7 @@ def make_pair() -> tuple[socket.socket, socket.socket]:
         try:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PAIR_BYTES)
             near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BYTES)
-            near.connect(listener.getsockname())  # on one machine nobody waits for that
+            near.connect(listener.getsockname())  # on one machine this connects without a wait
             listener.settimeout(1.0)
             far, address = listener.accept()
         except BaseException:

@@ -62,7 +62,7 @@ class Terms:
         return 0 if self._capacity is None else self._capacity.associations
 
     def grant(self, granted: Limits) -> None:
-        """Be used for so much at most from now on, by the account."""
+        """Apply the account's bounds on its use from now on."""
         self.granted = granted
         self.limits = narrowed(granted, self._capacity)
         self.pace.change(granted.bytes_per_second)

@@ -41,15 +41,15 @@ from config.load import SettingsError
 from config.settings import Settings
 from market.base.networks import Address, plain
 from market.exits.wants import COUNTRIES, KINDS, PLACE_MAX_CHARACTERS
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 
 if TYPE_CHECKING:
     from maxminddb import Reader
 
 # Debian's package of them; Tor itself need not be installed.
 DEBIAN_FILES: Final = (Path("/usr/share/tor/geoip"), Path("/usr/share/tor/geoip6"))
-# So many records of a file are looked at before it is taken for one of something else: the first
-# ones are often of networks that nobody uses.
+# Number of records that are looked at before a file is taken for a file of something else: the
+# first ones are often of unused networks.
 RECORDS_SEEN: Final = 10_000
 SUBSCRIBER_BITS: Final = 64
 
@@ -57,14 +57,14 @@ REGISTRIES: Final = (
     "Countries: the registries' delegation statistics (AFRINIC, APNIC, ARIN, LACNIC, RIPE NCC)"
 )
 DEBIAN: Final = "Countries: the IPFire Project, location.ipfire.org, CC BY-SA 4.0"
-# What the licences of well-known files ask for, by how their type begins.
+# Texts that the licences of well-known files require, by the beginning of the file's type.
 ATTRIBUTIONS: Final = {
     "DBIP": "IP Geolocation by DB-IP, https://db-ip.com",
     "GeoLite2": "This product includes GeoLite Data created by MaxMind, https://www.maxmind.com",
     "ipinfo": "IP address data is powered by IPinfo, https://ipinfo.io",
 }
 
-# Where files have it: those of MaxMind and of who follows them, and flat ones.
+# Where files have it: files of MaxMind and of providers with the same structure, and flat files.
 _COUNTRY: Final = (("country", "iso_code"), ("country_code",), ("country",))
 _CITY: Final = (("city", "names", "en"), ("city",))
 _STATE: Final = (("subdivisions", 0, "names", "en"), ("state1",), ("region",), ("state",))
@@ -85,7 +85,7 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is known of addresses; empty where there is nothing.
+    """Files and facts about addresses; empty fields are unknown.
 
     `country`, `city` and `asn` are `.mmdb` files, `known` are countries by network, and `debian`
     are the files of Debian's package, for IPv4 and IPv6, which need not be there.
@@ -103,7 +103,7 @@ class Countries(Protocol):
 
     @property
     def name(self) -> str:
-        """Which source it is."""
+        """Name of the source."""
 
     def country(self, address: Address) -> str:
         """Return an address's country, two small letters; empty when it is not known."""
@@ -112,14 +112,14 @@ class Countries(Protocol):
 class Geography:
     """Says where addresses are; see the theory above.
 
-    `attribution` has what is to be said wherever its answers are shown.
+    `attribution` is the text that its answers must be shown with.
 
     Args:
         known: countries by network.
         countries: the sources that have to agree.
         city: the file of cities.
         asn: the file of networks.
-        attribution: whom the data is from.
+        attribution: the sources of the data.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Geography:
         self._asn = asn
 
     def place(self, address: str) -> Place:
-        """Return where an address is; what is not known of it is left empty."""
+        """Return where an address is; unknown fields are empty."""
         try:
             parsed = plain(ip_address(address.partition("%")[0]))
         except ValueError:
@@ -178,11 +178,11 @@ class Geography:
 
 
 def open_geography(sources: Sources) -> Geography:
-    """Read what is known of addresses; this takes a second, so never on an event loop.
+    """Read the files about addresses; this takes a second, so never on an event loop.
 
     Raises:
-        SettingsError: a file is not there, is damaged, or is not of what it was named for; a known
-            network is none.
+        SettingsError: a file is missing, is damaged, or has other records than its setting needs; a
+            known network is not valid.
     """
     problems: list[str] = []
     with ExitStack() as stack:
@@ -200,7 +200,7 @@ def open_geography(sources: Sources) -> Geography:
 
 
 def geography_problems(settings: Settings) -> Iterator[str]:
-    """Yield one line for each mistake in the files that are named, where there are exits."""
+    """Yield one line for each mistake in the named files, where the settings allow exits."""
     geo = settings.geo
     problems: list[str] = []
     with ExitStack() as stack:
@@ -210,7 +210,7 @@ def geography_problems(settings: Settings) -> Iterator[str]:
 
 
 def _files(sources: Sources, stack: ExitStack, problems: list[str]) -> dict[str, "Records | None"]:
-    """Open the files that are named until the stack closes; `problems` gets a line a mistake."""
+    """Open the named files until the stack closes; `problems` gets a line for each mistake."""
     files: dict[str, Records | None] = {}
     for name, path, fields in (
         ("geo.country", sources.country, _COUNTRY),
@@ -232,7 +232,7 @@ class Known:
 
     Args:
         networks: countries by network.
-        problems: gets a line for each that is none.
+        problems: gets a line for each network that is not valid.
     """
 
     name = "known"
@@ -272,7 +272,7 @@ class Registries:
 class Ranges:
     """The country of an address by Debian's files: a line for each range of addresses.
 
-    Of IPv6 the first 64 bits are kept: who has less of it is no subscriber.
+    Of IPv6 the first 64 bits are kept: the holder of a smaller network is no subscriber.
 
     Args:
         ipv4: the file of IPv4 addresses, as numbers.
@@ -325,10 +325,11 @@ class _Table:
 class Records:
     """A file of records by network, in MaxMind's format (`.mmdb`).
 
-    The file is mapped, not read: who replaces it renames a new one over it, and restarts.
+    The file is mapped, not read: to replace it, an operator renames a new one over it, and
+    restarts.
 
     Args:
-        setting: what names it.
+        setting: the setting with its path.
         path: the file.
         fields: where a record may have what the file is for.
 
@@ -371,10 +372,10 @@ class Records:
         return _country(self.of(address))
 
     def of(self, address: Address) -> Mapping[str, Any]:
-        """Return the record of an address; empty when there is none."""
+        """Return the record of an address; empty if the file has none."""
         try:
             record = self._reader.get(address)
-        except ValueError:  # of IPv6, and the file is of IPv4 alone
+        except ValueError:  # the address is of IPv6, and the file is of IPv4
             return {}
         except self._damaged as error:
             if not self._is_reported:
@@ -458,7 +459,7 @@ def _country(record: Mapping[str, Any]) -> str:
 
 
 def _code(value: object) -> str:
-    """Return a country's code in small letters; what is no country's is none."""
+    """Return a country's code in small letters; empty if the value is no country's."""
     code = str(value).lower() if value else ""
     return code if code in COUNTRIES else ""
 

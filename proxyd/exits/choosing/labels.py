@@ -4,15 +4,15 @@ Theory of operation
 -------------------
 A label of a session has the same exit on every node. The first node that uses it writes its choice
 down, and the others take it over (`storage.exits.mesh.bind`). Each asks once, and remembers the
-answer beside its own binding in the directory; a connection that finds it there asks nobody.
+answer beside its own binding in the directory; a connection that finds it there needs no query.
 
 A soft label whose exit is away moves on whichever node notices first: the row is changed only if it
 still names the exit that this node knew, so that of two nodes one wins, and the other takes that
-over. It is told to the others, who ask again at their next connection. What they were told over a
-link that was lost they may have missed: with each new link all is asked once more.
+over. The winner notifies the other nodes, which ask the store again at their next connection.
+Notices over a link that was lost may be missing: a new link makes each label ask once more.
 
-A strict label that is new here, and for which there is no exit here, may be bound to one that is
-away: that is looked up, so that its buyer is told the same on every node.
+A strict label that is new here, and has no exit here, may be bound to an exit that is away: the
+node looks it up, so that its buyer gets the same answer on every node.
 
 A store that does not answer is no reason to refuse a buyer: this node goes on with its own choice,
 which is nearly always the same, because all nodes look for it in the same way.
@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from proxyd.exits.choosing.directory import USUAL as DIRECTORY
-from proxyd.exits.choosing.directory import Binding
+from proxyd.exits.choosing.bindings import Binding
+from proxyd.exits.choosing.bounds import USUAL as DIRECTORY
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.wire.wants import Wants
 from storage.engines.errors import StoreError
@@ -35,8 +35,8 @@ from storage.engines.store import Store
 from storage.exits import mesh as queries
 from storage.exits.mesh import BindingRow
 
-AWAY_SECONDS = 5.0  # a store that did not answer is not asked again for so long
-AT_ONCE: Final = 4  # a burst of new labels leaves connections of the pool to the API
+AWAY_SECONDS = 5.0  # between two questions to a store that did not answer
+AT_ONCE: Final = 4  # questions: a burst of new labels leaves connections of the pool to the API
 LABEL_BYTES: Final = 16
 NO_AGREEMENT: Final = -1
 
@@ -60,7 +60,7 @@ USUAL: Final = LabelBounds()
 
 
 class Bindings(Protocol):
-    """The labels that are known here: of the directory, what is needed."""
+    """The labels that are known here; the directory has it."""
 
     def binding(self, wants: Wants, session_id: str) -> Binding | None:
         """Return the binding of a label."""
@@ -76,7 +76,7 @@ class Question:
     """A dial that waits for the exit of a label.
 
     Args:
-        waiting: those that wait for the same one, this one among them.
+        waiting: the questions that wait for the same label, this one among them.
         done: called once, unless this is cancelled first.
     """
 
@@ -98,8 +98,8 @@ class Labels:
     Args:
         loop: the event loop.
         store: where nodes agree.
-        bindings: what is known here.
-        is_alone: says whether there is no other node, so that nobody is to be asked.
+        bindings: the labels that are known here.
+        is_alone: returns whether there is no other node to agree with.
         tell_moved: tells the other nodes that a label has moved.
         seconds: the wall clock, in UTC.
         bounds: how long an answer may take, and how many labels a session keeps.
@@ -123,7 +123,7 @@ class Labels:
         self._is_alone = is_alone
         self._tell_moved = tell_moved
         self._seconds = seconds
-        self._agreement = 0  # what was agreed on before counts no more
+        self._agreement = 0  # earlier agreements count no more
         self._away_until = 0.0
         self._waiting: dict[tuple[str, str], dict[Question, None]] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -141,7 +141,7 @@ class Labels:
         )
 
     def must_look(self, wants: Wants, session_id: str) -> bool:
-        """Say whether a label for which there is no exit here may have one that is away."""
+        """Return whether a label without an exit here may have one that is away."""
         if not wants.strict or self._is_alone() or self._loop.time() < self._away_until:
             return False
         return self._bindings.binding(wants, session_id) is None
@@ -153,7 +153,7 @@ class Labels:
             wants: the label.
             session_id: whose it is.
             holder: the account of the session.
-            done: called later, when the directory may be asked again.
+            done: called later, when the directory has the answer.
         """
         key = session_id, hash_of(wants)
         waiting = self._waiting.get(key)
@@ -165,19 +165,19 @@ class Labels:
     # --- what other nodes say: see `hub.Labels` -----------------------------------------------
 
     def moved(self, session_id: str, label: str) -> None:
-        """Another node has moved a label: what is known of it here is old."""
+        """Another node has moved a label: its binding here is old."""
         for binding in self._bindings.bindings(session_id):
             if binding.label == label:
                 binding.agreement = NO_AGREEMENT
 
     def doubt(self) -> None:
-        """Moves may have been missed: what is known of all labels may be old."""
+        """Moves may have been missed: the bindings of all labels may be old."""
         self._agreement += 1
 
     # --- the rest ------------------------------------------------------------------------------
 
     async def sweep(self) -> int:
-        """Remove what is over from the store; return how many labels that were.
+        """Remove labels that are over from the store; return their number.
 
         A buyer may use another label for each connection: so all goes that has gathered, and of
         each session no more stays than a node remembers.
@@ -195,7 +195,7 @@ class Labels:
                 return swept
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """End all questions."""
         self._tasks.cancel()
         await self._tasks.wait()
 
@@ -225,7 +225,7 @@ class Labels:
         replaced = agreed if agreed != chosen else ""
         until = now + math.ceil(binding.until - time)
         proposal = BindingRow(chosen, binding.country, until)
-        # Before the store is asked: a move that is told meanwhile counts.
+        # Before the write: a move that another node reports meanwhile counts.
         binding.label, binding.agreement = label, agreement
         try:
             row = await self._store.write(
@@ -240,13 +240,13 @@ class Labels:
         binding.agreed_id = binding.device_id = row.device_id
         if row.device_id != chosen:
             binding.country, binding.until = row.country, time + row.until - now
-            # A buyer who was told another exit before is told that.
+            # If the buyer had another exit before, it gets a notice of the change.
             binding.has_moved = bool(agreed) and agreed != row.device_id
         elif replaced:
             self._tell_moved(session_id, label)
 
     async def _look_up(self, wants: Wants, session_id: str, label: str, holder: str) -> None:
-        """Bind a label that is new here to what others have bound it to."""
+        """Bind a label that is new here to the exit that other nodes have bound it to."""
         agreement = self._agreement
         row = await self._store.read(queries.bound, session_id, label)
         seconds = 0 if row is None else row.until - self._seconds()

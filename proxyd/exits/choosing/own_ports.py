@@ -18,8 +18,8 @@ from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.wire.hosts import address_of
 
 LOOK_SECONDS: Final = 60.0  # between look-ups of the service's own names, which rarely change
-ADDRESSES_MAX: Final = 64  # of all nodes; agents take as many
-NETWORKS_MAX: Final = 1024  # that agents take; with more of them no exit looks names up
+ADDRESSES_MAX: Final = 64  # of all nodes; the bound of agents is the same
+NETWORKS_MAX: Final = 1024  # the bound of agents; with more networks no exit looks names up
 
 _logger = logging.getLogger("exits")
 
@@ -30,9 +30,9 @@ class OwnPorts:
     Args:
         is_here: says whether an address is this machine's.
         resolver: looks names up.
-        ports: of this daemon, by which it is reached here or from outside.
+        ports: of this daemon, for clients on this machine and from outside.
         hosts: names and addresses of this daemon, beside those of doors.
-        networks: those that the operator denies to all sessions (CIDR).
+        networks: networks that the operator denies to all sessions (CIDR).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OwnPorts:
         return port in self._ports and (address in self._addresses or self._is_here(address))
 
     def frames(self) -> list[Deny]:
-        """Return what agents are told: what no name may lead to that they look up."""
+        """Return the frames for agents, with the targets that names must not lead to."""
         addresses = tuple(sorted(map(str, self._addresses)))
         ports, networks = tuple(sorted(self._ports)), self._networks
         parts = [networks[at : at + DENIED_MAX] for at in range(0, len(networks), DENIED_MAX)]

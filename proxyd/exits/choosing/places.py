@@ -12,14 +12,14 @@ takes a place, which its connection keeps. A buyer is an account: its sessions s
   own give way.
 * A buyer below its share, the places divided by their buyers and itself, takes one place of a buyer
   above it: the connection with the fewest bytes of the last minute, after its first seconds. So
-  several accounts divide an exit, and close it to nobody.
+  several accounts divide an exit, and do not close it to any other account.
 * Where buyers with one connection each have all places, a connection that hardly moves a byte gives
   way to a buyer without one.
 
 A device learns of the end of a connection later than the daemon. One that reports ends (`Over`)
 keeps a place taken here until that report, so that both sides count alike. So such a device is
-hardly ever full where there is a place here: one that says so again and again, and carries nothing
-in between, is asked less and less often.
+hardly ever full where there is a place here: an exit that reports again and again that it is full,
+and carries nothing in between, is tried less and less often.
 """
 
 from math import inf

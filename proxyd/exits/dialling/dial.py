@@ -2,32 +2,33 @@
 
 Theory of operation
 -------------------
-What is forbidden is never asked of an exit: a name is looked up here and every address judged, as
-for a direct connection, unless the buyer wants the exit to look it up.
+An exit never gets an order for a forbidden target: a name is looked up here and every address is
+judged, as for a direct connection, unless the buyer wants the exit to look it up.
 
 A dial goes from exit to exit (`_Attempt`, at most `EXITS_MAX` of them) until one of these happens:
 
-* the exit has connected: the connection that waited is the relay's, and the buyer is told the
+* the exit has connected: the relay takes over the connection that waited, and the buyer gets the
   exit's address;
 * the target has said no (refused, unreachable, unknown): these are the target's words, another exit
-  would hear the same, and the buyer is told them;
+  would get the same, and the buyer gets them;
 * the target's refusal comes from an exit whose word is to be checked (`Directory.doubts`), and no
-  label needs that exit: a second exit is asked, and told is what both say. If the second one
-  connects, the first has lied, or the target does not want it;
+  label needs that exit: a second exit is tried, and the buyer gets the common answer of both. If
+  the second one connects, the first has lied, or the target does not want it;
 * such an answer is a fault of the exit if the second one connects, except that it has no route by a
   family that it is not attached by;
 * the exit is gone, paused, full or silent, or none of its connections comes in time: the next one
   is tried. So it is, once, when the target did not answer, the exit has no route to it (many have
-  no IPv6), or does not go there: that may be the exit's own, and is told when another one agrees;
+  no IPv6), or does not go there: that may be the exit's own fault, and the buyer gets it when
+  another one agrees;
 * there is no further exit, or no time left.
 
-An exit that does not answer in time is asked whether it is there, and again as long as it does not
-answer. If it is, the same order goes out once more on another of its connections (a hedge), and the
-first answer counts. If it says nothing, the next exit is tried: soon where any will do, a little
-later where a label would lose its exit or there is no other one, because a busy line may be late.
-One that is there, but does not say for long how its dial goes, is left for another one, if no label
-needs it; if that one reaches the target, the first was at fault.
-All that only while the buyer has heard nothing: after that a lost exit is a broken connection.
+An exit that does not answer in time gets a ping, and more of them as long as it does not answer. If
+it answers a ping, the same order goes out once more on another of its connections (a hedge), and
+the first answer counts. If it says nothing, the next exit is tried: soon where any will do, a
+little later where a label would lose its exit or there is no other one, because a busy line may be
+late. One that is there, but does not say for long how its dial goes, is left for another one, if no
+label needs it; if that one reaches the target, the first was at fault. All that only while the
+buyer has heard nothing: after that a lost exit is a broken connection.
 
 Bytes of the target may come before the exit's answer, since they take another way: they wait in the
 kernel, and so does the end of the stream.
@@ -38,29 +39,22 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import Final, Protocol, final
 
-from market.base.networks import Address, plain
-from proxyctl.protocol.frames import (
-    CANDIDATES_MAX,
-    DENY,
-    NAME_MAX_BYTES,
-    SECURE,
-    UDP,
-    Dialled,
-    Outcome,
-)
+from market.base.networks import Address
+from proxyctl.protocol.frames import DENY, SECURE, UDP, Dialled, Outcome
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
-from proxyd.egress.candidates import candidates
 from proxyd.egress.exit import Cancellable
 from proxyd.egress.lookup import Answer, Lookup, known
-from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached.attached import Attached, Carrier
 from proxyd.exits.attached.pool import Asker, Parked, Pool
-from proxyd.exits.choosing.directory import ANY_PORT, NO_FEATURES, Missing
+from proxyd.exits.choosing.entries import ANY_PORT, NO_FEATURES, Missing
 from proxyd.exits.choosing.places import Place
+from proxyd.exits.dialling.evidence import Evidence
+from proxyd.exits.dialling.target import TLS_PORT, Target, name_at_exit, seen_address
+from proxyd.exits.dialling.watch import ASK_AGAIN_SECONDS, LATE_SECONDS, Watch, patience
 from proxyd.exits.nodes.borrowing import Lendable
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
@@ -68,41 +62,12 @@ from proxyd.metering.pace import Pace
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
-if TYPE_CHECKING:
-    import asyncio
-
 EXITS_MAX: Final = 3  # for one dial: more would take longer than a buyer waits
-# An answer takes a round trip to the exit, and one from there to the target. Four, and never less
-# than what a busy device may need.
-PATIENCE_ROUND_TRIPS: Final = 4
-PATIENCE_LEAST_SECONDS: Final = 0.25
-# An exit that is late with its answers on purpose must not be believed to be far away.
-PATIENCE_MOST_SECONDS: Final = 1.2
-# Who does not answer a question for so long is gone: it takes one round trip, and labels have to go
-# on within 1.5 seconds.
-SILENCE_SECONDS: Final = 0.8
-ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
-# A timer that is so late tells of this process, which stood still or has much to do: what the exit
-# has said meanwhile is not read yet.
-LATE_SECONDS: Final = 0.1
 # For one dial: an exit that was agreed on may be away here, and the next one has to be agreed on.
 QUESTIONS_MAX: Final = 3
-TLS_PORT: Final = 443
 LOANS_TRIED_MAX: Final = 8  # exits that are passed over: they cannot be borrowed or asked now
 LOST: Final = "lost"
 
-# The target's words, which no other exit would change.
-FAILURE_OF_OUTCOME: Final = {
-    Outcome.REFUSED: Failure.REFUSED,
-    Outcome.HOST_UNREACHABLE: Failure.HOST_UNREACHABLE,
-    Outcome.NAME_UNKNOWN: Failure.HOST_UNREACHABLE,
-}
-# What may be the exit's own: told when a second exit has failed, too.
-FAILURE_OF_DOUBTFUL: Final = {
-    Outcome.TIMED_OUT: Failure.TIMED_OUT,
-    Outcome.NETWORK_UNREACHABLE: Failure.NETWORK_UNREACHABLE,
-    Outcome.NOT_ALLOWED: Failure.NOT_ALLOWED,
-}
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
 _FOR_DATAGRAMS: Final = frozenset((UDP,))
@@ -142,7 +107,7 @@ class Via:
     sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
     buyer, and say whether another one was promised to the label before. `ports` are the only ones
     of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
-    speed. `place` is what its dial has taken of the exit's places; None for what is counted
+    speed. `place` is what its dial has taken of the exit's places; None for a dial that is counted
     elsewhere. On port 443 it is not known yet whether the exit has reached the target: `proof` is
     to be called with the first answer, and whether that is TLS, or `fault` when a TLS client got
     something else. A process without exits has both for each port; they count on port 443 alone.
@@ -160,7 +125,7 @@ class Via:
 
 
 class Buyer(Protocol):
-    """Who pays for a connection: the session of its client."""
+    """Session that pays for a connection."""
 
     __slots__ = ()
 
@@ -170,15 +135,15 @@ class Buyer(Protocol):
 
     @property
     def user_id(self) -> str:
-        """Who has bought it: never carried by devices of their own."""
+        """Account of the buyer, whose own devices never carry its connections."""
 
     @property
     def price_per_gb(self) -> int:
-        """What it costs, in micro-USD."""
+        """Price, in micro-USD per GB."""
 
 
 class Chooser(Protocol):
-    """Who is chosen: of the directory, what a dial needs."""
+    """Chooses exits; the directory has it, for dials."""
 
     def pick(
         self,
@@ -213,7 +178,7 @@ class Chooser(Protocol):
         """Say whether a target's refusal is to be checked through a second exit."""
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
-        """Say whether a label has another exit than before; yes is said once for each move."""
+        """Return whether a label has another exit than before; each move is returned once."""
 
 
 class Borrower(Protocol):
@@ -230,7 +195,7 @@ class Labels(Protocol):
         """Say whether the exit that a label has here has to be agreed on before it is used."""
 
     def must_look(self, wants: Wants, session_id: str) -> bool:
-        """Say whether a label for which there is no exit here may have one that is away."""
+        """Return whether a label without an exit here may have one that is away."""
 
     def ask(
         self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]
@@ -256,7 +221,7 @@ class Ways(Protocol):
         """Begin to connect to a target through an exit.
 
         Args:
-            wants: which exits will do.
+            wants: the buyer's requirements on the exit.
             session: whose buyer it is for.
             host: an address, or a name.
             port: the target's port.
@@ -268,16 +233,16 @@ class Ways(Protocol):
 
         The socket that `done` gets is the exit's work connection. On it datagrams go both ways,
         each behind a length of two bytes and the header of RFC 1928, section 7. None of them was
-        judged: which targets may be sent to is to be asked for each.
+        judged: the caller checks the target of each.
 
         Args:
-            wants: which exits will do; of those, who carries datagrams.
+            wants: the buyer's requirements on the exit, which must also carry datagrams.
             session: whose buyer it is for.
             done: as for `dial`.
         """
 
     def change_seconds(self, seconds: float) -> None:
-        """Let dials take so long in all from now on, those under way too."""
+        """Change the time that dials may take in all, also for dials under way."""
 
     def close(self) -> None:
         """Watch no deadline any more."""
@@ -288,8 +253,8 @@ class Exits(Ways):
     """The ways out through exits that are attached here: what all dials through them share.
 
     Args:
-        reactor: what the sockets of the loop share; one that is handed over stays watched.
-        directory: knows who is attached, and chooses.
+        reactor: shared by the sockets of the loop; one that is handed over stays watched.
+        directory: knows the attached exits, and chooses among them.
         resolver: looks names up.
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
@@ -361,7 +326,7 @@ class Exits(Ways):
         return dial
 
     def change_seconds(self, seconds: float) -> None:
-        """Let dials take so long in all from now on, those under way too."""
+        """Change the time that dials may take in all, also for dials under way."""
         self.deadlines.seconds = seconds
 
     def close(self) -> None:
@@ -369,75 +334,60 @@ class Exits(Ways):
         self.deadlines.close()
 
 
-# More than 12 fields: what is wanted, what was tried, and what is under way.
 @final
 class ExitDial(Cancellable, Expiring):
     """One dial of a target through exits; see the theory above.
 
     Args:
-        exits: what all dials share.
-        wants: which exits will do.
+        exits: shared by all dials.
+        wants: the buyer's requirements on the exit.
         session: whose buyer it is for.
         port: the target's port; `ANY_PORT` for datagrams.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """
 
     __slots__ = (
-        "_asked_at",
         "_attempts",
         "_began",
         "_done",
-        "_doubted",
-        "_due",
+        "_evidence",
         "_exits",
-        "_failure",
-        "_has_hedged",
-        "_host",
-        "_lookup",
-        "_port",
-        "_question",
+        "_pending",
         "_questions",
-        "_refused_by",
         "_session",
-        "_timer",
+        "_target",
         "_tried",
         "_wants",
+        "_watch",
     )
 
     def __init__(self, exits: Exits, wants: Wants, session: Buyer, port: int, done: Done) -> None:
         self._exits = exits
         self._wants = wants
         self._session = session
-        self._port = port
+        self._target = Target(port)
         self._done: Done | None = done
-        self._host: tuple[Address, ...] | str = ""
-        self._lookup: Lookup | None = None
+        self._pending: Cancellable | None = None  # the look-up, or the question for a label's exit
+        self._questions = 0
         self._attempts: dict[_Attempt, None] = {}
         self._tried: list[Attached] = []
-        self._failure: Failure | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when that timer should ring (loop time, seconds)
+        self._evidence = Evidence()
+        self._watch = Watch(exits.reactor.loop)
         self._began = 0.0
-        self._asked_at = 0.0  # when the exit was asked last whether it is there
-        self._has_hedged = False
-        self._doubted: Attached | None = None  # has not said how its dial went
-        self._refused_by: Attached | None = None  # its word is being checked
-        self._question: Cancellable | None = None  # which exit the label has
-        self._questions = 0
 
     def start(self, host: Address | str) -> None:
         """Begin. A name is looked up here, unless the exit shall do it."""
         exits, wants = self._exits, self._wants
-        if wants.tls_only and self._port != TLS_PORT:
+        if wants.tls_only and self._target.port != TLS_PORT:
             self._finish(Failure.NOT_ALLOWED)
             return
         exits.deadlines.add(self)
         self._began = exits.reactor.loop.time()
         if not isinstance(host, str):
             self._judge([host])
-        elif wants.dns_at_exit and (name := _name(host)):
-            if exits.policy.permits_port(self._port):
-                self._host = name
+        elif wants.dns_at_exit and (name := name_at_exit(host)):
+            if exits.policy.permits_port(self._target.port):
+                self._target.host = name
                 self._next()
             else:
                 self._finish(Failure.NOT_ALLOWED)
@@ -458,10 +408,10 @@ class ExitDial(Cancellable, Expiring):
 
     def timed_out(self) -> None:
         """The time for everything together is over."""
-        is_asked = self._failure is not None or not self._attempts
+        is_asked = self._evidence.failure is not None or not self._attempts
         if is_asked or any(not each.is_waiting for each in self._attempts):
             self._finish(Failure.TIMED_OUT)
-        else:  # nobody has looked for the target
+        else:  # no exit has dialled the target
             self._finish(Failure.NO_EXIT)
 
     # --- the target ----------------------------------------------------------------------------
@@ -472,21 +422,19 @@ class ExitDial(Cancellable, Expiring):
         if answer is not None:
             self._looked_up(answer)
             return
-        self._lookup = Lookup(
+        self._pending = Lookup(
             exits.reactor.loop, exits.resolver, name, self._session.id, self._looked_up
         )
 
     def _looked_up(self, answer: Answer) -> None:
-        self._lookup = None
+        self._pending = None
         if isinstance(answer, Failure):
             self._finish(answer)
         else:
             self._judge(answer)
 
     def _judge(self, addresses: list[Address]) -> None:
-        permitted = candidates(addresses, self._port, self._exits.policy)
-        self._host = tuple(permitted[:CANDIDATES_MAX])
-        if permitted:
+        if self._target.judge(addresses, self._exits.policy):
             self._next()
         else:
             self._finish(Failure.NOT_ALLOWED)
@@ -497,17 +445,17 @@ class ExitDial(Cancellable, Expiring):
         """Try one more exit, if there is one that may be tried."""
         chosen, labels = self._choose(), self._exits.labels
         if labels is not None and self._has_to_ask(chosen, labels):
-            self._stop_timer()  # no exit is tried meanwhile
+            self._watch.stop()  # no exit is tried meanwhile
             self._questions += 1
             session = self._session
-            self._question = labels.ask(self._wants, session.id, session.user_id, self._agreed)
+            self._pending = labels.ask(self._wants, session.id, session.user_id, self._agreed)
         elif isinstance(chosen, Failure):
             self._finish(chosen)
         else:
             self._try(chosen)
 
     def _has_to_ask(self, chosen: Attached | Failure, labels: Labels) -> bool:
-        """Say whether other nodes have a say in what was chosen."""
+        """Return whether other nodes have to agree on the choice."""
         if not self._wants.session or self._questions >= QUESTIONS_MAX:
             return False
         if not isinstance(chosen, Failure):
@@ -521,7 +469,7 @@ class ExitDial(Cancellable, Expiring):
 
     def _agreed(self) -> None:
         """The label has an exit that all nodes know."""
-        self._question = None
+        self._pending = None
         self._next()
 
     def _try(self, chosen: Attached) -> None:
@@ -529,10 +477,10 @@ class ExitDial(Cancellable, Expiring):
         if self._tried:
             self._exits.counters.failovers += 1
         self._tried.append(chosen)
-        self._has_hedged = False
+        self._watch.has_hedged = False
         attempt = _Attempt(self, chosen, self._pool_of(chosen))
         self._attempts[attempt] = None
-        self._wait(_patience(chosen) / 2, self._ask)
+        self._watch.wait(patience(chosen) / 2, self._ask)
         attempt.start()
 
     def _pool_of(self, attached: Attached) -> Pool:
@@ -550,7 +498,7 @@ class ExitDial(Cancellable, Expiring):
     @property
     def is_datagrams(self) -> bool:
         """Whether the exit is to carry datagrams."""
-        return self._port == ANY_PORT
+        return self._target.is_datagrams
 
     @property
     def _is_secure(self) -> bool:
@@ -559,18 +507,18 @@ class ExitDial(Cancellable, Expiring):
 
     @property
     def _features(self) -> frozenset[str]:
-        """What the exit has to offer."""
-        if self._port == ANY_PORT:
+        """Features that the exit must offer."""
+        if self._target.is_datagrams:
             features = _FOR_SECURE_DATAGRAMS if self._is_secure else _FOR_DATAGRAMS
             return features | _FOR_NAMES if self._wants.dns_at_exit else features
         features = _FOR_SECURE if self._is_secure else NO_FEATURES
-        return features | _FOR_NAMES if isinstance(self._host, str) else features
+        return features | _FOR_NAMES if self._target.is_name else features
 
     def _choose(self) -> Attached | Failure:
-        """Return an exit that may be asked for the port, or why there is none."""
+        """Return an exit that may dial the port, or why no exit may."""
         if len(self._tried) >= EXITS_MAX:
-            return self._failure or Failure.NO_EXIT
-        session, exits = self._session, self._exits
+            return self._evidence.failure or Failure.NO_EXIT
+        session, exits, target = self._session, self._exits, self._target
         tried = [each.device_id for each in self._tried]
         while True:
             chosen = exits.directory.pick(
@@ -578,31 +526,29 @@ class ExitDial(Cancellable, Expiring):
                 session_id=session.id,
                 owner_id=session.user_id,
                 price_per_gb=session.price_per_gb,
-                target=self._target,
+                target=target.site,
                 tried=tried,
                 now=exits.reactor.loop.time(),
                 features=self._features,
-                port=self._port,
+                port=target.port,
             )
             if chosen is Missing.EXIT_LOST:
                 return Failure.EXIT_LOST
             if isinstance(chosen, Missing):
                 is_port = chosen is Missing.NOT_ALLOWED and not self._tried
-                return self._failure or (Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT)
+                no_exit = Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT
+                return self._evidence.failure or no_exit
             attached = self._dialled_by(chosen)
             # A label keeps its exit, even if that cannot be borrowed or asked for the target.
-            if attached is not None and (self._wants.session or self._may_ask(attached)):
+            is_fit = attached is not None and target.may_be_dialled_by(attached)
+            if attached is not None and (self._wants.session or is_fit):
                 return attached
             if self._wants.session or len(tried) >= len(self._tried) + LOANS_TRIED_MAX:
                 return Failure.NO_EXIT
             tried.append(chosen.device_id)
 
-    def _may_ask(self, attached: Attached) -> bool:
-        """Say whether an exit may be asked for the target, which may be in its own network."""
-        return not self._host or bool(attached.permitted(self._host))
-
     def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
-        """Return what is dialled: an exit of another node is borrowed, if that is possible."""
+        """Return the exit to dial through: borrow an exit of another node, if that is possible."""
         if isinstance(chosen, Attached):
             return chosen
         borrower = self._exits.borrower
@@ -611,21 +557,17 @@ class ExitDial(Cancellable, Expiring):
             return None
         return attached
 
-    @property
-    def _target(self) -> str:
-        """The target as exits are spared for it: its name, or its first address; "" for any."""
-        return self._host if isinstance(self._host, str) else str(self._host[0])
-
     def ordered(self, attempt: "_Attempt") -> None:
-        """An exit has its order: it is asked whether it is there if it takes its time."""
+        """Give an exit its order; it gets a ping later if it does not answer soon."""
         if len(self._attempts) == 1:
-            self._wait(_patience(attempt.attached) / 2, self._ask)
-        if self._port == ANY_PORT:
+            self._watch.wait(patience(attempt.attached) / 2, self._ask)
+        target = self._target
+        if target.is_datagrams:
             attempt.attached.order_datagrams(attempt.taken, attempt)
             return
-        host = attempt.attached.permitted(self._host)
+        host = attempt.attached.permitted(target.host)
         if host:
-            attempt.attached.order(attempt.taken, host, self._port, attempt)
+            attempt.attached.order(attempt.taken, host, target.port, attempt)
         else:  # later, because the pool is handing the connection over
             self._exits.reactor.loop.call_soon(self._pass_over, attempt)
 
@@ -642,9 +584,9 @@ class ExitDial(Cancellable, Expiring):
             return
         outcome, exits = dialled.outcome, self._exits
         exits.counters.dials[WORD_OF_OUTCOME[outcome]] += 1
-        if outcome is not _CONNECTED or self._port != TLS_PORT:
+        if outcome is not _CONNECTED or self._target.port != TLS_PORT:
             self._note(attempt.attached, outcome)
-        if outcome is _AT_LIMIT and (self.is_datagrams or not isinstance(self._host, str)):
+        if outcome is _AT_LIMIT and (self.is_datagrams or not self._target.is_name):
             # Older exits answer a name like that if it waits for a look-up: they are not full.
             attempt.attached.places.fill(exits.reactor.loop.time(), datagrams=self.is_datagrams)
         if outcome is _CONNECTED:
@@ -654,44 +596,16 @@ class ExitDial(Cancellable, Expiring):
         self._failed(attempt.attached, outcome)
 
     def _failed(self, attached: Attached, outcome: Outcome) -> None:
-        """An exit has not reached the target: say so to the buyer, or try another exit."""
-        words = FAILURE_OF_OUTCOME.get(outcome)  # the target's
-        doubtful = FAILURE_OF_DOUBTFUL.get(outcome)
-        failure: Failure | None = None
-        if words is not None and self._is_to_be_checked(attached):
-            self._refused_by = attached
-            doubtful = words
-        elif words is not None:
-            failure = self._failure or words  # the first exit's answer, confirmed
-        if doubtful is not None:
-            failure = self._failure  # of another exit
-            if self._refused_by is None and self._can_be_its_own(attached, outcome):
-                self._refused_by = attached
-            self._failure = doubtful
-            while self._attempts:  # the same exit would say the same again
-                self._let_go(next(iter(self._attempts)))
+        """Report to the buyer that an exit has not reached the target, or try another exit."""
+        doubts = None if self._wants.session else self._exits.directory.doubts
+        failure = self._evidence.add(attached, outcome, self._target, doubts)
         if failure is not None:
             self._finish(failure)
-        elif not self._attempts:
+            return
+        if self._evidence.concerns_target(outcome):  # the same exit would say the same again
+            self._let_all_go()
+        if not self._attempts:
             self._next()
-
-    def _can_be_its_own(self, attached: Attached, outcome: Outcome) -> bool:
-        """Say whether an exit is at fault if another one reaches the target.
-
-        Many exits have one family only, and no route by the other one.
-        """
-        if outcome is not Outcome.NETWORK_UNREACHABLE:
-            return True
-        version, host = attached.address.version, self._host
-        return not isinstance(host, str) and any(each.version == version for each in host)
-
-    def _is_to_be_checked(self, attached: Attached) -> bool:
-        """Say whether a refusal that an exit reports is to be checked through a second one."""
-        return (
-            self._failure is None
-            and not self._wants.session
-            and self._exits.directory.doubts(attached)
-        )
 
     def lost(self, attempt: "_Attempt") -> None:
         """An exit is gone, or silent: another one is tried."""
@@ -707,53 +621,55 @@ class ExitDial(Cancellable, Expiring):
     def _note(self, attached: Attached, outcome: Outcome | None) -> None:
         exits, buyer = self._exits, self._session.user_id
         now = exits.reactor.loop.time()
-        exits.directory.note(attached, outcome, now, buyer=buyer, target=self._target)
+        exits.directory.note(attached, outcome, now, buyer=buyer, target=self._target.site)
 
     def _give_up(self) -> None:
-        """Let go of the exit that is tried now, with all that it was asked for."""
+        """Let go of the exit that is tried now, with all its orders."""
         self._exits.counters.dials[LOST] += 1
-        while self._attempts:
-            self._let_go(next(iter(self._attempts)))
+        self._let_all_go()
 
     # --- an exit that takes its time -----------------------------------------------------------
 
     def _ask(self) -> None:
         """Ask the exit whether it is there."""
         attached = self._tried[-1]
-        self._asked_at = attached.load.now()
-        attached.pulse.ping()
-        self._wait(_patience(attached) / 2, self._look)
+        self._watch.ask(attached)
+        self._watch.wait(patience(attached) / 2, self._look)
 
     def _look(self) -> None:
         """Look whether the exit has sent anything since the question."""
-        attached = self._tried[-1]
-        if attached.load.now() >= self._due + LATE_SECONDS:
-            self._wait(LATE_SECONDS, self._look)
+        attached, watch = self._tried[-1], self._watch
+        if watch.is_late(attached.load.now()):
+            watch.wait(LATE_SECONDS, self._look)
             return
-        if attached.pulse.heard_at < self._asked_at:
+        if watch.is_silent(attached):
             self._silent(attached)
             return
         first, times = next(iter(self._attempts)), self._exits.times
-        self._wait(ASK_AGAIN_SECONDS, self._ask)
+        watch.wait(ASK_AGAIN_SECONDS, self._ask)
         if first.is_waiting:
             if attached.load.now() >= first.began + times.parked_wait_seconds:
                 self._no_connection(first)
-        elif not self._has_hedged:
-            self._has_hedged = True
-            if not attached.has_place_for(self.buyer, datagrams=self.is_datagrams):
-                return
+        elif not watch.has_hedged:
+            watch.has_hedged = True
+            self._hedge(attached)
+        elif (
+            attached.load.now() >= first.began + times.unanswered_seconds
+            and self._evidence.failure is None
+        ):
+            self._unanswered(attached)
+
+    def _hedge(self, attached: Attached) -> None:
+        """Order the target once more, on another connection of the same exit."""
+        if attached.has_place_for(self.buyer, datagrams=self.is_datagrams):
             self._exits.counters.hedges += 1
             hedge = _Attempt(self, attached, self._pool_of(attached))
             self._attempts[hedge] = None
             hedge.start()
-        elif (
-            attached.load.now() >= first.began + times.unanswered_seconds and self._failure is None
-        ):
-            self._unanswered(attached)
 
     def _silent(self, attached: Attached) -> None:
-        """The exit says nothing: try another one, at once or when it has had its time."""
-        left = self._asked_at + SILENCE_SECONDS - attached.load.now()
+        """The exit sends nothing: try another one, now or when it has had its time."""
+        left = self._watch.silence_left(attached.load.now())
         if left <= 0:
             self.lost(next(iter(self._attempts)))
             return
@@ -764,7 +680,7 @@ class ExitDial(Cancellable, Expiring):
                 self._give_up()
                 self._try(chosen)
                 return
-        self._wait(left, self._look)
+        self._watch.wait(left, self._look)
 
     def _unanswered(self, attached: Attached) -> None:
         """An exit that is there does not say how its dial goes: try another one, if any will do."""
@@ -772,7 +688,7 @@ class ExitDial(Cancellable, Expiring):
             return
         chosen = self._choose()
         if isinstance(chosen, Attached):
-            self._doubted, self._failure = attached, Failure.TIMED_OUT
+            self._evidence.is_late(attached)
             self._give_up()
             self._try(chosen)
 
@@ -795,11 +711,11 @@ class ExitDial(Cancellable, Expiring):
 
     def _connected(self, attempt: "_Attempt", dialled: Dialled) -> None:
         """The target is reached."""
-        exits, attached = self._exits, attempt.attached
-        if self._doubted is not None:
-            self._note_lost(self._doubted)
-        if self._refused_by is not None:
-            self._contradict(self._refused_by)
+        exits, attached, evidence = self._exits, attempt.attached, self._evidence
+        if evidence.doubted is not None:
+            self._note_lost(evidence.doubted)
+        if evidence.refused_by is not None:
+            self._contradict(evidence.refused_by)
         exits.counters.seconds.observe(exits.reactor.loop.time() - self._began)
         sock, place = attempt.keep()
         del self._attempts[attempt]
@@ -813,7 +729,7 @@ class ExitDial(Cancellable, Expiring):
             attached.pace,
             place,
         )
-        if self._port == TLS_PORT:
+        if self._target.port == TLS_PORT:
             via = replace(
                 via, fault=partial(self._suspect, attached), proof=partial(self._prove, attached)
             )
@@ -823,7 +739,7 @@ class ExitDial(Cancellable, Expiring):
         """The first answer to a TLS client is something else: the exit's doing, or the target's."""
         exits = self._exits
         now = exits.reactor.loop.time()
-        exits.directory.suspect(attached, now, buyer=self.buyer, target=self._target)
+        exits.directory.suspect(attached, now, buyer=self.buyer, target=self._target.site)
 
     def _prove(self, attached: Attached, is_tls: bool) -> None:
         """There is a first answer on port 443 that may be the target's."""
@@ -831,30 +747,23 @@ class ExitDial(Cancellable, Expiring):
         self._note(attached, _CONNECTED)
         if is_tls:
             now = exits.reactor.loop.time()
-            exits.directory.prove(attached, now, target=self._target)
+            exits.directory.prove(attached, now, target=self._target.site)
 
     def _contradict(self, attached: Attached) -> None:
         """An exit has given a false answer about the target."""
         exits = self._exits
         now = exits.reactor.loop.time()
-        exits.directory.contradict(attached, now, buyer=self.buyer, target=self._target)
+        exits.directory.contradict(attached, now, buyer=self.buyer, target=self._target.site)
 
     # --- the end -------------------------------------------------------------------------------
-
-    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
-        self._stop_timer()
-        loop = self._exits.reactor.loop
-        self._due = loop.time() + seconds
-        self._timer = loop.call_later(seconds, then)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _let_go(self, attempt: "_Attempt") -> None:
         del self._attempts[attempt]
         attempt.close(self._exits.reactor)
+
+    def _let_all_go(self) -> None:
+        while self._attempts:
+            self._let_go(next(iter(self._attempts)))
 
     def _finish(self, outcome: socket.SocketType | Failure, via: Via | None = None) -> None:
         done, self._done = self._done, None
@@ -870,15 +779,11 @@ class ExitDial(Cancellable, Expiring):
     def _release(self) -> None:
         """Stop everything that is under way."""
         self._exits.deadlines.discard(self)
-        self._stop_timer()
-        if self._question is not None:
-            self._question.cancel()
-            self._question = None
-        if self._lookup is not None:
-            self._lookup.cancel()
-            self._lookup = None
-        while self._attempts:
-            self._let_go(next(iter(self._attempts)))
+        self._watch.stop()
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
+        self._let_all_go()
 
 
 @final
@@ -950,7 +855,7 @@ class _Attempt(Asker):
         return parked.sock, place
 
     def close(self, reactor: Reactor) -> None:
-        """Care no more about the answer, and close its connection: so the exit gives up, too."""
+        """Ignore the answer, and close the connection, so that the exit also gives up."""
         self._pool.stop_waiting(self)
         parked, self._parked = self._parked, None
         if parked is not None:
@@ -960,32 +865,3 @@ class _Attempt(Asker):
         place, self._place = self._place, None
         if place is not None:
             self.attached.places.leave(place, self.attached.load.now())
-
-
-def seen_address(known: Address, claimed: Address | None) -> Address:
-    """Return the address that a target sees, as far as that is known.
-
-    Args:
-        known: where the exit's control connection comes from.
-        claimed: what the exit says. It is believed for the other family alone: the daemon sees the
-            address of its own, and a device behind a translator knows its private one.
-    """
-    if claimed is None:
-        return known
-    address = plain(claimed)
-    return address if address.version != known.version and address.is_global else known
-
-
-def _name(host: str) -> str:
-    """Return a name as an exit is asked for it; "" for what is looked up here.
-
-    An address in an old spelling is none: it is judged here.
-    """
-    name = canonical(host) or ""
-    return name if len(name) <= NAME_MAX_BYTES and not is_number(name) else ""
-
-
-def _patience(attached: Attached) -> float:
-    """Return how long an exit may take to answer, in seconds."""
-    patience = max(PATIENCE_LEAST_SECONDS, PATIENCE_ROUND_TRIPS * attached.pool.demand.rtt)
-    return min(patience, PATIENCE_MOST_SECONDS)

@@ -1,4 +1,4 @@
-"""Connections of the house's own through one exit: nobody has bought them, and nobody is paid."""
+"""Connections of the house's own through one exit: no buyer pays for them, and no owner is paid."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ from proxyd.counters import ExitCounters
 from proxyd.egress.lookup import known
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.exits.attached.attached import Attached
-from proxyd.exits.choosing.directory import Missing
+from proxyd.exits.choosing.entries import Missing
 from proxyd.exits.dialling.dial import Exits, Via
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.events import Failure
@@ -25,12 +25,12 @@ DIAL_SECONDS: Final = 10.0
 
 
 class Unknown(Exception):  # noqa: N818 - nobody is at fault
-    """What was to be found out cannot be: the message says why."""
+    """A look has no result: the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What connections need: the sockets of the loop, names, and what may be dialled.
+    """Parts that connections need: the sockets of the loop, the resolver of names, and the policy.
 
     With `encrypts_all` they are under TLS, as buyers' are.
     """
@@ -70,7 +70,7 @@ class Ways:
         Args:
             attached: the exit.
             host: an address, or a name.
-            port: whatever its owner allows: it is not asked here.
+            port: the target's, also one that the owner does not allow: this is not checked here.
             dns_at_exit: whether the exit looks the name up.
             secure: whether it is to be under TLS on the way to the exit, where not all are.
 
@@ -117,7 +117,7 @@ class Ways:
 
 @final
 class Errand:
-    """One such connection, as the exit's relays are counted; its bytes are nobody's.
+    """Connection of the house, counted among the exit's relays; its bytes belong to no session.
 
     Args:
         task: is cancelled when the exit is cut.

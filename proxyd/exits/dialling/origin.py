@@ -1,4 +1,4 @@
-"""The addresses from which the connections of an exit leave.
+"""Source addresses of an exit's connections.
 
 A device may attach from one line and send its traffic through another: a VPN, a proxy, a second
 line. Then its buyers do not leave where it is counted. And a device behind a translator does not
@@ -7,7 +7,7 @@ it, at its public port of exits and with a number that is good once. The daemon 
 the call, once for each family of addresses in which it has a public one itself. The exit learns the
 address, and carries no family before that.
 
-An older agent makes the call as an order, and only in the family by which it attaches.
+An older agent makes the call as an order, and only in the family of its control connection.
 
 An exit recognises this question, and could send this one connection another way. Buyers find it
 then: `GET /ip` tells them the same. A second number in the other direction would change nothing,
@@ -34,7 +34,7 @@ _logger = logging.getLogger("exits")
 
 
 class Calls(Protocol):
-    """Hears calls, and files exits: of the listener, what is needed."""
+    """Receives calls, and files exits; the listener has it."""
 
     def expect(self, number: bytes, called: Callable[[str], None]) -> None:
         """Have `called` be called with the address that a number arrives from."""
@@ -43,7 +43,7 @@ class Calls(Protocol):
         """Expect a number no more."""
 
     def leaves_from(self, attached: Attached, address: str) -> None:
-        """Hear from which address an exit's connections leave."""
+        """Apply the source address of an exit's connections."""
 
 
 @final
@@ -80,7 +80,7 @@ class OriginCheck:
             other_family: whether to look at the family alone that it is not attached by.
 
         Returns:
-            False when no call came in a family of addresses of which the daemon has a public one.
+            False when no call came in a family in which the daemon has a public address.
         """
         host, port = self._door()
         try:
@@ -110,7 +110,7 @@ class OriginCheck:
                     address = await arrived
                 else:
                     address = await self._order(attached, target, port, number, arrived)
-        except (Unknown, OSError) as error:  # a timeout is such, too
+        except (Unknown, OSError) as error:  # a timeout is an OSError
             _logger.debug("exit %s: not called through it: %s", attached.device_id, error)
             return False
         finally:
@@ -138,7 +138,7 @@ class OriginCheck:
             return await arrived
 
     async def _targets(self, host: str, attached: Attached) -> list[Address]:
-        """Return public addresses of the daemon: one of each family that the exit can be asked for.
+        """Return public addresses of the daemon: one of each family in which the exit can call.
 
         Raises:
             OSError: it cannot be looked up.

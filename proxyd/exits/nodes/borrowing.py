@@ -4,13 +4,14 @@ Theory of operation
 -------------------
 The first dial through an exit that another node (its *home*) has announced borrows it: `Borrow`
 goes over the link, and an `Attached` is made here that has everything else one has, a pool, tickets
-and dials. What it has to say to the agent goes through the home (`Passed`); work connections come
-here, to this node's own exits' port, from the agent itself. So the bytes of buyers do not go over
-the link, and what a buyer pays is counted here, as ever.
+and dials. Its frames for the agent go through the home (`Passed`); work connections come here, to
+this node's own exits' port, from the agent itself. So the bytes of buyers do not go over the link,
+and the bytes that a buyer pays for are counted here, as for an exit of this node.
 
-A loan ends (`_end`) when nobody has used it for a while, when the home says so, and with the link.
+A loan ends (`_end`) when no dial has used it for a while, when the home ends it, and with the link.
 Connections that go through the exit then end with it, unless only the way to its agent was lost:
-those go on, and the listener looks after them like after those of an exit of its own.
+then they go on, and the listener looks after them, as it does when the control connection of its
+own exit is lost.
 """
 
 import logging
@@ -27,7 +28,7 @@ from proxyctl.protocol.frames import Frame as AgentFrame
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import ATTACHMENT_BITS, HARMLESS, SILENT_BEATS, Attached
 from proxyd.exits.attached.pool import ParkedBudget, Pool
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Frame, LoanNumbers, Passed, Return
@@ -63,7 +64,7 @@ class NodeLink(Protocol):
 
     @property
     def loans(self) -> LoanNumbers:
-        """Gives numbers to what is borrowed over it."""
+        """Gives numbers to the loans that this side takes over it."""
 
     @property
     def is_over(self) -> bool:
@@ -74,13 +75,13 @@ class NodeLink(Protocol):
 
 
 class Lendable(Protocol):
-    """An exit that another node has announced; `borrowed` is what it is dialled by, if it is."""
+    """An exit that another node has announced; `borrowed` is the exit to dial here, if any."""
 
     borrowed: Attached | None
 
     @property
     def device_id(self) -> str:
-        """Which device it is."""
+        """Identifier of the device."""
 
     @property
     def owner_id(self) -> str:
@@ -96,7 +97,7 @@ class Lendable(Protocol):
 
     @property
     def network(self) -> str:
-        """What it is counted by."""
+        """Network in which it is counted."""
 
     @property
     def address(self) -> str:
@@ -104,11 +105,11 @@ class Lendable(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it is used for at most."""
+        """Bounds on its use."""
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What its agent and its owner offer."""
+        """Features that its agent and its owner offer."""
 
     @property
     def rtt(self) -> float:
@@ -119,7 +120,7 @@ class Lendable(Protocol):
         """The way to its home."""
 
     def allows(self, port: int) -> bool:
-        """Say whether it may be asked for a port of targets."""
+        """Return whether its owner allows a port of targets."""
 
 
 @final
@@ -127,7 +128,7 @@ class _Loan:
     """One exit that is borrowed.
 
     Args:
-        entry: what its home has announced.
+        entry: the announcement of its home.
     """
 
     __slots__ = ("_attached", "_reported", "device_id", "entry", "link", "number")
@@ -163,26 +164,25 @@ class _Loan:
             self.link.send(Carrying(self.number, *counts))
 
     def is_idle(self, seconds: float) -> bool:
-        """Say whether nobody has used it for so long, nor does now."""
+        """Return whether no dial uses it now, and none has for some seconds."""
         attached = self.attached
         pool = attached.pool
         is_used = attached.relays or attached.dials or pool.waiting
         return not is_used and pool.demand.used_at + seconds <= attached.load.now()
 
 
-# More than 12 fields: what it was given, and the loans by all that they are known by.
 @final
 class Borrowing:
     """The exits that are borrowed; see the theory above.
 
     Args:
-        reactor: what the sockets of the loop share.
+        reactor: shared by the sockets of the loop.
         budget: how many connections of exits may wait.
         counters: count them.
         door: returns where work connections come in: a host, and a port.
         detached: takes an exit that is gone while connections through it go on.
-        heartbeat_seconds: how often each is asked whether it is there.
-        bounds: how many are borrowed, and how long one that is not used.
+        heartbeat_seconds: seconds between two pings of each.
+        bounds: on the number of loans, and on the time of an unused one.
     """
 
     __slots__ = (
@@ -244,7 +244,7 @@ class Borrowing:
         return number in self._by_link.get(link, ())
 
     def change_heartbeat(self, seconds: float) -> None:
-        """Ask so often from now on whether each is there."""
+        """Ping each loan with this many seconds between two pings from now on."""
         self._beats.seconds = seconds
 
     def close(self) -> None:
@@ -327,7 +327,7 @@ class Borrowing:
         return attached
 
     def _fresh(self) -> int:
-        """Return a number that no loan has, nor an exit of this node: of so many none is twice."""
+        """Return a number that no loan has. No exit of this node has it: it is one of 2**64."""
         while True:
             number = randbits(ATTACHMENT_BITS)
             if number and number not in self._by_attachment:

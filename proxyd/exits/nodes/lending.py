@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-A borrower says over its link what it has to say to an exit's agent (`Passed`), and this node, the
-exit's *home*, passes it on over the control connection (`For`), and the answers back. It decides
-nothing, but that only frames pass that a borrower may send: tickets, orders and questions whether
-the exit is there.
+A borrower sends its frames for an exit's agent over its link (`Passed`). This node, the exit's
+*home*, passes them on over the control connection (`For`), and the answers back. It only checks
+that a borrower may send the frame: tickets, orders and pings.
 
-An agent that cannot reach the borrower says so (`Lent` with a code): the loan ends, the borrower's
-dials go on with other exits, and for a while that borrower gets the same answer at once.
+An agent that cannot reach the borrower says so (`Lent` with a code): the loan ends, and the
+borrower's dials go on with other exits. For a while that borrower gets the same answer without a
+question to the agent.
 
-What goes through an exit from other nodes counts towards its limits as far as they tell
-(`Carrying`, with each heartbeat): its connections at once, and the bytes of its day.
+Other nodes report the connections and bytes that they have through an exit (`Carrying`, with each
+heartbeat). These count towards its limits: its connections at once, and the bytes of its day.
 """
 
 import logging
@@ -76,8 +76,8 @@ class _Loan:
 
     Args:
         link: the way to the borrower.
-        frame: what that wants.
-        number: what the agent knows the loan by.
+        frame: its request.
+        number: the agent's number of the loan.
         attached: the exit.
     """
 
@@ -114,7 +114,7 @@ class Lending:
     """The exits that are lent; see the theory above.
 
     Args:
-        lenders: knows who is attached.
+        lenders: knows the attached exits.
         bounds: how many loans are given.
     """
 
@@ -189,7 +189,7 @@ class Lending:
         if loan is None:  # it has ended just now
             return
         said = decode_whole(frame.frame)
-        if said is None:  # of a later version: the agent would pass it over, too
+        if said is None:  # of a later version: the agent would also ignore it
             return
         if not isinstance(said, (Tickets, Park, Dial, Associate, Ping)):
             raise FrameError(f"a frame of the type {type(said).__name__}, which no borrower says")
@@ -241,7 +241,7 @@ class Lending:
         loan.link.send(Passed(loan.frame.number, frame.frame))
 
     def ended(self, attached: Attached, reason: str) -> None:
-        """An exit is gone, or must not carry anything: borrowers are told why."""
+        """Send borrowers the reason why an exit is gone, or must not carry anything."""
         for loan in tuple(self._by_device.get(attached.device_id, {}).values()):
             if loan.attached is attached:
                 loan.link.send(Borrowed(loan.frame.number, reason))

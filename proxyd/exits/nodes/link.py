@@ -1,21 +1,21 @@
 """A link: the connection that this node keeps with another one, frames over TLS.
 
-Each side has proved itself before anything else is said: the dialled node by its certificate, whose
+Each side proves itself before it sends anything else: the dialled node by its certificate, whose
 fingerprint stands in its row of the database, and both by a proof with a key that is derived from
-the signing key (`proxyd.wire.links.proof`). So whoever has stolen the database alone, or a device,
-gets no link.
+the signing key (`proxyd.wire.links.proof`). So a thief of the database alone, or a device, gets no
+link.
 """
 
 import asyncio
 import hashlib
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hmac import compare_digest
 from secrets import token_bytes
 from time import monotonic
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, cast, final
 
 from proxyctl.protocol.frames import FrameError
 from proxyd.wire.links import (
@@ -41,7 +41,7 @@ from proxyd.wire.links import (
 )
 
 SILENT_BEATS: Final = 3
-# What waits for a node that does not read: more than all exits of a node, announced twice.
+# Bytes that wait for a node that does not read: more than all exits of a node, announced twice.
 WAITING_MAX_BYTES: Final = 128 * 1024 * 1024
 
 _logger = logging.getLogger("exits")
@@ -66,126 +66,318 @@ USUAL: Final = LinkTimes()
 
 
 class LinkHandler(Protocol):
-    """What is done about links."""
+    """Acts on links and on their frames."""
 
     def joined(self, link: "Link") -> None:
         """A link is there: both sides have proved themselves."""
 
     def announced(self, link: "Link", frame: Exits | Gone | Leaving | Recheck | Moved) -> None:
-        """The other node tells of its exits, of a device, or of itself."""
+        """The other node has sent news of its exits, of a device, or of itself."""
 
     def lending(self, link: "Link", frame: Loan) -> None:
-        """The other node says something about a loan."""
+        """The other node has sent a frame of a loan."""
 
     def lost(self, link: "Link") -> None:
         """A link that was there is gone."""
 
 
-# More than 12 fields: who is at both ends, the connection, and how far it has come.
-class Link(asyncio.Protocol):
-    """One connection with another node.
+@final
+class LinkEnds:
+    """The two nodes of a link, and their proofs.
 
-    `node_id` is the other node's. `settled` is set once it is open, or never will be; `closed` says
-    why it is over. `is_over` says that nothing comes over it any more, `is_leaving`
-    that the other node takes no more exits. `can_borrow` says whether its exits may be chosen here;
-    `loans` numbers what this side borrows.
+    Args:
+        key: see `proxyd.wire.links.link_key`.
+        own_id: this node's identifier.
+        node_id: the other node's identifier.
+        fingerprint: of the dialled node's certificate (SHA-256, hexadecimal).
+        is_dialler: whether this node has dialled.
+    """
+
+    __slots__ = ("_key", "_own_id", "fingerprint", "is_dialler", "node_id")
+
+    def __init__(
+        self, key: bytes, own_id: str, node_id: str, fingerprint: str, *, is_dialler: bool
+    ) -> None:
+        self._key = key
+        self._own_id = own_id
+        self.node_id = node_id
+        self.fingerprint = fingerprint
+        self.is_dialler = is_dialler
+
+    def greeting(self) -> Greeting:
+        """Return the first frame of the node that has dialled."""
+        return Greeting(VERSION, self._own_id, self.node_id, self._proof(DIALLER))
+
+    def acceptance(self) -> Accepted:
+        """Return the first frame of the dialled node."""
+        return Accepted(self._own_id, self._proof(DIALLED))
+
+    def proves(self, frame: Accepted) -> bool:
+        """Return whether a frame proves that the other node is the one that was dialled."""
+        return compare_digest(frame.proof, self._proof(DIALLED)) and frame.node_id == self.node_id
+
+    def _proof(self, speaker: bytes) -> bytes:
+        dialler, dialled = (
+            (self._own_id, self.node_id) if self.is_dialler else (self.node_id, self._own_id)
+        )
+        return proof(self._key, speaker, self.fingerprint, dialler, dialled)
+
+
+@final
+class _Inbox:
+    """Frames that come over a link; each turn of the loop has a bounded time for them.
+
+    `heard_at` is when bytes came last (loop time, seconds).
 
     Args:
         loop: the event loop.
-        handler: hears of it, and of what comes over it.
-        key: see `proxyd.wire.links.link_key`.
-        own_id: this node's.
-        node_id: the other one's.
-        fingerprint: of the dialled node's certificate (SHA-256, hexadecimal).
-        is_dialler: whether this node has dialled.
-        reader: has read what came before.
-        times: how often it is looked at, and for how long.
+        reader: has read the bytes that came before.
+        turn_seconds: for frames, in one turn of the loop.
+        act: called with each frame; raises FrameError for one that must not come.
+        violated: called with the reason when the other node has sent such a frame.
     """
 
     __slots__ = (
-        "_beat_timer",
-        "_drained",
-        "_fingerprint",
-        "_go_on_timer",
-        "_handler",
+        "_act",
+        "_is_over",
         "_is_paused",
-        "_key",
         "_loop",
-        "_own_id",
         "_reader",
-        "_times",
+        "_timer",
+        "_transport",
+        "_turn_seconds",
+        "_violated",
+        "heard_at",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        reader: LinkReader,
+        turn_seconds: float,
+        act: Callable[[Frame], None],
+        violated: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._reader = reader
+        self._turn_seconds = turn_seconds
+        self._act = act
+        self._violated = violated
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.Handle | None = None
+        self._is_paused = False  # nothing is read meanwhile
+        self._is_over = False
+        self.heard_at = loop.time()
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Read from a connection from now on."""
+        self._transport = transport
+
+    def receive(self, data: bytes) -> None:
+        """Act on bytes that have come."""
+        frames = self._reader.receive_data(data)
+        if self._timer is None:
+            self._act_on(frames)
+
+    def close(self) -> None:
+        """Act on nothing any more."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _act_on(self, frames: Iterator[Frame]) -> None:
+        """Act on frames that have come, within the time of a turn; the next turns take the rest."""
+        self.heard_at = self._loop.time()
+        until = monotonic() + self._turn_seconds  # the loop's own clock may stand still meanwhile
+        try:
+            for frame in frames:
+                self._act(frame)
+                if self._is_over:
+                    return
+                if monotonic() >= until:
+                    self._pause(is_paused=True)
+                    self._timer = self._loop.call_soon(self._go_on)
+                    return
+        except FrameError as error:
+            self._violated(f"it has sent {error}")
+        else:
+            self._pause(is_paused=False)
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self._act_on(self._reader.receive_data(b""))
+
+    def _pause(self, *, is_paused: bool) -> None:
+        """Stop reading, or read again: the bytes that are kept here are bounded."""
+        transport = self._transport
+        if self._is_paused == is_paused or transport is None:
+            return
+        self._is_paused = is_paused
+        if is_paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+
+@final
+class _Heart:
+    """Heartbeats of a link: pings, and the end of a link whose other node is silent.
+
+    Args:
+        loop: the event loop.
+        seconds: between two beats.
+        inbox: knows when the other node has sent something last.
+        ping: sends a ping.
+        silent: called with the reason when the other node has been silent for long.
+    """
+
+    __slots__ = ("_inbox", "_loop", "_ping", "_seconds", "_silent", "_timer")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        seconds: float,
+        inbox: _Inbox,
+        ping: Callable[[], None],
+        silent: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._inbox = inbox
+        self._ping = ping
+        self._silent = silent
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Beat from now on."""
+        self._timer = self._loop.call_later(self._seconds, self._beat)
+
+    def stop(self) -> None:
+        """Beat no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _beat(self) -> None:
+        if self._loop.time() - self._inbox.heard_at >= SILENT_BEATS * self._seconds:
+            self._silent("it is silent")
+            return
+        self._ping()
+        self.start()
+
+
+@final
+class LinkLife:
+    """Life of a link: it opens when both nodes have proved themselves, and ends once.
+
+    `settled` is set once the link is open, or never will be; `closed` gets the reason of its end.
+
+    Args:
+        loop: the event loop.
+    """
+
+    __slots__ = ("closed", "is_open", "is_over", "settled", "was_open")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_open = False
+        self.is_over = False
+        self.was_open = False
+        self.settled = asyncio.Event()
+        self.closed: asyncio.Future[str] = loop.create_future()
+
+    def open(self) -> None:
+        """Both nodes have proved themselves."""
+        self.is_open = self.was_open = True
+        self.settled.set()
+
+    def end(self, reason: str) -> None:
+        """The link is over."""
+        self.is_over, self.is_open = True, False
+        self.settled.set()
+        if not self.closed.done():
+            self.closed.set_result(reason)
+
+
+class Link(asyncio.Protocol):
+    """One connection with another node.
+
+    `is_leaving` says that the other node takes no more exits. `can_borrow` says whether its exits
+    may be chosen here; `loans` numbers the loans of this side.
+
+    Args:
+        loop: the event loop.
+        handler: notified of the link, and of its frames.
+        ends: the two nodes.
+        reader: has read the bytes that came before.
+        times: how often the link is looked at, and for how long.
+    """
+
+    __slots__ = (
+        "_drained",
+        "_handler",
+        "_heart",
+        "_inbox",
+        "_loop",
         "_transport",
         "began",
         "can_borrow",
-        "closed",
-        "heard_at",
-        "is_dialler",
+        "ends",
         "is_leaving",
-        "is_open",
-        "is_over",
+        "life",
         "loans",
-        "node_id",
-        "settled",
-        "was_open",
     )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         handler: LinkHandler,
-        key: bytes,
+        ends: LinkEnds,
         *,
-        own_id: str,
-        node_id: str,
-        fingerprint: str,
-        is_dialler: bool,
         reader: LinkReader | None = None,
         times: LinkTimes = USUAL,
     ) -> None:
-        self._times = times
         self._loop = loop
         self._handler = handler
-        self._key = key
-        self._own_id = own_id
-        self._fingerprint = fingerprint
-        self._reader = reader or LinkReader()
+        self._inbox = _Inbox(
+            loop, reader or LinkReader(), times.turn_seconds, self._act, self.close
+        )
         self._transport: asyncio.Transport | None = None
-        self._beat_timer: asyncio.TimerHandle | None = None
-        self._go_on_timer: asyncio.Handle | None = None
-        self._is_paused = False  # nothing is read meanwhile
+        self._heart = _Heart(loop, times.beat_seconds, self._inbox, self._ping, self.close)
         self._drained = asyncio.Event()
         self._drained.set()
-        self.node_id = node_id
-        self.is_dialler = is_dialler
-        self.is_open = False
-        self.is_over = False
-        self.was_open = False
-        self.settled = asyncio.Event()
+        self.ends = ends
+        self.life = LinkLife(loop)
         self.is_leaving = False
         self.can_borrow = False
-        self.began = self.heard_at = loop.time()
-        self.closed: asyncio.Future[str] = loop.create_future()
-        self.loans = LoanNumbers(is_dialler=is_dialler)
+        self.began = loop.time()
+        self.loans = LoanNumbers(is_dialler=ends.is_dialler)
 
-    # --- what the event loop calls -------------------------------------------------------------
+    @property
+    def node_id(self) -> str:
+        """The other node's identifier."""
+        return self.ends.node_id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes over it any more."""
+        return self.life.is_over
+
+    # --- called by the event loop --------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's inherits from nothing
-        if not self.is_dialler:
-            self._send(Accepted(self.node_id_of_dialled, self._proof(DIALLED)))
+        self._inbox.begin(self._transport)
+        if not self.ends.is_dialler:
+            self._send(self.ends.acceptance())
             self._open()
-        elif shown_fingerprint(transport) != self._fingerprint:
+        elif shown_fingerprint(transport) != self.ends.fingerprint:
             self.close("it has shown another certificate than its row says")
         else:
-            greeting = Greeting(VERSION, self._own_id, self.node_id, self._proof(DIALLER))
-            self._send(greeting)
+            self._send(self.ends.greeting())
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        frames = self._reader.receive_data(data)
-        if self._go_on_timer is None:
-            self._act_on(frames)
+        self._inbox.receive(data)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -199,92 +391,49 @@ class Link(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self.close("the connection was lost")
 
-    # --- what others call ----------------------------------------------------------------------
-
-    @property
-    def node_id_of_dialled(self) -> str:
-        """Which of the two nodes was dialled."""
-        return self.node_id if self.is_dialler else self._own_id
+    # --- called by others ----------------------------------------------------------------------
 
     def send(self, frame: Frame) -> None:
         """Send a frame; a link that is over, or not open yet, sends nothing."""
-        if self.is_open:
+        if self.life.is_open:
             self._send(frame)
 
     def send_encoded(self, data: bytes) -> None:
         """Send the bytes of frames; see `send`."""
         transport = self._transport
-        if not self.is_open or self.is_over or transport is None:
+        if not self.life.is_open or transport is None:
             return
         transport.write(data)
         if transport.get_write_buffer_size() > WAITING_MAX_BYTES:
-            # Later: whoever sends something must not find the link gone before it was sent.
+            # Later: a sender must not find the link gone before its frame was sent.
             self._loop.call_soon(self.close, "it does not read")
 
     async def drained(self) -> None:
-        """Wait until what was sent has mostly left, or the link is over."""
+        """Wait until most of the sent bytes have left, or the link is over."""
         await self._drained.wait()
 
     def close(self, reason: str) -> None:
-        """End it at once; only the first call counts."""
-        if self.is_over:
+        """End it; only the first call counts."""
+        if self.life.is_over:
             return
-        was_open, self.is_over, self.is_open = self.is_open, True, False
+        was_open = self.life.is_open
+        self.life.end(reason)
         self.can_borrow = False
-        for timer in (self._beat_timer, self._go_on_timer):
-            if timer is not None:
-                timer.cancel()
+        self._heart.stop()
+        self._inbox.close()
         if self._transport is not None:
             self._transport.abort()
         self._drained.set()
-        self.settled.set()
-        if not self.closed.done():
-            self.closed.set_result(reason)
         if was_open:
             _logger.info("node %s: the link is lost: %s", self.node_id, reason)
             self._handler.lost(self)
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _act_on(self, frames: Iterator[Frame]) -> None:
-        """Act on frames that have come, within the time of a turn; the next turns take the rest."""
-        self.heard_at = self._loop.time()
-        until = (
-            monotonic() + self._times.turn_seconds
-        )  # the loop's own clock may stand still meanwhile
-        try:
-            for frame in frames:
-                self._act(frame)
-                if self.is_over:
-                    return
-                if monotonic() >= until:
-                    self._pause(is_paused=True)
-                    self._go_on_timer = self._loop.call_soon(self._go_on)
-                    return
-        except FrameError as error:
-            self.close(f"it has sent {error}")
-        else:
-            self._pause(is_paused=False)
-
-    def _go_on(self) -> None:
-        self._go_on_timer = None
-        self._act_on(self._reader.receive_data(b""))
-
-    def _pause(self, *, is_paused: bool) -> None:
-        """Read nothing more for now, or again: what is kept here is bounded."""
-        transport = self._transport
-        if self._is_paused == is_paused or transport is None:
-            return
-        self._is_paused = is_paused
-        if is_paused:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
-
     def _act(self, frame: Frame) -> None:
         if isinstance(frame, Accepted):
             self._accepted(frame)
-        elif not self.is_open or isinstance(frame, Greeting):
+        elif not self.life.is_open or isinstance(frame, Greeting):
             raise FrameError(f"a frame of the type {type(frame).__name__} out of turn")
         elif isinstance(frame, Ping):
             self._send(Pong(frame.payload))
@@ -295,42 +444,29 @@ class Link(asyncio.Protocol):
 
     def _accepted(self, frame: Accepted) -> None:
         """The dialled node has answered."""
-        if self.is_open or not self.is_dialler:
+        if self.life.is_open or not self.ends.is_dialler:
             raise FrameError("a frame of the type Accepted out of turn")
-        is_proved = compare_digest(frame.proof, self._proof(DIALLED))
-        if not is_proved or frame.node_id != self.node_id:
+        if self.ends.proves(frame):
+            self._open()
+        else:
             self.close("it has not proved to be the node")
-            return
-        self._open()
 
     def _open(self) -> None:
-        self.is_open = self.was_open = True
-        self.settled.set()
-        self._beat_timer = self._loop.call_later(self._times.beat_seconds, self._beat)
+        self.life.open()
+        self._heart.start()
         _logger.info("node %s: linked", self.node_id)
         self._handler.joined(self)
 
-    def _beat(self) -> None:
-        """Ask whether the other node is there; one that has been silent for long is not."""
-        if self._loop.time() - self.heard_at >= SILENT_BEATS * self._times.beat_seconds:
-            self.close("it is silent")
-            return
+    def _ping(self) -> None:
         self._send(Ping(token_bytes(PING_BYTES)))
-        self._beat_timer = self._loop.call_later(self._times.beat_seconds, self._beat)
 
     def _send(self, frame: Frame) -> None:
-        if self.is_over or self._transport is None:
+        if self.life.is_over or self._transport is None:
             return
-        if self.is_open:
+        if self.life.is_open:
             self.send_encoded(encode(frame))
         else:
             self._transport.write(encode(frame))
-
-    def _proof(self, speaker: bytes) -> bytes:
-        dialler, dialled = (
-            (self._own_id, self.node_id) if self.is_dialler else (self.node_id, self._own_id)
-        )
-        return proof(self._key, speaker, self._fingerprint, dialler, dialled)
 
 
 def shown_fingerprint(transport: asyncio.BaseTransport) -> str:
@@ -354,7 +490,7 @@ def greeted(
     """Return the greeting that a connection has begun with, if it has, and its proof is right.
 
     Args:
-        reader: reads the data, and what comes after.
+        reader: reads the data, and the bytes behind it.
         data: the first bytes: nodes send their greeting in one piece.
         key: see `proxyd.wire.links.link_key`.
         own_id: this node's.

@@ -1,4 +1,4 @@
-"""Loans of exits between nodes, both ways: what this node borrows, and what it lends."""
+"""Loans of exits between nodes: borrowed exits of other nodes, and lent ones of this node."""
 
 from typing import final
 
@@ -12,7 +12,7 @@ from proxyd.wire.links import Borrow, Borrowed, Carrying, Loan, Passed
 
 @final
 class Loans(Loaner):
-    """Hands what is said of loans to the side that it concerns.
+    """Hands the frames of loans to the side that they concern.
 
     Args:
         borrowing: the exits of other nodes.

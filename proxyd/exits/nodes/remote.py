@@ -1,12 +1,12 @@
 """An exit that is attached to another node, as this one knows it."""
 
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from proxyctl.protocol.frames import SECURE, Limits
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.location import describe
 from proxyd.exits.attached.terms import TLS_PORT
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.exits.nodes.link import Link
 from proxyd.wire.links import AnnouncedExit
 
@@ -14,42 +14,57 @@ MICROS: Final = 1_000_000
 ELSEWHERE: Final = "elsewhere"  # among the features, where older nodes pass over it
 
 
-# More than 12 fields: all that a choice, a dial and its owner's view need, and nothing twice.
+class RemoteTerms(NamedTuple):
+    """Terms of an exit of another node, which its owner and its day may change.
+
+    `paused` is why it carries nothing, empty when it does; `is_spent` says that its bytes of the
+    day are used up; `limits` are the bounds on its use.
+    """
+
+    paused: str
+    is_spent: bool
+    limits: Limits
+    features: tuple[str, ...]
+
+
+def terms_of(announced: AnnouncedExit) -> RemoteTerms:
+    """Return the terms of an exit, from its announcement."""
+    return RemoteTerms(announced.paused, announced.is_spent, announced.limits, announced.features)
+
+
 @final
 class RemoteExit:
     """An entry of the directory for an exit of another node.
 
-    `since` is when it attached there (UTC, milliseconds). `paused` is why it carries nothing, empty
-    when it does; `is_spent` says that its bytes of the day are used up. `rtt` is the round trip
-    between it and its node, in seconds. `is_gone` is set when its node has let go of it, or the
-    link is lost. `borrowed` is what it is dialled by here, while it is borrowed.
+    `since` is when it attached there (UTC, milliseconds). `rtt` is the round trip between it and
+    its node, in seconds. `is_gone` is set when its node has let go of it, or the link is lost.
+    `borrowed` is the exit that this node dials while it borrows this one.
 
     Args:
         link: with its node.
-        announced: what that says of it.
+        announced: its announcement.
         place: where it is; equal ones are one object.
-        limits: what it is used for at most; as `place`.
+        terms: its terms; as `place`.
     """
 
     __slots__ = (
         "address",
         "borrowed",
         "device_id",
-        "features",
         "is_gone",
-        "is_spent",
-        "limits",
         "link",
         "min_price_per_gb",
         "network",
         "owner_id",
-        "paused",
         "place",
         "rtt_micros",
         "since",
+        "terms",
     )
 
-    def __init__(self, link: Link, announced: AnnouncedExit, place: Place, limits: Limits) -> None:
+    def __init__(
+        self, link: Link, announced: AnnouncedExit, place: Place, terms: RemoteTerms
+    ) -> None:
         network, address = announced.network, announced.address
         self.link = link
         self.device_id = announced.device_id
@@ -60,16 +75,33 @@ class RemoteExit:
         self.address = network if address == network else address  # once, where it is one
         self.is_gone = False
         self.borrowed: Attached | None = None
-        self.change(announced, limits)
+        self.change(announced, terms)
 
-    def change(self, announced: AnnouncedExit, limits: Limits) -> None:
-        """Take over what may change of an exit while it is attached."""
-        self.paused = announced.paused
-        self.is_spent = announced.is_spent
+    def change(self, announced: AnnouncedExit, terms: RemoteTerms) -> None:
+        """Take over the values that may change while an exit is attached."""
+        self.terms = terms
         self.min_price_per_gb = announced.min_price_per_gb
-        self.limits = limits
-        self.features = announced.features
         self.rtt_micros = announced.rtt_micros
+
+    @property
+    def paused(self) -> str:
+        """Why it carries nothing, empty when it does."""
+        return self.terms.paused
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its bytes of the day are used up."""
+        return self.terms.is_spent
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds on its use."""
+        return self.terms.limits
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Features that it offers beyond connections."""
+        return self.terms.features
 
     @property
     def node_id(self) -> str:
@@ -79,7 +111,7 @@ class RemoteExit:
     @property
     def is_elsewhere(self) -> bool:
         """Whether its connections leave from another network than it has attached from."""
-        return ELSEWHERE in self.features
+        return ELSEWHERE in self.terms.features
 
     @property
     def rtt(self) -> float:
@@ -88,30 +120,31 @@ class RemoteExit:
 
     @property
     def text(self) -> str:
-        """What buyers are told of it."""
+        """Its description for buyers."""
         return describe(self.device_id, self.place)
 
     @property
     def is_open(self) -> bool:
         """Whether it may be chosen, as long as it has a place."""
-        return not self.paused
+        return not self.terms.paused
 
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
-        """Say whether it takes one more connection of a buyer now, as far as is known here."""
-        if self.is_gone or self.is_spent or not self.link.can_borrow:
+        """Return whether it takes one more connection of a buyer now, as far as is known here."""
+        if self.is_gone or self.terms.is_spent or not self.link.can_borrow:
             return False
         return self.borrowed is None or self.borrowed.has_place_for(buyer, datagrams=datagrams)
 
     def allows(self, port: int) -> bool:
-        """Say whether it may be asked for a port of targets."""
-        return not self.limits.ports or port in self.limits.ports
+        """Return whether its owner allows a port of targets."""
+        ports = self.terms.limits.ports
+        return not ports or port in ports
 
 
 AnyExit = Attached | RemoteExit
 
 
 def announcement(attached: Attached) -> AnnouncedExit:
-    """Return what other nodes are told of an exit that is attached here."""
+    """Return the announcement of an exit that is attached here, for other nodes."""
     place = attached.place
     return AnnouncedExit(
         attached.device_id,
@@ -128,7 +161,7 @@ def announcement(attached: Attached) -> AnnouncedExit:
         attached.network,
         str(attached.address),
         attached.limits if attached.is_proven else attached.limits._replace(ports=(TLS_PORT,)),
-        # What is under TLS ends where the exit is attached.
+        # A connection under TLS ends at the node where the exit is attached.
         (
             *(each for each in attached.features if each != SECURE),
             *((ELSEWHERE,) if attached.is_elsewhere else ()),

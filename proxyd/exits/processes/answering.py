@@ -1,16 +1,16 @@
-"""Exits for the other processes of this machine: dials for them, and hands over what is connected.
+"""Dials through exits for the other processes of this machine, and hands over the connections.
 
 Theory of operation
 -------------------
 `asking` is the other side. Each other process has a line here, and on it dials under way and relays
 that have become of them. A dial is the same as one for a client of this process. When an exit has
 connected, its work connection is let go of here and its descriptor goes to the process that has
-asked; what stays is an `AwayRelay`, which stands for the relay: it is counted among the exit's
+asked; an `AwayRelay` stays here and stands for the relay: it is counted among the exit's
 connections, knows what the other process has told of its bytes, and has it cut.
 
-What a process had asked ends with its line, since the process has ended. A process that finds this
-one started again tells of its relays (`Resume`): they are counted at their device if that is
-attached, and otherwise from when it is; and whether it may carry anything at all is looked up.
+The dials of a process end with its line, since the process has ended. A process that finds this one
+started again tells of its relays (`Resume`): they are counted at their device if that is attached,
+and otherwise from when it is; and whether it may carry anything at all is looked up.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from proxyd.exits.attached.attached import Adopted, Attached
 from proxyd.exits.attached.listener import ExitListener
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.exits.choosing.places import Place as TakenPlace
 from proxyd.exits.choosing.places import yields_at
 from proxyd.exits.dialling.dial import Buyer, Exits, Via
@@ -64,8 +64,8 @@ class ExitDesk:
 
     Args:
         exits: dials.
-        listener: knows who is attached.
-        sock: listens, does not block, and is owned from here on; the supervisor has it, too.
+        listener: knows the attached exits.
+        sock: listens, does not block, and is owned from here on; the supervisor also has it.
         most: how many asks of one process may be under way; may be replaced.
     """
 
@@ -131,7 +131,7 @@ class ExitDesk:
             loop.call_later(EXHAUSTED_PAUSE_SECONDS, self.start)
             return
         if len(self._processes) >= LINES_MAX or not is_ours(sock):
-            # Any program of this machine can be told this as often as it likes: it is logged once.
+            # Any program of this machine can cause this refusal again and again: it is logged once.
             level = logging.DEBUG if self._has_turned_away else logging.WARNING
             self._has_turned_away = True
             _logger.log(level, "a program that is not to ask for exits was turned away")
@@ -154,7 +154,7 @@ class OtherProcess(LineEnd):
 
     def __init__(self, desk: ExitDesk, sock: socket.SocketType) -> None:
         self._desk = desk
-        # Under way; None while a dial begins, which may have an outcome at once.
+        # Under way; None while a dial begins, because it may end before it returns.
         self._dials: dict[int, Cancellable | None] = {}
         self.relays: dict[int, AwayRelay] = {}
         self._line = Line(desk.exits.reactor, sock, self)
@@ -180,11 +180,11 @@ class OtherProcess(LineEnd):
         self._desk.left(self)
 
     def cut(self, number: int) -> None:
-        """Have it cut a relay, of which it tells the end."""
+        """Have it cut a relay; it reports the end."""
         self._line.send(encode(Cut(number)))
 
     def take(self, data: memoryview, descriptor: int) -> None:
-        """Act on what it says: see `LineEnd.take`."""
+        """Act on its message: see `LineEnd.take`."""
         assert descriptor < 0  # noqa: S101 - descriptors go the other way
         question = decode_question(data)
         if isinstance(question, Ask):
@@ -328,9 +328,10 @@ class Asker(Buyer):
 class AwayRelay(Adopted):
     """A buyer's connection of another process that goes through an exit of this one.
 
-    `fault` and `proof` are those of its `Via`, until its target has begun to answer.
-    `attached` is the exit that counts it, `size` how many bytes it has carried in all. What it had
-    carried before it was known here is not counted: it has been reported to the store, or will be.
+    `fault` and `proof` are those of its `Via`, until its target has begun to answer. `attached` is
+    the exit that counts it, `size` how many bytes it has carried in all. The bytes that it had
+    carried before it was known here are not counted: they have been reported to the store, or will
+    be.
 
     Args:
         process: relays it.

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-Of several processes of a daemon one takes exits in, and dials through them for all (`answering`).
-A dial here is an ask: what is wanted, with a number. The answer is why not, or the work connection
-that the exit has joined to its target, as a descriptor. From then on it is a socket of this
-process like any other: relayed, metered and closed here. The other process is told now and then
-how much it has carried, and at its end, and may have it cut.
+Of several processes of a daemon one takes exits in, and dials through them for all (`answering`). A
+dial here is an ask: a message with the requirements and a number. The answer is why not, or the
+work connection that the exit has joined to its target, as a descriptor. From then on it is a socket
+of this process like any other: relayed, metered and closed here. The other process gets a report of
+the socket's bytes now and then, and at its end, and may have it cut.
 
 The line between the two is made at the first dial. When it is lost, because the other process has
 died, it is made anew at once: the listening socket is the supervisor's, so asks wait there for the
-successor, no longer than a dial may take. The successor is told of the relays that go on.
+successor, no longer than a dial may take. The successor gets a list of the relays that go on.
 
 How many asks are under way is bounded where clients wait for targets (`limits.dials_waiting`).
 """
@@ -19,6 +19,7 @@ import logging
 import os
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -30,7 +31,7 @@ from market.base.networks import Address
 from proxyd.egress.exit import Cancellable
 from proxyd.exits.attached.attached import Carrier
 from proxyd.exits.attached.load import Carried
-from proxyd.exits.choosing.directory import ANY_PORT
+from proxyd.exits.choosing.entries import ANY_PORT
 from proxyd.exits.choosing.places import Place
 from proxyd.exits.dialling.dial import Buyer, Done, Via, Ways
 from proxyd.exits.processes.line import Line, LineEnd, is_ours
@@ -85,13 +86,67 @@ class AskingTimes:
 USUAL: Final = AskingTimes()
 
 
-# More than 12 fields: what is asked, what has become of it, and the line to whom it is told.
+@final
+class _Relays:
+    """The relays that go on here, and the paces of their exits."""
+
+    __slots__ = ("_by_number", "_numbers", "_paces")
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, AskedExit] = {}  # by the number of the ask
+        self._numbers: Counter[str] = Counter()  # relays of each device
+        self._paces: dict[str, Pace] = {}  # how fast the relays of a device may go together
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator["AskedExit"]:
+        """Return the relays; none may begin or end meanwhile."""
+        return iter(self._by_number.values())
+
+    def get(self, number: int) -> "AskedExit | None":
+        """Return a relay; None when it is over."""
+        return self._by_number.get(number)
+
+    def add(self, relay: "AskedExit") -> None:
+        """Keep a relay that begins."""
+        self._by_number[relay.number] = relay
+        self._numbers[relay.device_id] += 1
+
+    def remove(self, relay: "AskedExit") -> None:
+        """Forget a relay that is over."""
+        del self._by_number[relay.number]
+        self._numbers[relay.device_id] -= 1
+        self.drop_unused(relay.device_id)
+
+    def pace(
+        self, loop: "asyncio.AbstractEventLoop", device_id: str, bytes_per_second: int
+    ) -> Pace:
+        """Return how fast all relays here through an exit may go together.
+
+        The relays of other processes through it do not count here: the device itself bounds all
+        of them.
+        """
+        pace = self._paces.get(device_id)
+        if pace is None:
+            pace = self._paces[device_id] = Pace(loop, bytes_per_second)
+        else:
+            pace.change(bytes_per_second)
+        return pace
+
+    def drop_unused(self, device_id: str) -> None:
+        """Forget an exit that has no relay here."""
+        if not self._numbers[device_id]:
+            del self._numbers[device_id]
+            self._paces.pop(device_id, None)
+
+
 @final
 class AskedExits(Ways, LineEnd):
     """The ways out through exits, by the process that has them.
 
     Args:
-        reactor: what the sockets of the loop share; sockets that are handed over are not watched.
+        reactor: shared by the sockets of the loop; sockets that are handed over are not watched.
         address: of the Unix socket where that process answers.
         seconds: how long a dial may take in all.
         times: how often that process is spoken to.
@@ -104,8 +159,6 @@ class AskedExits(Ways, LineEnd):
         "_is_closed",
         "_line",
         "_next",
-        "_numbers",
-        "_paces",
         "_reactor",
         "_reconnect",
         "_relays",
@@ -122,10 +175,7 @@ class AskedExits(Ways, LineEnd):
         self._address = address
         self._deadlines: Deadlines[AskedDial] = Deadlines(reactor.loop, seconds + SLACK_SECONDS)
         self._asks: dict[int, AskedDial] = {}
-        self._relays: dict[int, AskedExit] = {}  # by the number of the ask
-        # Of each exit that has relays here, by device: how many, and how fast they may go together.
-        self._numbers: Counter[str] = Counter()
-        self._paces: dict[str, Pace] = {}
+        self._relays = _Relays()
         self._next = 1
         self._line: Line | None = None
         self._tried_at = 0.0  # when a line was made last (loop time, seconds)
@@ -176,11 +226,11 @@ class AskedExits(Ways, LineEnd):
         return dial
 
     def change_seconds(self, seconds: float) -> None:
-        """Let dials take so long in all from now on, those under way too."""
+        """Change the time that dials may take in all, also for dials under way."""
         self._deadlines.seconds = seconds + SLACK_SECONDS
 
     def close(self) -> None:
-        """Ask nothing any more; what was asked is not answered."""
+        """Close the line; asks under way get no answer."""
         self._is_closed = True
         self._deadlines.close()
         self._asks.clear()
@@ -194,22 +244,22 @@ class AskedExits(Ways, LineEnd):
     # --- the line ------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Make a line, and say on it whatever the other process has to know; or try again soon."""
+        """Make a line, and send the relays and the asks over it; or try again soon."""
         self._reconnect = None
         self._tried_at = self._reactor.loop.time()
         sock = socket.SocketType(_AF_UNIX, _KIND)
         try:
             sock.setblocking(False)
             sock.connect(self._address)
-            if not is_ours(sock):  # nobody else can have the address while the supervisor lives
+            if not is_ours(sock):  # no other user can have the address while the supervisor lives
                 raise PermissionError("another user's process answers for exits")
             line = self._line = Line(self._reactor, sock, self)
         except OSError as error:
             sock.close()
-            _logger.debug("the process with the exits cannot be asked: %s", error)
+            _logger.debug("the process with the exits cannot be reached: %s", error)
             self._connect_later()
             return
-        relays = [each.told() for each in self._relays.values()]
+        relays = [each.told() for each in self._relays]
         for first in range(0, len(relays), RELAYS_PER_MESSAGE):
             line.send(encode(Resume(tuple(relays[first : first + RELAYS_PER_MESSAGE]))))
         for dial in self._asks.values():
@@ -222,7 +272,7 @@ class AskedExits(Ways, LineEnd):
         )
 
     def lose(self) -> None:
-        """Make another line if somebody waits, or relays go on: see `LineEnd.lose`."""
+        """Make another line if there are asks or relays: see `LineEnd.lose`."""
         self._line = None
         if not self._is_closed and (self._asks or self._relays):
             self._connect_later()
@@ -246,10 +296,10 @@ class AskedExits(Ways, LineEnd):
             self._cut(answer)
 
     def _reached(self, answer: Reached, descriptor: int) -> None:
-        """An exit has connected: the descriptor is ours, whatever becomes of it."""
+        """Take the descriptor of an exit that has connected; close it if the ask is over."""
         dial = self._asks.pop(answer.number, None)
         if dial is None or descriptor < 0:
-            if descriptor >= 0:  # given up, which the other process has been told
+            if descriptor >= 0:  # given up, as the other process knows
                 os.close(descriptor)
             if dial is not None:  # it came without one: this process has too many open
                 self._deadlines.discard(dial)
@@ -269,7 +319,7 @@ class AskedExits(Ways, LineEnd):
             self, answer.number, answer.device_id, ip_address(answer.exit_address), answer.place
         )
         address = ip_address(answer.address)
-        pace = self._pace(answer.device_id, answer.bytes_per_second)
+        pace = self._relays.pace(self._reactor.loop, answer.device_id, answer.bytes_per_second)
         via = Via(
             exit_,
             address,
@@ -281,25 +331,7 @@ class AskedExits(Ways, LineEnd):
             proof=partial(self.prove, answer.number),
         )
         dial.done(sock, True, via)
-        self._drop_unused(answer.device_id)
-
-    def _pace(self, device_id: str, bytes_per_second: int) -> Pace:
-        """Return how fast all relays here through an exit may go together.
-
-        What other processes relay through it is theirs: the device itself holds all of them.
-        """
-        pace = self._paces.get(device_id)
-        if pace is None:
-            pace = self._paces[device_id] = Pace(self._reactor.loop, bytes_per_second)
-        else:
-            pace.change(bytes_per_second)
-        return pace
-
-    def _drop_unused(self, device_id: str) -> None:
-        """Forget an exit that has no relay here."""
-        if not self._numbers[device_id]:
-            del self._numbers[device_id]
-            self._paces.pop(device_id, None)
+        self._relays.drop_unused(answer.device_id)
 
     def _cut(self, answer: Cut) -> None:
         relay = self._relays.get(answer.number)
@@ -309,7 +341,7 @@ class AskedExits(Ways, LineEnd):
     # --- dials and relays ----------------------------------------------------------------------
 
     def give_up(self, number: int) -> bool:
-        """Want an ask no more; False when there is none."""
+        """Drop an ask; return False when it is over already."""
         dial = self._asks.pop(number, None)
         if dial is None:
             return False
@@ -328,14 +360,13 @@ class AskedExits(Ways, LineEnd):
             self._line.send(encode(Answered(number, is_right=False, is_tls=False)))
 
     def prove(self, number: int, is_tls: bool) -> None:
-        """Tell that there is a first answer on port 443 that may be the target's."""
+        """Report a first answer on port 443 that may be the target's."""
         if self._line is not None:
             self._line.send(encode(Answered(number, is_right=True, is_tls=is_tls)))
 
     def begin(self, relay: "AskedExit") -> None:
         """Tell how much a relay carries, from now on."""
-        self._relays[relay.number] = relay
-        self._numbers[relay.device_id] += 1
+        self._relays.add(relay)
         if self._tell is None:
             self._tell_later()
 
@@ -344,9 +375,7 @@ class AskedExits(Ways, LineEnd):
 
     def end(self, relay: "AskedExit", size: int) -> None:
         """Tell that a relay is over."""
-        del self._relays[relay.number]
-        self._numbers[relay.device_id] -= 1
-        self._drop_unused(relay.device_id)
+        self._relays.remove(relay)
         if self._line is not None:
             self._line.send(encode(Ended(relay.number, size)))
 
@@ -356,9 +385,9 @@ class AskedExits(Ways, LineEnd):
         if not self._relays or self._is_closed:
             return
         self._tell_later()
-        if self._line is None or self._line.waiting:  # totals: the next ones say as much
+        if self._line is None or self._line.waiting:  # totals: the next report has the same bytes
             return
-        moved = [each.tell() for each in self._relays.values() if each.has_moved]
+        moved = [each.tell() for each in self._relays if each.has_moved]
         for first in range(0, len(moved), RELAYS_PER_MESSAGE):
             self._line.send(encode(Moved(tuple(moved[first : first + RELAYS_PER_MESSAGE]))))
 
@@ -370,7 +399,7 @@ class AskedDial(Cancellable, Expiring):
     Args:
         exits: has asked it.
         number: its own.
-        message: what the other process is asked, also when it has been started again.
+        message: the ask, which goes out again when the other process was started again.
         done: called with the outcome; never after `cancel`.
     """
 
@@ -387,7 +416,7 @@ class AskedDial(Cancellable, Expiring):
         self._exits.give_up(self.number)
 
     def timed_out(self) -> None:
-        """The other process does not answer, or there is none: see `Expiring.timed_out`."""
+        """The other process does not answer, or has ended: see `Expiring.timed_out`."""
         if self._exits.give_up(self.number):
             self.done(Failure.NO_EXIT, False, None)
 
@@ -399,7 +428,7 @@ class AskedExit(Carrier):
     Args:
         exits: tells that process.
         number: the ask's.
-        device_id: which device it is.
+        device_id: identifier of the device.
         address: where it attaches from.
         place: where it is.
     """
@@ -437,7 +466,7 @@ class AskedExit(Carrier):
         self._carried = None
 
     def cut(self) -> None:
-        """Cut the relay at once."""
+        """Cut the relay."""
         if self._carried is not None:
             self._carried.abort()
 
@@ -447,12 +476,12 @@ class AskedExit(Carrier):
         return self._carried is not None and sum(self._carried.traffic) != self._told
 
     def tell(self) -> tuple[int, int]:
-        """Return what is told of it: its number, and how many bytes it has carried."""
+        """Return its report: its number, and the bytes that it has carried."""
         if self._carried is not None:
             self._told = sum(self._carried.traffic)
         return self.number, self._told
 
     def told(self) -> Relaying:
-        """Return what a process is told that does not know it."""
+        """Return its full description, for a process that does not know it."""
         number, size = self.tell()
         return Relaying(number, self.device_id, self._place, size)

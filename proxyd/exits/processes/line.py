@@ -1,9 +1,9 @@
 """A line between two processes of one machine: messages whole and in order, some with a descriptor.
 
 The socket is a Unix one of the kind that keeps messages apart (SOCK_SEQPACKET, unix(7)), so nothing
-has to be put together, and a descriptor (SCM_RIGHTS) cannot come with the wrong message. What the
-other process does not take at once waits here, within a bound; a process that hangs for so long
-that the bound is reached loses its line, and makes another one when it is back.
+has to be put together, and a descriptor (SCM_RIGHTS) cannot come with the wrong message. Messages
+that the other process does not take yet wait here, within a bound. A process that hangs until the
+bound is reached loses its line, and makes another one when it is back.
 """
 
 import array
@@ -40,7 +40,7 @@ _logger = logging.getLogger("exits")
 
 
 class LineEnd(Protocol):
-    """Who speaks over a line."""
+    """Owner of one end of a line."""
 
     __slots__ = ()
 
@@ -48,8 +48,8 @@ class LineEnd(Protocol):
         """Act on a message; a descriptor (or -1) is owned from here on.
 
         Args:
-            data: the message, in memory that is somebody else's after this returns.
-            descriptor: what came with it.
+            data: the message, in memory that is reused after this returns.
+            descriptor: of a socket that came with the message.
 
         Raises:
             DecodeError: the other side says nonsense; the line is over then.
@@ -64,9 +64,9 @@ class Line(Watcher):
     """One line.
 
     Args:
-        reactor: what the sockets of the loop share.
+        reactor: shared by the sockets of the loop.
         sock: connected, does not block, and is owned from here on.
-        end: who speaks here.
+        end: the owner of this end.
         waiting_max_bytes: of messages that the other side does not take.
     """
 
@@ -111,12 +111,12 @@ class Line(Watcher):
     def send(self, message: bytes, sock: socket.SocketType | None = None) -> bool:
         """Send a message, now or as soon as the other process takes it.
 
-        That the line is over is heard later, by `LineEnd.lose`, never from in here.
+        `LineEnd.lose` reports the end of the line later, never inside this call.
 
         Args:
-            message: what to say.
-            sock: goes to the other process with it, and is closed here in any case; nobody may
-                watch it any more.
+            message: the bytes of the message.
+            sock: goes to the other process with it, and is closed here in any case; the poller must
+                not watch it any more.
 
         Returns:
             Whether it was sent, or waits.
@@ -146,9 +146,9 @@ class Line(Watcher):
     def _sent(self, message: bytes, sock: socket.SocketType | None) -> bool:
         """Send a message now; False when there is no room for it.
 
-        What the kernel refuses for good counts as sent: the other side does not get it. When that
-        has died, the end of the line is an event; when too many descriptors are on their way
-        (ETOOMANYREFS), it waits in vain, and says so.
+        A message that the kernel refuses for good counts as sent: the other side does not get it.
+        When that has died, the end of the line is an event; when too many descriptors are on their
+        way (ETOOMANYREFS), it waits in vain, and says so.
         """
         assert self._sock is not None  # noqa: S101 - the callers have looked
         try:
@@ -169,7 +169,7 @@ class Line(Watcher):
 
     def _keep(self, message: bytes, sock: socket.SocketType | None) -> bool:
         if self._size + len(message) > self._waiting_max_bytes:
-            _logger.warning("a process does not take what it is told; its line is cut")
+            _logger.warning("a process does not read its messages; its line is cut")
             if sock is not None:
                 sock.close()
             self._break()
@@ -212,7 +212,7 @@ class Line(Watcher):
         self._over()
 
     def _read(self) -> None:
-        """Take the messages that have come; the rest in another turn, as they are told once."""
+        """Take the messages that have come; a later turn takes the rest, with no new event."""
         view = self._reactor.view
         for _ in range(MESSAGES_PER_TURN):
             if self._sock is None:
@@ -227,7 +227,7 @@ class Line(Watcher):
                 self._over()
                 return
             descriptor = _descriptor(ancillary)
-            if not size or flags & _MSG_TRUNC:  # its end, or what nobody here says
+            if not size or flags & _MSG_TRUNC:  # its end, or a message that is too long
                 if descriptor >= 0:
                     os.close(descriptor)
                 self._over()
@@ -261,7 +261,7 @@ def _descriptor(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 
 def is_ours(sock: socket.SocketType) -> bool:
-    """Say whether a process of this user is at the other end: nobody else is told anything."""
+    """Return whether a process of this user is at the other end: no other user gets messages."""
     shown = sock.getsockopt(_SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(shown)
     return bool(uid == os.getuid())

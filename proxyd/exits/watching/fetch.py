@@ -1,8 +1,8 @@
-"""One page, fetched over a connection that is there already; what it is compared by.
+"""Fetches one page over an open connection, and returns its comparable answer.
 
-Whoever carries the connection must not be able to tell it from anybody's: it says what a common
-program says. So an answer is read as such a program reads it, and judged more strictly: what is no
-answer is junk, and bytes behind its end belong to its body.
+The exit must not be able to distinguish the connection from a buyer's: it says what a common
+program says. So an answer is read as such a program reads it, and judged more strictly: bytes that
+are no answer are junk, and bytes behind its end belong to its body.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _HTTP_PORT: Final = 80
 
 
 class JunkError(Exception):
-    """What came is no answer: the message shows how it begins."""
+    """The received bytes are no answer: the message shows how they begin."""
 
 
 class CutError(Exception):
@@ -61,7 +61,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a page is: `certificate` is the SHA-256 of the server's, "" without TLS.
+    """Answer of a page: `certificate` is the SHA-256 of the server's, "" without TLS.
 
     `steering` are the headers that decide what becomes of the body, or lead elsewhere, in order; of
     cookies their names, because every visitor gets other values.
@@ -171,10 +171,10 @@ async def _rest(reader: asyncio.StreamReader, heard: Callable[[], None] | None) 
 
 
 def _parsed(data: bytes) -> tuple[int, bytes, tuple[bytes, ...]]:
-    """Return the status of an answer, its body, and what is `Answer.steering`.
+    """Return the status, the body and the steering headers of an answer.
 
     Raises:
-        JunkError: it is none.
+        JunkError: the bytes are no answer.
         CutError: it is not complete.
     """
     head, end, body = data.partition(b"\r\n\r\n")
@@ -205,7 +205,7 @@ def _parsed(data: bytes) -> tuple[int, bytes, tuple[bytes, ...]]:
 
 
 def _dechunked(data: bytes) -> bytes:
-    """Return what was sent in chunks.
+    """Return the body that was sent in chunks.
 
     Raises:
         JunkError: these are none.

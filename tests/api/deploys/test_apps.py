@@ -11,7 +11,7 @@ from support.daemons.service import Person, Service, running_in
 from support.workers.apps import Job, jobs
 
 from proxyd.app_port import JobStreams
-from proxyd.exits.dialling.tunnels import GONE, TunnelError
+from proxyd.exits.dialling.orders import GONE, TunnelError
 from proxyd.ops.listening import bound_port
 
 NOBODYS = "01998f00-0000-7000-8000-00000000000a"

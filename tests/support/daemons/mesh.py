@@ -51,12 +51,14 @@ async def linked(services: Sequence[Service]) -> None:
     """Wait until each daemon is linked with each other one, and with no further node."""
     for each in services:
         others = {other.daemon.membership.leases.node_id for other in services if other is not each}
-        await until(lambda each=each, others=others: set(mesh_of(each).links) == others, "linked")
+        await until(
+            lambda each=each, others=others: set(mesh_of(each).peers.links) == others, "linked"
+        )
 
 
 def active(service: Service) -> set[str]:
     """Return the devices that a daemon may choose."""
-    members = mesh_of(service)._directory._members
+    members = mesh_of(service)._directory._files._members
     return {name for name, each in members.items() if each.is_first}
 
 

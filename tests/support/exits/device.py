@@ -64,7 +64,8 @@ from proxyd.exits.attached.listener import ExitBase, ExitListener, PortServices
 from proxyd.exits.attached.neighbours import Alone
 from proxyd.exits.attached.pool import ParkedBudget
 from proxyd.exits.attached.seals import Workers
-from proxyd.exits.choosing.directory import Directory, Missing, Place, Region
+from proxyd.exits.choosing.directory import Directory
+from proxyd.exits.choosing.entries import Missing, Place, Region
 from proxyd.exits.dialling.dial import Exits
 from proxyd.exits.nodes.borrowing import Borrowing, BorrowingBounds
 from proxyd.exits.nodes.lending import FEATURE, Lending

@@ -19,7 +19,7 @@ from proxyctl.protocol.frames import FrameError, Limits
 from proxyctl.protocol.policy import Policy
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.certificate import FILE_NAME, fingerprint
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
 from proxyd.wire.links import Frame, LinkReader, LoanNumbers, encode

@@ -3,18 +3,16 @@
 from pathlib import Path
 
 import pytest
-from support.base.fields import fields_by_class
 from support.base.waiting import until
 from support.exits.device import BEAT_SECONDS, Granted, Port, answering, hello, ignore
 
 from market.base.errors import Code, MarketError
 from proxyctl.protocol.frames import Limits, Outcome, Ping
-from proxyd.exits import attached as folder
 from proxyd.exits.attached import attached as module
 from proxyd.exits.attached import pool
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.location import describe
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 from storage.engines.errors import StoreError
@@ -49,12 +47,6 @@ def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
     assert arrows[state.GONE] == ()
     reached = {to for tos in arrows.values() for to in tos} | {state.OPEN}
     assert reached == set(state)
-
-
-def test_no_class_has_more_than_twelve_fields() -> None:
-    for path in Path(folder.__path__[0]).glob("*.py"):
-        for name, fields in fields_by_class(path).items():
-            assert len(fields) <= 12, (path, name)
 
 
 async def test_an_exit_rests_for_as_long_as_it_has_a_reason(port: Port) -> None:

@@ -20,6 +20,7 @@ from proxyctl.protocol.frames import (
     encode,
 )
 from proxyd.exits.attached import control as module
+from proxyd.exits.attached.allowance import BURST_BYTES
 from proxyd.exits.attached.control import ControlBounds
 from proxyd.exits.attached.listener import PortBounds
 
@@ -108,7 +109,7 @@ async def test_a_flood_is_cut_and_others_are_served(port: Port) -> None:
     other = await port.parked("other")
     device = await port.device("flooding")
     ping = encode(Ping(b"floods!!"))
-    device.send_raw(ping * (module.BURST_BYTES // len(ping) + 100))
+    device.send_raw(ping * (BURST_BYTES // len(ping) + 100))
     await over(device, port, "flood")
     other.send(Ping(b"payload!"))
     await until(lambda: Pong(b"payload!") in other.frames)
@@ -129,13 +130,13 @@ async def test_a_device_that_changes_its_state_all_the_time_is_cut(port: Port) -
 async def test_answers_are_no_flood(port: Port) -> None:
     await port.parked()
     (control,) = port.listener.arrivals._controls._all
-    before = control._allowance
+    before = control._allowance._bytes
     exit_ = port.directory.exits["device"]
     parked = exit_.pool._parked[0]
     exit_.order(parked, "example.com", 443, by=Nobody())
-    assert control._allowance == before + module.ANSWER_BYTES
+    assert control._allowance._bytes == before + module.ANSWER_BYTES
     control.send(Ping(b"8 bytes."))
-    assert control._allowance == before + 2 * module.ANSWER_BYTES
+    assert control._allowance._bytes == before + 2 * module.ANSWER_BYTES
     assert len(encode(Dialled(1, Outcome.CONNECTED, 0, None, 0))) + 16 <= module.ANSWER_BYTES
 
 

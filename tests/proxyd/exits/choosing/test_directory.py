@@ -10,8 +10,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from support.base.cases import cases
 
 from proxyctl.protocol.frames import Outcome
-from proxyd.exits.choosing import directory as module
-from proxyd.exits.choosing.directory import Directory, DirectoryBounds, Missing, Place, Region
+from proxyd.exits.choosing.bindings import LABEL_KEPT_SECONDS, Binding
+from proxyd.exits.choosing.bounds import USUAL, DirectoryBounds
+from proxyd.exits.choosing.directory import Directory
+from proxyd.exits.choosing.entries import Missing, Place, Region
+from proxyd.exits.choosing.faults import GONE_SECONDS, SUSPECT_SECONDS
+from proxyd.exits.choosing.picks import PER_SITE_AND_MINUTE
+from proxyd.exits.choosing.standing import (
+    COOLING_FAILURES,
+    COOLING_MOST_SECONDS,
+    COOLING_SECONDS,
+    NEWCOMER_DIALS,
+)
+from proxyd.exits.choosing.wish import Wish, area_of, site_of
 from proxyd.wire.wants import Wants, parse
 
 BERLIN = Place("de", "berlin", "berlin", 3320, "residential")
@@ -116,7 +127,7 @@ def test_only_exits_are_drawn_that_allow_the_port(book):
         book.add(Device(f"web-{each}", ports=(80, 443)))
     german = book.add(Device("web", PARIS, ports=(443,)))
     for each in range(400):
-        book.directory._members[f"device-{each}"].entry.ports = (80,)
+        book.directory._files._members[f"device-{each}"].entry.ports = (80,)
     assert all(book.pick(port=443).ports[-1] == 443 for _ in range(100))
     assert book.pick("rotate", port=443) is not book.pick("rotate", port=443)
     assert book.pick("country-fr", port=443) is german
@@ -129,7 +140,9 @@ def test_only_exits_are_drawn_that_allow_the_port(book):
 def test_the_first_port_of_a_label_chooses_its_exit_and_others_are_refused(book):
     book.fill(50)
     for each in range(50):
-        book.directory._members[f"device-{each}"].entry.ports = (80,) if each % 10 else (443,)
+        book.directory._files._members[f"device-{each}"].entry.ports = (
+            (80,) if each % 10 else (443,)
+        )
     for number in range(20):
         label = f"session-{number}"
         chosen = book.pick(label, port=443)
@@ -160,7 +173,7 @@ def test_an_exit_is_chosen_while_it_is_there(book):
     assert book.pick() is Missing.NO_EXIT
     book.directory.remove(device)  # twice is harmless
     assert not len(book.directory)
-    assert not book.directory._buckets
+    assert not book.directory._files._buckets
 
 
 def test_a_device_that_attaches_again_replaces_its_older_attachment(book):
@@ -190,7 +203,7 @@ def test_of_one_network_one_exit_is_active_and_the_next_moves_up(book):
     assert book.pick() is third
     assert not book.directory.is_standby(third)
     book.directory.remove(third)
-    assert not book.directory._lines
+    assert not book.directory._files._lines
 
 
 def test_of_one_network_the_first_attached_exit_is_active_in_any_order_of_notices(book):
@@ -206,8 +219,8 @@ def test_of_one_network_the_first_attached_exit_is_active_in_any_order_of_notice
         assert book.pick() is devices[2]
         for each in devices:
             book.directory.remove(each)
-    assert not book.directory._lines
-    assert not book.directory._buckets
+    assert not book.directory._files._lines
+    assert not book.directory._files._buckets
 
 
 def test_an_exit_that_no_buyer_can_use_blocks_no_other_on_its_line(book):
@@ -235,10 +248,10 @@ def test_an_exit_that_rests_blocks_no_other_on_its_line(book):
     spent.is_spent, spent.has_place = False, True
     assert book.pick("session-a-strict") is next_, "a label keeps its exit"
     assert {book.pick() for _ in range(20)} == {spent}
-    for number in range(module.COOLING_FAILURES):
+    for number in range(COOLING_FAILURES):
         book.note(spent, None, buyer=f"buyer {number}", target=f"{number}.example")
     assert {book.pick(owner="buyer 9") for _ in range(20)} == {next_}
-    book.now += module.COOLING_SECONDS
+    book.now += COOLING_SECONDS
     assert {book.pick(owner="buyer 9") for _ in range(20)} == {spent}
 
 
@@ -363,7 +376,7 @@ def test_an_unfit_exit_is_never_chosen(book, wants):
 
 def test_the_one_that_will_do_is_found_among_many(book):
     book.fill(400)
-    for device in list(book.directory._members.values()):
+    for device in list(book.directory._files._members.values()):
         device.entry.has_place = device.entry.device_id == "device-77"
 
     assert {book.pick().device_id for _ in range(100)} == {"device-77"}
@@ -371,7 +384,7 @@ def test_the_one_that_will_do_is_found_among_many(book):
 
 @pytest.mark.parametrize("wants", ["", "country-de", "kind-residential", "city-berlin", "rotate"])
 def test_an_exit_that_carries_datagrams_is_found_among_many_that_do_not(book, wants):
-    book.fill(3 * module.USUAL.searched_max)
+    book.fill(3 * USUAL.searched_max)
     carries = [book.add(Device(f"udp-{number}", features=("udp",))) for number in range(2)]
     for _ in range(20):
         assert book.pick(wants, features=frozenset(("udp",))) in carries
@@ -393,7 +406,7 @@ def test_a_search_sees_each_exit_once_and_of_many_not_all(book):
     for place in (BERLIN, PARIS):
         book.fill(20, place, place.city)
     for wants in ("kind-any", "country-de_fr"):
-        wish = module._Wish(parse(wants), "", 0, "", (), 0.0, frozenset(), 0, {})
+        wish = Wish(area_of(parse(wants)), "", 0, "", (), 0.0, frozenset(), 0, {})
         buckets = book.directory._buckets_of(wish)
         for start in range(40):
             walk = [each.entry for each in book.directory._walk(buckets, 40, start)]
@@ -426,7 +439,7 @@ def test_rotation_with_a_single_exit_finds_no_other(book):
 def test_connections_are_spread_nearly_evenly(book):
     devices = book.fill(100)
     for each in devices:
-        book.note(each, *[Outcome.CONNECTED] * module.NEWCOMER_DIALS)
+        book.note(each, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
 
     picks = Counter(book.pick().device_id for _ in range(10_000))
 
@@ -439,7 +452,7 @@ def test_they_are_where_few_exits_will_do(book):
     """Whose neighbours are all full would get the connections of them all."""
     will_do = []
     for number, each in enumerate(book.fill(600)):
-        book.note(each, *[Outcome.CONNECTED] * module.NEWCOMER_DIALS)
+        book.note(each, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
         each.has_place = number % 20 == 0
         will_do += [each] * each.has_place
 
@@ -451,7 +464,7 @@ def test_they_are_where_few_exits_will_do(book):
 
 def test_a_newcomer_gets_some_and_less_than_the_others(book):
     for each in book.fill(10):
-        book.note(each, *[Outcome.CONNECTED] * module.NEWCOMER_DIALS)
+        book.note(each, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
     newcomer = book.add(Device("newcomer"))
 
     picks = Counter(book.pick() for _ in range(11_000))
@@ -544,7 +557,7 @@ def test_a_few_sites_do_not_have_every_exit_rest(book):
                     device, book.now, buyer=f"buyer-{each}", target=f"{each}.com"
                 )
         assert len({book.pick() for _ in range(1000)}) == 19
-        book.now += module.COOLING_MOST_SECONDS
+        book.now += COOLING_MOST_SECONDS
     assert {book.pick() for _ in range(1000)} == {other, *devices}
 
 
@@ -555,13 +568,13 @@ def test_a_site_counts_against_another_exit_after_a_while(book):
             book.note(three, Outcome.CONNECTED, target=f"{each}.com")
             book.directory.contradict(device, book.now, buyer=each, target=f"{each}.com")
         assert device not in {book.pick() for _ in range(100)}
-        book.now += module.SUSPECT_SECONDS
+        book.now += SUSPECT_SECONDS
 
 
 def test_the_word_of_an_exit_is_checked_while_it_is_new_and_after_a_contradiction(book):
     device = book.add(Device("one"))
     assert book.directory.doubts(device)
-    book.note(device, *[Outcome.CONNECTED] * module.NEWCOMER_DIALS)
+    book.note(device, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
     checked = sum(book.directory.doubts(device) for _ in range(1000))
     assert 50 < checked < 200
     book.directory.contradict(device, book.now, buyer="a", target="a.com")
@@ -574,13 +587,13 @@ def test_the_word_of_an_exit_is_checked_while_it_is_new_and_after_a_contradictio
 
 def test_junk_for_tls_counts_for_all_when_another_exit_got_tls(book):
     one, two = book.add(Device("one"), Device("two"))
-    book.note(one, *[Outcome.CONNECTED] * module.NEWCOMER_DIALS)
+    book.note(one, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
     directory = book.directory
     for each in "abcdef":
         directory.suspect(one, book.now, buyer=each, target=f"{each}.com")
         directory.prove(one, book.now, target=f"{each}.com")
     assert one in {book.pick() for _ in range(200)}, "a target can send anything"
-    assert not directory._members["one"].standing.is_contradicted
+    assert not directory._files._members["one"].standing.is_contradicted
     for each in "abc":
         directory.prove(two, book.now, target=f"{each}.com")
     assert {book.pick() for _ in range(200)} == {two}
@@ -590,7 +603,7 @@ def test_junk_for_tls_is_compared_for_a_while(book):
     one, two = book.add(Device("one"), Device("two"))
     for each in "abc":
         book.directory.suspect(one, book.now, buyer=each, target=f"{each}.com")
-    book.now += module.SUSPECT_SECONDS
+    book.now += SUSPECT_SECONDS
     for each in "abc":
         book.directory.prove(two, book.now, target=f"{each}.com")
     assert one in {book.pick() for _ in range(200)}
@@ -608,7 +621,7 @@ def test_a_rest_is_an_hour_at_most(book):
     device = book.add(Device("one"))
     for _ in range(30):
         book.note(device, None, None, None)
-        book.now += module.COOLING_MOST_SECONDS
+        book.now += COOLING_MOST_SECONDS
         assert book.pick() is device
 
 
@@ -627,9 +640,9 @@ def test_an_exit_that_comes_back_is_still_known(book):
     assert book.pick() is Missing.NO_EXIT
 
     book.directory.remove(again)
-    book.now += module.GONE_SECONDS
+    book.now += GONE_SECONDS
     book.directory.expire(book.now)
-    assert not book.directory._gone
+    assert not book.directory._faults._gone
     assert book.add(Device("one")) is book.pick()
 
 
@@ -643,7 +656,7 @@ def test_an_exit_that_attaches_anew_rests_on(book):
 
 def test_an_exit_is_not_worn_out_on_one_site(book):
     book.fill(2)
-    most = module.PER_SITE_AND_MINUTE
+    most = PER_SITE_AND_MINUTE
 
     sites = ["192.0.2.1", "192.0.2.9", "192.0.2.254"]
     picks = Counter(book.pick(target=sites[each % 3]) for each in range(2 * most))
@@ -668,7 +681,7 @@ def test_an_exit_is_not_worn_out_on_one_site(book):
     ],
 )
 def test_sites(target, site):
-    assert module._site(target) == site
+    assert site_of(target) == site
 
 
 # --- labels --------------------------------------------------------------------------------------
@@ -842,10 +855,10 @@ def test_labels_are_bounded_by_session_and_in_all():
     for session in range(10):
         for number in range(30):
             book.pick(f"session-{number}", session=f"session {session}")
-            counted = [len(each) for each in book.directory._bindings.values()]
+            counted = [len(each) for each in book.directory._bindings._by_session.values()]
             assert max(counted) <= 8
-            assert sum(counted) == book.directory._labels <= 20
-    assert "session 9" in book.directory._bindings
+            assert sum(counted) == book.directory._bindings._total <= 20
+    assert "session 9" in book.directory._bindings._by_session
 
 
 def test_one_account_with_many_labels_costs_no_other_its_own():
@@ -855,13 +868,21 @@ def test_one_account_with_many_labels_costs_no_other_its_own():
     for session in range(10):  # many sessions of one account, each within its own bound
         for number in range(30):
             book.pick(f"session-{number}", owner="mallory", session=f"{session}")
-            assert book.directory._labels == sum(map(len, book.directory._bindings.values())) <= 64
+            assert (
+                book.directory._bindings._total
+                == sum(map(len, book.directory._bindings._by_session.values()))
+                <= 64
+            )
     assert book.pick("session-a-strict", owner="alice", session="alice's") is first
     book.directory.remove(first)
     assert book.pick("session-a-strict", owner="alice", session="alice's") is Missing.EXIT_LOST
     for session in ["alice's", *map(str, range(10))]:
         book.directory.forget(session)
-    assert (book.directory._labels, book.directory._held, book.directory._holders) == (0, {}, {})
+    assert (
+        book.directory._bindings._total,
+        book.directory._bindings._held,
+        book.directory._bindings._holders,
+    ) == (0, {}, {})
 
 
 def test_labels_that_other_nodes_have_bound_count_at_their_account():
@@ -872,9 +893,9 @@ def test_labels_that_other_nodes_have_bound_count_at_their_account():
     for session in range(50):
         for number in range(4):
             wants = parse(f"session-{number}-strict")
-            binding = module.Binding(first[0].device_id, "", 1e9, 0)
+            binding = Binding(first[0].device_id, "", 1e9, 0)
             book.directory.adopt(wants, f"{session}", binding, "mallory")
-    assert set(book.directory._held) == {"alice", "mallory"}
+    assert set(book.directory._bindings._held) == {"alice", "mallory"}
     for number, device in enumerate(first):
         assert book.pick(f"session-{number}-strict", owner="alice", session="alice's") is device
 
@@ -884,13 +905,13 @@ def test_the_rest_is_bounded():
     devices = book.fill(50)
     for number, device in enumerate(devices):
         book.pick("rotate", session=f"session {number}", target=f"{number}.example")
-        assert len(book.directory._last) + len(book.directory._last_before) <= 10
-        assert len(book.directory._sites) <= 10
+        assert len(book.directory._picks._last) + len(book.directory._picks._last_before) <= 10
+        assert len(book.directory._picks._sites) <= 10
         book.note(device, Outcome.CONNECTED)
         book.directory.contradict(device, book.now, buyer="a", target=f"{number}.com")
-        assert len(book.directory._blamed) <= 10
+        assert len(book.directory._faults._blamed) <= 10
         book.directory.remove(device)
-        assert len(book.directory._gone) <= 10
+        assert len(book.directory._faults._gone) <= 10
 
 
 def test_ended_records_are_forgotten_a_part_at_a_time():
@@ -898,17 +919,17 @@ def test_ended_records_are_forgotten_a_part_at_a_time():
     book.fill(5)
     for session in range(10):
         book.pick("session-a", session=f"session {session}")
-    book.now += 600 + module.LABEL_KEPT_SECONDS
+    book.now += 600 + LABEL_KEPT_SECONDS
     book.pick("session-a", session="young")
 
     book.directory.expire(book.now)
-    assert 0 < book.directory._labels < 11
+    assert 0 < book.directory._bindings._total < 11
     for _ in range(10):
         book.directory.expire(book.now)
-    assert list(book.directory._bindings) == ["young"]
-    assert book.directory._labels == 1
+    assert list(book.directory._bindings._by_session) == ["young"]
+    assert book.directory._bindings._total == 1
     book.directory.forget("young")
-    assert not book.directory._labels
+    assert not book.directory._bindings._total
 
 
 # --- against a naive model -----------------------------------------------------------------------
@@ -1087,7 +1108,7 @@ class Machine(RuleBasedStateMachine):
         ) - set(self.first)
         counted = Counter(Region(*each.place[:3]) for each in self.first)
         assert directory.coverage() == counted
-        for bucket in directory._buckets.values():
+        for bucket in directory._files._buckets.values():
             assert list(bucket.rings) == sorted(each.ring for each in bucket.members)
             assert bucket.members
 

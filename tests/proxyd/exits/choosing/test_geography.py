@@ -8,7 +8,7 @@ from support.daemons import process
 from support.targets import mmdb
 
 from config.load import SettingsError
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.exits.choosing.geography import DEBIAN, REGISTRIES, Sources, open_geography
 
 NOWHERE = (Path("/nonexistent/geoip"), Path("/nonexistent/geoip6"))

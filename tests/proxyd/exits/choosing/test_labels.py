@@ -221,7 +221,7 @@ async def test_moves_that_were_missed_are_noticed_with_the_next_link(three: Clus
         queries.bind, three.session.id, label, moved, replaced=before, now=clock.seconds()
     )
     assert await three.dial(three.services[1], "label0") == before  # it asks no other node
-    for link in [*mesh_of(three.services[1]).links.values()]:
+    for link in [*mesh_of(three.services[1]).peers.links.values()]:
         link.close("the test says so")
     await linked(three.services)
     await three.all_know()

@@ -19,8 +19,8 @@ from support.targets import targets
 from proxyctl.protocol.frames import CALLS, DENY, Dial, Dialled, Limits, Outcome, Pong
 from proxyd.bounds import ExitBounds
 from proxyd.egress.resolve import DnsResolver
-from proxyd.exits.dialling import dial as module
 from proxyd.exits.dialling.dial import DialTimes, Via
+from proxyd.exits.dialling.target import seen_address
 from proxyd.wire.events import Address, Failure
 from proxyd.wire.wants import Wants
 
@@ -140,7 +140,7 @@ def test_the_address_that_an_exit_reports_is_believed_where_it_can_be(
 ) -> None:
     known = ip_address("198.51.100.7")
     said = ip_address(claimed) if claimed is not None else None
-    assert module.seen_address(known, said) == ip_address(told)
+    assert seen_address(known, said) == ip_address(told)
 
 
 async def test_a_buyer_is_notified_that_another_exit_was_promised(port: Port) -> None:
@@ -549,8 +549,8 @@ async def test_a_label_stays_with_an_exit_whose_target_is_silent(port: Port) -> 
     call = Call(port, LOOPBACK, 80, Wants(session="label"))
     await until(lambda: port.counters.hedges == 1, "it was ordered once more")
     for _ in range(2):
-        asked_at = call.dial._asked_at
-        await until(lambda before=asked_at: call.dial._asked_at > before, "it was looked at")
+        asked_at = call.dial._watch._asked_at
+        await until(lambda before=asked_at: call.dial._watch._asked_at > before, "it was looked at")
     call.dial.cancel()
     assert second.dials == []
 

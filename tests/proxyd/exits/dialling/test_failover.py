@@ -14,8 +14,8 @@ from support.exits.device import Device, Port, answering, ignore
 from proxyctl.protocol.frames import Dial, Outcome
 from proxyd.bounds import Bounds
 from proxyd.exits.choosing.directory import Directory
-from proxyd.exits.dialling import dial as module
 from proxyd.exits.dialling.dial import DialTimes, Via
+from proxyd.exits.dialling.watch import PATIENCE_LEAST_SECONDS
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
@@ -158,7 +158,7 @@ async def test_a_late_answer_costs_no_label_its_exit(port: Port) -> None:
     first.answers_pings = False
 
     async def late(device: Device, dial: Dial) -> None:
-        await asyncio.sleep(2 * module.PATIENCE_LEAST_SECONDS)
+        await asyncio.sleep(2 * PATIENCE_LEAST_SECONDS)
         await answering(Outcome.REFUSED)(device, dial)
 
     first.obey = late

@@ -5,7 +5,7 @@ import math
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,12 @@ from proxyctl.protocol.frames import (
     encode,
 )
 from proxyctl.protocol.secure import END, ChunkReader, chunked
-from proxyd.exits.dialling import tunnels as module
-from proxyd.exits.dialling.tunnels import USUAL, DeviceTunnels, TunnelBounds, TunnelError
+from proxyd.bounds import EXITS
+from proxyd.exits.attached.control import USUAL as CONTROL
+from proxyd.exits.attached.control import ControlBounds
+from proxyd.exits.dialling.orders import TunnelError
+from proxyd.exits.dialling.streams import IDLE_SECONDS
+from proxyd.exits.dialling.tunnels import USUAL, DeviceTunnels, TunnelBounds
 from proxyd.loop.reactor import Reactor
 from storage.engines.errors import UnavailableError
 
@@ -77,13 +81,19 @@ class Place:
         most: int = 100,
         heartbeat_seconds: float = 15.0,
         bounds: TunnelBounds = USUAL,
+        control: ControlBounds = CONTROL,
     ) -> None:
         self.authority = Authority()
 
         def make(reactor: Reactor) -> DeviceTunnels:
             return DeviceTunnels(reactor, self.authority, most, heartbeat_seconds, bounds)
 
-        self.port = Port(folder, make_workers=make, arrivals=300)
+        self.port = Port(
+            folder,
+            make_workers=make,
+            arrivals=300,
+            bounds=replace(EXITS, port=replace(EXITS.port, control=control)),
+        )
         self.tunnels = self.port.workers
         self._writers: list[asyncio.StreamWriter] = []
         self._buyers = 0
@@ -195,7 +205,7 @@ async def test_a_stream_into_a_job(place: Place) -> None:
         assert await receive(sock, 100) == b"answer"
     await until(lambda: not place.tunnels.streams, "it is over")
     assert place.tunnels.moved == (13, 8)
-    assert place.tunnels.opens == {"open": 1}
+    assert place.tunnels.counts.opens == {"open": 1}
 
 
 @pytest.mark.parametrize(
@@ -215,9 +225,9 @@ async def test_a_device_says_why_there_is_no_stream(
     opening = place.opening()
     order = await order_of(device)
     device.send(Dialled(order.number, outcome, 0, None, 0))
-    device.send(Dialled(order.number + 7, outcome, 0, None, 0))  # of no stream: it is passed over
+    device.send(Dialled(order.number + 7, outcome, 0, None, 0))  # without an order: it is ignored
     assert await reason(opening) == word
-    assert place.tunnels.opens == {word: 1}
+    assert place.tunnels.counts.opens == {word: 1}
 
 
 async def test_without_a_device_there_is_no_stream(place: Place) -> None:
@@ -380,7 +390,7 @@ async def test_one_buyer_has_a_part_of_all_streams(tmp_path: Path) -> None:
     assert not again.done()
     stream.close()
     again.cancel()
-    await until(lambda: not place.tunnels._per_buyer, "no buyer is counted any more")
+    await until(lambda: not place.tunnels._streams._per_buyer, "nobody is counted any more")
     await place.close()
 
 
@@ -415,8 +425,33 @@ async def test_a_device_that_floods_or_sends_frames_of_no_worker_is_cut(place: P
     device = await place.worker()
     device.send_raw(b"\0\0garbage")
     await until(lambda: device.is_over, "it is cut")
-    assert place.tunnels.gone["flood"] == 1
-    assert place.tunnels.gone["violation"] == 2
+    assert place.tunnels.counts.gone["flood"] == 1
+    assert place.tunnels.counts.gone["violation"] == 2
+
+
+async def test_the_bounds_of_the_port_decide_when_a_worker_does_not_read(tmp_path: Path) -> None:
+    frame = Sorry("code", "words " * 80, 0)
+    for bound, is_cut in ((1000, True), (64 * 1024 * 1024, False)):
+        folder = tmp_path / str(bound)
+        folder.mkdir()
+        place = Place(folder, control=ControlBounds(waiting_max_bytes=bound))
+        device = await place.worker()
+        assert device._writer is not None
+        device._writer.transport.pause_reading()
+        (worker,) = place.tunnels._workers.all()
+        transport = worker._transport
+        assert transport is not None
+        while transport.get_write_buffer_size() <= 2 * CONTROL.waiting_max_bytes:
+            for _ in range(100):
+                worker.send(frame)
+            await asyncio.sleep(0)
+            if not place.tunnels.is_attached("device"):
+                break
+        await asyncio.sleep(0)
+        assert place.tunnels.is_attached("device") is not is_cut
+        assert place.tunnels.counts.gone["does not read"] == is_cut
+        device._writer.transport.resume_reading()
+        await place.close()
 
 
 async def test_the_attached_devices_are_bounded(tmp_path: Path) -> None:
@@ -474,10 +509,10 @@ async def test_an_idle_stream_is_cut(place: Place) -> None:
         now = math.ceil(asyncio.get_running_loop().time())
         writer.write(chunked(b"x"))
         assert await receive(sock, 1) == b"x"
-        place.tunnels.sweep(now + module.IDLE_SECONDS)  # it has moved since the last look
-        place.tunnels.sweep(now + 2 * module.IDLE_SECONDS - 1)
+        place.tunnels._streams.sweep(now + IDLE_SECONDS)  # it has moved since the last look
+        place.tunnels._streams.sweep(now + 2 * IDLE_SECONDS - 1)
         assert place.tunnels.streams == 1
-        place.tunnels.sweep(now + 2 * module.IDLE_SECONDS)
+        place.tunnels._streams.sweep(now + 2 * IDLE_SECONDS)
         with pytest.raises(ConnectionResetError):
             await receive(sock, 1)
 

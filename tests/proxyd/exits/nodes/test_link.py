@@ -23,7 +23,7 @@ from proxyctl.protocol.frames import Limits
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
 from proxyd.exits.nodes.link import LinkTimes, client_context
-from proxyd.exits.nodes.mesh import MeshBounds
+from proxyd.exits.nodes.peers import MeshBounds
 from proxyd.ops.listening import bound_port
 from proxyd.wire.links import (
     DIALLED,
@@ -119,7 +119,7 @@ async def service(
         postgres.database(postgres_server, name, template=postgres_template) as url,
         running(node_settings(url, tmp_path, 0), bounds) as made,
     ):
-        await until(lambda: bool(mesh_of(made)._node_id), "it has looked at the nodes")
+        await until(lambda: bool(mesh_of(made).peers.node_id), "it has looked at the nodes")
         yield made
 
 
@@ -139,7 +139,7 @@ def greeting(service: Service, key: bytes = KEY, **changes: str) -> bytes:
     """Return the first words of a node, with some of them changed."""
     port = service.daemon.exit_port
     assert port is not None
-    shown, own = port.door().certificate_sha256, mesh_of(service)._node_id
+    shown, own = port.door().certificate_sha256, mesh_of(service).peers.node_id
     proven = proof(
         key,
         DIALLER,
@@ -179,7 +179,7 @@ async def test_a_node_with_a_proof_is_linked_and_notified_of_every_exit(service:
         accepted = node.frames[0]
         assert isinstance(accepted, Accepted)
         shown = service.daemon.exit_port.door().certificate_sha256
-        own = mesh_of(service)._node_id
+        own = mesh_of(service).peers.node_id
         assert accepted == (own, proof(KEY, DIALLED, shown, FIRST, own))
 
         node.send(Exits((announced("theirs"),)))
@@ -227,7 +227,7 @@ async def test_a_node_with_a_wrong_proof_is_refused(
     async with dialling(service, greeting(service, key, **changes)) as node:
         await until(lambda: node.is_over, "it is cut")
         assert not node.frames
-    assert not mesh_of(service).links
+    assert not mesh_of(service).peers.links
     assert listener_of(service).counters.refused["not a node"] == 1
 
 
@@ -293,7 +293,7 @@ async def test_the_shared_values_of_all_exits_are_bounded(service: Service) -> N
         await until(lambda: Pong(b"12345678") in node.frames)
         mesh = mesh_of(service)
         assert mesh.find("theirs").limits.connections == 99
-        assert max(map(len, (mesh._places, mesh._limits, mesh._features))) <= 10
+        assert max(len(mesh._remote._places), len(mesh._remote._terms)) <= 10
 
 
 @bounded(exit_bounds(mesh=MeshBounds(link=LinkTimes(turn_seconds=0.0))))
@@ -342,7 +342,7 @@ async def test_a_node_that_links_again_replaces_its_link(service: Service) -> No
             await all_know([service], set())
             newer.send(Exits((announced("new"),)))
             await all_know([service], {"new"})
-    await until(lambda: not mesh_of(service).links)
+    await until(lambda: not mesh_of(service).peers.links)
 
 
 async def test_a_link_of_a_node_that_is_not_in_the_database_ends(service: Service) -> None:
@@ -406,12 +406,12 @@ async def test_a_node_is_dialled_where_its_row_says(service: Service, tmp_path: 
     async with serving(tmp_path, answers=True) as (port, shown, told):
         await register(service, OTHER, port, shown)
         await until(lambda: mesh_of(service).link(OTHER) is not None, "it is linked")
-        own, pin = mesh_of(service)._node_id, shown
+        own, pin = mesh_of(service).peers.node_id, shown
         assert told[0] == Greeting(1, own, OTHER, proof(KEY, DIALLER, pin, own, OTHER))
         mesh_of(service).link(OTHER).close("the test says so")
         await until(lambda: mesh_of(service).link(OTHER) is not None, "it is linked again")
         await service.daemon.store.write(remove, OTHER)
-        await until(lambda: not mesh_of(service).links, "the node is gone")
+        await until(lambda: not mesh_of(service).peers.links, "the node is gone")
 
 
 async def remove(tx: Any, node_id: str) -> None:
@@ -444,7 +444,7 @@ async def test_a_node_with_another_certificate_gets_nothing(
         await register(service, OTHER, port, sha256(b"another").hexdigest())
         await until(lambda: "another certificate" in caplog.text)
         assert not told
-        assert not mesh_of(service).links
+        assert not mesh_of(service).peers.links
 
 
 async def test_a_node_that_does_not_prove_itself_is_no_node(
@@ -454,7 +454,7 @@ async def test_a_node_that_does_not_prove_itself_is_no_node(
     async with serving(tmp_path, answers=True, key=link_key(b"l" * 40)) as (port, shown, told):
         await register(service, OTHER, port, shown)
         await until(lambda: "not proved" in caplog.text)
-        assert not mesh_of(service).links
+        assert not mesh_of(service).peers.links
         assert [type(each) for each in told] == [Greeting] * len(told)
 
 
@@ -465,4 +465,4 @@ async def test_a_node_that_does_not_answer_is_dialled_again(
     async with serving(tmp_path, answers=False) as (port, shown, told):
         await register(service, OTHER, port, shown)
         await until(lambda: len(told) >= 3, "it tries again")
-        assert not mesh_of(service).links
+        assert not mesh_of(service).peers.links

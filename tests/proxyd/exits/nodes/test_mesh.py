@@ -24,7 +24,7 @@ from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.certificate import own_certificate
-from proxyd.exits.nodes.mesh import MeshBounds
+from proxyd.exits.nodes.peers import MeshBounds
 from proxyd.exits.nodes.remote import AnyExit
 
 
@@ -95,7 +95,7 @@ async def test_a_node_that_comes_later_learns_all_and_one_that_ends_takes_its_ow
             await all_know([*services, third], {*ids, late.device_id})
         await device.kill()
         await all_know(services, set(ids))
-        assert len(mesh_of(services[0]).links) == 1
+        assert len(mesh_of(services[0]).peers.links) == 1
         await end(devices)
 
 
@@ -107,9 +107,9 @@ async def test_many_exits_are_announced_whole(url: str, tmp_path: Path) -> None:
         async with running(node_settings(url, tmp_path, 1), bounds) as second:
             await all_know([second], ids)
             mesh = mesh_of(second)
-            for link in [*mesh.links.values()]:
+            for link in [*mesh.peers.links.values()]:
                 link.close("the test says so")
-            members = mesh._directory._members.values()
+            members = mesh._directory._files._members.values()
             assert not any(takes(each.entry) for each in members)
             await linked([services[0], second])
             await all_know([second], ids)
@@ -206,11 +206,11 @@ async def test_a_node_with_another_certificate_is_linked_anew_by_it(
     shown = port.door().certificate_sha256
     await until(
         lambda: all(
-            mesh_of(each)._rows[node_id(three[1])].certificate == shown
+            mesh_of(each).peers._rows[node_id(three[1])].certificate == shown
             for each in (three[0], three[2])
         )
     )
-    for link in [*mesh_of(three[1]).links.values()]:
+    for link in [*mesh_of(three[1]).peers.links.values()]:
         link.close("the test says so")
     await linked(three)
 

@@ -20,7 +20,7 @@ from support.targets import targets
 from proxyctl.protocol.frames import Limits
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import Attached
-from proxyd.exits.choosing.directory import Place
+from proxyd.exits.choosing.entries import Place
 from proxyd.exits.dialling.dial import Via
 from proxyd.exits.processes import asking
 from proxyd.exits.processes.answering import EXHAUSTED_PAUSE_SECONDS, LINES_MAX, ExitDesk
@@ -195,7 +195,7 @@ async def test_an_exit_is_held_to_its_speed_here(two: Two) -> None:
         third = await two.relay(target)
         assert third.via.pace is not first.via.pace
         third.close()
-    assert not two.asked._paces
+    assert not two.asked._relays._paces
 
 
 async def test_a_stream_that_is_no_longer_wanted_is_closed(two: Two) -> None:

@@ -45,9 +45,12 @@ from market.exits.canaries import ExitRecord
 from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
 from proxyd.exits.attached.attached import UNPROVEN
 from proxyd.exits.nodes.remote import announcement
-from proxyd.exits.watching import canaries
-from proxyd.exits.watching.canaries import CanaryBounds
+from proxyd.exits.watching import rounds
+from proxyd.exits.watching.agenda import SWEEP_LEAST
+from proxyd.exits.watching.bounds import CanaryBounds
 from proxyd.exits.watching.fetch import page_of
+from proxyd.exits.watching.rounds import Rounds
+from proxyd.exits.watching.truths import halves
 from proxyd.ops.listening import bound_port
 from storage.engines.errors import UnavailableError
 
@@ -221,8 +224,9 @@ async def test_names_that_lead_elsewhere_at_the_exit_are_found(
     urls = [f"http://localhost:{pages.http}/page"]
     async with serving(evil) as other, looking(tmp_path, pages, urls) as service:
         looks = service.daemon.exit_port.canaries
-        looks._chance = AtExit()
-        looks._ways = replace(looks._ways, resolver=Localhost("127.0.0.1"))
+        looks._rounds._chance = AtExit()
+        ways = replace(looks._truths._ways, resolver=Localhost("127.0.0.1"))
+        looks._truths._ways = looks._rounds._ways = ways
         await until(lambda: bool(looks._truths), "the truth is known")
         made = await consented(service)
         device = await attached(
@@ -433,7 +437,7 @@ async def test_a_mistake_of_ours_ends_no_looking(
     async with looking(tmp_path, pages, again_seconds=0.05) as service:
         looks = service.daemon.exit_port.canaries
         await until(lambda: len(looks._truths) == 3, "the truth is known")
-        mistakes, fetch = [ValueError("a mistake")], canaries.fetch
+        mistakes, fetch = [ValueError("a mistake")], rounds.fetch
 
         async def wrong(*given: Any) -> Any:
             if mistakes:
@@ -441,7 +445,7 @@ async def test_a_mistake_of_ours_ends_no_looking(
                 raise mistakes.pop()
             return await fetch(*given)
 
-        monkeypatch.setattr(canaries, "fetch", wrong)
+        monkeypatch.setattr(rounds, "fetch", wrong)
         made = await consented(service)
         device = await attached(service, made, carry)
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
@@ -461,8 +465,9 @@ async def test_one_silence_of_a_name_that_the_exit_looks_up_is_a_hiccup(
     urls = [f"http://localhost:{pages.http}/page"]
     async with looking(tmp_path, pages, urls) as service:
         looks = service.daemon.exit_port.canaries
-        looks._chance = AtExit()
-        looks._ways = replace(looks._ways, resolver=Localhost("127.0.0.1"))
+        looks._rounds._chance = AtExit()
+        ways = replace(looks._truths._ways, resolver=Localhost("127.0.0.1"))
+        looks._truths._ways = looks._rounds._ways = ways
         await until(lambda: bool(looks._truths), "the truth is known")
         made = await consented(service)
 
@@ -498,13 +503,13 @@ async def test_pages_of_first_rounds_are_not_used_in_later_ones(
     urls = [f"{site}/{number}" for site in sites for number in range(4)]
     async with looking(tmp_path, pages, urls) as service:
         looker = service.daemon.exit_port.canaries
-        check, asked = looker._check, []
+        check, asked = looker._rounds._check, []
 
         async def noted(entry: Any, page: Any) -> Any:
             asked.append(page.url)
             return await check(entry, page)
 
-        monkeypatch.setattr(looker, "_check", noted)
+        monkeypatch.setattr(Rounds, "_check", lambda _, entry, page: noted(entry, page))
         made = await consented(service)
         first_rounds = set()
         device = await attached(service, made, carry)
@@ -513,13 +518,13 @@ async def test_pages_of_first_rounds_are_not_used_in_later_ones(
         entry = listener_of(service).roster.by_device[made.device_id]
         asked.clear()
         for _ in range(5):
-            assert await looker._round(entry) is None
+            assert await looker._rounds.run(entry) is None
         assert asked
         assert not first_rounds.intersection(asked)
         asked.clear()
         # A page has turned it away: it carries 443 alone again.
         listener_of(service)._base.verdicts.doubt(entry)
-        assert await looker._round(entry) is None
+        assert await looker._rounds.run(entry) is None
         assert set(asked) <= {*urls[:4:2], *urls[4::2]}
         await device.kill()
 
@@ -548,8 +553,8 @@ async def test_no_round_begins_with_a_call(
         await looker._look_where_else(entry, 0)
         assert calls == [False, True]
         assert counted(service).canaries["passed"] == 2, "a later call has no round behind it"
-        rounds = [due for due, _, _, _, look in looker._due if look == looker._look]
-        others = [due for due, _, _, _, look in looker._due if look != looker._look]
+        rounds = [due for due, _, _, _, look in looker._agenda._due if look == looker._look]
+        others = [due for due, _, _, _, look in looker._agenda._due if look != looker._look]
         assert not set(rounds) & set(others)
         await device.kill()
 
@@ -560,10 +565,10 @@ def test_each_half_of_the_pages_has_some_with_and_some_without_tls() -> None:
         for scheme in ("http", "https")
         for number in range(3)
     )
-    first, later = canaries._halves(pages)
+    first, later = halves(pages)
     assert sorted(page.url for page in first + later) == sorted(page.url for page in pages)
     assert {page.is_tls for page in first} == {page.is_tls for page in later} == {True, False}
-    assert canaries._halves(pages[:5]) == (pages[:5], pages[:5])
+    assert halves(pages[:5]) == (pages[:5], pages[:5])
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FAILED, Outcome.PAUSED])
@@ -588,8 +593,8 @@ async def test_a_resting_exit_is_checked_when_it_carries_again(
         made = await consented(service)
         resting = Consented(made.owner, made.device_id, made.first._replace(paused="on battery"))
         device = await attached(service, resting, carry)
-        before = looks._number
-        await until(lambda: looks._number > before, "it is put off")
+        before = looks._agenda._number
+        await until(lambda: looks._agenda._number > before, "it is put off")
         assert device.dials == []
         device.send(paused(""))
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
@@ -625,9 +630,9 @@ async def test_those_that_are_gone_are_not_kept(tmp_path: Path, pages: Pages) ->
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         await device.kill()
         await until(lambda: entry.is_gone, "it is gone")
-        for _ in range(canaries.SWEEP_LEAST):
+        for _ in range(SWEEP_LEAST):
             looks._schedule(entry, 1e12, 0)
-        assert len(looks._due) <= 2
+        assert len(looks._agenda._due) <= 2
 
 
 async def test_a_page_that_has_changed_meanwhile_is_no_lie(tmp_path: Path, pages: Pages) -> None:
@@ -696,7 +701,7 @@ async def test_a_verdict_is_written_down_when_the_store_is_back(
 ) -> None:
     async with looking(tmp_path, pages, write_again_seconds=0.05) as service:
         looks = service.daemon.exit_port.canaries
-        judge, failures = looks._judge, [UnavailableError("away"), UnavailableError("away")]
+        judge, failures = looks._bars._judge, [UnavailableError("away"), UnavailableError("away")]
 
         class Failing:
             words = staticmethod(judge.words)
@@ -706,7 +711,7 @@ async def test_a_verdict_is_written_down_when_the_store_is_back(
                     raise failures.pop()
                 await judge.bar(device_id, kind, evidence)
 
-        looks._judge = Failing()
+        looks._bars._judge = Failing()
         made = await consented(service)
         device = await attached(service, made, saying(b"junk"))
         await is_barred(service, made.device_id)

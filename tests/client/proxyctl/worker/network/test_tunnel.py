@@ -26,7 +26,9 @@ from proxyctl.worker.network.ports import Served
 from proxyctl.worker.network.tunnel import USUAL, JobTunnel, TunnelBounds
 from proxyctl.worker.task.allowance import Allowance
 from proxyd.exits.attached.certificate import FILE_NAME, fingerprint
-from proxyd.exits.dialling.tunnels import DeviceTunnels, TunnelError, _Worker
+from proxyd.exits.dialling.orders import TunnelError
+from proxyd.exits.dialling.tunnels import DeviceTunnels
+from proxyd.exits.dialling.workers import Worker
 
 JOB = "01234567-89ab-cdef-0123-456789abcdef"
 ATTEMPT = f"{JOB}-1"
@@ -102,9 +104,9 @@ class Place:
         return sock
 
     @property
-    def worker(self) -> _Worker:
+    def worker(self) -> Worker:
         """The daemon's side of its control connection."""
-        return self.tunnels._by_device[TOKEN]
+        return self.tunnels._workers._by_device[TOKEN]
 
     async def attach(self, *ports: int) -> None:
         self.serve(*ports)
@@ -337,7 +339,7 @@ async def test_only_the_right_daemon_gets_the_token(
     place.door["certificate_sha256"] = "00" * 32
     place.serve(8888)
     await until(lambda: "another certificate" in caplog.text)
-    assert not place.tunnels.attached
+    assert not place.tunnels.counts.attached
 
 
 async def test_a_door_in_the_owners_network_is_not_knocked_at(
@@ -381,9 +383,9 @@ async def test_an_api_that_is_away_is_asked_again_and_one_that_refuses_later(pla
 async def test_a_lost_daemon_is_found_again(place: Place) -> None:
     await place.attach(8888)
     place.worker.cut("lost")
-    await until(lambda: place.tunnels.attached == 2, "it attaches again")
+    await until(lambda: place.tunnels.counts.attached == 2, "it attaches again")
     place.worker.refuse("attached_again", "Another one.", 1)
-    await until(lambda: place.tunnels.attached == 3)
+    await until(lambda: place.tunnels.counts.attached == 3)
 
 
 async def test_it_is_attached_only_while_something_has_ports(place: Place) -> None:

@@ -1,0 +1,78 @@
+"""Watch on the present exit of a dial: the times after which it gets a ping, or is given up."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, final
+
+from proxyd.exits.attached.attached import Attached
+
+if TYPE_CHECKING:
+    import asyncio
+
+# An answer takes a round trip to the exit, and one from there to the target. The exit gets four,
+# and never less than a busy device may need.
+PATIENCE_ROUND_TRIPS: Final = 4
+PATIENCE_LEAST_SECONDS: Final = 0.25
+# An exit that is late with its answers on purpose must not be believed to be far away.
+PATIENCE_MOST_SECONDS: Final = 1.2
+# An exit that does not answer a question in this time is gone: an answer takes one round trip, and
+# a label has to get another exit within 1.5 seconds.
+SILENCE_SECONDS: Final = 0.8
+ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
+# A timer that is so late shows that this process stood still or has much to do: the bytes that the
+# exit has sent meanwhile are not read yet.
+LATE_SECONDS: Final = 0.1
+
+
+@final
+class Watch:
+    """The timer of one dial, and its last question to an exit.
+
+    `has_hedged` says whether the order went out a second time.
+
+    Args:
+        loop: the event loop.
+    """
+
+    __slots__ = ("_asked_at", "_due", "_loop", "_timer", "has_hedged")
+
+    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when that timer should ring (loop time, seconds)
+        self._asked_at = 0.0  # when the exit was last asked for a sign of life
+        self.has_hedged = False
+
+    def wait(self, seconds: float, then: Callable[[], None]) -> None:
+        """Call `then` after some seconds, in place of an earlier call."""
+        self.stop()
+        self._due = self._loop.time() + seconds
+        self._timer = self._loop.call_later(seconds, then)
+
+    def stop(self) -> None:
+        """Call nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def ask(self, attached: Attached) -> None:
+        """Ask an exit for a sign of life."""
+        self._asked_at = attached.load.now()
+        attached.pulse.ping()
+
+    def is_late(self, now: float) -> bool:
+        """Return whether this process was so busy that answers may be unread."""
+        return now >= self._due + LATE_SECONDS
+
+    def is_silent(self, attached: Attached) -> bool:
+        """Return whether an exit has sent nothing since the question."""
+        return attached.pulse.heard_at < self._asked_at
+
+    def silence_left(self, now: float) -> float:
+        """Return the seconds that an exit still has for its answer."""
+        return self._asked_at + SILENCE_SECONDS - now
+
+
+def patience(attached: Attached) -> float:
+    """Return how long an exit may take to answer, in seconds."""
+    seconds = max(PATIENCE_LEAST_SECONDS, PATIENCE_ROUND_TRIPS * attached.pool.demand.rtt)
+    return min(seconds, PATIENCE_MOST_SECONDS)

@@ -1,0 +1,94 @@
+"""Bars: the exits that were found to lie are cut, and barred in the store."""
+
+import asyncio
+import logging
+from typing import Protocol, final
+
+from proxyd.counters import ExitCounters
+from proxyd.exits.attached.attached import Attached
+from proxyd.exits.watching.findings import Finding
+from proxyd.loop.owned_tasks import OwnedTasks
+from storage.engines.errors import StoreError
+
+_logger = logging.getLogger("exits")
+
+
+class Judge(Protocol):
+    """Writes verdicts down."""
+
+    async def bar(self, device_id: str, kind: str, evidence: str) -> None:
+        """Bar a device for a fault.
+
+        Raises:
+            StoreError: it is not barred.
+        """
+
+    def words(self, kind: str) -> str:
+        """Return why a device is barred, for its owner."""
+
+
+class Gate(Protocol):
+    """Applies verdicts to exits that are attached; the listener has it."""
+
+    def prove(self, attached: Attached) -> None:
+        """Let an exit carry all connections that its owner allows."""
+
+    def doubt(self, attached: Attached) -> None:
+        """Let an exit carry port 443 alone, until it is proven (again)."""
+
+    def expel(self, attached: Attached, words: str) -> None:
+        """Cut an exit with all that goes through it; `words` tell its owner why."""
+
+
+@final
+class Bars:
+    """Cuts exits and bars them.
+
+    Args:
+        judge: writes verdicts down.
+        gate: lets go of exits.
+        counters: count verdicts.
+        tasks: run the writes of verdicts that no round waits for.
+        write_again_seconds: between two attempts to write a verdict down.
+    """
+
+    __slots__ = ("_counters", "_devices", "_gate", "_judge", "_tasks", "_write_again_seconds")
+
+    def __init__(
+        self,
+        judge: Judge,
+        gate: Gate,
+        counters: ExitCounters,
+        tasks: OwnedTasks,
+        write_again_seconds: float,
+    ) -> None:
+        self._judge = judge
+        self._gate = gate
+        self._counters = counters
+        self._tasks = tasks
+        self._write_again_seconds = write_again_seconds
+        self._devices: set[str] = set()  # that are being barred
+
+    def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
+        """Bar an exit for an act on its control connection; a second call does nothing."""
+        if attached.device_id not in self._devices:
+            self._devices.add(attached.device_id)
+            self._tasks.spawn(self.condemn(attached, Finding(kind, evidence, is_certain=True)))
+
+    async def condemn(self, attached: Attached, finding: Finding) -> None:
+        """Cut an exit, and bar it; repeat that until it is written down."""
+        device_id, kind = attached.device_id, finding.kind
+        self._devices.add(device_id)
+        self._counters.canaries["failed"] += 1
+        self._counters.canary_failures[kind] += 1
+        _logger.warning("exit %s: barred, %s: %s", device_id, kind, finding.evidence)
+        self._gate.expel(attached, self._judge.words(kind))
+        while True:
+            try:
+                await self._judge.bar(device_id, kind, finding.evidence)
+            except StoreError as error:
+                _logger.warning("exit %s: cannot be barred now: %s", device_id, error)
+                await asyncio.sleep(self._write_again_seconds)
+            else:
+                break
+        self._devices.discard(device_id)
