@@ -23,7 +23,7 @@ ROOMS = (
 FIELDS_MAX = 12
 RECORDS = {"NamedTuple", "Struct", "TypedDict"}
 
-# A comment has the reason of each exception. A class without a reason waits for a split.
+# Each exception has its reason. There are ten at most.
 LARGER = {
     # The state of one direction of a connection: each access to another object costs time for each
     # segment, and Python 3.9 runs this interpreted.
