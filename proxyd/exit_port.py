@@ -92,7 +92,7 @@ class ExitPort:
             tasks.every(LABEL_SWEEP_SECONDS, "labels", self.labels.sweep, "labels that are over")
 
     def start(self) -> None:
-        """Begin to take exits in."""
+        """Begin to accept exits."""
         loop, arrivals = asyncio.get_running_loop(), self.listener.arrivals
         self.listener.start()
         self.canaries.start()

@@ -235,7 +235,7 @@ class WebhookSender:
                 return
 
     async def post(self, attempt: Attempt) -> Outcome:
-        """Send one attempt, and return its result: the one way out, also of tests and retries."""
+        """Send one attempt, and return its result: all attempts, also tests and retries, use it."""
         if self._poster is None:
             # Here, so that a daemon whose users have no webhooks does not wait for an HTTP client.
             from proxyd.outbound.posting import Poster  # noqa: PLC0415

@@ -10,7 +10,7 @@ Theory of operation
 
 1. If a session has paid for bytes that may not have left this machine, it joins the payer's
    `closings`, so that a cut or a settlement finds them.
-2. The end of the stream is announced (shutdown(2)), unless the close is to be a reset.
+2. The end of the stream is announced (shutdown(2)), unless the close should be a reset.
 3. Bytes that the peer still sends are read and dropped, up to `DISCARD_MAX_BYTES`: unread data
    turns a close into a reset.
 4. It waits until the peer has acknowledged all (`TIOCOUTQ` is 0) and has ended its own stream. The

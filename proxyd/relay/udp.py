@@ -90,7 +90,7 @@ def datagram_socket(here: Address, scope: int = 0) -> socket.SocketType | None:
 class DatagramEgress:
     """Where datagrams may go, and how many of them: shared by all associations of a gateway.
 
-    `over_rate` counts datagrams that were dropped because their session had had too many of late.
+    `over_rate` counts datagrams that were dropped because their session had had too many recently.
 
     Args:
         resolver: looks targets up that are given as names.

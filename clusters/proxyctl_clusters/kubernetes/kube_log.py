@@ -26,7 +26,7 @@ _WHOLE_MAX_BYTES: Final = 256 << 20
 
 
 class Source(Protocol):
-    """Where a log is read; see `KubeApi`."""
+    """The server of a log; see `KubeApi`."""
 
     def lines(
         self, path: str, query: Mapping[str, str], size: int, opened: Opened

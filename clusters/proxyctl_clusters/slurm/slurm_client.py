@@ -78,7 +78,7 @@ class Client:
         return int(ended["status"] or 0)
 
     def _follow(self) -> dict[str, Any] | None:
-        """Show the output; return the last words, or None if the job has gone without."""
+        """Show the output; return the final report, or None if the job left none."""
         pause, gone_at = _LOOK_SECONDS, 0.0
         ask_at = time.monotonic() + _ASK_SECONDS
         while True:

@@ -13,7 +13,7 @@ from typing import Final
 
 from proxyctl.attach.network.lan import public_name
 
-LOOKED_AT_BYTES: Final = 4096  # of the first read; a ClientHello has some 600, or 1,800 of late
+LOOKED_AT_BYTES: Final = 4096  # of the first read; a ClientHello has some 600, or recently 1,800
 
 _HANDSHAKE, _CLIENT_HELLO = 0x16, 1
 _SERVER_NAME, _HOST_NAME = 0, 0

@@ -88,7 +88,7 @@ class Doors:
         self._save()
 
     def attached(self) -> None:
-        """The present one has let the exit in."""
+        """The present door has let the exit in."""
         self._failures = self._untried = 0
         self._ahead = ()
         here, home = self.current, self._home

@@ -17,7 +17,7 @@ LOSSES_MAX: Final = 5
 
 @dataclass(frozen=True)
 class RetryTimes:
-    """The waits between attempts to attach.
+    """Waits between attempts to attach.
 
     Attributes:
         least_seconds: after the first failed attempt.

@@ -92,7 +92,7 @@ def key(name: str) -> str:
 
 
 def memory_gb(name: str) -> int:
-    """Return how many GB of memory a name promises; 0 when it does not say."""
+    """Return how many GB of memory a name promises; 0 when it promises none."""
     return _cut(name).memory_gb
 
 

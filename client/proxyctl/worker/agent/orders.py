@@ -1,4 +1,4 @@
-"""Reads the daemon's answers to `next` and `sync`; parts that make no sense are skipped."""
+"""Reads the daemon's answers to `next` and `sync`; invalid parts are skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS_MAX: Final = 366 * 86_400
 
 
 class NotUnderstoodError(OwnerError):
-    """The daemon has said something that cannot be; the message names it."""
+    """The daemon has sent an impossible order; the message names it."""
 
 
 @dataclass(frozen=True)

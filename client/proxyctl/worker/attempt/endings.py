@@ -55,7 +55,7 @@ def report_of(
 
 
 def failed(kind: str, reason: str, facts: dict[str, Any] | None = None) -> Report:
-    """Return the report of a failure; `kind` says whose it is."""
+    """Return the report of a failure; `kind` names its owner."""
     return Report(
         "fail", {"kind": kind, "reason": reason[:_REASON_MAX_CHARACTERS] or kind, **(facts or {})}
     )

@@ -75,7 +75,7 @@ def usable(
         if name == BWRAP:
             limits, findings[name] = choose(sandbox.limits, scope=scope)
             if limits is None:
-                # The rest is to be seen all the same.
+                # The rest should still be shown.
                 rest = BwrapExecutor(Unbounded(), network, scope=scope).check()
                 findings[name] = rest + [
                     replace(each, needed=f"{each.needed} (one way to hold limits is enough)")

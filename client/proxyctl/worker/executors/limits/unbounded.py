@@ -12,7 +12,7 @@ class Unbounded:
     name = "none"
 
     def check(self) -> list[Finding]:
-        """Need nothing."""
+        """Return no findings."""
         return []
 
     def admit(self, attempt_id: str, bounds: Bounds) -> Admission:  # noqa: ARG002 - holds none
