@@ -74,7 +74,7 @@ class Arrivals:
         roster: the exits that are attached.
         origins: expects calls.
         loaner: borrows exits of other nodes.
-        controls: take over what speaks TLS.
+        controls: take over connections that speak TLS.
         arriving: counts arrivals by their networks; `controls` also count there.
         work: runs handshakes.
         times: that each has for its first message.

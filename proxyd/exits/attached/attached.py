@@ -140,7 +140,7 @@ class Agent:
         return any(pool is not None and pool.has_used(number) for pool in pools)
 
     def interrupt(self) -> None:
-        """Notify its dials that it takes nothing any more; what waits is kept."""
+        """Notify its dials that it takes nothing any more; waiting connections are kept."""
         dials, self.dials = self.dials, {}
         self.pool.dismiss()
         if self.secure is not None:
@@ -149,7 +149,7 @@ class Agent:
             asker.lose()
 
     def close(self) -> None:
-        """Notify its dials that it is gone, and close what waits; twice is harmless."""
+        """Notify its dials that it is gone, and close its waiting connections. Idempotent."""
         self.pool.close()
         if self.secure is not None:
             self.secure.close()
@@ -160,8 +160,8 @@ class Agent:
 class Attached(Carrier, Expiring):
     """An exit.
 
-    `since` is when it attached (UTC, in milliseconds), `features` are what its agent and its owner
-    offer beside the rest. `address` is where its connections leave, as far as that is known.
+    `since` is when it attached (UTC, in milliseconds), `features` are the optional features of its
+    agent and its owner. `address` is where its connections leave, as far as that is known.
 
     Args:
         attachment: its number, which its work connections name.
@@ -288,7 +288,7 @@ class Attached(Carrier, Expiring):
         return UNPROVEN
 
     def join(self, since: int, features: tuple[str, ...], capacity: Capacity | None) -> None:
-        """Begin: `features` are what its agent offers, and `capacity` the limits of the device."""
+        """Begin: `features` are those of its agent, and `capacity` has the limits of the device."""
         self.since = since
         self.features = features
         self.terms.take_in(capacity)
@@ -391,7 +391,7 @@ class Attached(Carrier, Expiring):
         )
 
     def take_place(self, buyer: str, *, datagrams: bool) -> Place:
-        """Take a place for a dial of a buyer; what gives way for it is cut."""
+        """Take a place for a dial of a buyer; a connection that gives way for it is cut."""
         load = self.load
         return load.places.take(
             buyer, self._most, self.terms.associations, load.now(), datagrams=datagrams
@@ -489,11 +489,11 @@ class Attached(Carrier, Expiring):
     # --- the end -------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Notify its dials that it takes nothing any more; what waits is kept."""
+        """Notify its dials that it takes nothing any more; waiting connections are kept."""
         self.agent.interrupt()
 
     def close(self) -> None:
-        """Notify its dials that it is gone, and close what waits; twice is harmless."""
+        """Notify its dials that it is gone, and close its waiting connections. Idempotent."""
         if self._state is not _GONE:
             self._to(_GONE)
         self.agent.close()

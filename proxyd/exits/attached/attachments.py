@@ -45,20 +45,20 @@ class Watch(Protocol):
 
 @final
 class Attachments:
-    """Takes exits in, follows what the marketplace and their owners say, and lets them go.
+    """Takes exits in, applies the changes of the marketplace and of owners, and lets exits go.
 
     Args:
         roster: the exits that are attached.
         admission: decides which may attach.
         heartbeats: look whether they are there.
         offers: passes their offers on.
-        detached: keeps what goes on through those that are gone.
+        detached: keeps the connections through exits that are gone.
         origins: counts them where their connections leave.
         notices: notifies their agents.
         neighbours: the other nodes.
         loaner: lends them to these.
         watch: checks whether they are honest; None if all count as honest.
-        counters: count what becomes of them.
+        counters: count the outcomes of attachments.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Attachments:
         """Look at no exit any more."""
         self._heartbeats.close()
 
-    # --- what control connections say ----------------------------------------------------------
+    # --- calls of control connections ----------------------------------------------------------
 
     def attach(self, control: Control, grant: ExitGrant, hello: Hello) -> None:
         """Take an exit in, or refuse it."""
@@ -184,7 +184,7 @@ class Attachments:
         self._offers.change(attached, was_open=was_open)
 
     def changed(self, attached: Attached, grant: ExitGrant) -> None:
-        """Apply what the marketplace says of an exit by now."""
+        """Apply the present grant of an exit."""
         was_open = attached.is_open
         attached.hold(is_held=grant.paused)
         attached.terms.set_price(self._admission.least_price(grant, attached.place))

@@ -9,8 +9,8 @@ are handed over. `TRANSITIONS` has the arrows:
     SILENT -> GREETING -> ASKED -> ATTACHED -> CLOSED -> OVER
            -> PREFACE  -> ASKED                           (handed over: OVER at once)
 
-What a frame does depends on the state: `_ACTIONS` has all that are allowed in each. Any other frame
-ends the connection.
+The action of a frame depends on the state: `_ACTIONS` has the frames that are allowed in each. Any
+other frame ends the connection.
 
 The bytes of a client are bounded: it pays for them out of an allowance that grows with time, and
 with each order that it gets.
@@ -179,7 +179,7 @@ class Authority(Protocol):
     """Knows the devices that may attach, and their permissions."""
 
     async def authorize(self, token: str, terms: str) -> ExitGrant:
-        """Return what a device may do.
+        """Return the grant of a device.
 
         Args:
             token: a worker token.
@@ -191,7 +191,7 @@ class Authority(Protocol):
         """
 
     async def current(self, device_id: str) -> ExitGrant:
-        """Return what a device may do by now that was authorized before.
+        """Return the present grant of a device that was authorized before.
 
         Raises:
             MarketError: why it may do nothing any more, in words for its owner.
@@ -219,7 +219,7 @@ class Members(Protocol):
         """Have an exit take nothing from now on, or take connections again."""
 
     def changed(self, attached: Attached, grant: ExitGrant) -> None:
-        """Apply what the marketplace says of an exit by now."""
+        """Apply the present grant of an exit."""
 
     def suspected(self, attached: Attached, kind: str, evidence: str) -> None:
         """Pass on an act of an exit that is not honest: its kind and the evidence."""
@@ -506,7 +506,7 @@ class Control(asyncio.Protocol):
         self.attached = attached
         self._holder.known(self)
 
-    # --- what a frame does ---------------------------------------------------------------------
+    # --- actions of frames ---------------------------------------------------------------------
 
     def _act(self, frame: Frame) -> None:
         action = _ACTIONS[self._state].get(type(frame))
@@ -556,7 +556,7 @@ class Control(asyncio.Protocol):
         assert self.attached is not None  # noqa: S101 - the state says so
         return self.attached
 
-    # --- what the marketplace says -------------------------------------------------------------
+    # --- answers of the marketplace ------------------------------------------------------------
 
     async def _authorize(self, hello: Hello) -> None:
         """Ask whether the exit may attach, and attach it."""
@@ -574,7 +574,7 @@ class Control(asyncio.Protocol):
             self._services.members.changed(attached, grant)
 
     async def _granted(self, answer: Coroutine[Any, Any, ExitGrant]) -> ExitGrant | None:
-        """Return what the marketplace says, or refuse and return None."""
+        """Return the marketplace's grant, or refuse and return None."""
         try:
             return await answer
         except MarketError as error:

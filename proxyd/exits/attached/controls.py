@@ -98,7 +98,7 @@ class Controls:
         for control in tuple(self._all):
             control.cut("stopping")
 
-    # --- what control connections say: see `control.Holder` ------------------------------------
+    # --- calls of control connections: see `control.Holder` ------------------------------------
 
     def known(self, control: Control) -> None:
         """See `Holder.known`."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from proxyd.exits.choosing.own_ports import OwnPorts
 
-EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
+EXPIRY_SECONDS: Final = 5.0  # between looks for old records of the directory: a millisecond each
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ USUAL: Final = PortBounds()
 class PortServices:
     """Collaborators from the rest of the daemon.
 
-    `authority` knows which devices may attach, `directory` chooses among exits, `locate` says where
-    an address is, `counters` count what becomes of exits, and `now` is the wall clock, in UTC
-    seconds. `budget` bounds the connections that wait, those of borrowed exits included.
+    `authority` knows which devices may attach, `directory` chooses among exits, `locate` returns
+    the place of an address, `counters` count the outcomes of exits, and `now` is the wall clock, in
+    UTC seconds. `budget` bounds the connections that wait, those of borrowed exits included.
     `own_ports` are closed to buyers. With `encrypts_all` only connections under TLS are used.
     """
 
@@ -222,7 +222,7 @@ class ExitListener:
 
     @property
     def counters(self) -> ExitCounters:
-        """Count what becomes of exits."""
+        """The counters of attachments, dials and verdicts."""
         return self._base.services.counters
 
     @property

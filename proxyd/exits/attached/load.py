@@ -66,7 +66,7 @@ class Load:
         return self.places.taken + self.connections_elsewhere
 
     def carried_elsewhere(self, connections: int, size: int) -> None:
-        """Count what goes through it from other nodes: how many more connections, and bytes."""
+        """Count the use of it by other nodes: more connections, and more bytes."""
         self.connections_elsewhere += connections
         self._ended_bytes += size
 

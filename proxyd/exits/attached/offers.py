@@ -66,7 +66,7 @@ class Offers:
         return attached.why_not
 
     def remark(self, device_id: str) -> str:
-        """Return what the owner of an attached device should know; "" for nothing."""
+        """Return a remark for the owner of an attached device; "" for nothing."""
         attached = self._roster.by_device.get(device_id)
         if attached is None:
             return ""

@@ -16,8 +16,8 @@ each that was taken:
 So a burst finds enough connections until new ones arrive, and an exit that was unused for a while
 keeps none (`Demand`). `ParkedBudget` bounds the connections that wait, over all exits.
 
-A translator of addresses on the way forgets silent connections without telling anybody. So what
-waits has keep-alives, and is closed, which the exit replaces, before it gets old.
+A translator of addresses on the way forgets silent connections without telling anybody. So waiting
+connections have keep-alives, and are closed before they get old; the exit replaces them.
 """
 
 import math
@@ -150,7 +150,7 @@ class Parked(Watcher):
 
 @final
 class TicketBook:
-    """The tickets of one pool: those that are `out`, by their numbers, and their succession.
+    """The tickets of one pool: `out` has the tickets that are handed out, by their numbers.
 
     Args:
         send: takes a frame for the exit.
@@ -455,7 +455,7 @@ class Pool:
 
 
 def prepare(sock: socket.SocketType) -> None:
-    """Set what a connection needs that may wait long, and then carries a stream.
+    """Set the options of a connection that may wait long, and then carries a stream.
 
     Raises:
         OSError: it has broken.

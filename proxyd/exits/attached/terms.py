@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import asyncio
 
 NO_PORTS: Final = (0,)  # the account and the device allow no port in common
-TLS_PORT: Final = 443  # what goes there cannot be changed unseen
+TLS_PORT: Final = 443  # an exit cannot change bytes under TLS unseen
 
 
 @final
@@ -18,8 +18,8 @@ class Terms:
 
     `granted` are the limits of the account, which the device is sent; `limits` the tighter ones of
     the account and the device. `paused` is why the device takes nothing now, empty when it does;
-    `is_held` says that its owner has paused it in the account. One that is not `is_proven` carries
-    port 443 alone.
+    `is_held` says that its owner has paused it in the account. An exit that is not `is_proven`
+    carries port 443 only.
 
     Args:
         loop: the event loop.

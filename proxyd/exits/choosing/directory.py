@@ -16,13 +16,13 @@ end.
 
 A label is bound to its exit until its lifetime ends. Its first exit is found without chance: the
 label's own hash says where on the ring to look. So a daemon that was restarted finds the same exits
-again, although bindings are kept in memory alone. While the exit of a label is away,
+again, although bindings are kept in memory only. While the exit of a label is away,
 
 * a soft label moves to another exit, of the same country if there is one, and stays there;
 * a strict one has none, until its exit is back or its lifetime is over.
 
-Owners allow some ports of targets alone. An exit is not chosen for a connection to a port that its
-owner does not allow. The first exit of a label is one that allows the port of the label's first
+An owner can allow some ports of targets only. An exit is not chosen for a connection to a port that
+its owner does not allow. The first exit of a label is one that allows the port of the label's first
 connection; from then on, ports that this exit does not allow are refused.
 
 A label keeps an exit that could not reach the target: a target that does not answer must not cost
@@ -215,7 +215,7 @@ class Directory(Generic[Exit]):
         self._faults.contradict(entry.device_id, now, buyer, target)
 
     def suspect(self, entry: Exit, now: float, *, buyer: str, target: str) -> None:
-        """An exit has sent a TLS client something else: a fault for its buyer alone."""
+        """An exit has sent a TLS client something else: a fault for its buyer only."""
         self._faults.suspect(entry.device_id, now, buyer, target)
 
     def prove(self, entry: Exit, now: float, *, target: str) -> None:

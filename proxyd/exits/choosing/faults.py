@@ -81,7 +81,7 @@ class Faults(Generic[Exit]):
         self._keep(device_id, standing)
 
     def suspect(self, device_id: str, now: float, buyer: str, target: str) -> None:
-        """An exit has sent a TLS client something else: a fault for its buyer alone."""
+        """An exit has sent a TLS client something else: a fault for its buyer only."""
         self._bear_grudge(device_id, buyer, now)
         make_room(self._unproven, self._bounds.suspects_total)
         self._unproven[target] = device_id, buyer, now + SUSPECT_SECONDS

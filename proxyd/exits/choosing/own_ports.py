@@ -98,7 +98,7 @@ class OwnPorts:
         return has_changed
 
     async def _addresses_of(self, host: str) -> list[Address]:
-        """Return the addresses of a host; those of before where it cannot be looked up now."""
+        """Return the addresses of a host; the last known ones if the lookup fails."""
         try:
             return [plain(address_of(host))]
         except ValueError:

@@ -105,7 +105,7 @@ class Place:
 
 @final
 class Kind:
-    """Places of one kind: of all connections, or of associations alone.
+    """Places of one kind: for all connections, or only for associations.
 
     `full_until` is how long the device is known to be full (loop time), `full_times` how often it
     was so since it has carried something.

@@ -103,14 +103,15 @@ USUAL: Final = DialTimes()
 class Via:
     """The exit that a connection goes through.
 
-    `attached` counts the connection while it is open. `address` and `port` are what the target
-    sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
-    buyer, and say whether another one was promised to the label before. `ports` are the only ones
-    of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
-    speed. `place` is what its dial has taken of the exit's places; None for a dial that is counted
-    elsewhere. On port 443 it is not known yet whether the exit has reached the target: `proof` is
-    to be called with the first answer, and whether that is TLS, or `fault` when a TLS client got
-    something else. A process without exits has both for each port; they count on port 443 alone.
+    `attached` counts the connection while it is open. `address` and `port` are the address and the
+    port that the target sees, as far as they are known (the port is 0 otherwise). `headers`
+    describe the exit to the buyer, and say whether another one was promised to the label before.
+    `ports` are the only ones of targets that the exit takes; none for any. `pace` is how fast the
+    exit may go; None for any speed. `place` is the exit's place that its dial has taken; None for a
+    dial that is counted elsewhere. On port 443 it is not known yet whether the exit has reached the
+    target: `proof` is to be called with the first answer, and whether that is TLS, or `fault` when
+    a TLS client got something else. A process without exits has both for each port; they count on
+    port 443 only.
     """
 
     attached: Carrier
@@ -185,7 +186,7 @@ class Borrower(Protocol):
     """Borrows exits that are attached to other nodes."""
 
     def exit_of(self, entry: Lendable) -> Attached | None:
-        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
+        """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
 
 
 class Labels(Protocol):
@@ -250,7 +251,7 @@ class Ways(Protocol):
 
 @final
 class Exits(Ways):
-    """The ways out through exits that are attached here: what all dials through them share.
+    """Collaborators of all dials through the exits that are attached here.
 
     Args:
         reactor: shared by the sockets of the loop; one that is handed over stays watched.
@@ -258,7 +259,7 @@ class Exits(Ways):
         resolver: looks names up.
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
-        counters: count what becomes of dials.
+        counters: count the outcomes of dials.
         encrypts_all: whether every connection of an exit is to be under TLS.
         borrower: borrows exits of other nodes; None where there are none.
         labels: agree with other nodes on the exits of labels; None where there are none.

@@ -1,4 +1,4 @@
-"""Exits that are attached to other nodes, borrowed for buyers who are at this one.
+"""Exits that are attached to other nodes, borrowed for the buyers of this one.
 
 Theory of operation
 -------------------
@@ -223,7 +223,7 @@ class Borrowing:
         return len(self._by_device)
 
     def exit_of(self, entry: Lendable) -> Attached | None:
-        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
+        """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None:
             if loan.entry is entry:
@@ -253,7 +253,7 @@ class Borrowing:
             self._return(loan, "stopping")
         self._beats.close()
 
-    # --- what homes say ------------------------------------------------------------------------
+    # --- messages of homes ---------------------------------------------------------------------
 
     def changed(self, entry: Lendable) -> None:
         """A home says something else of an exit."""
@@ -367,7 +367,7 @@ class Borrowing:
         self._end(loan, reason)
 
     def _end(self, loan: _Loan, reason: str) -> None:
-        """Forget a loan, and cut what goes through the exit, unless that may go on."""
+        """Forget a loan, and cut the connections through the exit, unless they may continue."""
         attached = loan.attached
         loan.entry.borrowed = None
         del self._by_device[loan.device_id]

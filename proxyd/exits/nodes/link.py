@@ -476,7 +476,7 @@ def shown_fingerprint(transport: asyncio.BaseTransport) -> str:
 
 
 def client_context() -> ssl.SSLContext:
-    """Return what speaks TLS with a node that is known by its certificate's fingerprint alone."""
+    """Return the TLS context for a node that is known only by its certificate's fingerprint."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

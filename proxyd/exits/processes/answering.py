@@ -6,7 +6,7 @@ Theory of operation
 that have become of them. A dial is the same as one for a client of this process. When an exit has
 connected, its work connection is let go of here and its descriptor goes to the process that has
 asked; an `AwayRelay` stays here and stands for the relay: it is counted among the exit's
-connections, knows what the other process has told of its bytes, and has it cut.
+connections, has the byte counts that the other process reported, and has it cut.
 
 The dials of a process end with its line, since the process has ended. A process that finds this one
 started again tells of its relays (`Resume`): they are counted at their device if that is attached,

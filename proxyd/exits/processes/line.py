@@ -130,7 +130,7 @@ class Line(Watcher):
         return True
 
     def close(self) -> None:
-        """Hear nothing more, and close what waits; closing twice is harmless."""
+        """Receive nothing more, and close the waiting connections; closing twice is harmless."""
         sock, self._sock = self._sock, None
         if sock is None:
             return

@@ -87,7 +87,7 @@ class Canaries:
         judge: writes verdicts down.
         gate: lets go of exits.
         counters: count rounds and verdicts.
-        chance: says when, what, and where names are looked up.
+        chance: draws the times, the pages, and the place where names are looked up.
         bounds: how it looks, and for how long.
     """
 
