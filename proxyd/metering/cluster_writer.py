@@ -1,8 +1,8 @@
 """The writer of one node among several: it holds slices of sessions, and shares them with others.
 
-One loop does all its business with the store, so that what is said of a lease arrives in order: it
-reports every half second, asks for more as soon as a budget runs low, and returns what is not used.
-What other nodes do to a session arrives as notices (`hear`), between two turns of that loop.
+One loop does all its business with the store, so that the messages about a lease arrive in order:
+it reports every half second, requests more bytes when a budget runs low, and returns unused bytes.
+Changes of a session by other nodes arrive as notices (`hear`), between two turns of that loop.
 
 A node takes the bytes that it returns from the budget before the store gets them back. Connections
 find the low budget where they look in any case, and wait as for any other byte.
@@ -26,7 +26,7 @@ from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import FLUSH_SECONDS, unreported
 from storage.engines.errors import StoreError
 
-# Each is one transaction that locks its sessions: other nodes wait so long.
+# Each is one transaction that locks its sessions: other nodes wait until it ends.
 BATCH_SESSIONS = 1_000
 CATCH_UP_SESSIONS = 500
 
@@ -106,7 +106,7 @@ class _Asks:
 
 
 class _Holding:
-    """Sessions that may hold bytes: those at rest, which hold none, are not looked at.
+    """Sessions that may hold bytes: sessions at rest hold none, and are not looked at.
 
     Args:
         asks: returns the bytes of a session that no connection uses.
@@ -225,10 +225,10 @@ class _Leaving:
 
 
 class _CatchingUp:
-    """Asks the store what became of the sessions known here, because notices were missed.
+    """Looks up the known sessions in the store, because notices were missed.
 
     Args:
-        leases: knows what became of sessions.
+        leases: returns the state of sessions.
         sessions: the known sessions.
         wake: set when there is something to do.
     """
@@ -272,8 +272,8 @@ class ClusterWriter:
     Args:
         leases: grants bytes, and takes the counts.
         sessions: the known sessions.
-        settler: settles what is used up.
-        tallies: what became of connections.
+        settler: settles sessions that are used up.
+        tallies: the outcomes of connections.
         fence: until when bytes may be handed out.
         wake: set when there is something to do.
         times: when it reports and lets go.
@@ -302,7 +302,7 @@ class ClusterWriter:
         self._flush_seconds = times.flush_seconds
         self._report_at = 0.0
 
-    # --- what the node says ----------------------------------------------------------------------
+    # --- calls of the node -----------------------------------------------------------------------
 
     def hear(self, text: str) -> None:
         """Act on a notice of another node, or of this one."""
@@ -318,7 +318,7 @@ class ClusterWriter:
                 self._return(notice.session_id)
 
     def catch_up(self) -> None:
-        """Ask what became of the sessions known here, because notices may have been missed."""
+        """Look up the known sessions in the store, because notices may have been missed."""
         self._catching_up.request()
 
     def resume(self) -> None:
@@ -327,7 +327,7 @@ class ClusterWriter:
             session.wake()
 
     def forget_all(self) -> None:
-        """Cut everything at once and forget it: other nodes have what was leased here."""
+        """Cut everything at once and forget it: other nodes have the bytes leased here."""
         for session in self._sessions:
             self._sessions.drop(session)
         self._asks.clear()
@@ -338,7 +338,7 @@ class ClusterWriter:
     # --- sessions --------------------------------------------------------------------------------
 
     def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
-        """See `Writer.made`; one that was recalled while it was leased is let go at once."""
+        """See `Writer.made`; a session that was recalled while it was leased is released."""
         lease_slice = LeaseSlice(grant.session_id, grant.granted_bytes, self._fence, self._ask)
         session = LiveSession(
             grant, self.spent, pace=pace, changed=self._changed, lease_slice=lease_slice
@@ -386,7 +386,7 @@ class ClusterWriter:
         await self._leaving.release()
 
     async def _report(self) -> None:
-        """Say of each session what is due: what is used, what is wanted, what is returned."""
+        """Report the used bytes of the sessions due, request more bytes, and return unused ones."""
         now = asyncio.get_running_loop().time()
         if is_time := now >= self._report_at:
             self._report_at = now + self._flush_seconds
@@ -414,7 +414,7 @@ class ClusterWriter:
     def _ask_of(
         self, session: LiveSession, now: float, asking: set[str], returning: set[str]
     ) -> Ask:
-        """Return what is said of a session: it returns some, asks for more, or only reports."""
+        """Return the message about a session: it returns some, asks for more, or only reports."""
         if session.id in returning:
             kept = _slice_of(session).kept(session.available, is_used=bool(session.connections))
             session.shrink(kept)
@@ -431,7 +431,7 @@ class ClusterWriter:
                 self._replied(session, ask, reply)
 
     def _replied(self, session: LiveSession, ask: Ask, reply: LeaseReply) -> None:
-        """Act on what the store says of a session's lease."""
+        """Act on the store's reply about a session's lease."""
         if reply is None:
             _logger.warning("session %s: lease lost; it is cut", session.id)
             self._sessions.drop(session)
