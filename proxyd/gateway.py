@@ -105,7 +105,7 @@ class Gateway:
     """Serves one listening socket where clients show passwords, and others where they do not.
 
     Args:
-        reactor: what the sockets of the loop share; closed with the gateway.
+        reactor: shared by the sockets of the loop; closed with the gateway.
         meter: knows sessions and counts their bytes.
         exit_: the way out for connections; closed with the gateway.
         resolver: looks up the targets of datagrams, which leave from this machine.
@@ -240,21 +240,21 @@ class Gateway:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             welcome = partial(self._welcome, index)
-            # The class in C that `socket.socket` inherits from: what that adds in Python to make
-            # and to close a socket costs as much again.
+            # The class in C that `socket.socket` inherits from: the Python part of it costs the
+            # same time again to make and to close a socket.
             self._acceptors.append(
                 Acceptor(self._reactor.loop, sock, welcome, self._shed, _logger, socket.SocketType)
             )
         self._check_idle_later()
 
     def stop_accepting(self) -> None:
-        """Accept no new client; those that were accepted go on, to their end."""
+        """Accept no new client; accepted clients continue to their end."""
         acceptors, self._acceptors = self._acceptors, []
         for acceptor in acceptors:
             acceptor.close()
 
     async def drain(self, seconds: float) -> int:
-        """Wait until every client has left, at most `seconds`; return how many have not."""
+        """Wait until every client has left, at most `seconds`; return the number that has not."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._clients.wait_empty()
@@ -321,7 +321,7 @@ class Gateway:
     def _shed(self, most: int) -> int:
         """Close clients that were refused or have not finished, the oldest first; return how many.
 
-        So clients that open connections and say nothing, or nonsense, keep nobody out.
+        So clients that open connections and send nothing, or nonsense, keep no other client out.
         """
         shed = 0
         while shed < most and (
