@@ -1,4 +1,4 @@
-"""Session tokens: who logged in and until when, signed (JWT, RFC 7519)."""
+"""Session tokens: the user and the end of a login, signed (JWT, RFC 7519)."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING

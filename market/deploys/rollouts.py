@@ -223,12 +223,12 @@ class _Heard:
 
 
 class Rollouts:
-    """Replaces replicas, and takes what their buyers want otherwise.
+    """Replaces replicas, and applies the changes that buyers request.
 
     Args:
         context: the store, identifiers and the time.
         jobs: the marketplace that replicas go to.
-        specs: stores what jobs run.
+        specs: stores the payloads of jobs.
         pace: the steps that are done together.
     """
 
@@ -249,7 +249,7 @@ class Rollouts:
         self._refused: dict[str, int] = {}
         context.bus.subscribe(REPLICAS, self._heard.add)
 
-    # --- what buyers want -------------------------------------------------------------------
+    # --- requests of buyers -----------------------------------------------------------------
 
     async def revise(
         self,
@@ -344,7 +344,7 @@ class Rollouts:
         self._hear_deploy(deploy_id)
 
     async def pause(self, user_id: str, deploy_id: str, *, is_paused: bool) -> None:
-        """Start and stop nothing until it goes on; what runs, runs on.
+        """Start and stop nothing until it goes on; running replicas continue.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`.
@@ -368,7 +368,7 @@ class Rollouts:
         """
         self._tell(Done(await self._store.write(self._cancel, user_id, deploy_id)))
 
-    # --- what happens to replicas -----------------------------------------------------------
+    # --- changes of replicas ----------------------------------------------------------------
 
     def _hear_deploy(self, deploy_id: str) -> None:
         self._refused.pop(deploy_id, None)
@@ -433,7 +433,7 @@ class Rollouts:
 
     @contextmanager
     def _failing_alone(self, deploy_id: str) -> Iterator[None]:
-        """Log what fails for one deploy, and put that off: it holds up no other.
+        """Log the failure of one deploy, and put that deploy off: it holds up no other.
 
         Raises:
             UnavailableError: the store did not answer; it would not for the others, either.
@@ -835,8 +835,8 @@ class Rollouts:
 async def serving(tx: Transaction, deploy_id: str) -> list[Serving]:
     """Return the replicas of a deploy that can be used now, those of the newest revision first.
 
-    There are none of a deploy that does not say what its replicas run. Whose deploy it is, is to
-    be made sure of before.
+    A deploy without revisions has no such replicas. The caller checks the owner of the deploy
+    first.
     """
     return [
         Serving(

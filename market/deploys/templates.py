@@ -108,7 +108,7 @@ class Change(Struct, frozen=True):
     min_reputation: int | None = None
 
     def of(self, template: Template) -> Template:
-        """Return a template with the change; which GPUs there are is the deploy's, and stays.
+        """Return a template with the change; the list of GPUs belongs to the deploy, and stays.
 
         Raises:
             MarketError: `payload_invalid`, of a command beside a script, or other GPUs.

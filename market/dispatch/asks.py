@@ -1,4 +1,4 @@
-"""Values of the dispatch: what devices ask for, their answers, and the operator's terms."""
+"""Values of the dispatch: requests of devices, their answers, and the operator's terms."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The end of logs: those that are too old, or too many of one user, are removed."""
+"""The end of logs: logs that are too old, or exceed a user's limit, are removed."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
