@@ -319,7 +319,7 @@ class Gateway:
         return ""
 
     def _shed(self, most: int) -> int:
-        """Close clients that were refused or have not finished, the oldest first; return how many.
+        """Close refused or unfinished clients, the oldest first. Return the number closed.
 
         So clients that open connections and send nothing, or nonsense, keep no other client out.
         """
