@@ -98,7 +98,7 @@ class Transfer(Protocol):
 
     @property
     def active_at(self) -> float:
-        """When a byte was moved last, or when it began (loop time, seconds)."""
+        """Time of the last moved byte, or of the start (loop time, seconds)."""
 
     @property
     def is_broken(self) -> bool:
@@ -124,7 +124,7 @@ class Transfer(Protocol):
 
 
 class State(IntEnum):
-    """Where a connection is."""
+    """Phase of a connection."""
 
     DIALING = 0
     RELAYING = 1
@@ -215,7 +215,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """How many bytes it has relayed so far, from the client and to it."""
+        """The bytes relayed so far, from the client and to it."""
         transfer = self._transfer
         return (transfer.bytes_up, transfer.bytes_down) if transfer is not None else (0, 0)
 
@@ -255,7 +255,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self._close(self._ending, _RESET)
 
     def refuse(self, failure: Failure) -> None:
-        """Tell the client why there is no connection, and close."""
+        """Send the client the reason for the failure, and close."""
         if self._state is not _DIALING:
             self.abort()
             return
@@ -274,7 +274,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self._transfer.abort()
 
     def ready(self, events: int) -> None:
-        """Notice that the client says more, or has left, before it is relayed."""
+        """Note that the client has sent more, or has left, before the relay begins."""
         if not events & READS:
             return
         self._unread = True
@@ -295,7 +295,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     # --- dialing -------------------------------------------------------------------------------
 
     def _start_dial(self, request: Connect, wants: Wants | None) -> None:
-        """Ask for the target: of exits if they are wanted."""
+        """Dial the target, through exits if the client wants them."""
         services, session = self._services, self._session
         exits = services.exits
         if wants is not None and exits is None:
@@ -323,7 +323,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._dialed(outcome, target_unread)
 
     def _dialed(self, outcome: socket.SocketType | Failure, target_unread: bool) -> None:
-        """There is a connection to the target, or none is to be had."""
+        """The dial has connected to the target, or has failed."""
         services = self._services
         self._dial = None
         self._give_back()
@@ -337,7 +337,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self.fail(error)
 
     def _reached(self, target: socket.SocketType, target_unread: bool) -> None:
-        """Tell the client that its target is connected, and relay."""
+        """Notify the client that its target is connected, and relay."""
         services, protocol, client, via = self._services, self._protocol, self.client, self._via
         share = None
         if via is None:
@@ -376,7 +376,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     # --- datagrams -----------------------------------------------------------------------------
 
     def _associate(self, request: Associate, wants: Wants | None) -> None:
-        """Have datagrams relayed, through an exit if one is wanted."""
+        """Relay datagrams, through an exit if the client wants one."""
         services = self._services
         exits = services.exits
         if wants is not None and exits is None:
@@ -469,7 +469,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     # --- ending --------------------------------------------------------------------------------
 
     def _relay_closed(self) -> None:
-        """The relay has let go of both sockets."""
+        """The relay has released both sockets."""
         self._services.counters.open_relays -= 1
         self._transfer_closed()
 
@@ -535,7 +535,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         return True
 
     def _give_back(self) -> None:
-        """Give back the slot that it has, if it has one."""
+        """Give back the slot, if the connection has one."""
         if self._slots is not None:
             self._slots.give(self._session.id)
             self._slots = None
@@ -552,7 +552,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
 
 
 def reached_at(here: Address, client: Address, public: Address | None) -> Address:
-    """Return where a client finds this machine: not at an address that only we know.
+    """Return the address where a client reaches this machine: the public one from outside.
 
     Args:
         here: the address at which the client's connection has arrived.

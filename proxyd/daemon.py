@@ -128,7 +128,7 @@ class Daemon:
 
     @property
     def _shared_level(self) -> int:
-        """The level of the lines that the supervisor, if there is one, writes for all processes."""
+        """The level of lines that the supervisor, if it exists, writes for all processes."""
         return logging.INFO if self.role is None else logging.DEBUG
 
     async def start(self) -> None:
@@ -271,7 +271,7 @@ class Daemon:
         await self.membership.stop(self.tasks)
 
     def describe(self) -> str:
-        """Return where everything listens, and on which database."""
+        """Return the addresses that it listens on, and its database."""
         return f"{self.listeners.describe()}, database {place(self.settings.storage.url)}"
 
 
@@ -357,7 +357,7 @@ async def serve(
 
 
 def _watch_supervisor(channel: socket.socket, stop: Stop) -> None:
-    """Stop at once when the supervisor is gone."""
+    """Stop immediately when the supervisor is gone."""
     loop = asyncio.get_running_loop()
 
     def gone() -> None:

@@ -35,7 +35,7 @@ _logger = logging.getLogger("meter")
 
 @dataclass(frozen=True, slots=True)
 class ClusterTimes:
-    """When a node reports on sessions and lets go of them.
+    """The times at which a node reports on sessions and releases them.
 
     Attributes:
         flush_seconds: between two reports; a crash may cost the traffic of this time (`writer`).
@@ -54,7 +54,7 @@ USUAL: Final = ClusterTimes()
 
 
 class _Asks:
-    """Sessions to ask bytes for, and sessions to return bytes of.
+    """Sessions that need more bytes, and sessions with bytes to return.
 
     Args:
         wake: set when there is something to do.
@@ -68,7 +68,7 @@ class _Asks:
         self._returning: set[str] = set()
 
     def more(self, session_id: str, at: float) -> None:
-        """Ask for more bytes of a session, from a time on."""
+        """Request more bytes of a session, from a time on."""
         if session_id not in self._asking:
             self._asking[session_id] = at
             self._wake.set()
@@ -78,16 +78,16 @@ class _Asks:
         self._returning.add(session_id)
 
     def less_soon(self, session_id: str) -> None:
-        """Return bytes of a session, and do not wait for the next report."""
+        """Return bytes of a session immediately, without a wait for the next report."""
         self._returning.add(session_id)
         self._wake.set()
 
     def first_due(self, default: float) -> float:
-        """Return when the first of the questions is due."""
+        """Return the time at which the first request is due."""
         return min(self._asking.values(), default=default)
 
     def take(self, now: float) -> tuple[set[str], set[str]]:
-        """Return the sessions to ask bytes for now, and those to return bytes of; forget them."""
+        """Remove and return the sessions that need bytes now, and the ones with bytes to return."""
         asking = {each for each, due in self._asking.items() if due <= now}
         returning, self._returning = self._returning, set()
         for session_id in asking:
@@ -95,7 +95,7 @@ class _Asks:
         return asking, returning
 
     def put_back(self, asking: set[str], returning: set[str], now: float) -> None:
-        """Have sessions that were taken be due again."""
+        """Make the taken sessions due again."""
         self._returning |= returning
         self._asking.update(dict.fromkeys(asking, now))
 
@@ -119,7 +119,7 @@ class _Holding:
         self._sessions: set[LiveSession] = set()
 
     def add(self, session: LiveSession) -> None:
-        """Look at a session from now on."""
+        """Add a session to look at."""
         self._sessions.add(session)
 
     def clear(self) -> None:
@@ -150,7 +150,7 @@ class _Holding:
 
 
 class _Leaving:
-    """Sessions to report on a last time, and until when (loop time) they are refused then.
+    """Sessions to report on for the last time, and the end of their refusal (loop time).
 
     Args:
         leases: takes the last reports.
@@ -173,7 +173,7 @@ class _Leaving:
         self._leaving.clear()
 
     def recalled(self, session_id: str, status: SessionStatus) -> None:
-        """Cut a session that is about to leave `active`, and report on it a last time.
+        """Cut a session that is about to leave `active`, and report on it for the last time.
 
         One that is not known here has nothing to cut, and is refused: its clients come to another
         node as soon as theirs has cut them. One that is being leased is let go as soon as it is.
@@ -187,7 +187,7 @@ class _Leaving:
             self._sessions.refuse(session_id, status, until)
 
     def let_go(self, session: LiveSession, refused_until: float | None) -> None:
-        """Report on a session a last time, then refuse it for at most `cut_seconds`.
+        """Report on a session for the last time, then refuse it for at most `cut_seconds`.
 
         Args:
             session: the session, which was cut.
@@ -201,7 +201,7 @@ class _Leaving:
         self._wake.set()
 
     async def release(self) -> None:
-        """Report a last time on sessions that are about to be over, and let their leases go.
+        """Report on ending sessions for the last time, and release their leases.
 
         One whose end was taken back is in use again, and stays. Of the others none is taken back
         from here on: the cut that is added says so, also when the store's answer is lost.
@@ -240,7 +240,7 @@ class _CatchingUp:
         self._is_due = False
 
     def request(self) -> None:
-        """Have the store asked soon."""
+        """Request a look-up in the store soon."""
         self._is_due = True
         self._wake.set()
 
@@ -322,7 +322,7 @@ class ClusterWriter:
         self._catching_up.request()
 
     def resume(self) -> None:
-        """Have every connection that waits try again: bytes may be handed out once more."""
+        """Wake every waiting connection: bytes may be handed out again."""
         for session in self._sessions:
             session.wake()
 
@@ -358,7 +358,7 @@ class ClusterWriter:
         _slice_of(session).ask()
 
     def _ask(self, lease_slice: LeaseSlice) -> None:
-        """Ask for more, now or when it is worth it again."""
+        """Request more bytes, now or at `retry_at` of the slice."""
         self._asks.more(lease_slice.session_id, lease_slice.retry_at)
 
     def _return(self, session_id: str) -> None:

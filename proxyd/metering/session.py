@@ -159,12 +159,12 @@ class LiveSession(Divisible):
 
     @property
     def expires_at(self) -> int:
-        """When it may be used no more, in UTC seconds."""
+        """End of its validity, in UTC seconds."""
         return self._grant.expires_at
 
     @property
     def lease_id(self) -> str | None:
-        """Under which lease its bytes are handed out; None when it was over before."""
+        """The lease of its bytes; None when it was over before."""
         return self._grant.lease_id
 
     @property
@@ -175,7 +175,7 @@ class LiveSession(Divisible):
     # --- its bytes -----------------------------------------------------------------------------
 
     def allowance(self, taker: object) -> int:
-        """Return how many bytes one connection may take now."""
+        """Return the number of bytes that one connection may take now."""
         if self.lease_slice is not None and not self.lease_slice.may_hand_out(self.available):
             return 0
         if self._pace is None:
@@ -183,7 +183,7 @@ class LiveSession(Divisible):
         return min(self.available, self._pace.allowance(taker))
 
     def affords(self, size: int, taker: object) -> bool:
-        """Say whether bytes may be taken that only go together: a datagram.
+        """Return whether the budget allows bytes that only go together: a datagram.
 
         The budget must have them all. The pace need not, or a datagram larger than its burst would
         never go: a taker that may have a part may have the rest in advance, and waits longer then.
@@ -251,7 +251,7 @@ class LiveSession(Divisible):
     # --- connections that wait for bytes -------------------------------------------------------
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when there are bytes again, or when the pace allows some again."""
+        """Call `resume` when the budget has bytes again, or the pace allows some again."""
         if self.lease_slice is not None and self.available <= 0:
             self.lease_slice.ask()
         if self._pace is not None and self.available > 0:
@@ -266,7 +266,7 @@ class LiveSession(Divisible):
             self._pace.stop_waiting(resume)
 
     def wake(self) -> None:
-        """Have every connection that waits for bytes try again."""
+        """Wake every connection that waits for bytes."""
         waiting, self._waiting = self._waiting, set()
         for resume in waiting:
             resume()
@@ -284,7 +284,7 @@ class LiveSession(Divisible):
         return self.used == self.granted
 
     def mark_changed(self) -> None:
-        """Have the writer look whether there is something to report."""
+        """Mark the session for the writer's next report."""
         self._changed.add(self)
 
     @property
