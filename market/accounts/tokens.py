@@ -55,7 +55,7 @@ class Tokens:
 
     @property
     def remembered(self) -> int:
-        """How many tokens are known to be ours."""
+        """Number of cached valid tokens."""
         return len(self._verified)
 
     def sign(self, claims: Claims, *, token_id: str) -> str:

@@ -310,7 +310,7 @@ class JobBook:
 
     @property
     def shapes(self) -> int:
-        """How many different needs there are."""
+        """Number of different needs."""
         return len(self._shapes)
 
     def kinds(self, most: int) -> Iterator[tuple[Needs, int, Iterator[WaitingJob]]]:

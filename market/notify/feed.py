@@ -237,7 +237,7 @@ class EventFeed:
         context.bus.on_missed(self._look)
 
     def __len__(self) -> int:
-        """How many follow."""
+        """Number of followers."""
         return self._count
 
     # --- pages ---------------------------------------------------------------------------------
