@@ -173,41 +173,41 @@ class Gateway:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """Number of connected clients."""
         return len(self._clients)
 
     @property
     def handshakes(self) -> int:
-        """How many clients have not come to a request yet, as a session that pays for it."""
+        """Number of clients without an accepted request yet."""
         return len(self._clients.handshakes)
 
     @property
     def relays(self) -> int:
-        """How many clients have a TCP connection to their target."""
+        """Number of clients with a TCP connection to their target."""
         return self.counters.open_relays
 
     @property
     def dialing(self) -> int:
-        """How many clients wait for their target."""
+        """Number of clients that wait for their target."""
         return self._for_connections.dials.taken
 
     @property
     def associations(self) -> int:
-        """How many clients have datagrams relayed."""
+        """Number of clients whose datagrams are relayed."""
         return self._for_connections.associations.taken
 
     @property
     def datagrams_over_rate(self) -> int:
-        """How many datagrams were dropped because their session had had too many of late."""
+        """Number of datagrams dropped because of their session's rate."""
         return self._for_connections.datagrams.over_rate
 
     @property
     def pipes_lent(self) -> int:
-        """How many pipes hold bytes that their sinks do not take yet."""
+        """Number of pipes with bytes that their sinks do not take yet."""
         return self._reactor.pipes.lent
 
     def traffic(self) -> tuple[int, int]:
-        """Return how many bytes were relayed so far, from clients and to them."""
+        """Return the bytes relayed so far, from clients and to them."""
         up, down = self.counters.bytes_up, self.counters.bytes_down
         for connection in self._clients.connections:
             more_up, more_down = connection.traffic

@@ -47,7 +47,7 @@ class Hearer(Protocol):
 
 
 class Reaped(NamedTuple):
-    """How many nodes were found dead: seen to have ended, or silent for the timeout."""
+    """Number of dead nodes found: nodes that have ended, or were silent for the timeout."""
 
     ended: int
     silent: int
@@ -154,7 +154,7 @@ class _Line:
         self.is_linked = True
 
     def catch_up(self) -> None:
-        """Have the hearers look for changes that they have missed."""
+        """Notify the hearers to look for missed changes."""
         for hearer in self._hearers:
             hearer.catch_up()
 

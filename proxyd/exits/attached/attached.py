@@ -129,13 +129,13 @@ class Agent:
         self.knows_nodes = True
 
     def tend(self) -> None:
-        """Close connections that have got old, and ask for as many as are needed by now."""
+        """Close old connections, and request the number that is needed now."""
         self.pool.tend()
         if self.secure is not None:
             self.secure.tend()
 
     def has_ordered(self, number: int) -> bool:
-        """Say whether the connection of this number may have been given an order."""
+        """Return whether the connection of this number may have received an order."""
         pools = (self.pool, self.secure)
         return any(pool is not None and pool.has_used(number) for pool in pools)
 
@@ -257,7 +257,7 @@ class Attached(Carrier, Expiring):
         self.location.move(self.device_id, place, network, is_elsewhere=is_elsewhere)
 
     def stray(self, words: str) -> None:
-        """Have no place to sell, and why; "": have one."""
+        """Set the reason why it has no place to sell; "" means that it has one."""
         self.location.stray(words)
         self._settle()
 
@@ -349,7 +349,7 @@ class Attached(Carrier, Expiring):
         return tuple(self.terms.limits.ports) if self.terms.is_proven else (TLS_PORT,)
 
     def allows(self, port: int) -> bool:
-        """Say whether a buyer may ask it for a port of targets."""
+        """Return whether a buyer may use it for a port of targets."""
         return self.terms.allows(port)
 
     def grant(self, granted: Limits) -> None:
@@ -382,7 +382,7 @@ class Attached(Carrier, Expiring):
         return is_usable and (not most or self.load.taken < most)
 
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
-        """Say whether it takes one more connection of a buyer now."""
+        """Return whether it takes one more connection of a buyer now."""
         load = self.load
         if load.is_spent or self._state is _GONE:
             return False
@@ -399,7 +399,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def _most(self) -> int:
-        """How many connections from here it takes; 0 for any number."""
+        """Number of connections that it takes from this node; 0 for any number."""
         most = self.terms.limits.connections
         return max(1, most - self.load.connections_elsewhere) if most else 0
 
@@ -449,12 +449,12 @@ class Attached(Carrier, Expiring):
         self.agent.send(frame)
 
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:
-        """Have it connect one of its connections to a target; `by` gets the answer."""
+        """Order one of its connections to connect to a target; `by` gets the answer."""
         self.agent.dials[parked.number] = by
         self.agent.send(Dial(parked.number, host, port))
 
     def order_datagrams(self, parked: Parked, by: Asker) -> None:
-        """Have it carry datagrams on one of its connections; `by` gets the answer."""
+        """Order one of its connections to carry datagrams; `by` gets the answer."""
         self.agent.dials[parked.number] = by
         self.agent.send(Associate(parked.number))
 

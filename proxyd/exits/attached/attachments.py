@@ -95,7 +95,7 @@ class Attachments:
             control.drain(max(1, round(seconds)))
 
     def displace(self, device_id: str) -> None:
-        """Let go of an exit that has attached again later, here or at another node."""
+        """Release an exit that has since attached again, here or at another node."""
         older = self._roster.by_device.get(device_id)
         if older is not None:
             self._roster.control_of(older).refuse(*_DISPLACED)
@@ -178,7 +178,7 @@ class Attachments:
             self._detached.keep(attached)
 
     def paused(self, attached: Attached, words: str) -> None:
-        """Have an exit take nothing from now on, or take connections again."""
+        """Pause an exit, or let it take connections again."""
         was_open = attached.is_open
         attached.pause(words)
         self._offers.change(attached, was_open=was_open)

@@ -91,7 +91,7 @@ class Loaner(Protocol):
         """Act on an agent's frame of a loan; raises FrameError if an agent must not send it."""
 
     def ended(self, attached: Attached, reason: str) -> None:
-        """Hear that an exit is gone, or must not carry anything."""
+        """Note that an exit is gone, or must not carry anything."""
 
     def change_heartbeat(self, seconds: float) -> None:
         """Ping each borrowed exit with this many seconds between two pings."""
@@ -128,7 +128,7 @@ class NoLoans(Loaner):
 
 
 class GrantedLimits(Protocol):
-    """How much a device carries at most; 0 is no limit. See `proxyctl.protocol.frames.Limits`."""
+    """Limits on the use of a device; 0 is no limit. See `proxyctl.protocol.frames.Limits`."""
 
     @property
     def connections(self) -> int:
@@ -216,7 +216,7 @@ class Members(Protocol):
         """Act on the end of a control connection: its exit is gone."""
 
     def paused(self, attached: Attached, words: str) -> None:
-        """Have an exit take nothing from now on, or take connections again."""
+        """Pause an exit, or let it take connections again."""
 
     def changed(self, attached: Attached, grant: ExitGrant) -> None:
         """Apply the present grant of an exit."""
@@ -456,7 +456,7 @@ class Control(asyncio.Protocol):
             self._services.loop.call_soon(self.cut, "does not read")
 
     def refuse(self, code: str, words: str, retry_seconds: int) -> None:
-        """Tell why it is not attached, or not any more, and close.
+        """Send the reason why it is not attached, or not any more, and close.
 
         Args:
             code: the stable code.
@@ -491,7 +491,7 @@ class Control(asyncio.Protocol):
             self._transport.abort()
 
     def drain(self, seconds: int) -> None:
-        """Tell that the daemon stops."""
+        """Send that the daemon stops."""
         self.send(Drain(seconds))
 
     def check_again(self) -> None:
@@ -593,7 +593,7 @@ class Control(asyncio.Protocol):
         return None
 
     def _close(self, reason: str) -> None:
-        """Let go of the exit; only the first call counts."""
+        """Release the exit; only the first call counts."""
         self._stop_timer()
         if self.is_closed:
             return

@@ -66,7 +66,7 @@ class Origins:
     # --- calls ---------------------------------------------------------------------------------
 
     def expect(self, number: bytes, called: Callable[[str], None]) -> None:
-        """Have `called` be called with the address that a number arrives from."""
+        """Call `called` with the address that a number arrives from."""
         self._calls[number] = called
 
     def forget_call(self, number: bytes) -> None:

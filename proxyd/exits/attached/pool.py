@@ -337,7 +337,7 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """How many dials wait for a connection."""
+        """Number of dials that wait for a connection."""
         return self._queue.count
 
     def open(self) -> None:

@@ -32,7 +32,7 @@ class Workers(Protocol):
         """Notify every one that the daemon stops."""
 
     def close(self) -> None:
-        """Let every one go, with its streams; twice is harmless."""
+        """Release every device, with its streams. Idempotent."""
 
     async def wait_closed(self) -> None:
         """Wait until nothing is under way any more."""
@@ -111,7 +111,7 @@ class Seals:
         self._work.run(self._park(pool, number, sock, seal), close_pair)
 
     async def _park(self, pool: Pool, number: int, sock: socket.SocketType, seal: Seal) -> None:
-        """Have the socket that stands for a connection under TLS wait."""
+        """Park the socket that stands for a connection under TLS."""
         try:
             await seal.start()
             pool.park(number, sock)

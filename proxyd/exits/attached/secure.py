@@ -105,7 +105,7 @@ class Seal(asyncio.Protocol):
             self._close_if_ended()
 
     def eof_received(self) -> bool:
-        """Have the connection closed."""
+        """Close the connection."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the loop

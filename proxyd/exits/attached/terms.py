@@ -58,7 +58,7 @@ class Terms:
 
     @property
     def associations(self) -> int:
-        """How many associations the device carries at most."""
+        """Most associations that the device carries."""
         return 0 if self._capacity is None else self._capacity.associations
 
     def grant(self, granted: Limits) -> None:
@@ -89,11 +89,11 @@ class Terms:
         self.min_price_per_gb = min_price_per_gb
 
     def allows(self, port: int) -> bool:
-        """Say whether a buyer may ask for a port of targets."""
+        """Return whether a buyer may use a port of targets."""
         return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
 
     def may_ask(self, port: int) -> bool:
-        """Say whether its owner allows a port of targets."""
+        """Return whether its owner allows a port of targets."""
         return not self.limits.ports or port in self.limits.ports
 
 

@@ -137,7 +137,7 @@ class Geography:
         self._asn = asn
 
     def place(self, address: str) -> Place:
-        """Return where an address is; unknown fields are empty."""
+        """Return the place of an address; unknown fields are empty."""
         try:
             parsed = plain(ip_address(address.partition("%")[0]))
         except ValueError:

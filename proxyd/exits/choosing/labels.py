@@ -132,7 +132,7 @@ class Labels:
     # --- calls of dials ------------------------------------------------------------------------
 
     def must_ask(self, wants: Wants, session_id: str) -> bool:
-        """Say whether the exit that a label has here has to be agreed on before it is used."""
+        """Return whether nodes have to agree on the exit of a label before it is used."""
         if self._is_alone() or self._loop.time() < self._away_until:
             return False
         binding = self._bindings.binding(wants, session_id)

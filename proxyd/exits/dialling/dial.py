@@ -377,7 +377,7 @@ class ExitDial(Cancellable, Expiring):
         self._began = 0.0
 
     def start(self, host: Address | str) -> None:
-        """Begin. A name is looked up here, unless the exit shall do it."""
+        """Begin. A name is looked up here, unless the exit looks it up."""
         exits, wants = self._exits, self._wants
         if wants.tls_only and self._target.port != TLS_PORT:
             self._finish(Failure.NOT_ALLOWED)

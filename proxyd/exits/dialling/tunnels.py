@@ -350,7 +350,7 @@ class DeviceTunnels(Tunnels):
                 await self.dismiss()
 
     async def dismiss(self) -> None:
-        """Let go of devices that run no job with ports any more, and have not left."""
+        """Release attached devices that run no job with ports any more."""
         attached = [*self._workers.devices()]
         if not attached:
             return

@@ -40,7 +40,7 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class BorrowingBounds:
-    """How many exits are borrowed, and how long one that is not used.
+    """Most borrowed exits, and the time after which an unused one is returned.
 
     Attributes:
         idle_seconds: without a connection through the exit: a loan costs heartbeats, and the next
@@ -152,11 +152,11 @@ class _Loan:
         self._attached = attached
 
     def send(self, frame: AgentFrame) -> None:
-        """Say something to the exit's agent."""
+        """Send a frame to the exit's agent."""
         self.link.send(Passed(self.number, encode(frame)))
 
     def report(self) -> None:
-        """Tell the home how much goes through the exit from here, if that has changed."""
+        """Report the use of the exit by this node to its home, if it has changed."""
         attached = self.attached
         counts = len(attached.relays), attached.load.carried
         if counts != self._reported:
@@ -240,7 +240,7 @@ class Borrowing:
         return None if loan is None else loan.attached
 
     def has(self, link: NodeLink, number: int) -> bool:
-        """Say whether a number is that of a loan of this side."""
+        """Return whether a number belongs to a loan of this side."""
         return number in self._by_link.get(link, ())
 
     def change_heartbeat(self, seconds: float) -> None:
@@ -334,7 +334,7 @@ class Borrowing:
                 return number
 
     def _has_room(self) -> bool:
-        """Say whether one more may be borrowed; an unused one is given back for it."""
+        """Return whether one more exit may be borrowed; an unused one is returned for it."""
         if len(self._by_device) < self._bounds.loans_max:
             return True
         for loan in tuple(islice(self._by_device.values(), EVICTED_AMONG)):

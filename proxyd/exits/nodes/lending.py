@@ -49,7 +49,7 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class LendingBounds:
-    """How many loans are given.
+    """Limits on loans.
 
     Attributes:
         per_exit: an agent takes no more, and a service has no more nodes.
@@ -259,7 +259,7 @@ class Lending:
         self._unreached[loan.borrower] = loan.attached.load.now() + UNREACHED_SECONDS
 
     def _is_unreached(self, attached: Attached, frame: Borrow) -> bool:
-        """Say whether an exit could not reach a borrower just now."""
+        """Return whether an exit could not reach a borrower just now."""
         until = self._unreached.get((attached.attachment, frame.host, frame.port), 0.0)
         return attached.load.now() < until
 

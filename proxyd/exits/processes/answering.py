@@ -83,7 +83,7 @@ class ExitDesk:
 
     @property
     def relays(self) -> int:
-        """How many relays of other processes go through exits."""
+        """Number of relays of other processes through exits."""
         return sum(len(each.relays) for each in self._processes)
 
     def start(self) -> None:
@@ -180,7 +180,7 @@ class OtherProcess(LineEnd):
         self._desk.left(self)
 
     def cut(self, number: int) -> None:
-        """Have it cut a relay; it reports the end."""
+        """Order the other process to cut a relay; it reports the end."""
         self._line.send(encode(Cut(number)))
 
     def take(self, data: memoryview, descriptor: int) -> None:
@@ -367,7 +367,7 @@ class AwayRelay(Adopted):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """How many bytes its exit has carried of it: both ways, told as one."""
+        """The bytes that its exit has carried, both ways in one number."""
         return 0, max(0, self.size - self._before)
 
     def abort(self) -> None:
@@ -387,7 +387,7 @@ class AwayRelay(Adopted):
             fault()
 
     def moved(self, size: int, now: float) -> None:
-        """Note how many bytes it has carried by now."""
+        """Note the number of bytes that it has carried."""
         if size != self.size:
             self.size, self._moved_at = size, now
 

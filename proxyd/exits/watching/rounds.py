@@ -136,7 +136,7 @@ class Rounds:
         return judged(page, answer, truth)
 
     async def _require_alive(self, attached: Attached) -> None:
-        """Have an exit answer a ping.
+        """Send an exit a ping, and wait for the answer.
 
         Raises:
             Unknown: it does not: its line is down, or it is gone.
