@@ -109,7 +109,7 @@ class Attachments:
             self._detached.recheck(device_id)
 
     def change_limits(self, limits: ExitLimits) -> None:
-        """Apply other limits from now on; no exit is let go of."""
+        """Apply new limits; no exit is detached because of them."""
         self._admission.change_limits(limits)
         self._heartbeats.seconds = limits.heartbeat_seconds
 

@@ -35,7 +35,7 @@ class Workers(Protocol):
         """Release every device, with its streams. Idempotent."""
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until no task runs any more."""
 
 
 @final

@@ -60,7 +60,7 @@ class Faults(Generic[Exit]):
     def note(
         self, device_id: str, outcome: Outcome | None, now: float, buyer: str, target: str
     ) -> None:
-        """Remember how a dial through an exit went: see `Directory.note`."""
+        """Record the outcome of a dial through an exit: see `Directory.note`."""
         site, standing = site_of(target), self._standing_of(device_id)
         standing.noted_at = now
         standing.has_failed = outcome is None or outcome in _FAULTS

@@ -385,5 +385,5 @@ class DeviceTunnels(Tunnels):
             self._streams.abort_of(device_id)
 
     def _over(self, seal: Seal) -> None:
-        """Count a stream no more: it is over. A second call does nothing."""
+        """Stop counting a stream, which is over. A second call does nothing."""
         self._streams.remove(seal)

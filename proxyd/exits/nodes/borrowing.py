@@ -68,7 +68,7 @@ class NodeLink(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing comes over it any more."""
+        """Whether the link has ended."""
 
     def send(self, frame: Frame) -> None:
         """Send a frame, or nothing if it is over."""
