@@ -298,8 +298,8 @@ def _metering(
         link: the connection to the other processes; None where there can be none.
         forgotten: called with each session that is not known here any more.
         bounds: of the parts of the meter.
-        bus: gets the notices of other nodes, in the process that has what only one on a database
-            should do; None in the others.
+        bus: receives the notices of other nodes, in the process that does the work which only one
+            process on a database should do; None in the others.
     """
     limits = settings.limits
     if link is None:

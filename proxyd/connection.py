@@ -5,22 +5,22 @@ Theory of operation
 The life of a client: the gateway accepts it, a `Handshake` brings it to a session and a request,
 and a `ClientConnection` takes both over, with the socket and the protocol, which has to answer.
 
-* DIALING: the way out is asked for the target (Connect); the client's socket is watched only for
-  its loss, and that it may have said more is remembered (`_unread`).
+* DIALING: the connection dials the target through its way out (Connect); the client's socket is
+  watched only for its loss, and that it may have said more is remembered (`_unread`).
 * RELAYING: a `Relay` (Connect) or an `Association` (Associate) moves bytes, and owns the sockets.
 * CLOSED: all is let go of, counted and recorded.
 
     DIALING --target reached, or datagrams bound--> RELAYING --both ends are over--> CLOSED
     DIALING --no target, no slot, client left, session cut---------------------------> CLOSED
 
-There are three ways to have it end. `finish`: the budget is spent, what is counted still arrives.
-`abort`: at once, and what was not delivered is given back. `refuse`: the client is told why there
-is no connection. All end in `_close(ending, how)`, which runs once; a transfer that ends by itself
-gets there through `_transfer_closed`. `_ending` keeps the reason between asking a transfer to end
-and its end.
+There are three ways to have it end. `finish`: the budget is spent, and the bytes that are already
+counted still arrive. `abort`: it cuts immediately, and gives back the bytes that were not
+delivered. `refuse`: it sends the client the reason for the failure. All end in `_close(ending,
+how)`, which runs once; a transfer that ends by itself gets there through `_transfer_closed`.
+`_ending` keeps the reason between asking a transfer to end and its end.
 
 `_dial` is set in DIALING alone, and not yet while an exit answers before `dial` has returned;
-`_transfer` in RELAYING alone. `_slots` is set while the connection holds one of a bounded number of
+`_transfer` only in RELAYING. `_slots` is set while the connection holds one of a bounded number of
 slots: of dials until there is an outcome, of associations until it is closed.
 
 No coroutine, no timer and no question to the store is spent on a connection whose session is known
@@ -69,14 +69,14 @@ _os_write: Final = os.write
 
 @dataclass(frozen=True, slots=True)
 class ConnectionServices:
-    """What all connections of a gateway share.
+    """Collaborators that all connections of a gateway share.
 
     `exit` is the way out from this machine, `exits` those through devices, if they may attach.
     `public_address` is where clients of other networks reach this machine, if that is known;
-    `dials` are slots of connections that wait for a target, `associations` of those that relay
-    datagrams; sessions compete for both. `tallies` count for buyers what `counters` count for the
-    operator. `over` hears of each connection when it has let go of everything but its socket,
-    `record` is called with the record of it.
+    `dials` are slots of connections that wait for a target, `associations` slots of connections
+    that relay datagrams; sessions compete for both. `tallies` count events for buyers, `counters`
+    the same events for the operator. `over` is called with each connection that holds nothing but
+    its socket any more, `record` with the record of it.
     """
 
     reactor: Reactor
@@ -94,11 +94,11 @@ class ConnectionServices:
 
 
 class Transfer(Protocol):
-    """What a connection has become once its request is answered."""
+    """The relay or association of a connection whose request is answered."""
 
     @property
     def active_at(self) -> float:
-        """When a byte was moved last, or when it began (loop time, seconds)."""
+        """Time of the last moved byte, or of the start (loop time, seconds)."""
 
     @property
     def is_broken(self) -> bool:
@@ -120,11 +120,11 @@ class Transfer(Protocol):
         """Close it so that everything already counted still arrives."""
 
     def abort(self) -> None:
-        """Cut it at once, after giving back what was not delivered."""
+        """Cut it immediately, after giving back the bytes that were not delivered."""
 
 
 class State(IntEnum):
-    """Where a connection is."""
+    """Phase of a connection."""
 
     DIALING = 0
     RELAYING = 1
@@ -139,14 +139,14 @@ TRANSITIONS: Final = {
 
 
 class How(Enum):
-    """What becomes of the client's socket when the connection is closed."""
+    """Fate of the client's socket when the connection is closed."""
 
     RESET = auto()
-    AFTER_LAST_BYTES = auto()  # closed once the client has what was sent
-    BY_TRANSFER = auto()  # the transfer owns it, and has seen to that
+    AFTER_LAST_BYTES = auto()  # closed once the client has every byte that was sent
+    BY_TRANSFER = auto()  # the transfer owns it, and closes it
 
 
-# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+# Names of this module: a lookup of an enumeration's member costs six times the time (3.11).
 _DIALING: Final = State.DIALING
 _RELAYING: Final = State.RELAYING
 _CLOSED: Final = State.CLOSED
@@ -162,12 +162,12 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     """One client.
 
     Args:
-        services: what all connections share.
+        services: shared by all connections.
         client: whose socket is owned from here on.
         protocol: waits for the answer to the request.
         session: whose bytes are spent.
-        wants: by which exits it is to leave; None for directly.
-        request: what the client wants.
+        wants: selects the exits that it may leave through; None for directly.
+        request: from the client.
         unread: whether its socket may have more to read.
     """
 
@@ -215,7 +215,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """How many bytes it has relayed so far, from the client and to it."""
+        """The bytes relayed so far, from the client and to it."""
         transfer = self._transfer
         return (transfer.bytes_up, transfer.bytes_down) if transfer is not None else (0, 0)
 
@@ -227,7 +227,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         return yields_at(transfer.active_at, is_half_closed=transfer.is_half_closed)
 
     def start(self) -> None:
-        """Do what the client has asked for."""
+        """Carry out the client's request."""
         self._session.connections.add(self)
         self._services.reactor.poller.watch(self.client.sock.fileno(), self)
         request, wants = self._request, self._wants
@@ -247,7 +247,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self.refuse(Failure.NOT_ALLOWED)
 
     def abort(self, ending: Ending = Ending.CUT) -> None:
-        """Cut it at once, after giving back what was not delivered."""
+        """Cut it immediately, after giving back the bytes that were not delivered."""
         self._ending = self._ending or ending
         if self._transfer is not None:
             self._transfer.abort()
@@ -255,7 +255,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self._close(self._ending, _RESET)
 
     def refuse(self, failure: Failure) -> None:
-        """Tell the client why there is no connection, and close."""
+        """Send the client the reason for the failure, and close."""
         if self._state is not _DIALING:
             self.abort()
             return
@@ -274,7 +274,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self._transfer.abort()
 
     def ready(self, events: int) -> None:
-        """Notice that the client says more, or has left, before it is relayed."""
+        """Note that the client has sent more, or has left, before the relay begins."""
         if not events & READS:
             return
         self._unread = True
@@ -284,7 +284,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self.abort(Ending.CLIENT_LEFT)
 
     def fail(self, error: Exception) -> None:
-        """Cut it because of a mistake of ours, which is logged with its traceback."""
+        """Cut it because of a fault in this program, which is logged with its traceback."""
         _logger.error("serving a client failed; it is cut", exc_info=error)
         self.abort()
 
@@ -295,7 +295,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     # --- dialing -------------------------------------------------------------------------------
 
     def _start_dial(self, request: Connect, wants: Wants | None) -> None:
-        """Ask for the target: of exits if they are wanted."""
+        """Dial the target, through exits if the client wants them."""
         services, session = self._services, self._session
         exits = services.exits
         if wants is not None and exits is None:
@@ -323,7 +323,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._dialed(outcome, target_unread)
 
     def _dialed(self, outcome: socket.SocketType | Failure, target_unread: bool) -> None:
-        """There is a connection to the target, or none is to be had."""
+        """The dial has connected to the target, or has failed."""
         services = self._services
         self._dial = None
         self._give_back()
@@ -337,7 +337,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self.fail(error)
 
     def _reached(self, target: socket.SocketType, target_unread: bool) -> None:
-        """Tell the client that its target is connected, and relay."""
+        """Notify the client that its target is connected, and relay."""
         services, protocol, client, via = self._services, self._protocol, self.client, self._via
         share = None
         if via is None:
@@ -376,7 +376,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     # --- datagrams -----------------------------------------------------------------------------
 
     def _associate(self, request: Associate, wants: Wants | None) -> None:
-        """Have datagrams relayed, through an exit if one is wanted."""
+        """Relay datagrams, through an exit if the client wants one."""
         services = self._services
         exits = services.exits
         if wants is not None and exits is None:
@@ -469,18 +469,18 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     # --- ending --------------------------------------------------------------------------------
 
     def _relay_closed(self) -> None:
-        """The relay has let go of both sockets."""
+        """The relay has released both sockets."""
         self._services.counters.open_relays -= 1
         self._transfer_closed()
 
     def _transfer_closed(self) -> None:
-        """The transfer is over, by itself or because it was asked to end."""
+        """Close, because the transfer is over: it has ended, or this connection has ended it."""
         is_broken = self._transfer is not None and self._transfer.is_broken
         ending = self._ending or (_RESET_BY_PEER if is_broken else _ENDED)
         self._close(ending, _BY_TRANSFER)
 
     def _close(self, ending: Ending, how: How) -> None:
-        """Let go of everything, count and record what was relayed; only the first call counts."""
+        """Release everything, count and record the relayed bytes; only the first call counts."""
         if self._state is _CLOSED:
             return
         self._to(_CLOSED)
@@ -522,26 +522,26 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
                 seconds,
                 ending,
                 via.attached.device_id if via is not None else "",
-                # As it was seen here: what the exit says of itself is no evidence.
+                # As it was seen here: the exit's own statement is no evidence.
                 str(via.attached.address) if via is not None else "",
             )
         )
 
     def _take(self, slots: FairSlots[str]) -> bool:
-        """Take one of the slots for this connection; False when there is none for its session."""
+        """Take one of the slots for this connection; False when its session gets no slot."""
         if not slots.take(self._session.id):
             return False
         self._slots = slots
         return True
 
     def _give_back(self) -> None:
-        """Give back the slot that it has, if it has one."""
+        """Give back the slot, if the connection has one."""
         if self._slots is not None:
             self._slots.give(self._session.id)
             self._slots = None
 
     def _send(self) -> bool:
-        """Send what the protocol has to say; False when the client does not take it at once."""
+        """Send the output of the protocol; False when the socket does not take all of it now."""
         output = self._protocol.data_to_send()
         if not output:
             return True
@@ -552,7 +552,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
 
 
 def reached_at(here: Address, client: Address, public: Address | None) -> Address:
-    """Return where a client finds this machine: not at an address that only we know.
+    """Return the address where a client reaches this machine: the public one from outside.
 
     Args:
         here: the address at which the client's connection has arrived.

@@ -44,9 +44,9 @@ _logger = logging.getLogger("daemon")
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """What works for the proxy, and is closed after it.
+    """Helpers of the proxy, which are closed after it.
 
-    Names and addresses of its targets; what is measured and recorded.
+    Names and addresses of its targets; measurements and records.
     """
 
     resolver: DnsResolver
@@ -61,23 +61,23 @@ class Helpers:
         if self.access_log is not None:
             await asyncio.to_thread(self.access_log.close)
         if self.metrics.shared is not None:
-            self.metrics.shared.share()  # what was counted last
+            self.metrics.shared.share()  # the last counts
 
 
 class Daemon:
     """Everything that runs, built but not started.
 
     Args:
-        settings: what the operator wants.
+        settings: of the operator.
         listeners: the sockets to serve on.
         store: an open store, claimed for this daemon.
         membership: keeps this daemon known to others on its database.
         meter: counts the bytes of live sessions.
         gateway: the proxy.
-        helpers: what works for the proxy.
+        helpers: closed after the proxy.
         bus: passes changes on, also to other processes.
-        services: the marketplace; None in a process that has the proxy alone.
-        role: which of several processes this is; None where there is one.
+        services: the marketplace; None in a process that has only the proxy.
+        role: the role of this process among several; None for a single process.
         exit_port: where devices attach; None where they cannot.
     """
 
@@ -123,16 +123,16 @@ class Daemon:
 
     @property
     def process(self) -> int | None:
-        """Which of several processes this is; None where there is one."""
+        """The number of this process among several; None for a single process."""
         return self.role.index if self.role is not None else None
 
     @property
     def _shared_level(self) -> int:
-        """The level of the lines that the supervisor, if there is one, writes for all processes."""
+        """The level of lines that the supervisor, if it exists, writes for all processes."""
         return logging.INFO if self.role is None else logging.DEBUG
 
     async def start(self) -> None:
-        """Take up what an earlier daemon left, then serve."""
+        """Register as a node or take back the leases of an earlier daemon, then serve."""
         await self.membership.start(self._shared_level)
         self.helpers.own_addresses.open()
         self._spawn_tasks()
@@ -165,8 +165,8 @@ class Daemon:
         """Take the certificate anew, and new limits.
 
         Args:
-            settings: those of the start, but for the ones that are `config.settings.Reloadable`;
-                each of these is handed on here, or is the log's.
+            settings: equal to the settings of the start, except in the settings of
+                `config.settings.Reloadable`; each of these is handed on here, or is the log's.
 
         Raises:
             CannotListenError: the certificate cannot be used; nothing has changed.
@@ -202,7 +202,7 @@ class Daemon:
         """Stop in order: no new work, live transfers to their end, the last counts, the store.
 
         Args:
-            is_cut: whether nobody waits for the transfers, because they are about to be cut.
+            is_cut: whether to skip the wait for the transfers, because they are about to be cut.
         """
         if self.services is not None:
             self.services.drain()
@@ -233,7 +233,7 @@ class Daemon:
         _logger.log(level, line, connections, seconds)
 
     async def close(self) -> None:
-        """Cut what is left, write the last counts, close everything; within a bound.
+        """Cut the remaining connections, write the last counts, close everything; within a bound.
 
         Nothing may keep the counts from being written, and nothing after that the store from being
         closed: a client or a peer that hangs costs its bound and no more.
@@ -244,7 +244,7 @@ class Daemon:
                 await self.exit_port.close()
             if self.services is not None:
                 await self.services.stop_serving()
-        except Exception:  # whatever it is, the counts are written all the same
+        except Exception:  # the counts are written after any failure
             _logger.exception("closing the API failed")
         await self.tasks.end_writers()
         try:
@@ -257,7 +257,7 @@ class Daemon:
             await self.tasks.end()
             await self.membership.close()
             self.listeners.close()
-            async with AsyncExitStack() as last:  # each is closed, whatever happens to another
+            async with AsyncExitStack() as last:  # each is closed, even if another one fails
                 last.push_async_callback(self.store.close)
                 last.push_async_callback(self.helpers.close)
                 if self.services is not None:
@@ -271,12 +271,12 @@ class Daemon:
         await self.membership.stop(self.tasks)
 
     def describe(self) -> str:
-        """Return where everything listens, and on which database."""
+        """Return the addresses that it listens on, and its database."""
         return f"{self.listeners.describe()}, database {place(self.settings.storage.url)}"
 
 
 class Stop:
-    """What the daemon is told by signals: to drain, and then to cut what is left.
+    """Signals to the daemon: to drain, and then to cut the remaining connections.
 
     Args:
         is_cut_by_second: whether a second signal to drain cuts. Not in one of several processes: a
@@ -290,13 +290,13 @@ class Stop:
         self.is_orphan = False  # whether the supervisor is gone
 
     def drain(self) -> None:
-        """Begin to drain, or cut where that is meant."""
+        """Begin to drain; cut if the draining has begun and a second signal cuts."""
         if self._is_cut_by_second and self.draining.is_set():
             self.cutting.set()
         self.draining.set()
 
     def cut(self) -> None:
-        """Cut what is left as soon as the draining has begun."""
+        """Cut the remaining connections as soon as the draining has begun."""
         self.draining.set()
         self.cutting.set()
 
@@ -315,20 +315,20 @@ async def serve(
     """Run until SIGTERM or SIGINT, then drain; a second signal cuts the draining short.
 
     One of several processes drains at SIGTERM, however often it comes, and cuts at SIGINT, which
-    the supervisor sends it; without the supervisor it ends at once.
+    the supervisor sends it; without the supervisor it ends immediately.
 
     Args:
         daemon: built, not started.
         on_ready: called once it serves.
         reload: called on SIGHUP.
-        manager: is told how it goes.
+        manager: receives the state of the daemon.
     """
 
     def reload_and_tell() -> None:
         manager.reloading()
         try:
             reload()
-        finally:  # whoever waits for it waits for nothing more
+        finally:  # ends the manager's wait, also when the reload has failed
             manager.ready(daemon.describe())
 
     stop = Stop(is_cut_by_second=daemon.role is None)
@@ -357,7 +357,7 @@ async def serve(
 
 
 def _watch_supervisor(channel: socket.socket, stop: Stop) -> None:
-    """Stop at once when the supervisor is gone."""
+    """Stop immediately when the supervisor is gone."""
     loop = asyncio.get_running_loop()
 
     def gone() -> None:

@@ -213,7 +213,7 @@ class ExitPort:
         ]
 
     def locate(self, address: str) -> Whereabouts:
-        """Return where an address is."""
+        """Return the place of an address."""
         place = self._geography.place(address)
         opinions = self._geography.opinions(address)
         return Whereabouts(place.country, place.state, place.city, place.asn, place.kind, opinions)

@@ -105,7 +105,7 @@ class Gateway:
     """Serves one listening socket where clients show passwords, and others where they do not.
 
     Args:
-        reactor: what the sockets of the loop share; closed with the gateway.
+        reactor: shared by the sockets of the loop; closed with the gateway.
         meter: knows sessions and counts their bytes.
         exit_: the way out for connections; closed with the gateway.
         resolver: looks up the targets of datagrams, which leave from this machine.
@@ -173,41 +173,41 @@ class Gateway:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """Number of connected clients."""
         return len(self._clients)
 
     @property
     def handshakes(self) -> int:
-        """How many clients have not come to a request yet, as a session that pays for it."""
+        """Number of clients without an accepted request yet."""
         return len(self._clients.handshakes)
 
     @property
     def relays(self) -> int:
-        """How many clients have a TCP connection to their target."""
+        """Number of clients with a TCP connection to their target."""
         return self.counters.open_relays
 
     @property
     def dialing(self) -> int:
-        """How many clients wait for their target."""
+        """Number of clients that wait for their target."""
         return self._for_connections.dials.taken
 
     @property
     def associations(self) -> int:
-        """How many clients have datagrams relayed."""
+        """Number of clients whose datagrams are relayed."""
         return self._for_connections.associations.taken
 
     @property
     def datagrams_over_rate(self) -> int:
-        """How many datagrams were dropped because their session had had too many of late."""
+        """Number of datagrams dropped because of their session's rate."""
         return self._for_connections.datagrams.over_rate
 
     @property
     def pipes_lent(self) -> int:
-        """How many pipes hold bytes that their sinks do not take yet."""
+        """Number of pipes with bytes that their sinks do not take yet."""
         return self._reactor.pipes.lent
 
     def traffic(self) -> tuple[int, int]:
-        """Return how many bytes were relayed so far, from clients and to them."""
+        """Return the bytes relayed so far, from clients and to them."""
         up, down = self.counters.bytes_up, self.counters.bytes_down
         for connection in self._clients.connections:
             more_up, more_down = connection.traffic
@@ -240,21 +240,21 @@ class Gateway:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             welcome = partial(self._welcome, index)
-            # The class in C that `socket.socket` inherits from: what that adds in Python to make
-            # and to close a socket costs as much again.
+            # The class in C that `socket.socket` inherits from: the Python part of it costs the
+            # same time again to make and to close a socket.
             self._acceptors.append(
                 Acceptor(self._reactor.loop, sock, welcome, self._shed, _logger, socket.SocketType)
             )
         self._check_idle_later()
 
     def stop_accepting(self) -> None:
-        """Accept no new client; those that were accepted go on, to their end."""
+        """Accept no new client; accepted clients continue to their end."""
         acceptors, self._acceptors = self._acceptors, []
         for acceptor in acceptors:
             acceptor.close()
 
     async def drain(self, seconds: float) -> int:
-        """Wait until every client has left, at most `seconds`; return how many have not."""
+        """Wait until every client has left, at most `seconds`; return the number that has not."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._clients.wait_empty()
@@ -319,9 +319,9 @@ class Gateway:
         return ""
 
     def _shed(self, most: int) -> int:
-        """Close clients that were refused or have not finished, the oldest first; return how many.
+        """Close refused or unfinished clients, the oldest first. Return the number closed.
 
-        So clients that open connections and say nothing, or nonsense, keep nobody out.
+        So clients that open connections and send nothing, or nonsense, keep no other client out.
         """
         shed = 0
         while shed < most and (

@@ -197,7 +197,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         self._lost(Ending.TIMED_OUT)
 
     def fail(self, error: Exception) -> None:
-        """Cut it because of a mistake of ours, which is logged with its traceback."""
+        """Cut it because of a fault in this program, which is logged with its traceback."""
         _logger.error("serving a client failed; it is cut", exc_info=error)
         self.abort()
 

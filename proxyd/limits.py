@@ -84,7 +84,7 @@ def raise_descriptors() -> int:
 def connections_total(
     configured: int, descriptors: int, *, with_exits: bool = False, with_asks: bool = False
 ) -> int:
-    """Return how many connections a share of the descriptors pays for, at most `configured`.
+    """Return the number of connections for a share of the descriptors, at most `configured`.
 
     Args:
         configured: the operator's setting; 0 for as many as that.
@@ -98,7 +98,7 @@ def connections_total(
 
 
 def exits_total(configured: int, descriptors: int) -> int:
-    """Return how many exits their share of the descriptors pays for, at most `configured`.
+    """Return the number of exits for their share of the descriptors, at most `configured`.
 
     Args:
         configured: the operator's setting; 0 for as many as that.
@@ -114,12 +114,12 @@ def parked_total(descriptors: int) -> int:
 
 
 def streams_total(descriptors: int) -> int:
-    """Return how many streams into jobs a share of the descriptors pays for."""
+    """Return the number of streams into jobs for a share of the descriptors."""
     return int(descriptors * STREAMS_SHARE) // DESCRIPTORS_PER_STREAM
 
 
 def asks_total(descriptors: int, processes: int) -> int:
-    """Return how many dials each process may have under way through exits of another one.
+    """Return the maximum number of concurrent dials of a process through another one's exits.
 
     Args:
         descriptors: limit of open descriptors in the process with the exits.
@@ -132,12 +132,12 @@ def asks_total(descriptors: int, processes: int) -> int:
 
 
 def pipes_total(descriptors: int) -> int:
-    """Return how many pipes another share of the descriptors pays for."""
+    """Return the number of pipes for another share of the descriptors."""
     return int(descriptors * PIPES_SHARE) // DESCRIPTORS_PER_PIPE
 
 
 def api_connections_total(descriptors: int, wanted: int = 0) -> int:
-    """Return how many connections of the API a third share of the descriptors pays for.
+    """Return the number of connections of the API for a third share of the descriptors.
 
     An operator with many devices, each with a held request, may want more than that share.
     """
@@ -157,7 +157,7 @@ def beside_api(descriptors: int, wanted: int) -> int:
 
 
 def apps_connections_total(descriptors: int, wanted: int) -> int:
-    """Return how many clients of apps a share of the descriptors pays for, at most `wanted`."""
+    """Return the number of clients of apps for a share of the descriptors, at most `wanted`."""
     return max(1, min(wanted, int(descriptors * APPS_SHARE)))
 
 

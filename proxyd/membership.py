@@ -16,7 +16,7 @@ _logger = logging.getLogger("daemon")
 
 
 class Membership:
-    """Keeps this daemon known to the others, and takes back what dead ones had leased.
+    """Keeps this daemon known to the others, and takes back the leases of dead ones.
 
     Args:
         leases: grant the bytes of sessions.
@@ -29,11 +29,11 @@ class Membership:
 
     @property
     def sweeps(self) -> bool:
-        """Whether this daemon does what only one on the database should do."""
+        """Whether this daemon does the work which only one daemon on the database should do."""
         return self.node is None or self.node.duties.sweeps
 
     async def start(self, level: int) -> None:
-        """Become known, or take back what an earlier daemon left.
+        """Register as a node, or take back the leases that an earlier daemon left.
 
         Args:
             level: the level of the line in the log that names the node.
@@ -50,7 +50,7 @@ class Membership:
             _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
 
     def spawn_tasks(self, tasks: Tasks) -> None:
-        """Start what runs for as long as this daemon is a node."""
+        """Start the tasks that run while this daemon is a node."""
         if self.node is not None:
             tasks.spawn(NODE_TASK, self.node.run())
             tasks.spawn("dead nodes", self._reap(self.node))
@@ -72,10 +72,10 @@ class Membership:
             await self.node.close()
 
     async def _reap(self, node: Node) -> None:
-        """Take back what dead nodes had leased, every `REAP_CHECK_SECONDS`, until cancelled.
+        """Take back the leases of dead nodes, every `REAP_CHECK_SECONDS`, until cancelled.
 
-        Only while this node reaps. The first time that it sweeps, it also takes back what an only
-        daemon had leased, from before there were several.
+        Only while this node reaps. The first time that it sweeps, it also takes back the leases of
+        a daemon that ran as the only one, before there were several.
         """
         is_first = True
         while True:

@@ -17,7 +17,7 @@ class Readiness:
     Args:
         gateway: accepts the clients of the proxy.
         store: the database.
-        node: this process among others; None where it is alone.
+        node: this process among others; None where there are no others.
         seconds: how long the database has for an answer.
     """
 

@@ -146,7 +146,7 @@ def sample_terms(settings: Settings) -> SampleTerms:
 
 
 def event_feed_terms(settings: Settings, descriptors: int) -> EventFeedTerms:
-    """Return how many may follow events; `descriptors` is how many may be open.
+    """Return the limits on followers of events; `descriptors` may be open in all.
 
     At most half of the connections of the API, so that the others can always call it.
     """
@@ -285,7 +285,7 @@ def reward_terms(settings: Settings) -> RewardTerms:
 
 
 def app_url(settings: Settings, api_port: int) -> str:
-    """Return where links lead: to the web application, or to the API for want of one."""
+    """Return the base address of links: the web application, or the API without one."""
     api = settings.api
     scheme = "https" if api.tls_cert else "http"
     local = f"{scheme}://{format_address(api.host, api_port)}"

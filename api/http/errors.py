@@ -30,7 +30,7 @@ class Transport(Enum):
     UNKNOWN_CODING = (
         "unknown_coding",
         501,
-        "The only value of Transfer-Encoding that is taken is chunked, once and alone.",
+        "The only accepted value of Transfer-Encoding is chunked, once and without others.",
     )
     STORE_UNAVAILABLE = (
         "store_unavailable",

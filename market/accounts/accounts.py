@@ -101,8 +101,8 @@ class LoginLimits(Struct, frozen=True):
 class _Throttles:
     """Recent attempts of each e-mail address, client and user.
 
-    `failures_by_user` counts wrong passwords of callers who are logged in: they must not be locked
-    out by others who fail at their e-mail address.
+    `failures_by_user` counts wrong passwords of authenticated callers: they must not be locked out
+    by others who fail at their e-mail address.
     """
 
     def __init__(self, limits: LoginLimits, now: Callable[[], int]) -> None:
@@ -408,7 +408,7 @@ async def prepared_user(
     now: int,
     client: str = "",
 ) -> UserRow:
-    """Check what a new user gave, and hash the password.
+    """Check the fields of a new user, and hash the password.
 
     Raises:
         MarketError: `invalid_field` naming the field, `too_busy`.

@@ -142,7 +142,7 @@ class DeviceCodes:
             return await self._store.read(_find, user_code, self._now())
 
     async def answer(self, caller: Caller, user_code: str, *, is_approved: bool) -> None:
-        """Let a program in, or not.
+        """Approve or refuse a program.
 
         Raises:
             MarketError: `user_code_not_found`; `too_many_attempts` with wrong codes;

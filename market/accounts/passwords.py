@@ -21,7 +21,7 @@ THREADS_PER_NETWORK = 1
 NICENESS = 10  # the loop goes before hashing where processors are short
 WAITING_MAX = 400
 WAITING_MAX_PER_CLIENT = 20  # a whole IPv6 /48 has 16 times that, 320: never the whole queue
-# What argon2-cffi makes by default: 16 bytes of salt, 32 of hash.
+# The defaults of argon2-cffi: 16 bytes of salt, 32 of hash.
 SALT_BYTES = 16
 HASH_BYTES = 32
 

@@ -1,4 +1,4 @@
-"""Session tokens: who logged in and until when, signed (JWT, RFC 7519)."""
+"""Session tokens: the user and the end of a login, signed (JWT, RFC 7519)."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ class Tokens:
 
     @property
     def remembered(self) -> int:
-        """How many tokens are known to be ours."""
+        """Number of cached valid tokens."""
         return len(self._verified)
 
     def sign(self, claims: Claims, *, token_id: str) -> str:

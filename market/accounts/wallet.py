@@ -1,4 +1,4 @@
-"""A user's wallet, movement by movement, as the ledger has it."""
+"""The movements of a user's wallet, read from the ledger."""
 
 from typing import NamedTuple
 

@@ -60,7 +60,7 @@ class CircuitBreaker:
         self._open_until = 0.0
 
     def check(self) -> None:
-        """Let a call pass.
+        """Check that the circuit lets a call pass.
 
         Raises:
             ModelError: the circuit is open.

@@ -157,7 +157,7 @@ async def exchange(
 async def _write_usage(
     tx: Transaction, moved: Mapping[str, int], tallies: Sequence[Tally], now: int
 ) -> None:
-    """Add to the present hour what a report has added to sessions."""
+    """Add the new counts of a report to the present hour."""
     begun = {tally.session_id: tally.connections for tally in tallies if tally.connections}
     counts = [
         CountsRow(each, moved.get(each, 0), begun.get(each, 0)) for each in sorted({*moved, *begun})

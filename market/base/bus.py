@@ -161,7 +161,7 @@ class Bus:
             call()
 
     async def run(self, store: Store) -> None:
-        """Send what other processes should know until cancelled; a failing store loses it."""
+        """Send queued notices to other processes until cancelled; a failing store loses them."""
         while True:
             await self._has_unsent.wait()
             try:

@@ -130,7 +130,7 @@ class Deploy(Struct, frozen=True):
 
     @property
     def desired(self) -> int:
-        """How many replicas there should be."""
+        """Wanted number of replicas."""
         return self.row.replicas if self.rollout is None else self.rollout.desired
 
     @property
@@ -151,7 +151,7 @@ class Deploy(Struct, frozen=True):
 
     @property
     def updated_replicas(self) -> int:
-        """How many replicas of the current revision run, or wait for their first device."""
+        """Number of replicas of the current revision that run, or wait for their first device."""
         if self.rollout is None:
             return 0
         open_rows = [

@@ -209,13 +209,13 @@ class _Heard:
         self._wake = asyncio.Event()
 
     def add(self, ids: Sequence[str]) -> None:
-        """Look soon at deploys, or at those of jobs."""
+        """Add deploys, or the deploys of jobs, to look at soon."""
         for each in ids[: HEARD_MAX - len(self._ids)]:
             self._ids[each] = None
         self._wake.set()
 
     async def take(self) -> list[str]:
-        """Wait until there are some; return all of them, and forget them."""
+        """Wait for deploys to look at. Remove and return all of them."""
         await self._wake.wait()
         self._wake.clear()
         ids, self._ids = list(self._ids), {}
@@ -223,12 +223,12 @@ class _Heard:
 
 
 class Rollouts:
-    """Replaces replicas, and takes what their buyers want otherwise.
+    """Replaces replicas, and applies the changes that buyers request.
 
     Args:
         context: the store, identifiers and the time.
         jobs: the marketplace that replicas go to.
-        specs: stores what jobs run.
+        specs: stores the payloads of jobs.
         pace: the steps that are done together.
     """
 
@@ -249,7 +249,7 @@ class Rollouts:
         self._refused: dict[str, int] = {}
         context.bus.subscribe(REPLICAS, self._heard.add)
 
-    # --- what buyers want -------------------------------------------------------------------
+    # --- requests of buyers -----------------------------------------------------------------
 
     async def revise(
         self,
@@ -296,7 +296,7 @@ class Rollouts:
     async def restart(
         self, user_id: str, deploy_id: str, receipt: Receipt[int] | None = None
     ) -> int:
-        """Replace every replica by one that runs the same; as `revise`.
+        """Replace every replica by one that runs the same. See `revise`.
 
         Failed replicas get another chance.
         """
@@ -344,7 +344,7 @@ class Rollouts:
         self._hear_deploy(deploy_id)
 
     async def pause(self, user_id: str, deploy_id: str, *, is_paused: bool) -> None:
-        """Start and stop nothing until it goes on; what runs, runs on.
+        """Start and stop no replica until the deploy resumes; running replicas continue.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`.
@@ -361,14 +361,14 @@ class Rollouts:
         return await self._store.read(_revisions, user_id, deploy_id)
 
     async def cancel(self, user_id: str, deploy_id: str) -> None:
-        """Stop every replica of a deploy, and start none any more; again, it changes nothing.
+        """Stop every replica of a deploy for good. Idempotent.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_has_no_revisions`.
         """
         self._tell(Done(await self._store.write(self._cancel, user_id, deploy_id)))
 
-    # --- what happens to replicas -----------------------------------------------------------
+    # --- changes of replicas ----------------------------------------------------------------
 
     def _hear_deploy(self, deploy_id: str) -> None:
         self._refused.pop(deploy_id, None)
@@ -401,7 +401,7 @@ class Rollouts:
         return await self._look_at_deploys(ids)
 
     async def _look_at(self, ids: Sequence[str]) -> None:
-        """Look at the deploys that these are, or whose replicas."""
+        """Look at the deploys with these identifiers, and at the deploys of these replicas."""
         deploys = await self._store.read(queries.of_jobs, ids)
         await self._look_at_deploys(list({*deploys, *ids}))
 
@@ -433,7 +433,7 @@ class Rollouts:
 
     @contextmanager
     def _failing_alone(self, deploy_id: str) -> Iterator[None]:
-        """Log what fails for one deploy, and put that off: it holds up no other.
+        """Log the failure of one deploy, and put that deploy off: it holds up no other.
 
         Raises:
             UnavailableError: the store did not answer; it would not for the others, either.
@@ -465,7 +465,7 @@ class Rollouts:
         self.stopped += len(done.stopped)
 
     def put_up(self, job_id: str) -> None:
-        """Publish that a new replica waits for a device; it is committed."""
+        """Publish that a new replica waits for a device. Call it after the commit."""
         self._context.bus.publish(WAITING, [job_id])
         self.started += 1
 
@@ -479,7 +479,7 @@ class Rollouts:
         strategy: Strategy,
         replica_credit: int,
     ) -> list[str]:
-        """Add the rollout of a new deploy, whose row is there, and its replicas; return their jobs.
+        """Add the rollout and the replicas of a new deploy, whose row exists. Return their jobs.
 
         Raises:
             MarketError: as `Deploys.create`.
@@ -575,7 +575,7 @@ class Rollouts:
             await _change(tx, rollout, after)
 
     async def _cancel(self, tx: Transaction, user_id: str, deploy_id: str) -> list[JobRow]:
-        """End a deploy, and return the jobs of its replicas as they were before they stopped."""
+        """End a deploy. Return the jobs of its replicas as they were before the stop."""
         await tx.lock("deploys", [deploy_id])
         deploy = await deploy_queries.find(tx, deploy_id)
         if deploy is None or deploy.user_id != user_id:
@@ -622,7 +622,7 @@ class Rollouts:
     async def _mark(
         self, tx: Transaction, deploy: DeployRow, before: RolloutRow, after: RolloutRow
     ) -> None:
-        """Record how far a revision has come, and go back to another one if it is to."""
+        """Record the state of a revision, and return to an earlier one after a failed rollout."""
         if after.state in ("available", "stuck", "over"):
             state = "stuck" if after.state == "stuck" else "available"
             await queries.mark_revision(tx, after.deploy_id, after.revision, state)
@@ -670,7 +670,7 @@ class Rollouts:
     async def _stop(
         self, tx: Transaction, rows: Sequence[PresentRow], *, are_replaced: bool = True
     ) -> list[JobRow]:
-        """Stop replicas, and return their jobs as they were; their work so far is paid."""
+        """Stop replicas and pay their work so far. Return their jobs as they were before."""
         if not rows:
             return []
         await tx.lock("jobs", sorted(row.job_id for row in rows))
@@ -835,8 +835,8 @@ class Rollouts:
 async def serving(tx: Transaction, deploy_id: str) -> list[Serving]:
     """Return the replicas of a deploy that can be used now, those of the newest revision first.
 
-    There are none of a deploy that does not say what its replicas run. Whose deploy it is, is to
-    be made sure of before.
+    A deploy without revisions has no such replicas. The caller checks the owner of the deploy
+    first.
     """
     return [
         Serving(
@@ -868,7 +868,7 @@ def _earlier(
     *,
     is_available: bool = False,
 ) -> RevisionRow | None:
-    """Return the wanted revision of those before the current one.
+    """Return the wanted revision among the earlier ones.
 
     Without one, it is the last available revision. If none was available, it is the last one,
     unless `is_available` demands an available one.
@@ -926,7 +926,7 @@ async def _revisions(tx: Transaction, user_id: str, deploy_id: str) -> list[Revi
 
 
 async def _note(tx: Transaction, deploy_id: str, problem: str) -> None:
-    """Record why a rollout does not go on."""
+    """Record the reason that stops a rollout."""
     await tx.lock("deploys", [deploy_id])
     rollout = await queries.find(tx, deploy_id)
     if rollout is not None and rollout.state != "over":

@@ -48,7 +48,7 @@ class Template(Struct, frozen=True):
     min_reputation: int = 0
 
     def as_json(self) -> str:
-        """Return it as it is stored: without the values of its secrets."""
+        """Return the template as JSON to store: without the values of its secrets."""
         return msgspec.json.encode(replace(self, secrets=dict.fromkeys(self.secrets, ""))).decode()
 
 
@@ -108,7 +108,7 @@ class Change(Struct, frozen=True):
     min_reputation: int | None = None
 
     def of(self, template: Template) -> Template:
-        """Return a template with the change; which GPUs there are is the deploy's, and stays.
+        """Return a template with the change; the list of GPUs belongs to the deploy, and stays.
 
         Raises:
             MarketError: `payload_invalid`, of a command beside a script, or other GPUs.
@@ -135,7 +135,7 @@ class Change(Struct, frozen=True):
 
 
 def template_of(stored: str) -> Template:
-    """Return a template as `as_json` stored it, without the values of its secrets."""
+    """Return the template that `as_json` stored, without the values of its secrets."""
     return msgspec.json.decode(stored, type=Template)
 
 

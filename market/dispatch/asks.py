@@ -1,4 +1,4 @@
-"""Values of the dispatch: what devices ask for, their answers, and the operator's terms."""
+"""Values of the dispatch: requests of devices, their answers, and the operator's terms."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
@@ -17,14 +17,14 @@ SayHeld = Callable[[], Awaitable[None]]
 
 
 class Takers(NamedTuple):
-    """How many devices asked last, and how many owners' among them can take a copy of a job."""
+    """Number of the latest requesting devices, and of the copies that they can take."""
 
     asked: int
     owners: int
 
 
 class DispatchTerms(Struct, frozen=True):
-    """How requests for work are answered.
+    """Terms for the answers to requests for work.
 
     Attributes:
         credit: the worth of a credit, in micro-USD.
@@ -78,7 +78,7 @@ USUAL_PACE = DispatchPace()
 
 
 class Agent(Struct, frozen=True):
-    """The program that asks for a device: the name of its folder, and its start in UTC seconds.
+    """The program that sends a device's requests: its folder's name, and its start (UTC seconds).
 
     Two programs may have the token of one device, against the rules.
     """
@@ -105,7 +105,7 @@ class Ask(Struct, frozen=True):
 
 
 class GivenJob(Struct, frozen=True):
-    """A job that is a device's: `payload` is JSON with its secrets in it, `files` to be fetched."""
+    """A job of a device: `payload` is JSON with the secrets, `files` are to be fetched."""
 
     row: GivenRow
     payload: bytes
@@ -120,7 +120,7 @@ class OfferedJob(Struct, frozen=True):
 
 
 class Offers(Struct, frozen=True):
-    """The jobs that a device could get, the best first, with the reputation that it has."""
+    """The jobs that a device could get, the best first, with the device's reputation."""
 
     jobs: list[OfferedJob]
     reputation: Reputation
@@ -157,5 +157,5 @@ class Standing(Struct, frozen=True):
 
 
 def replaced(ask: Ask) -> Told:
-    """Return the answer for an agent in whose place another one works."""
+    """Return the answer for an agent that another one has replaced."""
     return Told((), (), ask.seen, is_replaced=True)

@@ -113,7 +113,7 @@ class Dispatch:
 
     @property
     def held(self) -> int:
-        """How many devices' requests are held."""
+        """Number of held requests of devices."""
         return self.devices.held.total
 
     def drain(self) -> None:

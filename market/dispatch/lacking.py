@@ -1,4 +1,4 @@
-"""The needs of a job that no device meets: which ones, and the number of devices that come close.
+"""The needs of a job that no device meets, and the number of devices that come close.
 
 Devices are judged by everything that they lend, free or not. Pure: it looks nothing up.
 """

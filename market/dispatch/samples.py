@@ -158,7 +158,7 @@ class Samples:
 
     @property
     def ready(self) -> int:
-        """How many tasks are ready."""
+        """Number of ready tasks."""
         return len(self._ready)
 
     async def due(self, tx: Transaction, device_ids: Sequence[str]) -> frozenset[str]:

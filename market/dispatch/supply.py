@@ -253,7 +253,7 @@ def _gpu(name: str) -> str:
 
 
 def _shown(tally: _Tally, key: str) -> str:
-    """Return the name of a kind of GPU: the one that most of its devices use."""
+    """Return the name of a kind of GPU that most of its devices use."""
     if key in ("", OTHER):
         return key
     return min(tally.names, key=lambda name: (-tally.names[name], name))

@@ -357,7 +357,7 @@ class Exits:
         await self._change(user_id, device_id, queries.pause, self._now())
 
     async def resume(self, user_id: str, device_id: str) -> None:
-        """Let a device carry again; a second call changes nothing.
+        """Allow a device to carry connections again; a second call changes nothing.
 
         Raises:
             MarketError: `token_not_found`, `consent_needed`.

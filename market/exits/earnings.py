@@ -50,7 +50,7 @@ USUAL_PACE = AdvancePace()
 
 
 class ExitAdvances:
-    """Posts what exits have earned of sessions that go on.
+    """Posts the earnings of exits from sessions that continue.
 
     Args:
         context: the store, identifiers and the time.

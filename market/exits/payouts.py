@@ -220,7 +220,7 @@ def _reversal(transfer_id: str, device_id: str, row: ReversedRow, price: int, no
 
 
 async def _post(tx: Transaction, transfer: Transfer) -> None:
-    """Post a transfer that is posted once, because its earnings are resolved once.
+    """Post a transfer, which must be new, because its earnings are resolved once.
 
     Raises:
         LookupError: it was posted before; the table of earnings was changed by hand.

@@ -1,4 +1,4 @@
-"""The end of logs: those that are too old, or too many of one user, are removed."""
+"""The end of logs: logs that are too old, or exceed a user's limit, are removed."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ _logger = logging.getLogger("jobs")
 
 
 class LogKeeper:
-    """Removes logs.
+    """Removes logs that are too old, or exceed a user's limit.
 
     Args:
         context: the store and the time.
@@ -39,7 +39,7 @@ class LogKeeper:
         self._removing = Sweep("the log %s cannot be removed", _logger)
 
     async def sweep(self) -> int:
-        """Remove logs that are too old, or too many of one user. Return the number removed.
+        """Remove logs that are too old, or exceed a user's limit. Return the number removed.
 
         To be called again and again.
 

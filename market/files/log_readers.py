@@ -90,7 +90,7 @@ class Readers:
         bus.subscribe(LOGS, self._written)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of readers."""
         return self._count
 
     @contextmanager

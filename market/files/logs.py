@@ -1,4 +1,4 @@
-"""Logs: what attempts write while they run, taken by offset, kept for a while, read live.
+"""Logs: the output of attempts while they run, taken by offset, kept for a while, read live.
 
 A device sends bytes with their offset, and every reply has the number of stored bytes. Bytes that
 are stored already are skipped, and bytes behind a gap are refused. So a device that always
@@ -133,7 +133,7 @@ class Position(Struct, frozen=True):
 
 
 class Began(Struct, frozen=True):
-    """An attempt: what follows is of it."""
+    """An attempt: the following events are from it."""
 
     position: Position
 
@@ -234,8 +234,8 @@ class Logs:
         pace: the pace of readers of growing logs.
 
     Attributes:
-        readers: those who read live.
-        totals: what was taken.
+        readers: clients that read live.
+        totals: the totals of the bytes taken.
         keeper: removes logs.
     """
 
@@ -387,7 +387,7 @@ class Logs:
         return size
 
     async def _write(self, log: _OpenLog, stream: str, offset: int, data: bytes) -> None:
-        """Write what stands at the end of a stream, or count it where there is no room."""
+        """Write bytes at the end of a stream, or count them where there is no room."""
         if not log.is_full:
             try:
                 await self._disk.run(LogFiles.write, log.attempt, stream, offset, data)
@@ -588,7 +588,7 @@ class LogContent:
 
 
 class _Writer:
-    """Collects what comes of a stream into pieces that are worth a write."""
+    """Collects the bytes of a stream into pieces that are worth a write."""
 
     def __init__(self, logs: Logs, log: _OpenLog, stream: str, size: int) -> None:
         self.size = size

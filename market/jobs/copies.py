@@ -270,7 +270,7 @@ def _groups(members: Iterable[MemberRow]) -> list[str]:
     return sorted({member.group_id for member in members})
 
 
-# --- what becomes of results -----------------------------------------------------------------
+# --- outcomes of results ---------------------------------------------------------------------
 
 
 def review_seconds(job: JobRow, group: GroupRow) -> int:

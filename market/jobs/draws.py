@@ -94,7 +94,7 @@ async def draw(
     is_lost: bool = False,
     is_devices_fault: bool = False,
 ) -> Drawn:
-    """Record what the attempt at a replica is paid that ends now.
+    """Record the pay of the ending attempt at a replica.
 
     An attempt that was paid before is not paid again. The same transaction pays the amount due
     (`pay`), after it has changed the reputation of the device: reputations are locked before
@@ -106,8 +106,8 @@ async def draw(
         replica: the replica that the job is.
         how: the values from outside.
         is_lost: whether its device has fallen silent; it is paid until its last report then.
-        is_devices_fault: whether that could not do it; it is never paid then for time before it was
-            ready.
+        is_devices_fault: whether its device could not do it; the time before it was ready is never
+            paid then.
     """
     drawn, served = await _measure(
         tx, job, replica, how, is_lost=is_lost, is_devices_fault=is_devices_fault

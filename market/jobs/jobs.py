@@ -54,7 +54,7 @@ from storage.jobs.reviews import ReviewRow
 from storage.money import ledger as ledger_queries
 from storage.trust import samples as sample_queries
 
-# Adding up what a user has takes the writer milliseconds, whether there is room or not.
+# The sum of a user's jobs takes the writer milliseconds, whether there is room or not.
 REFUSALS_MAX = 60
 REFUSALS_SECONDS = 60
 FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB_TEXT))
@@ -118,9 +118,9 @@ class Jobs:
 
     Args:
         context: the store, identifiers and the time.
-        terms: what the operator decides.
-        bounds: returns how much one user or device may have open at once.
-        specs: stores what jobs run.
+        terms: of the operator.
+        bounds: returns the limits on the open things of one user or one device.
+        specs: stores the payloads of jobs.
         logs: keep the logs of attempts.
 
     Attributes:
@@ -335,8 +335,8 @@ class Jobs:
     async def end_unreadable(self, job_id: str) -> None:
         """Cancel a job whose secrets cannot be read any more, and give its buyer the reason.
 
-        The service has another key now, and no device could do what the buyer wants. Where there
-        may be other daemons nothing is ended: it may be this one alone that has another key.
+        The service has another key now, and no device could run the job. Where there may be other
+        daemons nothing is ended: it may be this one alone that has another key.
 
         Raises:
             StoreError: the job is as it was.

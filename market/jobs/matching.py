@@ -310,7 +310,7 @@ class JobBook:
 
     @property
     def shapes(self) -> int:
-        """How many different needs there are."""
+        """Number of different needs."""
         return len(self._shapes)
 
     def kinds(self, most: int) -> Iterator[tuple[Needs, int, Iterator[WaitingJob]]]:
@@ -445,7 +445,7 @@ _Waiter = TypeVar("_Waiter", bound=Waiter)
 
 
 class DeviceBook(Generic[_Waiter]):
-    """Devices that wait; those that offer the same together, in the order in which they came."""
+    """Devices that wait; devices with the same offer together, in the order in which they came."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[Offer, OrderedDict[_Waiter, None]] = OrderedDict()

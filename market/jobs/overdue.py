@@ -184,7 +184,7 @@ async def _look(tx: Transaction, now: int) -> _Look:
 
 
 async def _let_pass(tx: Transaction, seconds: int, *, limit: int) -> list[OverdueRow]:
-    """Let time pass for the attempts that run; return those that have none left."""
+    """Advance the clock of running attempts. Return the attempts without time left."""
     untimed = await queries.untimed(tx, limit=TIME_MAX_ATTEMPTS)
     shown = await queries.advance_clock(tx, seconds)
     if untimed:

@@ -78,12 +78,12 @@ def share(
 
 
 def rest(job: JobRow, paid_seconds: int) -> int:
-    """Return the rest of a job's price once attempts were paid for some of its seconds."""
+    """Return the part of a job's price that is left after the paid seconds of its attempts."""
     return job.price_credit - spent(job, paid_seconds)
 
 
 def spent(job: JobRow, paid_seconds: int) -> int:
-    """Return the part of a job's price that attempts were paid for some of its seconds."""
+    """Return the part of a job's price that the paid seconds of its attempts have used."""
     return draws.part(job.price_credit, 0, paid_seconds, job.duration_hrs * HOUR_SECONDS)
 
 

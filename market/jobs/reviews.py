@@ -177,7 +177,7 @@ async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) 
     kept, source = ledger.review(currency), ledger.revenue(Currency.CREDIT)
     if currency == Currency.CREDIT:
         source = kept
-    # All that the transfers below move, also what `capture` releases.
+    # All movements of the transfers below, also the release by `capture`.
     buyer, rest = ledger.held(job.user_id, currency), job.price_held - how.price
     movements = (
         Movement(buyer, kept, how.price),

@@ -46,7 +46,7 @@ class NewSpec(Struct, frozen=True):
 
 
 class Spec(Struct, frozen=True):
-    """Work and needs of a job, as understood.
+    """Work and needs of a job, read from the buyer's fields or text.
 
     `payload` has the values of its secrets only for the device that holds the job. `warnings` name
     the requirements that were not understood. `is_manual`: the job is not offered to devices
@@ -68,7 +68,7 @@ class Spec(Struct, frozen=True):
 
 
 def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> Spec:
-    """Return the specification of a job as understood, with the values of secrets.
+    """Read and check the specification of a job. Return it with the values of secrets.
 
     Args:
         new: the fields that the buyer sent. If it has resources, these are used, and the text is
@@ -159,7 +159,7 @@ class Specs:
         return replace(spec, payload=payload)
 
     def payload_of(self, payload: str, secrets: str | None) -> Payload | None:
-        """Return a payload with its secrets, out of its columns.
+        """Return a payload with its secrets, built from its columns.
 
         None when the secrets cannot be read: the key of the service has changed. Such a job must
         not be assigned to a device, because its work without the secrets is undefined.
@@ -181,13 +181,13 @@ class Specs:
 
 
 def size_of(row: SpecRow) -> int:
-    """Return the number of bytes of a row beside its columns of fixed size."""
+    """Return the number of bytes of a row, without its columns of fixed size."""
     texts = (row.payload or "", row.secrets or "", row.resources, row.warnings)
     return sum(len(text.encode()) for text in texts)
 
 
 def _checked(payload: Payload, job_type: str, duration_hrs: int) -> int:
-    """Check a payload, and return for how many seconds it may run."""
+    """Check a payload. Return the number of seconds that it may run."""
     try:
         check(payload, job_type)
     except SpecError as error:

@@ -20,7 +20,7 @@ _logger = logging.getLogger("jobs")
 
 
 class JobSweeps(Struct, frozen=True):
-    """The number of jobs that one look finds; another look follows.
+    """Number of jobs that one sweep handles; the next sweep handles the others.
 
     Attributes:
         take_back: jobs of a device whose token was revoked.
@@ -88,7 +88,7 @@ class JobSweeper:
         return taken
 
     async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
-        """Take a job back from the device that has it in this attempt; False when none has."""
+        """Take a job back from the device of an attempt; False when the device has it no more."""
         return await self._end(Ended(job_id, attempt, reason))
 
     async def _end(self, ended: Ended) -> bool:

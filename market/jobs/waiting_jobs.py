@@ -131,7 +131,7 @@ class _ToRead:
         return len(self._unread)
 
     def add(self, job_id: str) -> None:
-        """Have a job read; where too many wait for that, have everything compared."""
+        """Queue a job to read; if too many wait, request a comparison of everything."""
         if len(self._unread) < self._most:
             self._unread[job_id] = None
         else:
@@ -139,12 +139,12 @@ class _ToRead:
         self._wake.set()
 
     def add_later(self, job_id: str, at: int) -> None:
-        """Have a job read at a time."""
+        """Queue a job to read at a time."""
         if len(self._again_at) < self._most:
             self._again_at[job_id] = min(at, self._again_at.get(job_id, at))
 
     def put_back(self, job_ids: Iterable[str]) -> None:
-        """Have jobs read in the turn that is under way, or in the next one."""
+        """Queue jobs to read in the current turn, or in the next one."""
         self._unread.update(dict.fromkeys(job_ids))
 
     def take(self, most: int) -> list[str]:
@@ -155,7 +155,7 @@ class _ToRead:
         return batch
 
     def compare_soon(self) -> None:
-        """Have everything compared."""
+        """Request a comparison of everything."""
         self.must_compare = True
         self._wake.set()
 
@@ -182,7 +182,7 @@ class _ToRead:
         return min(max(first - self._now(), AGAIN_SECONDS_MIN), COMPARE_SECONDS)
 
     def _read_again(self) -> bool:
-        """Have the due jobs read. Return whether there are any."""
+        """Queue the due jobs to read. Return whether any is due."""
         now = self._now()
         due = [job_id for job_id, again_at in self._again_at.items() if again_at <= now]
         for job_id in due:
@@ -227,11 +227,11 @@ class WaitingJobs:
         self._is_failing = False
 
     def read_soon(self, job_id: str) -> None:
-        """Have a job read that may wait."""
+        """Queue a job that may wait to be read."""
         self._to_read.add(job_id)
 
     def compare_soon(self) -> None:
-        """Have everything compared with the store."""
+        """Request a comparison of everything with the store."""
         self._to_read.compare_soon()
 
     async def run(self) -> None:

@@ -237,7 +237,7 @@ class EventFeed:
         context.bus.on_missed(self._look)
 
     def __len__(self) -> int:
-        """How many follow."""
+        """Number of followers."""
         return self._count
 
     # --- pages ---------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ class EventFeed:
                 reader.look()
 
     async def run(self) -> None:
-        """Look up what other daemons have recorded, until cancelled."""
+        """Look up the events that other daemons have recorded, until cancelled."""
         while True:
             await self._wake.wait()
             event_ids = list(self._unfetched)[:FETCH_MAX_EVENTS]
@@ -501,7 +501,7 @@ class EventFeed:
                 self._look()
 
     async def watch(self) -> None:
-        """Look up what programs on this machine have recorded, until cancelled.
+        """Look up the events that programs on this machine have recorded, until cancelled.
 
         They send no notice where the database has none; but the store's version changes, which
         costs nothing to see. A heartbeat finds the events that this misses.

@@ -1,8 +1,8 @@
-"""How fast sessions are used right now: what their buyers see move, once a second.
+"""How fast sessions are used right now: their buyers see these numbers move, once a second.
 
 Where one daemon has every session, its own counters say it, to the byte and without a query for
-each round. Among several, each knows what went through itself alone, so it is read what all of them
-have reported, which is a second old at most.
+each round. Among several, each knows only its own traffic, so the reports of all of them are read,
+which are a second old at most.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -74,7 +74,7 @@ ATTEMPTS_KEPT = 30  # three whole schedules
 RETENTION_SECONDS = 30 * 86_400  # as events
 DELETED_MAX = 1_000  # in one transaction
 DELETED_MAX_TIMES = 20  # in one sweep
-# What a user has sent at once by hand is bounded: it is others who receive it.
+# The number of webhooks that a user sends by hand is bounded: other servers receive them.
 BY_HAND_PER_WINDOW = 30
 WINDOW_SECONDS = 60
 HTTPS_PORT = 443

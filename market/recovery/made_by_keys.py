@@ -18,7 +18,7 @@ from storage.engines.store import Transaction
 
 
 class MadeByKeys:
-    """Counts and ends what the keys of users have made.
+    """Counts and ends the tokens and endpoints that the keys of users have made.
 
     Args:
         context: the store, the time and the record of events.
@@ -42,7 +42,7 @@ class MadeByKeys:
         return {row.purse_id: row for row in rows}
 
     async def end(self, user_id: str, key_id: str) -> None:
-        """End the things that the line of a key has made; a second call changes nothing."""
+        """End the tokens and endpoints that the line of a key has made. Idempotent."""
 
         async def unit(tx: Transaction) -> list[Revoked]:
             await users.lock(tx, user_id)  # a request of the key that is under way comes first

@@ -43,7 +43,7 @@ class Reputation(Struct, frozen=True):
 
     @property
     def score(self) -> int:
-        """Value to compare with a buyer's minimum: punctual work does not make up for lies."""
+        """Value to compare with a buyer's minimum: reliability does not offset wrong results."""
         return min(self.reliability, self.correctness)
 
     def after_attempt(self, *, is_good: bool) -> "Reputation":
@@ -101,7 +101,7 @@ def is_good(outcome: str, kind: FailureKind | None, *, has_begun: bool) -> bool 
 
 
 def _moved(share: int, is_up: bool, parts: int) -> int:
-    """Return a share moved by a part of the way; by at least 1, unless it is there."""
+    """Return a share moved towards a goal by a part of the way: by at least 1 if it differs."""
     way = WHOLE - share if is_up else share
     step = -(-way // parts)
     return share + step if is_up else share - step

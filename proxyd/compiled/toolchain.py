@@ -65,7 +65,7 @@ class Toolchain:
             )
 
     def compiling(self, source: str, flags: list[str], output: str) -> list[str]:
-        """Return the command that makes an object of a file of C.
+        """Return the command that compiles a file of C into an object.
 
         Raises:
             CompileError: there is no compiler, or its flags cannot be understood.
@@ -74,7 +74,7 @@ class Toolchain:
         return [*self.compiler, *flags, "-c", source, "-o", output]
 
     def linking(self, objects: list[str], output: str) -> list[str]:
-        """Return the command that makes a library of objects."""
+        """Return the command that links objects into a library."""
         return [*self.compiler, *self._link_flags, *objects, "-o", output]
 
 

@@ -287,7 +287,7 @@ class Dial(Cancellable, Expiring):
         self._next()
 
     def timed_out(self) -> None:
-        """The time for everything together is over."""
+        """The time for the whole dial is over."""
         self._note(errno.ETIMEDOUT)
         self._finish(self._failure)
 
@@ -311,7 +311,7 @@ class Dial(Cancellable, Expiring):
             outcome.close()
 
     def _release(self) -> None:
-        """Stop everything that is under way."""
+        """Stop the look-up, all attempts and timers."""
         self._exit.deadlines.discard(self)
         if self._stagger is not None:
             self._stagger.cancel()

@@ -1,8 +1,8 @@
 """The writer of one node among several: it holds slices of sessions, and shares them with others.
 
-One loop does all its business with the store, so that what is said of a lease arrives in order: it
-reports every half second, asks for more as soon as a budget runs low, and returns what is not used.
-What other nodes do to a session arrives as notices (`hear`), between two turns of that loop.
+One loop does all its business with the store, so that the messages about a lease arrive in order:
+it reports every half second, requests more bytes when a budget runs low, and returns unused bytes.
+Changes of a session by other nodes arrive as notices (`hear`), between two turns of that loop.
 
 A node takes the bytes that it returns from the budget before the store gets them back. Connections
 find the low budget where they look in any case, and wait as for any other byte.
@@ -26,7 +26,7 @@ from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import FLUSH_SECONDS, unreported
 from storage.engines.errors import StoreError
 
-# Each is one transaction that locks its sessions: other nodes wait so long.
+# Each is one transaction that locks its sessions: other nodes wait until it ends.
 BATCH_SESSIONS = 1_000
 CATCH_UP_SESSIONS = 500
 
@@ -35,7 +35,7 @@ _logger = logging.getLogger("meter")
 
 @dataclass(frozen=True, slots=True)
 class ClusterTimes:
-    """When a node reports on sessions and lets go of them.
+    """The times at which a node reports on sessions and releases them.
 
     Attributes:
         flush_seconds: between two reports; a crash may cost the traffic of this time (`writer`).
@@ -54,7 +54,7 @@ USUAL: Final = ClusterTimes()
 
 
 class _Asks:
-    """Sessions to ask bytes for, and sessions to return bytes of.
+    """Sessions that need more bytes, and sessions with bytes to return.
 
     Args:
         wake: set when there is something to do.
@@ -68,7 +68,7 @@ class _Asks:
         self._returning: set[str] = set()
 
     def more(self, session_id: str, at: float) -> None:
-        """Ask for more bytes of a session, from a time on."""
+        """Request more bytes of a session, from a time on."""
         if session_id not in self._asking:
             self._asking[session_id] = at
             self._wake.set()
@@ -78,16 +78,16 @@ class _Asks:
         self._returning.add(session_id)
 
     def less_soon(self, session_id: str) -> None:
-        """Return bytes of a session, and do not wait for the next report."""
+        """Return bytes of a session immediately, without a wait for the next report."""
         self._returning.add(session_id)
         self._wake.set()
 
     def first_due(self, default: float) -> float:
-        """Return when the first of the questions is due."""
+        """Return the time at which the first request is due."""
         return min(self._asking.values(), default=default)
 
     def take(self, now: float) -> tuple[set[str], set[str]]:
-        """Return the sessions to ask bytes for now, and those to return bytes of; forget them."""
+        """Remove and return the sessions that need bytes now, and the ones with bytes to return."""
         asking = {each for each, due in self._asking.items() if due <= now}
         returning, self._returning = self._returning, set()
         for session_id in asking:
@@ -95,7 +95,7 @@ class _Asks:
         return asking, returning
 
     def put_back(self, asking: set[str], returning: set[str], now: float) -> None:
-        """Have sessions that were taken be due again."""
+        """Make the taken sessions due again."""
         self._returning |= returning
         self._asking.update(dict.fromkeys(asking, now))
 
@@ -106,7 +106,7 @@ class _Asks:
 
 
 class _Holding:
-    """Sessions that may hold bytes: those at rest, which hold none, are not looked at.
+    """Sessions that may hold bytes: sessions at rest hold none, and are not looked at.
 
     Args:
         asks: returns the bytes of a session that no connection uses.
@@ -119,7 +119,7 @@ class _Holding:
         self._sessions: set[LiveSession] = set()
 
     def add(self, session: LiveSession) -> None:
-        """Look at a session from now on."""
+        """Add a session to look at."""
         self._sessions.add(session)
 
     def clear(self) -> None:
@@ -150,7 +150,7 @@ class _Holding:
 
 
 class _Leaving:
-    """Sessions to report on a last time, and until when (loop time) they are refused then.
+    """Sessions to report on for the last time, and the end of their refusal (loop time).
 
     Args:
         leases: takes the last reports.
@@ -173,7 +173,7 @@ class _Leaving:
         self._leaving.clear()
 
     def recalled(self, session_id: str, status: SessionStatus) -> None:
-        """Cut a session that is about to leave `active`, and report on it a last time.
+        """Cut a session that is about to leave `active`, and report on it for the last time.
 
         One that is not known here has nothing to cut, and is refused: its clients come to another
         node as soon as theirs has cut them. One that is being leased is let go as soon as it is.
@@ -187,7 +187,7 @@ class _Leaving:
             self._sessions.refuse(session_id, status, until)
 
     def let_go(self, session: LiveSession, refused_until: float | None) -> None:
-        """Report on a session a last time, then refuse it for at most `cut_seconds`.
+        """Report on a session for the last time, then refuse it for at most `cut_seconds`.
 
         Args:
             session: the session, which was cut.
@@ -201,7 +201,7 @@ class _Leaving:
         self._wake.set()
 
     async def release(self) -> None:
-        """Report a last time on sessions that are about to be over, and let their leases go.
+        """Report on ending sessions for the last time, and release their leases.
 
         One whose end was taken back is in use again, and stays. Of the others none is taken back
         from here on: the cut that is added says so, also when the store's answer is lost.
@@ -225,10 +225,10 @@ class _Leaving:
 
 
 class _CatchingUp:
-    """Asks the store what became of the sessions known here, because notices were missed.
+    """Looks up the known sessions in the store, because notices were missed.
 
     Args:
-        leases: knows what became of sessions.
+        leases: returns the state of sessions.
         sessions: the known sessions.
         wake: set when there is something to do.
     """
@@ -240,7 +240,7 @@ class _CatchingUp:
         self._is_due = False
 
     def request(self) -> None:
-        """Have the store asked soon."""
+        """Request a look-up in the store soon."""
         self._is_due = True
         self._wake.set()
 
@@ -272,8 +272,8 @@ class ClusterWriter:
     Args:
         leases: grants bytes, and takes the counts.
         sessions: the known sessions.
-        settler: settles what is used up.
-        tallies: what became of connections.
+        settler: settles sessions that are used up.
+        tallies: the outcomes of connections.
         fence: until when bytes may be handed out.
         wake: set when there is something to do.
         times: when it reports and lets go.
@@ -302,7 +302,7 @@ class ClusterWriter:
         self._flush_seconds = times.flush_seconds
         self._report_at = 0.0
 
-    # --- what the node says ----------------------------------------------------------------------
+    # --- calls of the node -----------------------------------------------------------------------
 
     def hear(self, text: str) -> None:
         """Act on a notice of another node, or of this one."""
@@ -318,16 +318,16 @@ class ClusterWriter:
                 self._return(notice.session_id)
 
     def catch_up(self) -> None:
-        """Ask what became of the sessions known here, because notices may have been missed."""
+        """Look up the known sessions in the store, because notices may have been missed."""
         self._catching_up.request()
 
     def resume(self) -> None:
-        """Have every connection that waits try again: bytes may be handed out once more."""
+        """Wake every waiting connection: bytes may be handed out again."""
         for session in self._sessions:
             session.wake()
 
     def forget_all(self) -> None:
-        """Cut everything at once and forget it: other nodes have what was leased here."""
+        """Cut everything at once and forget it: other nodes have the bytes leased here."""
         for session in self._sessions:
             self._sessions.drop(session)
         self._asks.clear()
@@ -338,7 +338,7 @@ class ClusterWriter:
     # --- sessions --------------------------------------------------------------------------------
 
     def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
-        """See `Writer.made`; one that was recalled while it was leased is let go at once."""
+        """See `Writer.made`; a session that was recalled while it was leased is released."""
         lease_slice = LeaseSlice(grant.session_id, grant.granted_bytes, self._fence, self._ask)
         session = LiveSession(
             grant, self.spent, pace=pace, changed=self._changed, lease_slice=lease_slice
@@ -358,7 +358,7 @@ class ClusterWriter:
         _slice_of(session).ask()
 
     def _ask(self, lease_slice: LeaseSlice) -> None:
-        """Ask for more, now or when it is worth it again."""
+        """Request more bytes, now or at `retry_at` of the slice."""
         self._asks.more(lease_slice.session_id, lease_slice.retry_at)
 
     def _return(self, session_id: str) -> None:
@@ -386,7 +386,7 @@ class ClusterWriter:
         await self._leaving.release()
 
     async def _report(self) -> None:
-        """Say of each session what is due: what is used, what is wanted, what is returned."""
+        """Report the used bytes of the sessions due, request more bytes, and return unused ones."""
         now = asyncio.get_running_loop().time()
         if is_time := now >= self._report_at:
             self._report_at = now + self._flush_seconds
@@ -414,7 +414,7 @@ class ClusterWriter:
     def _ask_of(
         self, session: LiveSession, now: float, asking: set[str], returning: set[str]
     ) -> Ask:
-        """Return what is said of a session: it returns some, asks for more, or only reports."""
+        """Return the message about a session: it returns some, asks for more, or only reports."""
         if session.id in returning:
             kept = _slice_of(session).kept(session.available, is_used=bool(session.connections))
             session.shrink(kept)
@@ -431,7 +431,7 @@ class ClusterWriter:
                 self._replied(session, ask, reply)
 
     def _replied(self, session: LiveSession, ask: Ask, reply: LeaseReply) -> None:
-        """Act on what the store says of a session's lease."""
+        """Act on the store's reply about a session's lease."""
         if reply is None:
             _logger.warning("session %s: lease lost; it is cut", session.id)
             self._sessions.drop(session)

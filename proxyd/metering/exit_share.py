@@ -71,12 +71,12 @@ class ExitShare(Payer):
         self._sinks: set[InTransit] | None = None
 
     def allowance(self, taker: InTransit) -> int:
-        """Return how many bytes the exit lets one connection take now."""
+        """Return the number of bytes that one connection may take from the exit now."""
         pace = self.pace
         return UNLIMITED if pace is None else pace.allowance(taker)
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when the exit lets its connections read again."""
+        """Call `resume` when the exit lets its connections read again."""
         if self.pace is not None:
             self.pace.wait(resume)
 

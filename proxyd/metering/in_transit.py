@@ -22,7 +22,7 @@ class InTransit(Protocol):
     __slots__ = ()
 
     def unsent(self) -> int:
-        """Return how many counted bytes have not left this machine.
+        """Return the number of counted bytes that have not left this machine.
 
         It grows only by the bytes written to the sink.
         """

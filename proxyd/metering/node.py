@@ -1,7 +1,7 @@
 """This daemon among others on one database: alive as long as it renews its row in time.
 
 A node that could not renew it stops handing out bytes before the others may take it for dead, so
-that what it had leased is never handed out twice: the fence goes up at four fifths of the timeout,
+that its leased bytes are never handed out twice: the fence goes up at four fifths of the timeout,
 counted from before the renewal was sent, and the others wait for the whole of it.
 
 Time is measured by a clock that goes on while the machine sleeps.
@@ -37,7 +37,7 @@ _logger = logging.getLogger("node")
 
 
 class Hearer(Protocol):
-    """Whoever listens to the notices of other nodes."""
+    """Receiver of the notices of other nodes."""
 
     def hear(self, text: str) -> None:
         """Act on a notice of another node, or of this one; most are about something else."""
@@ -47,7 +47,7 @@ class Hearer(Protocol):
 
 
 class Reaped(NamedTuple):
-    """How many nodes were found dead: seen to have ended, or silent for the timeout."""
+    """Number of dead nodes found: nodes that have ended, or were silent for the timeout."""
 
     ended: int
     silent: int
@@ -55,7 +55,7 @@ class Reaped(NamedTuple):
 
 @final
 class Reaper:
-    """Takes back what nodes had leased that have ended, or are silent for too long.
+    """Takes back the leases of nodes that have ended, or are silent for too long.
 
     No clock that an operator may set decides: a node is silent when its row in the database stays
     the same for as long as this process looks.
@@ -78,7 +78,7 @@ class Reaper:
         self._unseen_since: dict[SeenRow, float] = {}
 
     async def reap(self) -> Reaped:
-        """Look at every node; return how many were reaped. To be called again and again.
+        """Look at every node; return the number of reaped nodes. To be called again and again.
 
         Raises:
             StoreError: the nodes were not seen, so that this time does not count.
@@ -154,7 +154,7 @@ class _Line:
         self.is_linked = True
 
     def catch_up(self) -> None:
-        """Have the hearers look for changes that they have missed."""
+        """Notify the hearers to look for missed changes."""
         for hearer in self._hearers:
             hearer.catch_up()
 

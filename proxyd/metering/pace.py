@@ -55,7 +55,7 @@ class Pace:
         self._filled_at = self._loop.time()
 
     def allowance(self, taker: object) -> int:
-        """Return how many bytes one connection may take now."""
+        """Return the number of bytes that one connection may take now."""
         if not self._bytes_per_second:
             return UNLIMITED
         if self._timer is None:
@@ -70,7 +70,7 @@ class Pace:
         self._taken[taker] = self._taken.get(taker, 0) + size
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called in the next round."""
+        """Call `resume` in the next round."""
         self._waiting[resume] = None
         if self._timer is None:
             self._timer = self._loop.call_later(ROUND_SECONDS, self._next_round)

@@ -1,4 +1,4 @@
-"""A session in memory: its budget, its counters, and what of it is still on its way.
+"""A session in memory: its budget, its counters, and its bytes that are still on their way.
 
 Theory of operation
 -------------------
@@ -14,15 +14,16 @@ which no other process may hand out meanwhile. A byte of the lease is in one of 
     deliver         in hand   -> used        the kernel accepted it
     give_back       in hand   -> available   it could not be written
     refund          used      -> available   it never left this machine (or given up, see `refund`)
-    regrant         changes how much is granted; the difference becomes available
+    regrant         changes the number of granted bytes; the difference becomes available
     shrink          available -> another node's
 
 Everything happens on the event loop and awaits nothing, so two connections never take one byte.
 
-What the kernel accepted may still wait in a socket's queue, and would be lost with this process.
-For each socket where that may be so, the session keeps an upper bound of the bytes (`Sinks`):
-delivering raises it, asking the kernel lowers it. `used` less these bounds is *certain*, and only
-what is certain is reported to the store: after a crash nothing is billed that was not delivered.
+Bytes that the kernel accepted may still wait in a socket's queue, and would be lost with this
+process. For each socket where that may be so, the session keeps an upper bound of the bytes
+(`Sinks`): delivering raises it, asking the kernel lowers it. `used` less these bounds is *certain*,
+and only the certain bytes are reported to the store: after a crash nothing is billed that was not
+delivered.
 
 These hold between any two calls from outside, and `check` asserts them:
 
@@ -30,8 +31,8 @@ These hold between any two calls from outside, and `check` asserts them:
     used + available <= granted                       the rest is in hand, or given up
     0 <= reported <= certain <= used <= granted
 
-`certain` never falls: a refund takes at most what was not certain. So a report never goes back,
-and what is settled at the end is at least what was last reported.
+`certain` never falls: a refund takes at most the bytes that were not certain. So a report never
+goes back, and the settled number at the end is at least the number last reported.
 
 `used == granted` ends the budget: `on_spent` is called at the delivery of its last byte. Without
 other nodes that byte is the session's last one; among nodes the store knows whether there are more.
@@ -64,23 +65,23 @@ class MeteredConnection(Protocol):
         """Close it so that everything already counted still arrives."""
 
     def abort(self) -> None:
-        """Cut it at once, after giving back what was not delivered."""
+        """Cut it immediately, after giving back the bytes that were not delivered."""
 
 
 @final
 class LiveSession(Divisible):
     """See the theory above. Sizes in bytes.
 
-    `connections` are those that spend it; added when admitted, removed at their end. `wants` is by
-    which exits it leaves if a client says nothing else; None for directly.
+    `connections` are those that spend it; added when admitted, removed at their end. `wants`
+    selects the exits of a client that requests none itself; None for directly.
 
     Args:
-        grant: what was leased.
+        grant: the lease.
         on_spent: called with the session at the delivery of the last byte granted.
         pace: how fast it may go; None for as fast as it can.
         changed: has the session in it from when `used` changes.
-        lease_slice: what this node's part of the session asks for and keeps; None where there are
-            no other nodes.
+        lease_slice: this node's part of the session: it requests and keeps bytes; None where there
+            are no other nodes.
 
     Raises:
         WantsError: it was sold with wishes that this version does not understand.
@@ -138,12 +139,12 @@ class LiveSession(Divisible):
 
     @property
     def user_id(self) -> str:
-        """Who has bought it."""
+        """Identifier of its buyer."""
         return self._grant.user_id
 
     @property
     def price_per_gb(self) -> int:
-        """What it costs, in micro-USD."""
+        """Its price, in micro-USD."""
         return self._grant.price_per_gb
 
     @property
@@ -153,17 +154,17 @@ class LiveSession(Divisible):
 
     @property
     def password_hash(self) -> str:
-        """What its password is compared with."""
+        """Hash that its password is compared with."""
         return self._grant.password_hash
 
     @property
     def expires_at(self) -> int:
-        """When it may be used no more, in UTC seconds."""
+        """End of its validity, in UTC seconds."""
         return self._grant.expires_at
 
     @property
     def lease_id(self) -> str | None:
-        """Under which lease its bytes are handed out; None when it was over before."""
+        """The lease of its bytes; None when it was over before."""
         return self._grant.lease_id
 
     @property
@@ -174,7 +175,7 @@ class LiveSession(Divisible):
     # --- its bytes -----------------------------------------------------------------------------
 
     def allowance(self, taker: object) -> int:
-        """Return how many bytes one connection may take now."""
+        """Return the number of bytes that one connection may take now."""
         if self.lease_slice is not None and not self.lease_slice.may_hand_out(self.available):
             return 0
         if self._pace is None:
@@ -182,7 +183,7 @@ class LiveSession(Divisible):
         return min(self.available, self._pace.allowance(taker))
 
     def affords(self, size: int, taker: object) -> bool:
-        """Say whether bytes may be taken that only go together: a datagram.
+        """Return whether the budget allows bytes that only go together: a datagram.
 
         The budget must have them all. The pace need not, or a datagram larger than its burst would
         never go: a taker that may have a part may have the rest in advance, and waits longer then.
@@ -191,7 +192,7 @@ class LiveSession(Divisible):
         return self.allowance(taker) > 0 and size <= self.available
 
     def take(self, size: int, taker: object) -> None:
-        """Take bytes out of the budget; at most the `allowance`, or what it `affords`."""
+        """Take bytes out of the budget; at most the `allowance`, or the bytes that it `affords`."""
         self.available -= size
         if self._pace is not None:
             self._pace.spend(taker, size)
@@ -220,7 +221,7 @@ class LiveSession(Divisible):
     def refund(self, size: int) -> None:
         """Count bytes as not delivered after all; nothing once the session has left `active`.
 
-        Those of an exhausted session are not billed, and not handed out again: it is over.
+        Refunded bytes of an exhausted session are not billed, and not handed out again: it is over.
         """
         self._changed.add(self)
         if not self.takes_refunds:
@@ -231,26 +232,26 @@ class LiveSession(Divisible):
 
     @property
     def takes_refunds(self) -> bool:
-        """See `Divisible.takes_refunds`: after an end it was settled with what was used by then."""
+        """See `Divisible.takes_refunds`: the end of a session settles the bytes used by then."""
         return self.status is SessionStatus.ACTIVE or self.status is SessionStatus.EXHAUSTED
 
     def regrant(self, granted: int) -> None:
-        """Take what the store says is granted in all: never less than is granted here."""
+        """Set the number of bytes granted in all, which never falls."""
         assert granted >= self.granted  # noqa: S101 - what is returned is taken out here first
         more = granted - self.granted
         self.granted = granted
         self.give_back(more)
 
     def shrink(self, available: int) -> None:
-        """Give up what is more than so many available bytes, so that other nodes may have it."""
+        """Keep at most `available` bytes, and give the others up for other nodes."""
         excess = max(0, self.available - available)
         self.available -= excess
         self.granted -= excess
 
-    # --- who waits for them --------------------------------------------------------------------
+    # --- connections that wait for bytes -------------------------------------------------------
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when there are bytes again, or when the pace allows some again."""
+        """Call `resume` when the budget has bytes again, or the pace allows some again."""
         if self.lease_slice is not None and self.available <= 0:
             self.lease_slice.ask()
         if self._pace is not None and self.available > 0:
@@ -265,7 +266,7 @@ class LiveSession(Divisible):
             self._pace.stop_waiting(resume)
 
     def wake(self) -> None:
-        """Have every connection that waits for bytes try again."""
+        """Wake every connection that waits for bytes."""
         waiting, self._waiting = self._waiting, set()
         for resume in waiting:
             resume()
@@ -275,7 +276,7 @@ class LiveSession(Divisible):
         """Whether connections wait for bytes, or the last ones granted are still to be reported."""
         return bool(self._waiting) or (self.is_spent and self.used != self.reported)
 
-    # --- what was delivered --------------------------------------------------------------------
+    # --- delivered bytes -----------------------------------------------------------------------
 
     @property
     def is_spent(self) -> bool:
@@ -283,7 +284,7 @@ class LiveSession(Divisible):
         return self.used == self.granted
 
     def mark_changed(self) -> None:
-        """Have the writer look whether there is something to report."""
+        """Mark the session for the writer's next report."""
         self._changed.add(self)
 
     @property
@@ -296,7 +297,7 @@ class LiveSession(Divisible):
         self.sinks.add(sink, size)
 
     def forget(self, sink: InTransit) -> None:
-        """See `Payer.forget`: what waits there is refunded, or has become another sink's."""
+        """See `Payer.forget`: its bytes are refunded, or another sink counts them."""
         self.sinks.forget(sink)
 
     @property
@@ -304,10 +305,10 @@ class LiveSession(Divisible):
         """See `Payer.is_used_up`."""
         return self.status is SessionStatus.EXHAUSTED
 
-    # --- what exits have carried of it -----------------------------------------------------------
+    # --- bytes through exits ---------------------------------------------------------------------
 
     def share_of(self, device_id: str) -> ExitShare:
-        """Return what counts the bytes that leave through an exit; made when there is none."""
+        """Return the share that counts the bytes through an exit; it is made at the first call."""
         if self._shares is None:
             self._shares = ExitShares(self)
         return self._shares.of(device_id)
@@ -317,18 +318,18 @@ class LiveSession(Divisible):
         """The shares of all exits that it has left through."""
         return self._shares if self._shares is not None else ()
 
-    # --- what is reported ------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     @property
     def usage(self) -> Usage | None:
-        """What is to be reported of the lease when its connections are closed."""
+        """The usage of the lease to report when its connections are closed."""
         if self.lease_id is None:
             return None
         exits = self._shares.used() if self._shares is not None else ()
         return Usage(self.id, self.lease_id, self.used, exits)
 
     def certain_usage(self) -> Usage:
-        """Return what is to be reported of the lease while it is used."""
+        """Return the usage of the lease to report while it is used."""
         certain = self.certain()
         exits = self._shares.certain() if self._shares is not None else ()
         assert sum(size for _, size in exits) <= certain  # noqa: S101 - as in `certain`
@@ -341,16 +342,16 @@ class LiveSession(Divisible):
             self._shares.mark_reported(usage.exits)
 
     def certain(self) -> int:
-        """Return how many bytes are used whatever happens to this process now."""
+        """Return the number of bytes that stay used even if this process dies now."""
         certain = self.used - self.sinks.waiting()
         self.check()
-        # Better no daemon than one that bills what was not delivered.
+        # Better no daemon than one that bills undelivered bytes.
         assert self.reported <= certain <= self.used  # noqa: S101
         return certain
 
     def check(self) -> None:
         """Assert the invariants of the budget."""
-        # Better no daemon than one that bills what was not delivered.
+        # Better no daemon than one that bills undelivered bytes.
         assert self.available >= 0  # noqa: S101
         assert self.used + self.available <= self.granted  # noqa: S101
         assert 0 <= self.reported <= self.used  # noqa: S101

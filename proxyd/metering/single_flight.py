@@ -99,7 +99,7 @@ class SingleFlight(Generic[Key, Value]):
     def ask(
         self, key: Key, asker: Hashable, callback: Callable[[Value | Refusal], None]
     ) -> Refusal | None:
-        """Have a question asked.
+        """Ask a question, unless it is under way already.
 
         Args:
             key: the question.

@@ -55,7 +55,7 @@ class Writer(Protocol):
 
 
 def unreported(changed: set[LiveSession]) -> list[LiveSession]:
-    """Return the sessions whose counts are not written down and shall be.
+    """Return the sessions whose counts have to be written down.
 
     Args:
         changed: the sessions whose counts have changed; the others are removed from it.

@@ -124,7 +124,7 @@ class _DayFiles:
         return len(self._lines)
 
     def add(self, day: date, line: bytes) -> None:
-        """Have a line wait for the file of its day, which is opened for it.
+        """Keep a line until the file of its day, which is opened for it, is ready.
 
         Raises:
             OSError: the file cannot be opened; the line is dropped.

@@ -63,7 +63,7 @@ def listen(host: str, port: int, purpose: Purpose) -> socket.socket:
 
 
 def listen_beside(host: str, port: int, purpose: Purpose) -> socket.socket:
-    """Return a socket that listens on a port if it is free, and on any free one otherwise.
+    """Return a socket that listens on a port, or on any free port if that one is taken.
 
     Raises:
         CannotListenError: the address is not this machine's.
@@ -75,7 +75,7 @@ def listen_beside(host: str, port: int, purpose: Purpose) -> socket.socket:
 
 
 def listen_again(sock: socket.socket) -> socket.socket:
-    """Return a further socket that listens where one does; the kernel divides the clients.
+    """Return another socket on the address of a listening one; the kernel divides the clients.
 
     Raises:
         CannotListenError: the kernel refuses.
@@ -140,7 +140,7 @@ def bound_port(sock: socket.socket) -> int:
 
 
 def bound_address(sock: socket.socket) -> str:
-    """Return where a socket listens, as `host:port`."""
+    """Return the address where a socket listens, as `host:port`."""
     host, port = sock.getsockname()[:2]
     return format_address(host, port)
 
@@ -197,7 +197,7 @@ def _certificate_problems(section: str, certificate: str, key: str) -> Iterator[
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Load a certificate into a context; connections from now on are shown it.
+    """Load a certificate into a context; new connections get it.
 
     Raises:
         CannotListenError: a file cannot be read, or they do not belong together.

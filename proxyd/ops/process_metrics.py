@@ -56,7 +56,7 @@ class ProcessMetrics(Collector):
         )
 
     def descriptors(self) -> int:
-        """Return how many descriptors are open: now, or when they were last counted."""
+        """Return the number of open descriptors: now, or at the last count."""
         return _descriptors_by_kernel() or self._counted
 
     async def watch_descriptors(self) -> NoReturn:
@@ -68,11 +68,11 @@ class ProcessMetrics(Collector):
 
 
 def _descriptors_by_kernel() -> int:
-    """Return how many descriptors the kernel reports; 0 when it does not (before Linux 6.2)."""
+    """Return the kernel's number of descriptors; 0 when it has none (before Linux 6.2)."""
     return _DESCRIPTORS.stat().st_size
 
 
 def _started_at() -> float:
-    """Return when this process was started, in UTC seconds."""
+    """Return the start time of this process, in UTC seconds."""
     ticks = float(_STAT.read_bytes().rpartition(b")")[2].split()[_STARTED_FIELD])
     return clock.seconds() - (clock.boottime() - ticks / os.sysconf("SC_CLK_TCK"))

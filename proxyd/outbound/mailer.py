@@ -182,7 +182,7 @@ class Mailer:
         return begun > 0
 
     def _room(self, *, again: bool) -> int:
-        """Return how many further e-mails may be sent now; of retries (`again`), or of new ones."""
+        """Return the number of e-mails that may be sent now: retries (`again`), or new ones."""
         sending = len(self._sending)
         if self._failures:
             is_due = asyncio.get_running_loop().time() >= self._resume_at

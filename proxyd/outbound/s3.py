@@ -148,7 +148,7 @@ class S3Blobs:
             self._session = None
 
     async def _complete(self, upload: Upload, etags: list[str]) -> None:
-        """Have the parts put together; the parts of a complete upload stay as they are."""
+        """Request the store to join the parts; a complete upload stays as it is."""
         count = -(-upload.size_bytes // part_bytes(upload.size_bytes))
         if len(etags) != count:
             raise MismatchError(f"{len(etags)} of {count} tags of parts are given")

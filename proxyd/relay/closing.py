@@ -73,7 +73,7 @@ USUAL: Final = ClosingBounds()
 
 
 def unacknowledged(sock: socket.SocketType, *, ended: bool) -> int:
-    """Return how many bytes given to the kernel the peer has not acknowledged (Linux, tcp(7)).
+    """Return the number of sent bytes that the peer has not acknowledged (Linux, tcp(7)).
 
     Args:
         sock: a TCP socket, not closed; a connection that was reset still answers.
@@ -83,7 +83,7 @@ def unacknowledged(sock: socket.SocketType, *, ended: bool) -> int:
 
 
 def unsent(sock: socket.SocketType, *, ended: bool) -> int:
-    """Return how many bytes given to the kernel never left it; as `unacknowledged` otherwise."""
+    """Return the number of bytes that never left the kernel. See `unacknowledged`."""
     return _queued(sock, SIOCOUTQNSD, ended=ended)
 
 
@@ -284,7 +284,7 @@ class _Closing(Watcher, Closing):
         self._look()
 
     def unsent(self) -> int:
-        """Return how many of the bytes that were paid for have not left this machine."""
+        """Return the number of paid bytes that have not left this machine."""
         return min(unsent(self._sock, ended=self._ended), self._size)
 
     def finish(self) -> None:

@@ -92,7 +92,7 @@ class Owner(Protocol):
     is_closed: bool
 
     def fail(self, error: Exception) -> None:
-        """Cut both sides because of a mistake of ours."""
+        """Cut both sides because of a fault in this program."""
 
     def broken(self, source: socket.SocketType) -> None:
         """One side was reset."""
@@ -309,7 +309,7 @@ class HalfPipe(Mover, InTransit):
             self._session.give_back(waiting)
 
     def unsent(self) -> int:
-        """Return how many delivered bytes have not left this machine."""
+        """Return the number of delivered bytes that have not left this machine."""
         return min(unsent(self._sink, ended=self.announced), self.refundable)
 
     def refund(self) -> None:

@@ -140,12 +140,12 @@ class Relay(Owner):
             self._closed()
 
     def fail(self, error: Exception) -> None:
-        """Cut both sides because of a mistake of ours, which is logged with its traceback."""
+        """Cut both sides because of a fault in this program, which is logged with its traceback."""
         _logger.error("a relay failed and is cut", exc_info=error)
         self.abort()
 
     def half_ended(self) -> None:
-        """Nothing more comes one way; when the other way is over too, so is the relay."""
+        """One direction has ended; close the relay when both have."""
         if not (self._up.ended and self._down.ended and self._release()):
             return
         if self._up.gave_up or self._down.gave_up:

@@ -88,7 +88,7 @@ def datagram_socket(here: Address, scope: int = 0) -> socket.SocketType | None:
 
 @final
 class DatagramEgress:
-    """Where datagrams may go, and how many of them: shared by all associations of a gateway.
+    """Policy and limits of datagrams: shared by all associations of a gateway.
 
     `over_rate` counts datagrams that were dropped because their session had had too many recently.
 
@@ -223,7 +223,7 @@ class Association(Receiver):
             self._closed()
 
     def fail(self, error: BaseException) -> None:
-        """Stop because of a mistake of ours, which is logged with its traceback."""
+        """Stop because of a fault in this program, which is logged with its traceback."""
         _logger.error("an association failed and is cut", exc_info=error)
         self.abort()
 
@@ -418,7 +418,7 @@ class Association(Receiver):
         return outer
 
     def _remember(self, target: tuple[Address, int]) -> None:
-        """Let answers through from the latest `TARGETS_MAX` targets of the client."""
+        """Accept answers from the latest `TARGETS_MAX` targets of the client."""
         self._targets.pop(target, None)
         self._targets[target] = None
         if len(self._targets) > TARGETS_MAX:
@@ -493,7 +493,7 @@ class _Lookup:
 
 @final
 class _Reader(Watcher):
-    """Watcher of one of an association's sockets, with a bounded number of reads a turn.
+    """Watcher of one socket of an association: its reads in each turn are bounded.
 
     Args:
         association: whose socket it is.

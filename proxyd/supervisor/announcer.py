@@ -69,7 +69,7 @@ class Announcer:
         self._manager.stopping(f"{living} processes drain")
 
     def stopped(self) -> None:
-        """Say that no process is left, if a signal asked for that."""
+        """Log that no process is left, if a signal has requested the stop."""
         if self._is_stopping:
             _logger.info("stopped")
 

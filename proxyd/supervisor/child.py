@@ -35,7 +35,7 @@ class Life:
 
     @property
     def may_reload(self) -> bool:
-        """Whether it must reload, and would answer for that alone."""
+        """Whether it must reload, and is ready to take the signal now."""
         return self.must_reload and self.is_ready and not self.is_reloading
 
     def reload(self) -> None:

@@ -340,7 +340,7 @@ class Supervisor:
                 self._reload()
 
     def _reload(self) -> None:
-        """Have every process read the settings again; later processes get them from here.
+        """Make every process read the settings again; later processes get them from here.
 
         If they or the certificate are wrong, no process reloads: all keep the old ones.
         """

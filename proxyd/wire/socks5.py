@@ -218,7 +218,7 @@ class Socks5(ServerProtocol):
         return None
 
     def _another_protocol(self, first: int) -> Violation:
-        """Turn away who speaks something else; SOCKS4 has a word for it."""
+        """Refuse a client of another protocol; SOCKS4 has a reply for it."""
         if first == 0x04:
             self._output += _SOCKS4_REJECTED
             return self._violation("SOCKS4 instead of SOCKS5")

@@ -1,4 +1,4 @@
-"""What is documented is true: commands run, tables match the code, links lead somewhere."""
+"""The documents are true: commands run, tables match the code, links lead somewhere."""
 
 import base64
 import os
@@ -460,7 +460,7 @@ def test_the_table_of_http_answers_is_the_code() -> None:
 
 
 def anchors(document: Path) -> set[str]:
-    """Return what a link can name within a document: its headings, as forges write them."""
+    """Return the anchors of a document that a link can name: its headings, as forges write them."""
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {
         re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings

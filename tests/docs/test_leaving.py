@@ -1,4 +1,4 @@
-"""What the page about exits says of parameters is what the parser takes."""
+"""The parameters on the page about exits are the parameters of the parser."""
 
 import re
 

@@ -47,7 +47,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         "PATH": f"{programs}:{environment['PATH']}",
         "PYTHONPATH": str(ROOT),
         "PROXYD_STORAGE__URL": f"sqlite:///{database}",
-        "PROXYD_PROXY__PUBLIC_HOST": "proxy.example.com",  # which the page asks for
+        "PROXYD_PROXY__PUBLIC_HOST": "proxy.example.com",  # an input of the page
     }
     bash = shutil.which("bash")
     assert bash is not None

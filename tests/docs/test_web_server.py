@@ -32,7 +32,8 @@ ASKED = {
     "wait_s": 300,
 }
 LARGE = bytes(20_000_000)
-# What Debian's own file has around the servers, with all that is written in a folder of the test's.
+# The frame of Debian's own file around the servers; all written files are in a folder of the
+# test's.
 WHOLE = """
 daemon off;
 pid {folder}/pid;
@@ -67,7 +68,8 @@ async def front(
         configuration = tmp_path / "nginx.conf"
         text = shown(service.url, port, tmp_path)
         configuration.write_text(kept(text, service.url) if request.param == "kept" else text)
-        # It takes over the socket, as from an older one that it replaces: nobody else has the port.
+        # It takes over the socket, as from an older one that it replaces: no other process has the
+        # port.
         running = subprocess.Popen(
             [program, "-c", str(configuration)],
             env={**os.environ, "NGINX": f"{listener.fileno()};"},
@@ -81,7 +83,7 @@ async def front(
 
 
 def shown(api: str, port: int, folder: Path) -> str:
-    """Return what the guide shows, for this machine."""
+    """Return the guide's file, adapted to this machine."""
     server = GUIDE.read_text().partition("\nnginx:\n")[2].partition("\nThe proxy's own port")[0]
     live = "/etc/letsencrypt/live/api.example.com"
     for there, here in (

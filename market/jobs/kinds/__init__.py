@@ -1,1 +1,1 @@
-"""The kinds of jobs: what completion, failure, loss and cancellation of each comes to."""
+"""The kinds of jobs: the effects of completion, failure, loss and cancellation of each."""

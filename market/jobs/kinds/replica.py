@@ -112,7 +112,7 @@ class Replica(Scripted):
         return outcome.status
 
     async def _draw(self, *, is_lost: bool = False, is_devices_fault: bool = False) -> Drawn:
-        """Record what the attempt is paid that ends now; `_pay_drawn` follows."""
+        """Record the pay of the ending attempt; `_pay_drawn` follows."""
         return await draws.draw(
             self.tx,
             self.job,

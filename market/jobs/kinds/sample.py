@@ -14,7 +14,7 @@ from storage.trust.samples import SampleRow
 
 
 class Sample(Scripted):
-    """A job that is for one device alone, and is paid for by its result alone."""
+    """A job for one device only, paid only for a right result."""
 
     def __init__(self, frame: Frame, job: JobRow, spec: SpecRow, sample: SampleRow) -> None:
         super().__init__(frame, job, spec)

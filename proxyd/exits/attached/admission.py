@@ -36,7 +36,7 @@ class Admission:
     Args:
         reactor: the poller and the clock of the loop.
         roster: the exits that are attached.
-        authority: says what sessions cost that leave in a country.
+        authority: returns the least price of sessions that leave in a country.
         locate: says where an address is.
         budget: how many connections all exits may have waiting.
         counters: count these connections.
@@ -110,7 +110,7 @@ class Admission:
         )
 
     def least_price(self, grant: ExitGrant, place: Place) -> int:
-        """Return what a session has to cost that leaves through an exit, in micro-USD per GB.
+        """Return the least price of a session that leaves through an exit, in micro-USD per GB.
 
         The operator's floor holds for those too that were sold without wishes, or for any country.
         """

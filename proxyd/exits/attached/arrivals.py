@@ -74,7 +74,7 @@ class Arrivals:
         roster: the exits that are attached.
         origins: expects calls.
         loaner: borrows exits of other nodes.
-        controls: take over what speaks TLS.
+        controls: take over connections that speak TLS.
         arriving: counts arrivals by their networks; `controls` also count there.
         work: runs handshakes.
         times: that each has for its first message.
@@ -144,7 +144,7 @@ class Arrivals:
         return ""
 
     def _places_for(self, network: str) -> int:
-        """Return how many arrivals there may be for one more of a network to come in."""
+        """Return the number of arrivals below which a network may add one more."""
         most = self._limits.arrivals
         return most if self._roster.per_network[network] else most - most // RESERVED_DIVISOR
 
@@ -207,7 +207,7 @@ class Arrivals:
     # --- handshakes ----------------------------------------------------------------------------
 
     def secure(self, arrival: "Arrival") -> None:
-        """Let the event loop speak TLS with one that has sent a ClientHello."""
+        """Let the event loop speak TLS with a connection that has sent a ClientHello."""
         if self._handshakes.full_network(arrival.network, self._limits.exits_per_network):
             self.reject(arrival, "network")
             return
@@ -231,7 +231,7 @@ class Arrivals:
         arrival.sock.close()
 
     def _end_handshake(self, arrival: "Arrival") -> None:
-        """Count a handshake no more; ending it twice is harmless."""
+        """Stop counting a handshake; a second call does nothing."""
         if self._handshakes.end(arrival):
             self._arriving.add(arrival.network, -1)
 
@@ -326,6 +326,6 @@ class Arrival(Watcher, Expiring):
         self._arrivals.reject(self, "slow")
 
     def fail(self, error: Exception) -> None:
-        """Close it because of a mistake of ours, which is logged with its traceback."""
+        """Close it because of a fault in this program, which is logged with its traceback."""
         _logger.error("serving an exit failed; it is cut", exc_info=error)
         self._arrivals.reject(self, "error")

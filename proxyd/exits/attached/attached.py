@@ -129,18 +129,18 @@ class Agent:
         self.knows_nodes = True
 
     def tend(self) -> None:
-        """Close connections that have got old, and ask for as many as are needed by now."""
+        """Close old connections, and request the number that is needed now."""
         self.pool.tend()
         if self.secure is not None:
             self.secure.tend()
 
     def has_ordered(self, number: int) -> bool:
-        """Say whether the connection of this number may have been given an order."""
+        """Return whether the connection of this number may have received an order."""
         pools = (self.pool, self.secure)
         return any(pool is not None and pool.has_used(number) for pool in pools)
 
     def interrupt(self) -> None:
-        """Notify its dials that it takes nothing any more; what waits is kept."""
+        """Notify its dials that it takes nothing any more; waiting connections are kept."""
         dials, self.dials = self.dials, {}
         self.pool.dismiss()
         if self.secure is not None:
@@ -149,7 +149,7 @@ class Agent:
             asker.lose()
 
     def close(self) -> None:
-        """Notify its dials that it is gone, and close what waits; twice is harmless."""
+        """Notify its dials that it is gone, and close its waiting connections. Idempotent."""
         self.pool.close()
         if self.secure is not None:
             self.secure.close()
@@ -160,8 +160,8 @@ class Agent:
 class Attached(Carrier, Expiring):
     """An exit.
 
-    `since` is when it attached (UTC, in milliseconds), `features` are what its agent and its owner
-    offer beside the rest. `address` is where its connections leave, as far as that is known.
+    `since` is when it attached (UTC, in milliseconds), `features` are the optional features of its
+    agent and its owner. `address` is where its connections leave, as far as that is known.
 
     Args:
         attachment: its number, which its work connections name.
@@ -257,7 +257,7 @@ class Attached(Carrier, Expiring):
         self.location.move(self.device_id, place, network, is_elsewhere=is_elsewhere)
 
     def stray(self, words: str) -> None:
-        """Have no place to sell, and why; "": have one."""
+        """Set the reason why it has no place to sell; "" means that it has one."""
         self.location.stray(words)
         self._settle()
 
@@ -288,7 +288,7 @@ class Attached(Carrier, Expiring):
         return UNPROVEN
 
     def join(self, since: int, features: tuple[str, ...], capacity: Capacity | None) -> None:
-        """Begin: `features` are what its agent offers, and `capacity` the limits of the device."""
+        """Begin: `features` are those of its agent, and `capacity` has the limits of the device."""
         self.since = since
         self.features = features
         self.terms.take_in(capacity)
@@ -349,7 +349,7 @@ class Attached(Carrier, Expiring):
         return tuple(self.terms.limits.ports) if self.terms.is_proven else (TLS_PORT,)
 
     def allows(self, port: int) -> bool:
-        """Say whether a buyer may ask it for a port of targets."""
+        """Return whether a buyer may use it for a port of targets."""
         return self.terms.allows(port)
 
     def grant(self, granted: Limits) -> None:
@@ -382,7 +382,7 @@ class Attached(Carrier, Expiring):
         return is_usable and (not most or self.load.taken < most)
 
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
-        """Say whether it takes one more connection of a buyer now."""
+        """Return whether it takes one more connection of a buyer now."""
         load = self.load
         if load.is_spent or self._state is _GONE:
             return False
@@ -391,7 +391,7 @@ class Attached(Carrier, Expiring):
         )
 
     def take_place(self, buyer: str, *, datagrams: bool) -> Place:
-        """Take a place for a dial of a buyer; what gives way for it is cut."""
+        """Take a place for a dial of a buyer; a connection that gives way for it is cut."""
         load = self.load
         return load.places.take(
             buyer, self._most, self.terms.associations, load.now(), datagrams=datagrams
@@ -399,7 +399,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def _most(self) -> int:
-        """How many connections from here it takes; 0 for any number."""
+        """Number of connections that it takes from this node; 0 for any number."""
         most = self.terms.limits.connections
         return max(1, most - self.load.connections_elsewhere) if most else 0
 
@@ -449,12 +449,12 @@ class Attached(Carrier, Expiring):
         self.agent.send(frame)
 
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:
-        """Have it connect one of its connections to a target; `by` gets the answer."""
+        """Order one of its connections to connect to a target; `by` gets the answer."""
         self.agent.dials[parked.number] = by
         self.agent.send(Dial(parked.number, host, port))
 
     def order_datagrams(self, parked: Parked, by: Asker) -> None:
-        """Have it carry datagrams on one of its connections; `by` gets the answer."""
+        """Order one of its connections to carry datagrams; `by` gets the answer."""
         self.agent.dials[parked.number] = by
         self.agent.send(Associate(parked.number))
 
@@ -489,11 +489,11 @@ class Attached(Carrier, Expiring):
     # --- the end -------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Notify its dials that it takes nothing any more; what waits is kept."""
+        """Notify its dials that it takes nothing any more; waiting connections are kept."""
         self.agent.interrupt()
 
     def close(self) -> None:
-        """Notify its dials that it is gone, and close what waits; twice is harmless."""
+        """Notify its dials that it is gone, and close its waiting connections. Idempotent."""
         if self._state is not _GONE:
             self._to(_GONE)
         self.agent.close()

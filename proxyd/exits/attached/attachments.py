@@ -45,20 +45,20 @@ class Watch(Protocol):
 
 @final
 class Attachments:
-    """Takes exits in, follows what the marketplace and their owners say, and lets them go.
+    """Takes exits in, applies the changes of the marketplace and of owners, and lets exits go.
 
     Args:
         roster: the exits that are attached.
         admission: decides which may attach.
         heartbeats: look whether they are there.
         offers: passes their offers on.
-        detached: keeps what goes on through those that are gone.
+        detached: keeps the connections through exits that are gone.
         origins: counts them where their connections leave.
         notices: notifies their agents.
         neighbours: the other nodes.
         loaner: lends them to these.
         watch: checks whether they are honest; None if all count as honest.
-        counters: count what becomes of them.
+        counters: count the outcomes of attachments.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Attachments:
             control.drain(max(1, round(seconds)))
 
     def displace(self, device_id: str) -> None:
-        """Let go of an exit that has attached again later, here or at another node."""
+        """Release an exit that has since attached again, here or at another node."""
         older = self._roster.by_device.get(device_id)
         if older is not None:
             self._roster.control_of(older).refuse(*_DISPLACED)
@@ -109,7 +109,7 @@ class Attachments:
             self._detached.recheck(device_id)
 
     def change_limits(self, limits: ExitLimits) -> None:
-        """Apply other limits from now on; no exit is let go of."""
+        """Apply new limits; no exit is detached because of them."""
         self._admission.change_limits(limits)
         self._heartbeats.seconds = limits.heartbeat_seconds
 
@@ -117,7 +117,7 @@ class Attachments:
         """Look at no exit any more."""
         self._heartbeats.close()
 
-    # --- what control connections say ----------------------------------------------------------
+    # --- calls of control connections ----------------------------------------------------------
 
     def attach(self, control: Control, grant: ExitGrant, hello: Hello) -> None:
         """Take an exit in, or refuse it."""
@@ -178,13 +178,13 @@ class Attachments:
             self._detached.keep(attached)
 
     def paused(self, attached: Attached, words: str) -> None:
-        """Have an exit take nothing from now on, or take connections again."""
+        """Pause an exit, or let it take connections again."""
         was_open = attached.is_open
         attached.pause(words)
         self._offers.change(attached, was_open=was_open)
 
     def changed(self, attached: Attached, grant: ExitGrant) -> None:
-        """Apply what the marketplace says of an exit by now."""
+        """Apply the present grant of an exit."""
         was_open = attached.is_open
         attached.hold(is_held=grant.paused)
         attached.terms.set_price(self._admission.least_price(grant, attached.place))

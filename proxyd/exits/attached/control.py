@@ -9,8 +9,8 @@ are handed over. `TRANSITIONS` has the arrows:
     SILENT -> GREETING -> ASKED -> ATTACHED -> CLOSED -> OVER
            -> PREFACE  -> ASKED                           (handed over: OVER at once)
 
-What a frame does depends on the state: `_ACTIONS` has all that are allowed in each. Any other frame
-ends the connection.
+The action of a frame depends on the state: `_ACTIONS` has the frames that are allowed in each. Any
+other frame ends the connection.
 
 The bytes of a client are bounded: it pays for them out of an allowance that grows with time, and
 with each order that it gets.
@@ -91,7 +91,7 @@ class Loaner(Protocol):
         """Act on an agent's frame of a loan; raises FrameError if an agent must not send it."""
 
     def ended(self, attached: Attached, reason: str) -> None:
-        """Hear that an exit is gone, or must not carry anything."""
+        """Note that an exit is gone, or must not carry anything."""
 
     def change_heartbeat(self, seconds: float) -> None:
         """Ping each borrowed exit with this many seconds between two pings."""
@@ -128,7 +128,7 @@ class NoLoans(Loaner):
 
 
 class GrantedLimits(Protocol):
-    """How much a device carries at most; 0 is no limit. See `proxyctl.protocol.frames.Limits`."""
+    """Limits on the use of a device; 0 is no limit. See `proxyctl.protocol.frames.Limits`."""
 
     @property
     def connections(self) -> int:
@@ -179,7 +179,7 @@ class Authority(Protocol):
     """Knows the devices that may attach, and their permissions."""
 
     async def authorize(self, token: str, terms: str) -> ExitGrant:
-        """Return what a device may do.
+        """Return the grant of a device.
 
         Args:
             token: a worker token.
@@ -191,7 +191,7 @@ class Authority(Protocol):
         """
 
     async def current(self, device_id: str) -> ExitGrant:
-        """Return what a device may do by now that was authorized before.
+        """Return the present grant of a device that was authorized before.
 
         Raises:
             MarketError: why it may do nothing any more, in words for its owner.
@@ -216,10 +216,10 @@ class Members(Protocol):
         """Act on the end of a control connection: its exit is gone."""
 
     def paused(self, attached: Attached, words: str) -> None:
-        """Have an exit take nothing from now on, or take connections again."""
+        """Pause an exit, or let it take connections again."""
 
     def changed(self, attached: Attached, grant: ExitGrant) -> None:
-        """Apply what the marketplace says of an exit by now."""
+        """Apply the present grant of an exit."""
 
     def suspected(self, attached: Attached, kind: str, evidence: str) -> None:
         """Pass on an act of an exit that is not honest: its kind and the evidence."""
@@ -456,7 +456,7 @@ class Control(asyncio.Protocol):
             self._services.loop.call_soon(self.cut, "does not read")
 
     def refuse(self, code: str, words: str, retry_seconds: int) -> None:
-        """Tell why it is not attached, or not any more, and close.
+        """Send the reason why it is not attached, or not any more, and close.
 
         Args:
             code: the stable code.
@@ -491,7 +491,7 @@ class Control(asyncio.Protocol):
             self._transport.abort()
 
     def drain(self, seconds: int) -> None:
-        """Tell that the daemon stops."""
+        """Send that the daemon stops."""
         self.send(Drain(seconds))
 
     def check_again(self) -> None:
@@ -506,7 +506,7 @@ class Control(asyncio.Protocol):
         self.attached = attached
         self._holder.known(self)
 
-    # --- what a frame does ---------------------------------------------------------------------
+    # --- actions of frames ---------------------------------------------------------------------
 
     def _act(self, frame: Frame) -> None:
         action = _ACTIONS[self._state].get(type(frame))
@@ -556,7 +556,7 @@ class Control(asyncio.Protocol):
         assert self.attached is not None  # noqa: S101 - the state says so
         return self.attached
 
-    # --- what the marketplace says -------------------------------------------------------------
+    # --- answers of the marketplace ------------------------------------------------------------
 
     async def _authorize(self, hello: Hello) -> None:
         """Ask whether the exit may attach, and attach it."""
@@ -574,7 +574,7 @@ class Control(asyncio.Protocol):
             self._services.members.changed(attached, grant)
 
     async def _granted(self, answer: Coroutine[Any, Any, ExitGrant]) -> ExitGrant | None:
-        """Return what the marketplace says, or refuse and return None."""
+        """Return the marketplace's grant, or refuse and return None."""
         try:
             return await answer
         except MarketError as error:
@@ -593,7 +593,7 @@ class Control(asyncio.Protocol):
         return None
 
     def _close(self, reason: str) -> None:
-        """Let go of the exit; only the first call counts."""
+        """Release the exit; only the first call counts."""
         self._stop_timer()
         if self.is_closed:
             return

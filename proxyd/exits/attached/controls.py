@@ -61,7 +61,7 @@ class Controls:
         return len(self._strangers)
 
     async def shake_hands(self, sock: socket.SocketType, address: str, network: str) -> None:
-        """Have the event loop speak TLS over a socket, which is the loop's from here on."""
+        """Let the event loop speak TLS over a socket, which the loop then owns."""
         control = Control(self._services, address, self)
         try:
             await self._loop.connect_accepted_socket(
@@ -98,7 +98,7 @@ class Controls:
         for control in tuple(self._all):
             control.cut("stopping")
 
-    # --- what control connections say: see `control.Holder` ------------------------------------
+    # --- calls of control connections: see `control.Holder` ------------------------------------
 
     def known(self, control: Control) -> None:
         """See `Holder.known`."""

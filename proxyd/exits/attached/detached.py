@@ -1,4 +1,4 @@
-"""Relays through devices that are not attached: those that outlive a control connection.
+"""Relays through devices that are not attached, because their control connection is gone.
 
 Buyers' connections through an exit whose control connection was lost go on until they end
 themselves. So do those that other processes of this machine relay, when the process that knew the
@@ -100,7 +100,7 @@ class Detached:
         try:
             grant = await self._authority.current(device_id)
         except MarketError as error:
-            _logger.info("exit %s: what goes on is cut: %s", device_id, error.code.word)
+            _logger.info("exit %s: its connections are cut: %s", device_id, error.code.word)
         except StoreError as error:  # the marketplace asks for it again
             _logger.log(
                 level_of(error, logging.WARNING),

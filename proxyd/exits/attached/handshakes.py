@@ -12,7 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from market.base.networks import NetworkCounts, crowded
 
-# Handshakes that are begun at once, and after what pause the next ones are: each costs half a
+# Number of handshakes that begin together, and the pause before the next ones: each costs half a
 # millisecond of signing, and half a millisecond more until the exit is attached. Everybody else
 # waits meanwhile.
 HANDSHAKES_AT_ONCE: Final = 8

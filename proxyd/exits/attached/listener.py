@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from proxyd.exits.choosing.own_ports import OwnPorts
 
-EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
+EXPIRY_SECONDS: Final = 5.0  # between looks for old records of the directory: a millisecond each
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ USUAL: Final = PortBounds()
 class PortServices:
     """Collaborators from the rest of the daemon.
 
-    `authority` knows which devices may attach, `directory` chooses among exits, `locate` says where
-    an address is, `counters` count what becomes of exits, and `now` is the wall clock, in UTC
-    seconds. `budget` bounds the connections that wait, those of borrowed exits included.
+    `authority` knows which devices may attach, `directory` chooses among exits, `locate` returns
+    the place of an address, `counters` count the outcomes of exits, and `now` is the wall clock, in
+    UTC seconds. `budget` bounds the connections that wait, those of borrowed exits included.
     `own_ports` are closed to buyers. With `encrypts_all` only connections under TLS are used.
     """
 
@@ -217,22 +217,22 @@ class ExitListener:
         )
 
     def __len__(self) -> int:
-        """Return how many exits are attached."""
+        """Return the number of attached exits."""
         return len(self.roster)
 
     @property
     def counters(self) -> ExitCounters:
-        """Count what becomes of exits."""
+        """The counters of attachments, dials and verdicts."""
         return self._base.services.counters
 
     @property
     def nodes(self) -> int:
-        """How many other nodes there are."""
+        """Number of other nodes."""
         return len(self._base.services.neighbours)
 
     @property
     def tasks(self) -> int:
-        """How many tasks are under way."""
+        """Number of running tasks."""
         return len(self._base.work)
 
     def start(self) -> None:
@@ -250,7 +250,7 @@ class ExitListener:
         self.attachments.recheck(device_id)
 
     def displace(self, device_id: str) -> None:
-        """Let go of an exit that has attached to another node later."""
+        """Release an exit that has since attached to another node."""
         self.attachments.displace(device_id)
 
     def nodes_changed(self) -> None:
@@ -258,7 +258,7 @@ class ExitListener:
         self.notices.nodes_changed()
 
     def change_limits(self, limits: ExitLimits) -> None:
-        """Apply other limits from now on; no exit is let go of."""
+        """Apply new limits; no exit is detached because of them."""
         self.arrivals.change_limits(limits)
         self.origins.change_limits(limits)
         self.attachments.change_limits(limits)
@@ -275,7 +275,7 @@ class ExitListener:
             self._workers.drain(seconds)
 
     def close(self) -> None:
-        """Let every exit go, and every connection of theirs that waits; twice is harmless."""
+        """Detach every exit, and close their waiting connections. Idempotent."""
         self._base.work.stop()
         self.arrivals.close()
         self.loaner.close()
@@ -289,7 +289,7 @@ class ExitListener:
         self._base.work.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until no task runs any more."""
         await self._base.work.wait()
         if self._workers is not None:
             await self._workers.wait_closed()

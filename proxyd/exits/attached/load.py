@@ -13,10 +13,10 @@ class Carried(Protocol):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """How many bytes it has relayed so far, from the client and to it."""
+        """The bytes relayed so far, from the client and to it."""
 
     def yields_at(self) -> float:
-        """Return when it gives way to others if it moves nothing until then (loop time)."""
+        """Return the loop time at which it gives way to others if it moves nothing until then."""
 
     def abort(self) -> None:
         """Cut it now, after giving back the bytes that were not delivered."""
@@ -57,16 +57,16 @@ class Load:
 
     @property
     def carried(self) -> int:
-        """How many bytes it has carried since it attached, and before that in the day."""
+        """The bytes carried since it attached, and earlier on the same day."""
         return self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
 
     @property
     def taken(self) -> int:
-        """How many connections go through it, from all nodes."""
+        """Number of connections through it, from all nodes."""
         return self.places.taken + self.connections_elsewhere
 
     def carried_elsewhere(self, connections: int, size: int) -> None:
-        """Count what goes through it from other nodes: how many more connections, and bytes."""
+        """Count the use of it by other nodes: more connections, and more bytes."""
         self.connections_elsewhere += connections
         self._ended_bytes += size
 

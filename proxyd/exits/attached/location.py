@@ -42,7 +42,7 @@ class Location:
         self.text = describe(device_id, place)
 
     def stray(self, words: str) -> None:
-        """Have no place to sell, and why; "": have one."""
+        """Set the reason why it has no place to sell; "" means that it has one."""
         self.astray = words
 
     def learn(self, address: Address) -> None:

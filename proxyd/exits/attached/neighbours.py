@@ -1,4 +1,4 @@
-"""The other nodes, as far as exits that attach here are concerned."""
+"""The other nodes, from the view of exits that attach here."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,10 +14,10 @@ class Neighbours(Protocol):
     __slots__ = ()
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of other nodes."""
 
     def since(self, device_id: str) -> int:
-        """Return when a device attaches that does so now (UTC, milliseconds).
+        """Return the time of attachment of a device that attaches now (UTC, milliseconds).
 
         It is later than each time before, and than any that another node has told of the device.
         """
@@ -26,16 +26,16 @@ class Neighbours(Protocol):
         """An exit has attached."""
 
     def changed(self, attached: Attached) -> None:
-        """It carries nothing from now on, or carries again, or its limits have changed."""
+        """An exit has stopped or started to carry connections, or its limits have changed."""
 
     def gone(self, attached: Attached) -> None:
-        """It is not attached any more."""
+        """An exit is not attached any more."""
 
     def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:
         """Take a connection that has begun with `data`; False if it is not a node's."""
 
     def doors(self) -> list[Door]:
-        """Return where devices may attach instead of here, the best first."""
+        """Return the addresses of other nodes where devices may attach, the best first."""
 
 
 @final

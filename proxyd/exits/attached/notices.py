@@ -70,7 +70,7 @@ class Notices:
             self._timer = self._loop.call_later(self._nodes_seconds, self._spawn_nodes)
 
     def deny_changed(self) -> None:
-        """Send agents the addresses that are closed by now."""
+        """Send agents the addresses that are closed now."""
         self._work.spawn(self._to_all(self._send_denied))
 
     def close(self) -> None:

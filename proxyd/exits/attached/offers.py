@@ -15,19 +15,19 @@ class Book(Protocol):
     """Chooses among exits: the part of the directory that the exits' port uses."""
 
     def is_standby(self, entry: Attached) -> bool:
-        """Say whether an exit is not chosen because another one of its network is."""
+        """Return whether an exit is a standby, because another one of its network is chosen."""
 
     def coverage(self) -> Mapping[Region, int]:
-        """Return how many exits may be chosen, by where they are."""
+        """Return the number of exits to choose from, by region."""
 
     def expire(self, now: float) -> None:
         """Forget marks that are over; to be called every few seconds."""
 
     def add(self, entry: Attached) -> None:
-        """Let an exit be chosen from now on."""
+        """Add an exit to choose from."""
 
     def remove(self, entry: Attached) -> None:
-        """Let it be chosen no more."""
+        """Remove an exit from the choice."""
 
 
 @final
@@ -46,7 +46,7 @@ class Offers:
         self._neighbours = neighbours
 
     def by_country(self) -> Counter[str]:
-        """Return how many exits take connections, by the country's code; "": it is not known."""
+        """Return the number of exits that take connections, by country; "": not known."""
         counts: Counter[str] = Counter()
         for region, number in self._directory.coverage().items():
             counts[region.country] += number
@@ -66,7 +66,7 @@ class Offers:
         return attached.why_not
 
     def remark(self, device_id: str) -> str:
-        """Return what the owner of an attached device should know; "" for nothing."""
+        """Return a remark for the owner of an attached device; "" for nothing."""
         attached = self._roster.by_device.get(device_id)
         if attached is None:
             return ""
@@ -133,13 +133,13 @@ class Verdicts:
         self._detached = detached
 
     def prove(self, attached: Attached) -> None:
-        """Let an exit carry all that its owner allows."""
+        """Let an exit carry all connections that its owner allows."""
         if not attached.is_proven:
             attached.terms.prove(is_proven=True)
             self._neighbours.changed(attached)
 
     def doubt(self, attached: Attached) -> None:
-        """Let an exit carry port 443 alone from now on, until it is proven."""
+        """Let an exit carry only port 443, until it is proven."""
         if attached.is_proven and not attached.is_gone:
             attached.terms.prove(is_proven=False)
             self._neighbours.changed(attached)

@@ -34,7 +34,7 @@ class Origins:
         directory: chooses among them, by where they are.
         neighbours: the other nodes.
         locate: says where an address is.
-        authority: says what sessions cost that leave there.
+        authority: returns the least price of sessions that leave there.
         limits: bounds.
     """
 
@@ -66,7 +66,7 @@ class Origins:
     # --- calls ---------------------------------------------------------------------------------
 
     def expect(self, number: bytes, called: Callable[[str], None]) -> None:
-        """Have `called` be called with the address that a number arrives from."""
+        """Call `called` with the address that a number arrives from."""
         self._calls[number] = called
 
     def forget_call(self, number: bytes) -> None:
@@ -74,7 +74,7 @@ class Origins:
         self._calls.pop(number, None)
 
     def take_call(self, number: bytes) -> Callable[[str], None] | None:
-        """Return what expects a number, which is expected no more then."""
+        """Return the function that expects a number, and expect the number no more."""
         return self._calls.pop(number, None)
 
     # --- moves ---------------------------------------------------------------------------------

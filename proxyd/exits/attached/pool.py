@@ -16,8 +16,8 @@ each that was taken:
 So a burst finds enough connections until new ones arrive, and an exit that was unused for a while
 keeps none (`Demand`). `ParkedBudget` bounds the connections that wait, over all exits.
 
-A translator of addresses on the way forgets silent connections without telling anybody. So what
-waits has keep-alives, and is closed, which the exit replaces, before it gets old.
+A translator of addresses on the way forgets silent connections without telling anybody. So waiting
+connections have keep-alives, and are closed before they get old; the exit replaces them.
 """
 
 import math
@@ -77,27 +77,27 @@ _TCP_KEEPCNT: Final = socket.TCP_KEEPCNT
 
 
 class Asker(Protocol):
-    """A dial that wants one connection of an exit, and then its answer."""
+    """A dial that waits for a connection of an exit, and then for the exit's answer."""
 
     __slots__ = ()
 
     @property
     def buyer(self) -> str:
-        """Whose dial it is: buyers that wait for connections of an exit take turns."""
+        """The buyer of the dial: buyers that wait for connections of an exit take turns."""
 
     def take(self, parked: "Parked") -> None:
-        """Own a connection that it has waited for."""
+        """Take over the connection that the dial has waited for."""
 
     def answer(self, dialled: Dialled) -> None:
-        """Hear how the exit's dial went."""
+        """Take the result of the exit's dial."""
 
     def lose(self) -> None:
-        """Hear that the exit is gone."""
+        """Note that the exit is gone."""
 
 
 @final
 class ParkedBudget:
-    """How many connections all exits together may have waiting.
+    """Bound on the waiting connections of all exits together.
 
     Args:
         most: that number.
@@ -110,7 +110,7 @@ class ParkedBudget:
         self.wanted = 0
 
     def change(self, most: int) -> None:
-        """Allow another number from now on; none is closed for it."""
+        """Change the bound; no connection is closed because of it."""
         self.most = most
 
 
@@ -150,7 +150,7 @@ class Parked(Watcher):
 
 @final
 class TicketBook:
-    """The tickets of one pool: those that are `out`, by their numbers, and their succession.
+    """The tickets of one pool: `out` has the tickets that are handed out, by their numbers.
 
     Args:
         send: takes a frame for the exit.
@@ -165,7 +165,7 @@ class TicketBook:
         self.out: dict[int, bytes] = {}  # the oldest first
 
     def issue(self, count: int) -> None:
-        """Hand out more; the oldest are void if too many are out."""
+        """Hand out more tickets; the oldest become void if too many are out."""
         first, self._next = self._next, self._next + count
         tickets = tuple(token_bytes(TICKET_BYTES) for _ in range(count))
         self.out.update(zip(range(first, first + count), tickets, strict=True))
@@ -174,7 +174,7 @@ class TicketBook:
         self._send(Tickets(first, tickets))
 
     def admits(self, number: int, ticket: bytes) -> bool:
-        """Say whether a ticket was handed out and not used; it counts as used from then on."""
+        """Return whether a ticket is valid and unused, and count it as used."""
         expected = self.out.get(number)
         if expected is None or not compare_digest(expected, ticket):
             return False
@@ -182,11 +182,11 @@ class TicketBook:
         return True
 
     def was_used(self, number: int) -> bool:
-        """Say whether a ticket was handed out, and is out no more."""
+        """Return whether a ticket was handed out, and is not valid any more."""
         return self._first <= number < self._next and number not in self.out
 
     def clear(self) -> None:
-        """Let none of them be good any more."""
+        """Make every ticket invalid."""
         self.out.clear()
 
 
@@ -205,7 +205,7 @@ class Queue:
         self._waiting: dict[str, dict[Asker, None]] = {}
 
     def add(self, asker: Asker) -> None:
-        """Have a dial wait that does not wait yet."""
+        """Let a dial wait, if it does not wait yet."""
         self._waiting.setdefault(asker.buyer, {})[asker] = None
         self.count += 1
 
@@ -219,7 +219,7 @@ class Queue:
                 del self._waiting[asker.buyer]
 
     def pop(self) -> Asker | None:
-        """Return the dial whose turn it is, which waits no more; None where none waits."""
+        """Remove and return the dial whose turn it is; None when no dial waits."""
         for buyer in self._waiting:
             waiting = self._waiting.pop(buyer)
             asker = next(iter(waiting))
@@ -231,7 +231,7 @@ class Queue:
         return None
 
     def dismiss(self) -> None:
-        """Notify all of them that no connection will come."""
+        """Notify all waiting dials that no connection will come."""
         waiting, self._waiting, self.count = self._waiting, {}, 0
         for askers in waiting.values():
             for asker in askers:
@@ -240,7 +240,7 @@ class Queue:
 
 @final
 class Demand:
-    """How much one pool is used, and how many connections should wait for that.
+    """The use of one pool, and the number of connections that should wait for it.
 
     `rate` is in dials per second, `rtt` a round trip in seconds, `used_at` the last dial (loop
     time, seconds).
@@ -262,21 +262,21 @@ class Demand:
         self._rated_at = self.used_at = now
 
     def decay(self, now: float) -> None:
-        """Let the rate fall with time."""
+        """Decrease the rate with the time since its last update."""
         self.rate *= math.exp((self._rated_at - now) / RATE_SECONDS)
         self._rated_at = now
 
     def wanted(self, waiting: int) -> int:
-        """Return the number of connections that should wait while `waiting` dials do."""
+        """Return the number of connections that should wait while `waiting` dials wait."""
         least = 0 if self.used_at + IDLE_SECONDS <= self._rated_at else 1
         return math.ceil(self.rate * 2 * self.rtt - ALMOST_NOTHING) + least + waiting
 
     def measure(self, seconds: float) -> None:
-        """Take in how long a round trip took."""
+        """Add the duration of a round trip to the average."""
         self.rtt += SRTT_SHARE * (min(seconds, RTT_MOST_SECONDS) - self.rtt)
 
     def add_way(self, seconds: float) -> None:
-        """Count a longer way: over another node."""
+        """Add the time of a longer way over another node."""
         self.rtt += seconds
 
 
@@ -337,7 +337,7 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """How many dials wait for a connection."""
+        """Number of dials that wait for a connection."""
         return self._queue.count
 
     def open(self) -> None:
@@ -371,7 +371,7 @@ class Pool:
         self._refill()
 
     def take(self, asker: Asker) -> Parked | None:
-        """Return a connection, the caller's from here on; None: the asker will be given one."""
+        """Return a connection, which the caller owns; None if the asker has to wait for one."""
         self.demand.count(self._reactor.loop.time())
         if not self._parked:
             self._queue.add(asker)
@@ -384,7 +384,7 @@ class Pool:
         return parked
 
     def has_used(self, number: int) -> bool:
-        """Say whether a ticket's connection may have been given an order."""
+        """Return whether a ticket's connection may have received an order."""
         return self.tickets.was_used(number) and all(each.number != number for each in self._parked)
 
     def stop_waiting(self, asker: Asker) -> None:
@@ -397,7 +397,7 @@ class Pool:
         self._close(parked)
 
     def tend(self) -> None:
-        """Close old connections, and ask for the number that is needed by now."""
+        """Close old connections, and request the number that is needed now."""
         if not self._is_open:  # no dial has wanted one yet
             return
         now = self._reactor.loop.time()
@@ -427,7 +427,7 @@ class Pool:
         parked.sock.close()
 
     def _wanted(self) -> int:
-        """Return how many connections shall wait, as far as all exits together leave room."""
+        """Return the number of connections that should wait, within the bound on all exits."""
         waiting = self._queue.count
         wanted = self.demand.wanted(waiting)
         room = self._budget.most - (self._budget.wanted - self._asked)
@@ -436,7 +436,7 @@ class Pool:
         return max(0, min(wanted, PARKED_MAX, max(room, waiting)))
 
     def _refill(self) -> None:
-        """Tell the exit if more shall wait than before, with tickets for them.
+        """Send the exit the new number and tickets, if more connections should wait.
 
         Only `tend` asks for fewer, unless there are too many: one burst is often followed
         by another.
@@ -455,7 +455,7 @@ class Pool:
 
 
 def prepare(sock: socket.SocketType) -> None:
-    """Set what a connection needs that may wait long, and then carries a stream.
+    """Set the options of a connection that may wait long, and then carries a stream.
 
     Raises:
         OSError: it has broken.

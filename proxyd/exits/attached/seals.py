@@ -32,21 +32,21 @@ class Workers(Protocol):
         """Notify every one that the daemon stops."""
 
     def close(self) -> None:
-        """Let every one go, with its streams; twice is harmless."""
+        """Release every device, with its streams. Idempotent."""
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until no task runs any more."""
 
 
 @final
 class Seals:
-    """Takes what says under TLS that it is a work connection, of an exit or of a worker.
+    """Takes work connections under TLS, of an exit or of a worker.
 
     Args:
         poller: watches the sockets of pairs.
         roster: the exits that are attached.
         workers: the devices that are attached as workers; None where there are none.
-        work: runs what makes the pairs.
+        work: runs the tasks that make the pairs.
     """
 
     def __init__(self, poller: Poller, roster: Roster, workers: Workers | None, work: Work) -> None:
@@ -111,7 +111,7 @@ class Seals:
         self._work.run(self._park(pool, number, sock, seal), close_pair)
 
     async def _park(self, pool: Pool, number: int, sock: socket.SocketType, seal: Seal) -> None:
-        """Have the socket that stands for a connection under TLS wait."""
+        """Park the socket that stands for a connection under TLS."""
         try:
             await seal.start()
             pool.park(number, sock)

@@ -3,12 +3,12 @@
 Theory of operation
 -------------------
 A relay moves bytes between sockets; a pool keeps them, and another process may be handed one. So
-what comes under TLS is joined to a pair of sockets on this machine: the event loop speaks TLS with
-the exit and passes the stream on to one of the pair (`Seal`), and the other one is the work
-connection.
+each work connection under TLS is joined to a pair of sockets on this machine: the event loop speaks
+TLS with the exit and passes the stream on to one of the pair (`Seal`), and the other one is the
+work connection.
 
-The pair is TCP: a relay asks the kernel what TCP alone knows, and a reset has to go through. Under
-TLS the stream is in chunks (`proxyctl.protocol.secure`), so that one way may end alone; a
+The pair is TCP: a relay asks the kernel for facts that only TCP has, and a reset has to go through.
+Under TLS the stream is in chunks (`proxyctl.protocol.secure`), so that one way may end alone; a
 connection that is lost without the end of its stream is a reset.
 
 The loop does not look at a socket that has ended, or that it has stopped reading. So it is watched
@@ -105,7 +105,7 @@ class Seal(asyncio.Protocol):
             self._close_if_ended()
 
     def eof_received(self) -> bool:
-        """Have the connection closed."""
+        """Close the connection."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the loop
@@ -195,7 +195,7 @@ class _Side(asyncio.Protocol):
         self._transport.set_write_buffer_limits(WAITING_MAX_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what the relay has written."""
+        """Pass the bytes of the relay on."""
         self._seal.side_said(data)
 
     def eof_received(self) -> bool:

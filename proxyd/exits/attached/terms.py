@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import asyncio
 
 NO_PORTS: Final = (0,)  # the account and the device allow no port in common
-TLS_PORT: Final = 443  # what goes there cannot be changed unseen
+TLS_PORT: Final = 443  # an exit cannot change bytes under TLS unseen
 
 
 @final
@@ -18,8 +18,8 @@ class Terms:
 
     `granted` are the limits of the account, which the device is sent; `limits` the tighter ones of
     the account and the device. `paused` is why the device takes nothing now, empty when it does;
-    `is_held` says that its owner has paused it in the account. One that is not `is_proven` carries
-    port 443 alone.
+    `is_held` says that its owner has paused it in the account. An exit that is not `is_proven`
+    carries port 443 only.
 
     Args:
         loop: the event loop.
@@ -58,7 +58,7 @@ class Terms:
 
     @property
     def associations(self) -> int:
-        """How many associations the device carries at most."""
+        """Most associations that the device carries."""
         return 0 if self._capacity is None else self._capacity.associations
 
     def grant(self, granted: Limits) -> None:
@@ -89,11 +89,11 @@ class Terms:
         self.min_price_per_gb = min_price_per_gb
 
     def allows(self, port: int) -> bool:
-        """Say whether a buyer may ask for a port of targets."""
+        """Return whether a buyer may use a port of targets."""
         return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
 
     def may_ask(self, port: int) -> bool:
-        """Say whether its owner allows a port of targets."""
+        """Return whether its owner allows a port of targets."""
         return not self.limits.ports or port in self.limits.ports
 
 

@@ -41,9 +41,9 @@ class Work:
         self.is_stopping = True
 
     def cancel(self) -> None:
-        """Cancel everything that is under way."""
+        """Cancel all running tasks."""
         self._tasks.cancel()
 
     async def wait(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until no task runs any more."""
         await self._tasks.wait()

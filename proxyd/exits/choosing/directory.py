@@ -16,13 +16,13 @@ end.
 
 A label is bound to its exit until its lifetime ends. Its first exit is found without chance: the
 label's own hash says where on the ring to look. So a daemon that was restarted finds the same exits
-again, although bindings are kept in memory alone. While the exit of a label is away,
+again, although bindings are kept in memory only. While the exit of a label is away,
 
 * a soft label moves to another exit, of the same country if there is one, and stays there;
 * a strict one has none, until its exit is back or its lifetime is over.
 
-Owners allow some ports of targets alone. An exit is not chosen for a connection to a port that its
-owner does not allow. The first exit of a label is one that allows the port of the label's first
+An owner can allow some ports of targets only. An exit is not chosen for a connection to a port that
+its owner does not allow. The first exit of a label is one that allows the port of the label's first
 connection; from then on, ports that this exit does not allow are refused.
 
 A label keeps an exit that could not reach the target: a target that does not answer must not cost
@@ -107,20 +107,20 @@ class Directory(Generic[Exit]):
         self._picks = Picks(bounds)
 
     def __len__(self) -> int:
-        """Return how many exits are the first on their lines."""
+        """Return the number of exits that are the first on their lines."""
         return self._files.lines()
 
     # --- the exits -----------------------------------------------------------------------------
 
     def add(self, entry: Exit) -> None:
-        """Let an exit be chosen from now on; it replaces an older attachment of the same device."""
+        """Add an exit to choose from; it replaces an older attachment of the same device."""
         older = self.get(entry.device_id)
         if older is not None:
             self.remove(older)
         self._files.add(Member(entry, self._faults.welcome(entry.device_id)))
 
     def remove(self, entry: Exit) -> None:
-        """Let an exit be chosen no more; nothing happens when it is not there."""
+        """Remove an exit from the choice; an absent exit changes nothing."""
         member = self._files.find(entry.device_id)
         if member is not None and member.entry is entry:
             self._faults.remember(entry.device_id, member.standing)
@@ -133,12 +133,12 @@ class Directory(Generic[Exit]):
             self._files.move(member)
 
     def get(self, device_id: str) -> Exit | None:
-        """Return the exit that a device is; None when it is away."""
+        """Return the exit of a device; None when it is away."""
         member = self._files.find(device_id)
         return None if member is None else member.entry
 
     def watch(self, changed: Callable[[Exit], None]) -> None:
-        """Call `changed` with each exit that stands behind another one on its line, or no more."""
+        """Call `changed` with each exit that becomes a standby on its line, or stops being one."""
         self._files.watch(changed)
 
     def is_standby(self, entry: Exit) -> bool:
@@ -199,7 +199,7 @@ class Directory(Generic[Exit]):
     def note(
         self, entry: Exit, outcome: Outcome | None, now: float, *, buyer: str, target: str
     ) -> None:
-        """Remember how a dial through an exit went.
+        """Record the outcome of a dial through an exit.
 
         Args:
             entry: the exit.
@@ -215,7 +215,7 @@ class Directory(Generic[Exit]):
         self._faults.contradict(entry.device_id, now, buyer, target)
 
     def suspect(self, entry: Exit, now: float, *, buyer: str, target: str) -> None:
-        """An exit has sent a TLS client something else: a fault for its buyer alone."""
+        """An exit has sent a TLS client something else: a fault for its buyer only."""
         self._faults.suspect(entry.device_id, now, buyer, target)
 
     def prove(self, entry: Exit, now: float, *, target: str) -> None:
@@ -240,7 +240,7 @@ class Directory(Generic[Exit]):
         return self._bindings.of_session(session_id)
 
     def adopt(self, wants: Wants, session_id: str, binding: Binding, holder: str) -> None:
-        """Bind a label that is new here as other nodes have; it counts at the holder's account."""
+        """Bind a new label to the exit that other nodes chose, for the holder's account."""
         self._bindings.add(wants, session_id, binding, holder)
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
@@ -270,7 +270,7 @@ class Directory(Generic[Exit]):
     # --- drawn by chance -----------------------------------------------------------------------
 
     def _drawn(self, wish: Wish[Exit]) -> Member[Exit] | Missing:
-        """Return the better one of two that will do."""
+        """Return the better of two suitable exits."""
         buckets, total = self._buckets_of(wish), 0
         for bucket in buckets:
             total += len(bucket.members)
@@ -286,7 +286,7 @@ class Directory(Generic[Exit]):
     def _one_of(
         self, wish: Wish[Exit], buckets: Sequence[Bucket[Exit]], total: int
     ) -> Member[Exit] | None:
-        """Return one that will do, by chance; rather none that is worn."""
+        """Return a suitable exit by chance, preferably one that is not worn."""
         chance, picks, site = self._chance, self._picks, wish.site
         # The exits of a bucket are in one of the countries, and of the kind.
         takes = wish.takes if wish.area.is_fine else wish.is_free
@@ -305,7 +305,7 @@ class Directory(Generic[Exit]):
     def _walk(
         self, buckets: Sequence[Bucket[Exit]], total: int, start: int
     ) -> Iterator[Member[Exit]]:
-        """Yield one exit after the other, as if the buckets were one ring; of many not all.
+        """Yield exits in turn, as if the buckets were one ring; of many exits, only a part.
 
         Args:
             buckets: the buckets.
@@ -320,7 +320,7 @@ class Directory(Generic[Exit]):
             yield from part
 
     def _none(self, wish: Wish[Exit]) -> Missing:
-        """Return why no exit will do: the port alone, or more than that."""
+        """Return why no exit is suitable: because of the port only, or for more reasons."""
         if wish.port:
             wish.port = ANY_PORT
             buckets = self._buckets_of(wish)
@@ -340,13 +340,13 @@ class Directory(Generic[Exit]):
         return chosen
 
     def _buckets_of(self, wish: Wish[Exit]) -> Sequence[Bucket[Exit]]:
-        """Return the fewest exits that hold all exits a wish can mean."""
+        """Return the smallest buckets that hold all exits that a wish can match."""
         return self._files.buckets_of(wish.area, datagrams=wish.is_datagrams)
 
     # --- labels --------------------------------------------------------------------------------
 
     def _of_label(self, wants: Wants, wish: Wish[Exit], session_id: str) -> Member[Exit] | Missing:
-        """Return the exit of a label; bind the label if it has none, or may have another one."""
+        """Return the exit of a label. Bind the label if it has none, or may move."""
         binding = self._bindings.get(wants, session_id)
         if binding is None or wish.now >= binding.until:
             lifetimes = 0 if binding is None else binding.lifetimes + 1
@@ -380,7 +380,7 @@ class Directory(Generic[Exit]):
         return member
 
     def _moved(self, wish: Wish[Exit], binding: Binding, ring: int) -> Member[Exit] | Missing:
-        """Bind a label to another exit that will do, of the same country if there is one."""
+        """Bind a label to another suitable exit, of the same country if possible."""
         area = wish.area
         countries = area.countries
         area.countries = (binding.country,) if binding.country else countries
@@ -395,7 +395,7 @@ class Directory(Generic[Exit]):
         return member
 
     def _on_ring(self, wish: Wish[Exit], ring: int) -> Member[Exit] | None:
-        """Return the exit at a hash: always the same one, as long as the same ones are there."""
+        """Return the exit at a hash: always the same one while the same exits are attached."""
         around = merge(*[bucket.around(ring) for bucket in self._buckets_of(wish)])
         near: list[Member[Exit]] = []
         # A loop, because the compiler makes a list of a generator expression: all would be judged.

@@ -63,7 +63,7 @@ class Entry(Protocol):
 
     @property
     def since(self) -> int:
-        """When it attached, in UTC milliseconds."""
+        """Time at which it attached, in UTC milliseconds."""
 
     @property
     def is_elsewhere(self) -> bool:

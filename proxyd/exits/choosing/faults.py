@@ -60,7 +60,7 @@ class Faults(Generic[Exit]):
     def note(
         self, device_id: str, outcome: Outcome | None, now: float, buyer: str, target: str
     ) -> None:
-        """Remember how a dial through an exit went: see `Directory.note`."""
+        """Record the outcome of a dial through an exit: see `Directory.note`."""
         site, standing = site_of(target), self._standing_of(device_id)
         standing.noted_at = now
         standing.has_failed = outcome is None or outcome in _FAULTS
@@ -81,7 +81,7 @@ class Faults(Generic[Exit]):
         self._keep(device_id, standing)
 
     def suspect(self, device_id: str, now: float, buyer: str, target: str) -> None:
-        """An exit has sent a TLS client something else: a fault for its buyer alone."""
+        """An exit has sent a TLS client something else: a fault for its buyer only."""
         self._bear_grudge(device_id, buyer, now)
         make_room(self._unproven, self._bounds.suspects_total)
         self._unproven[target] = device_id, buyer, now + SUSPECT_SECONDS

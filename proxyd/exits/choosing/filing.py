@@ -27,7 +27,7 @@ _WITH_UDP: Final = "+udp"  # behind the kind, in the buckets of the exits that c
 
 @final
 class Member(Generic[Exit]):
-    """An exit and the keys of its buckets; `elders` are older ones on the same line."""
+    """An exit and the keys of its buckets; `elders` are older exits on the same line."""
 
     __slots__ = (
         "carries_datagrams",
@@ -74,7 +74,7 @@ class Bucket(Generic[Exit]):
         del self.members[at]
 
     def around(self, ring: int) -> "Iterator[tuple[int, str, Member[Exit]]]":
-        """Yield all exits once, from a hash on: the distance, a tie-breaker and the exit."""
+        """Yield all exits once, beginning at a hash: the distance, a tie-breaker and the exit."""
         first = bisect_left(self.rings, ring)
         for at in chain(range(first, len(self.members)), range(first)):
             member = self.members[at]
@@ -97,7 +97,7 @@ class Area:
         self.kind = kind
 
     def has(self, place: Place) -> bool:
-        """Return whether a place is one of these."""
+        """Return whether a place is in the area."""
         return (
             (not self.countries or place.country in self.countries)
             and (not self.kind or place.kind == self.kind)
@@ -129,11 +129,11 @@ class Files(Generic[Exit]):
         return device_id in self._members
 
     def find(self, device_id: str) -> Member[Exit] | None:
-        """Return the exit that a device is; None when it is away."""
+        """Return the exit of a device; None when it is away."""
         return self._members.get(device_id)
 
     def watch(self, changed: Callable[[Exit], None]) -> None:
-        """Call `changed` with each exit that stands behind another one on its line, or no more."""
+        """Call `changed` with each exit that becomes a standby on its line, or stops being one."""
         self._watchers.append(changed)
 
     def regions(self) -> dict[Region, int]:
@@ -145,7 +145,7 @@ class Files(Generic[Exit]):
         return sum(self._regions.values())
 
     def add(self, member: Member[Exit]) -> None:
-        """File an exit whose device has none here."""
+        """File an exit whose device has no other exit here."""
         self._members[member.entry.device_id] = member
         self._file(member)
         for line in member.lines:
@@ -175,7 +175,7 @@ class Files(Generic[Exit]):
         self._file(member)
 
     def buckets_of(self, area: Area, *, datagrams: bool) -> Sequence[Bucket[Exit]]:
-        """Return the fewest exits that hold all exits of an area."""
+        """Return the smallest buckets that hold all exits of an area."""
         kind = area.kind + _WITH_UDP if datagrams else area.kind
         if not area.is_fine:
             if area.countries:
@@ -195,7 +195,7 @@ class Files(Generic[Exit]):
         return [smallest] if smallest else []
 
     def _rank(self, lines: tuple[str, ...]) -> None:
-        """Find again which exits of some lines stand behind which others."""
+        """Rank the exits of some lines anew."""
         for member in {each: None for line in lines for each in self._lines.get(line, ())}:
             age = _age(member.entry)
             elders = {

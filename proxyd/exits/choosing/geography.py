@@ -7,7 +7,7 @@ the same country, or it is unknown. Asked are
 
 * the networks that the operator knows (`[geo] known`), whose word is final, the narrowest first;
 * otherwise the files that the operator names (`[geo] country`, `[geo] city`);
-* otherwise what comes along: the package `iptocc`, which has the countries that networks are
+* otherwise built-in sources: the package `iptocc`, which has the countries that networks are
   registered in, and Debian's `tor-geoipdb`, where it is installed, with where they are used.
 
 City and state come from the file of cities alone, and only while its country is the one that was
@@ -137,7 +137,7 @@ class Geography:
         self._asn = asn
 
     def place(self, address: str) -> Place:
-        """Return where an address is; unknown fields are empty."""
+        """Return the place of an address; unknown fields are empty."""
         try:
             parsed = plain(ip_address(address.partition("%")[0]))
         except ValueError:
@@ -331,7 +331,7 @@ class Records:
     Args:
         setting: the setting with its path.
         path: the file.
-        fields: where a record may have what the file is for.
+        fields: the paths of the wanted value in a record.
 
     Raises:
         SettingsError: it is not there, is damaged, or is a file of something else.
@@ -482,5 +482,5 @@ def _spelled(value: object) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return what went wrong, without the path that the message has anyway."""
+    """Return the cause of an error, without the path, which the message has anyway."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -129,10 +129,10 @@ class Labels:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks = OwnedTasks(loop, _logger, "agreeing on a label failed")
 
-    # --- what a dial asks ----------------------------------------------------------------------
+    # --- calls of dials ------------------------------------------------------------------------
 
     def must_ask(self, wants: Wants, session_id: str) -> bool:
-        """Say whether the exit that a label has here has to be agreed on before it is used."""
+        """Return whether nodes have to agree on the exit of a label before it is used."""
         if self._is_alone() or self._loop.time() < self._away_until:
             return False
         binding = self._bindings.binding(wants, session_id)
@@ -162,7 +162,7 @@ class Labels:
             self._tasks.spawn(self._ask(wants, *key, holder))
         return Question(waiting, done)
 
-    # --- what other nodes say: see `hub.Labels` -----------------------------------------------
+    # --- messages of other nodes: see `hub.Labels` --------------------------------------------
 
     def moved(self, session_id: str, label: str) -> None:
         """Another node has moved a label: its binding here is old."""
@@ -258,7 +258,7 @@ class Labels:
 
 
 def hash_of(wants: Wants) -> str:
-    """Return what a label is known by in the store: the same one for another place is another."""
+    """Return the hash that stands for a label and its place in the store."""
     parts = (
         wants.session,
         ",".join(wants.countries),

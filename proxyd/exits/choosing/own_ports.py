@@ -56,11 +56,11 @@ class OwnPorts:
 
     @property
     def fits(self) -> bool:
-        """Whether agents take all that is denied."""
+        """Whether agents can take the whole list of denied networks."""
         return len(self._networks) <= NETWORKS_MAX
 
     def has(self, address: Address, port: int) -> bool:
-        """Say whether a port of an address is the service's own."""
+        """Return whether a port of an address is the service's own."""
         return port in self._ports and (address in self._addresses or self._is_here(address))
 
     def frames(self) -> list[Deny]:
@@ -74,7 +74,7 @@ class OwnPorts:
         return [*begun, Deny(last, addresses, ports)]
 
     async def run(self, doors: Callable[[], Iterable[Door]], changed: Callable[[], None]) -> None:
-        """Look up where the service is reached, again and again.
+        """Look up the service's addresses repeatedly.
 
         Args:
             doors: returns where exits attach, on each node.
@@ -86,7 +86,7 @@ class OwnPorts:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self, doors: Iterable[Door]) -> bool:
-        """Look up where the service is reached. Return whether that has changed."""
+        """Look up the service's addresses. Return whether they have changed."""
         doors = tuple(doors)
         known: set[Address] = set()
         for host in self._hosts | {door.host for door in doors}:
@@ -98,7 +98,7 @@ class OwnPorts:
         return has_changed
 
     async def _addresses_of(self, host: str) -> list[Address]:
-        """Return the addresses of a host; those of before where it cannot be looked up now."""
+        """Return the addresses of a host; the last known ones if the lookup fails."""
         try:
             return [plain(address_of(host))]
         except ValueError:

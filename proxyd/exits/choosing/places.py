@@ -51,10 +51,10 @@ class Yielding(Protocol):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """How many bytes it has relayed so far, from the client and to it."""
+        """The bytes relayed so far, from the client and to it."""
 
     def yields_at(self) -> float:
-        """Return when it gives way to others if it moves nothing until then (loop time)."""
+        """Return the loop time at which it gives way to others if it moves nothing until then."""
 
     def abort(self) -> None:
         """Cut it at once, after a refund for the bytes that were not delivered."""
@@ -93,7 +93,7 @@ class Place:
         self.relay: Yielding | None = None
 
     def recent_bytes(self, now: float) -> int:
-        """Return how many bytes it has moved in the last minute, or a little longer."""
+        """Return the bytes that it has moved in the last minute, or a little longer."""
         if self.relay is None:
             return 0
         up, down = self.relay.traffic
@@ -105,7 +105,7 @@ class Place:
 
 @final
 class Kind:
-    """Places of one kind: of all connections, or of associations alone.
+    """Places of one kind: for all connections, or only for associations.
 
     `full_until` is how long the device is known to be full (loop time), `full_times` how often it
     was so since it has carried something.
@@ -169,7 +169,7 @@ class Places:
         return self._all.taken + self.others
 
     def has(self, buyer: str, most: int, associations: int, now: float, *, datagrams: bool) -> bool:
-        """Say whether there is a place for a buyer, which is taken to want one.
+        """Return whether a place is free for a buyer. Note that the buyer wants one.
 
         Args:
             buyer: whose connection it would be.
@@ -230,7 +230,7 @@ class Places:
         kind.full_until = now + seconds
 
     def begin(self, place: Place, relay: Yielding) -> None:
-        """Have a connection in a place."""
+        """Put a connection into a place."""
         place.relay = relay
         self._all.full_times = 0
         if place.is_datagrams:
@@ -249,14 +249,14 @@ class Places:
         at[0] = now
 
     def _is_wanted_by_others(self, buyer: str, now: float) -> bool:
-        """Say whether another buyer has wanted a place lately."""
+        """Return whether another buyer has wanted a place lately."""
         at = self._wanted_at[1] if self._wanted_by[0] == buyer else self._wanted_at[0]
         return at > 0.0 and now < at + WANTED_SECONDS
 
     def _is_free(
         self, buyer: str, most: int, associations: int, now: float, datagrams: bool
     ) -> bool:
-        """Say whether a place is free for a buyer, of each kind that it needs."""
+        """Return whether a place of each needed kind is free for a buyer."""
         return self._is_free_of(self._all, buyer, most, now) and not (
             datagrams and not self._is_free_of(self._associations, buyer, associations, now)
         )

@@ -29,7 +29,7 @@ class Rest:
         self.until = 0.0
 
     def begin(self, now: float) -> None:
-        """Rest, unless it rests already: what failed meanwhile had begun before that."""
+        """Rest, unless it rests already: dials that fail while it rests had begun before."""
         if now >= self.until:
             seconds = COOLING_SECONDS * 2.0 ** min(self.coolings, 10)
             self.until = now + min(seconds, COOLING_MOST_SECONDS)

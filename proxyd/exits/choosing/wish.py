@@ -102,11 +102,11 @@ class Wish(Generic[Exit]):
         self.site = site_of(target)
 
     def takes(self, member: Member[Exit]) -> bool:
-        """Return whether an exit will do."""
+        """Return whether an exit meets the wish."""
         return self.is_free(member) and self.area.has(member.place)
 
     def is_free(self, member: Member[Exit]) -> bool:
-        """Return whether an exit can be chosen for this connection, wherever it is."""
+        """Return whether an exit can be chosen for this connection; its place is not checked."""
         entry = member.entry
         device_id = entry.device_id
         return (
@@ -119,7 +119,7 @@ class Wish(Generic[Exit]):
         )
 
     def is_offered_by(self, entry: Exit) -> bool:
-        """Return whether an exit carries such connections at all, whether or not it can now."""
+        """Return whether an exit offers such connections, even if it is full or rests now."""
         return (
             (not self.features or self.features.issubset(entry.features))
             and entry.min_price_per_gb <= self.price_per_gb
@@ -145,14 +145,14 @@ class Wish(Generic[Exit]):
         return grudge is not None and grudge.rest.until > self.now
 
     def takes_for_any_port(self, member: Member[Exit]) -> bool:
-        """Return whether an exit will do, but for the port."""
+        """Return whether an exit meets the wish, if the port is ignored."""
         port, self.port = self.port, ANY_PORT
         takes = self.takes(member)
         self.port = port
         return takes
 
     def keeps(self, member: Member[Exit], *, is_strict: bool) -> bool:
-        """Return whether a label keeps its exit although that takes no connection now.
+        """Return whether a label keeps its exit although the exit takes no connection now.
 
         It does when the exit failed because of the target, and a strict one when the exit is full.
         """

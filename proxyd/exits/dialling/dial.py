@@ -1,4 +1,4 @@
-"""Dials a target through an exit: chooses one, orders it, and another one if that was in vain.
+"""Dials a target through an exit: orders one, and another one after a failure.
 
 Theory of operation
 -------------------
@@ -82,7 +82,7 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class DialTimes:
-    """How long an exit has before another one is tried.
+    """Timeouts of an exit before another one is tried.
 
     Attributes:
         parked_wait_seconds: a connection of an exit is there within two round trips, unless its
@@ -103,14 +103,15 @@ USUAL: Final = DialTimes()
 class Via:
     """The exit that a connection goes through.
 
-    `attached` counts the connection while it is open. `address` and `port` are what the target
-    sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
-    buyer, and say whether another one was promised to the label before. `ports` are the only ones
-    of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
-    speed. `place` is what its dial has taken of the exit's places; None for a dial that is counted
-    elsewhere. On port 443 it is not known yet whether the exit has reached the target: `proof` is
-    to be called with the first answer, and whether that is TLS, or `fault` when a TLS client got
-    something else. A process without exits has both for each port; they count on port 443 alone.
+    `attached` counts the connection while it is open. `address` and `port` are the address and the
+    port that the target sees, as far as they are known (the port is 0 otherwise). `headers`
+    describe the exit to the buyer, and say whether another one was promised to the label before.
+    `ports` are the only ones of targets that the exit takes; none for any. `pace` is how fast the
+    exit may go; None for any speed. `place` is the exit's place that its dial has taken; None for a
+    dial that is counted elsewhere. On port 443 it is not known yet whether the exit has reached the
+    target: `proof` is to be called with the first answer, and whether that is TLS, or `fault` when
+    a TLS client got something else. A process without exits has both for each port; they count on
+    port 443 only.
     """
 
     attached: Carrier
@@ -143,7 +144,7 @@ class Buyer(Protocol):
 
 
 class Chooser(Protocol):
-    """Chooses exits; the directory has it, for dials."""
+    """Interface of the directory to choose exits for dials."""
 
     def pick(
         self,
@@ -163,7 +164,7 @@ class Chooser(Protocol):
     def note(
         self, entry: Attached, outcome: Outcome | None, now: float, *, buyer: str, target: str
     ) -> None:
-        """Remember how a dial through an exit went: see `Directory.note`."""
+        """Record the outcome of a dial through an exit: see `Directory.note`."""
 
     def contradict(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
         """Another exit has reached a target that this one has called unreachable."""
@@ -175,7 +176,7 @@ class Chooser(Protocol):
         """An exit has sent a TLS client TLS: see `Directory.prove`."""
 
     def doubts(self, entry: Attached) -> bool:
-        """Say whether a target's refusal is to be checked through a second exit."""
+        """Return whether a target's refusal should be checked through a second exit."""
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Return whether a label has another exit than before; each move is returned once."""
@@ -185,14 +186,14 @@ class Borrower(Protocol):
     """Borrows exits that are attached to other nodes."""
 
     def exit_of(self, entry: Lendable) -> Attached | None:
-        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
+        """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
 
 
 class Labels(Protocol):
     """Agrees with other nodes on the exits of labels."""
 
     def must_ask(self, wants: Wants, session_id: str) -> bool:
-        """Say whether the exit that a label has here has to be agreed on before it is used."""
+        """Return whether nodes have to agree on the exit of a label before it is used."""
 
     def must_look(self, wants: Wants, session_id: str) -> bool:
         """Return whether a label without an exit here may have one that is away."""
@@ -250,7 +251,7 @@ class Ways(Protocol):
 
 @final
 class Exits(Ways):
-    """The ways out through exits that are attached here: what all dials through them share.
+    """Collaborators of all dials through the exits that are attached here.
 
     Args:
         reactor: shared by the sockets of the loop; one that is handed over stays watched.
@@ -258,7 +259,7 @@ class Exits(Ways):
         resolver: looks names up.
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
-        counters: count what becomes of dials.
+        counters: count the outcomes of dials.
         encrypts_all: whether every connection of an exit is to be under TLS.
         borrower: borrows exits of other nodes; None where there are none.
         labels: agree with other nodes on the exits of labels; None where there are none.
@@ -376,7 +377,7 @@ class ExitDial(Cancellable, Expiring):
         self._began = 0.0
 
     def start(self, host: Address | str) -> None:
-        """Begin. A name is looked up here, unless the exit shall do it."""
+        """Begin. A name is looked up here, unless the exit looks it up."""
         exits, wants = self._exits, self._wants
         if wants.tls_only and self._target.port != TLS_PORT:
             self._finish(Failure.NOT_ALLOWED)
@@ -395,7 +396,7 @@ class ExitDial(Cancellable, Expiring):
             self._look_up(host)
 
     def start_datagrams(self) -> None:
-        """Begin, for datagrams: there is no target yet that could be judged."""
+        """Begin, for datagrams: no target is known yet."""
         exits = self._exits
         exits.deadlines.add(self)
         self._began = exits.reactor.loop.time()
@@ -407,7 +408,7 @@ class ExitDial(Cancellable, Expiring):
         self._release()
 
     def timed_out(self) -> None:
-        """The time for everything together is over."""
+        """The time for the whole dial is over."""
         is_asked = self._evidence.failure is not None or not self._attempts
         if is_asked or any(not each.is_waiting for each in self._attempts):
             self._finish(Failure.TIMED_OUT)
@@ -473,7 +474,7 @@ class ExitDial(Cancellable, Expiring):
         self._next()
 
     def _try(self, chosen: Attached) -> None:
-        """Order the target of an exit, on a connection that waits or on the next one."""
+        """Order the target from an exit, on a waiting connection or on the next one."""
         if self._tried:
             self._exits.counters.failovers += 1
         self._tried.append(chosen)
@@ -484,7 +485,7 @@ class ExitDial(Cancellable, Expiring):
         attempt.start()
 
     def _pool_of(self, attached: Attached) -> Pool:
-        """Return the connections of an exit that will do."""
+        """Return the pool of an exit that fits: under TLS, or any."""
         if not self._is_secure:
             return attached.pool
         assert attached.secure is not None  # noqa: S101 - no other one was chosen
@@ -515,7 +516,7 @@ class ExitDial(Cancellable, Expiring):
         return features | _FOR_NAMES if self._target.is_name else features
 
     def _choose(self) -> Attached | Failure:
-        """Return an exit that may dial the port, or why no exit may."""
+        """Return an exit that may dial the port, or the reason why no exit may."""
         if len(self._tried) >= EXITS_MAX:
             return self._evidence.failure or Failure.NO_EXIT
         session, exits, target = self._session, self._exits, self._target
@@ -558,7 +559,7 @@ class ExitDial(Cancellable, Expiring):
         return attached
 
     def ordered(self, attempt: "_Attempt") -> None:
-        """Give an exit its order; it gets a ping later if it does not answer soon."""
+        """Send an exit its order, and a ping later if it does not answer soon."""
         if len(self._attempts) == 1:
             self._watch.wait(patience(attempt.attached) / 2, self._ask)
         target = self._target
@@ -579,7 +580,7 @@ class ExitDial(Cancellable, Expiring):
                 self._next()
 
     def answered(self, attempt: "_Attempt", dialled: Dialled) -> None:
-        """An exit says how it went."""
+        """An exit has answered an order."""
         if attempt not in self._attempts:  # given up meanwhile
             return
         outcome, exits = dialled.outcome, self._exits
@@ -624,20 +625,20 @@ class ExitDial(Cancellable, Expiring):
         exits.directory.note(attached, outcome, now, buyer=buyer, target=self._target.site)
 
     def _give_up(self) -> None:
-        """Let go of the exit that is tried now, with all its orders."""
+        """Release the exit that is tried now, with all its orders."""
         self._exits.counters.dials[LOST] += 1
         self._let_all_go()
 
     # --- an exit that takes its time -----------------------------------------------------------
 
     def _ask(self) -> None:
-        """Ask the exit whether it is there."""
+        """Send the exit a ping."""
         attached = self._tried[-1]
         self._watch.ask(attached)
         self._watch.wait(patience(attached) / 2, self._look)
 
     def _look(self) -> None:
-        """Look whether the exit has sent anything since the question."""
+        """Check whether the exit has sent anything since the ping."""
         attached, watch = self._tried[-1], self._watch
         if watch.is_late(attached.load.now()):
             watch.wait(LATE_SECONDS, self._look)
@@ -668,7 +669,7 @@ class ExitDial(Cancellable, Expiring):
             hedge.start()
 
     def _silent(self, attached: Attached) -> None:
-        """The exit sends nothing: try another one, now or when it has had its time."""
+        """The exit sends nothing: try another one, now or after its timeout."""
         left = self._watch.silence_left(attached.load.now())
         if left <= 0:
             self.lost(next(iter(self._attempts)))
@@ -683,7 +684,7 @@ class ExitDial(Cancellable, Expiring):
         self._watch.wait(left, self._look)
 
     def _unanswered(self, attached: Attached) -> None:
-        """An exit that is there does not say how its dial goes: try another one, if any will do."""
+        """A live exit does not answer its order: try another one, if one is suitable."""
         if self._wants.session:  # a target that does not answer costs no label its exit
             return
         chosen = self._choose()
@@ -777,7 +778,7 @@ class ExitDial(Cancellable, Expiring):
                 via.attached.places.leave(via.place, via.attached.load.now())
 
     def _release(self) -> None:
-        """Stop everything that is under way."""
+        """Stop all orders and timers."""
         self._exits.deadlines.discard(self)
         self._watch.stop()
         if self._pending is not None:
@@ -849,7 +850,7 @@ class _Attempt(Asker):
         self._dial.lost(self)
 
     def keep(self) -> tuple[socket.SocketType, Place | None]:
-        """Return its connection and its place, the caller's from here on."""
+        """Return its connection and its place, which the caller owns."""
         parked, self._parked = self.taken, None
         place, self._place = self._place, None
         return parked.sock, place

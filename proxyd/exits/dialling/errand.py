@@ -136,7 +136,7 @@ class Errand:
         return inf
 
     def abort(self) -> None:
-        """See `Carried.abort`: what comes of it proves nothing."""
+        """See `Carried.abort`: the outcome of such an errand proves nothing."""
         self._task.cancel()
 
 
@@ -168,7 +168,7 @@ class _Only:
     def note(
         self, entry: Attached, outcome: Outcome | None, now: float, *, buyer: str, target: str
     ) -> None:
-        """See `Chooser.note`: what the house meets says nothing of how buyers fare."""
+        """See `Chooser.note`: the service's own connections do not show the success of buyers."""
 
     def contradict(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
         """See `Chooser.contradict`."""

@@ -37,7 +37,7 @@ class Calls(Protocol):
     """Receives calls, and files exits; the listener has it."""
 
     def expect(self, number: bytes, called: Callable[[str], None]) -> None:
-        """Have `called` be called with the address that a number arrives from."""
+        """Call `called` with the address that a number arrives from."""
 
     def forget_call(self, number: bytes) -> None:
         """Expect a number no more."""
@@ -94,7 +94,7 @@ class OriginCheck:
         return all(results)
 
     async def _look_at(self, attached: Attached, target: Address, port: int) -> bool:
-        """Have one address of the daemon called."""
+        """Order a call of one address of the daemon."""
         number = token_bytes(CALL_NUMBER_BYTES)
         arrived: asyncio.Future[str] = self._ways.reactor.loop.create_future()
 
@@ -127,7 +127,7 @@ class OriginCheck:
         number: bytes,
         arrived: "asyncio.Future[str]",
     ) -> str:
-        """Have an older agent make the call, as an order.
+        """Order an older agent to make the call.
 
         Raises:
             Unknown: the exit has not connected.

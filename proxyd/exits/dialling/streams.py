@@ -17,7 +17,7 @@ _logger = logging.getLogger("tunnels")
 
 @final
 class _Stream:
-    """Stream that is open: its device, its buyer, and when its count of bytes changed last."""
+    """Open stream: its device, its buyer, and the time of the last change of its byte count."""
 
     __slots__ = ("buyer_id", "device_id", "moved", "moved_at")
 
@@ -75,7 +75,7 @@ class Streams:
         return self._per_buyer[buyer_id] <= max(1, most // BUYERS_SHARE)
 
     def leave(self, buyer_id: str) -> None:
-        """Count an order of a buyer no more."""
+        """Stop counting an order of a buyer."""
         count_down(self._per_buyer, buyer_id)
 
     def add(self, seal: Seal, device_id: str, buyer_id: str, now: float) -> None:
@@ -85,7 +85,7 @@ class Streams:
         self._per_buyer[buyer_id] += 1
 
     def remove(self, seal: Seal) -> None:
-        """Count a stream no more: it is over. A second call does nothing."""
+        """Stop counting a stream, which is over. A second call does nothing."""
         stream = self._open.pop(seal, None)
         if stream is not None:
             count_down(self._per_device, stream.device_id)
@@ -158,7 +158,7 @@ async def join(
 
 
 def count_down(counts: Counter[str], key: str) -> None:
-    """Count one less, and keep no zeroes."""
+    """Subtract one from a count, and remove the count at zero."""
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

@@ -350,7 +350,7 @@ class DeviceTunnels(Tunnels):
                 await self.dismiss()
 
     async def dismiss(self) -> None:
-        """Let go of devices that run no job with ports any more, and have not left."""
+        """Release attached devices that run no job with ports any more."""
         attached = [*self._workers.devices()]
         if not attached:
             return
@@ -385,5 +385,5 @@ class DeviceTunnels(Tunnels):
             self._streams.abort_of(device_id)
 
     def _over(self, seal: Seal) -> None:
-        """Count a stream no more: it is over. A second call does nothing."""
+        """Stop counting a stream, which is over. A second call does nothing."""
         self._streams.remove(seal)

@@ -156,7 +156,7 @@ class Worker(asyncio.Protocol):
             self._timer = self._loop.call_later(seconds, self._beat)
 
     def _close(self, reason: str) -> None:
-        """Let go of the device; only the first call counts."""
+        """Release the device; only the first call counts."""
         if self._is_closed:
             return
         self._is_closed = True

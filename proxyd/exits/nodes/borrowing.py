@@ -1,4 +1,4 @@
-"""Exits that are attached to other nodes, borrowed for buyers who are at this one.
+"""Exits that are attached to other nodes, borrowed for the buyers of this one.
 
 Theory of operation
 -------------------
@@ -40,7 +40,7 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class BorrowingBounds:
-    """How many exits are borrowed, and how long one that is not used.
+    """Most borrowed exits, and the time after which an unused one is returned.
 
     Attributes:
         idle_seconds: without a connection through the exit: a loan costs heartbeats, and the next
@@ -68,7 +68,7 @@ class NodeLink(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing comes over it any more."""
+        """Whether the link has ended."""
 
     def send(self, frame: Frame) -> None:
         """Send a frame, or nothing if it is over."""
@@ -152,11 +152,11 @@ class _Loan:
         self._attached = attached
 
     def send(self, frame: AgentFrame) -> None:
-        """Say something to the exit's agent."""
+        """Send a frame to the exit's agent."""
         self.link.send(Passed(self.number, encode(frame)))
 
     def report(self) -> None:
-        """Tell the home how much goes through the exit from here, if that has changed."""
+        """Report the use of the exit by this node to its home, if it has changed."""
         attached = self.attached
         counts = len(attached.relays), attached.load.carried
         if counts != self._reported:
@@ -223,7 +223,7 @@ class Borrowing:
         return len(self._by_device)
 
     def exit_of(self, entry: Lendable) -> Attached | None:
-        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
+        """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None:
             if loan.entry is entry:
@@ -240,7 +240,7 @@ class Borrowing:
         return None if loan is None else loan.attached
 
     def has(self, link: NodeLink, number: int) -> bool:
-        """Say whether a number is that of a loan of this side."""
+        """Return whether a number belongs to a loan of this side."""
         return number in self._by_link.get(link, ())
 
     def change_heartbeat(self, seconds: float) -> None:
@@ -253,7 +253,7 @@ class Borrowing:
             self._return(loan, "stopping")
         self._beats.close()
 
-    # --- what homes say ------------------------------------------------------------------------
+    # --- messages of homes ---------------------------------------------------------------------
 
     def changed(self, entry: Lendable) -> None:
         """A home says something else of an exit."""
@@ -334,7 +334,7 @@ class Borrowing:
                 return number
 
     def _has_room(self) -> bool:
-        """Say whether one more may be borrowed; an unused one is given back for it."""
+        """Return whether one more exit may be borrowed; an unused one is returned for it."""
         if len(self._by_device) < self._bounds.loans_max:
             return True
         for loan in tuple(islice(self._by_device.values(), EVICTED_AMONG)):
@@ -367,7 +367,7 @@ class Borrowing:
         self._end(loan, reason)
 
     def _end(self, loan: _Loan, reason: str) -> None:
-        """Forget a loan, and cut what goes through the exit, unless that may go on."""
+        """Forget a loan, and cut the connections through the exit, unless they may continue."""
         attached = loan.attached
         loan.entry.borrowed = None
         del self._by_device[loan.device_id]

@@ -16,7 +16,7 @@ class Port(Protocol):
     """The exits' port of this node."""
 
     def displace(self, device_id: str) -> None:
-        """Let go of an exit that has attached to another node later."""
+        """Release an exit that has since attached to another node."""
 
     def recheck(self, device_id: str) -> None:
         """Look again whether a device may be attached, and under which limits."""

@@ -54,7 +54,7 @@ class RemoteExits:
         return max(self._of_device(device_id), key=attached_at, default=None)
 
     def since(self, device_id: str) -> int:
-        """Return when a device attached last at another node; 0 if it is at none."""
+        """Return the time of a device's last attachment to another node; 0 without one."""
         return max((each.since for each in self._of_device(device_id)), default=0)
 
     def remove(self, link: Link, device_id: str) -> RemoteExit | None:
@@ -118,7 +118,7 @@ class LocalExits:
         self._last_since = 0
 
     def since(self, known: int) -> int:
-        """Return when an exit attaches that does so now.
+        """Return the time of attachment of an exit that attaches now.
 
         It is later than any exit here, and later than `known`.
         """

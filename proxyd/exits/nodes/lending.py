@@ -49,7 +49,7 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class LendingBounds:
-    """How many loans are given.
+    """Limits on loans.
 
     Attributes:
         per_exit: an agent takes no more, and a service has no more nodes.
@@ -104,7 +104,7 @@ class _Loan:
         return self.attached.attachment, self.frame.host, self.frame.port
 
     def carrying(self, connections: int, size: int) -> None:
-        """Note what goes through the exit from the borrower."""
+        """Note the connections and bytes of the borrower through the exit."""
         self.attached.load.carried_elsewhere(connections - self.connections, size - self.size)
         self.connections, self.size = connections, size
 
@@ -146,7 +146,7 @@ class Lending:
         for loan in tuple(self._by_number.values()):
             self._end(loan)
 
-    # --- what borrowers say --------------------------------------------------------------------
+    # --- messages of borrowers -----------------------------------------------------------------
 
     def borrow(self, link: NodeLink, frame: Borrow) -> None:
         """A node wants an exit.
@@ -214,7 +214,7 @@ class Lending:
         for number in tuple(self._by_link.get(link, ())):
             self.returned(link, number)
 
-    # --- what agents say -----------------------------------------------------------------------
+    # --- messages of agents --------------------------------------------------------------------
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
         """An agent says something about a loan.
@@ -259,7 +259,7 @@ class Lending:
         self._unreached[loan.borrower] = loan.attached.load.now() + UNREACHED_SECONDS
 
     def _is_unreached(self, attached: Attached, frame: Borrow) -> bool:
-        """Say whether an exit could not reach a borrower just now."""
+        """Return whether an exit could not reach a borrower just now."""
         until = self._unreached.get((attached.attachment, frame.host, frame.port), 0.0)
         return attached.load.now() < until
 

@@ -49,7 +49,7 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class LinkTimes:
-    """How often a link is looked at, and for how long.
+    """The time between heartbeats of a link, and the time of a turn for its frames.
 
     Attributes:
         beat_seconds: between two heartbeats. A node that is gone without a word is noticed after
@@ -69,7 +69,7 @@ class LinkHandler(Protocol):
     """Acts on links and on their frames."""
 
     def joined(self, link: "Link") -> None:
-        """A link is there: both sides have proved themselves."""
+        """A link is open: both sides have proved themselves."""
 
     def announced(self, link: "Link", frame: Exits | Gone | Leaving | Recheck | Moved) -> None:
         """The other node has sent news of its exits, of a device, or of itself."""
@@ -78,7 +78,7 @@ class LinkHandler(Protocol):
         """The other node has sent a frame of a loan."""
 
     def lost(self, link: "Link") -> None:
-        """A link that was there is gone."""
+        """A link that was open is gone."""
 
 
 @final
@@ -180,7 +180,7 @@ class _Inbox:
             self._act_on(frames)
 
     def close(self) -> None:
-        """Act on nothing any more."""
+        """Ignore all further frames."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -249,11 +249,11 @@ class _Heart:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Beat from now on."""
+        """Start the heartbeats."""
         self._timer = self._loop.call_later(self._seconds, self._beat)
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop the heartbeats."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -358,7 +358,7 @@ class Link(asyncio.Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing comes over it any more."""
+        """Whether the link has ended."""
         return self.life.is_over
 
     # --- called by the event loop --------------------------------------------------------------
@@ -413,7 +413,7 @@ class Link(asyncio.Protocol):
         await self._drained.wait()
 
     def close(self, reason: str) -> None:
-        """End it; only the first call counts."""
+        """End the link; only the first call counts."""
         if self.life.is_over:
             return
         was_open = self.life.is_open
@@ -476,7 +476,7 @@ def shown_fingerprint(transport: asyncio.BaseTransport) -> str:
 
 
 def client_context() -> ssl.SSLContext:
-    """Return what speaks TLS with a node that is known by its certificate's fingerprint alone."""
+    """Return the TLS context for a node that is known only by its certificate's fingerprint."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -487,7 +487,7 @@ def client_context() -> ssl.SSLContext:
 def greeted(
     reader: LinkReader, data: bytes, *, key: bytes, own_id: str, fingerprint: str
 ) -> Greeting | None:
-    """Return the greeting that a connection has begun with, if it has, and its proof is right.
+    """Return the greeting at the start of a connection, if it has one with a correct proof.
 
     Args:
         reader: reads the data, and the bytes behind it.

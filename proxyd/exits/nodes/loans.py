@@ -26,13 +26,13 @@ class Loans(Loaner):
         self._lending = lending
 
     def exit_of(self, entry: Lendable) -> Attached | None:
-        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
+        """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
         return self._borrowing.exit_of(entry)
 
-    # --- what other nodes say ------------------------------------------------------------------
+    # --- messages of other nodes ---------------------------------------------------------------
 
     def lending(self, link: NodeLink, frame: Loan) -> None:
-        """Act on what another node says of a loan.
+        """Act on another node's frame about a loan.
 
         Raises:
             FrameError: it does not speak the protocol.
@@ -65,7 +65,7 @@ class Loans(Loaner):
         self._borrowing.lost(link)
         self._lending.lost(link)
 
-    # --- what the listener says: see `Loaner` --------------------------------------------------
+    # --- calls of the listener: see `Loaner` ---------------------------------------------------
 
     def counts(self) -> tuple[int, int]:
         """See `Loaner.counts`."""

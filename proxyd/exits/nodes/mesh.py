@@ -91,7 +91,7 @@ class Mesh:
         return self.peers.links.get(node_id)
 
     def doors(self) -> list[Door]:
-        """Return where devices may attach instead of here: rather a node with few exits first.
+        """Return the addresses of other nodes for devices, nodes with few exits mostly first.
 
         Each call returns another order: devices that leave this node spread over the others.
         """
@@ -132,7 +132,7 @@ class Mesh:
     # --- exits of this node: see `neighbours.Neighbours` -----------------------------------------
 
     def since(self, device_id: str) -> int:
-        """Return when a device attaches here that does so now: later than anywhere before."""
+        """Return the time of attachment of a device that attaches now: later than any before."""
         return self._local.since(self._remote.since(device_id))
 
     def attached(self, attached: Attached) -> None:
@@ -156,7 +156,7 @@ class Mesh:
         self._settle(attached.device_id)
 
     def recheck(self, device_id: str) -> None:
-        """Have all other nodes check again whether a device may be attached."""
+        """Request all other nodes to check the rights of a device again."""
         self.peers.send(Recheck(device_id))
 
     def tell_moved(self, session_id: str, label: str) -> None:

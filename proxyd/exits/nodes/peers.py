@@ -116,7 +116,7 @@ class Peers:
         self._door = door
 
     def door_of(self, node_id: str) -> Door | None:
-        """Return where devices may attach to another node; None when it takes none."""
+        """Return the address where devices may attach to another node; None when it takes none."""
         row = self._rows.get(node_id)
         return None if row is None else Door(row.exits_host, row.exits_port, row.certificate)
 

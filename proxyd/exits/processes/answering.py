@@ -6,7 +6,7 @@ Theory of operation
 that have become of them. A dial is the same as one for a client of this process. When an exit has
 connected, its work connection is let go of here and its descriptor goes to the process that has
 asked; an `AwayRelay` stays here and stands for the relay: it is counted among the exit's
-connections, knows what the other process has told of its bytes, and has it cut.
+connections, has the byte counts that the other process reported, and has it cut.
 
 The dials of a process end with its line, since the process has ended. A process that finds this one
 started again tells of its relays (`Resume`): they are counted at their device if that is attached,
@@ -83,7 +83,7 @@ class ExitDesk:
 
     @property
     def relays(self) -> int:
-        """How many relays of other processes go through exits."""
+        """Number of relays of other processes through exits."""
         return sum(len(each.relays) for each in self._processes)
 
     def start(self) -> None:
@@ -180,7 +180,7 @@ class OtherProcess(LineEnd):
         self._desk.left(self)
 
     def cut(self, number: int) -> None:
-        """Have it cut a relay; it reports the end."""
+        """Order the other process to cut a relay; it reports the end."""
         self._line.send(encode(Cut(number)))
 
     def take(self, data: memoryview, descriptor: int) -> None:
@@ -367,7 +367,7 @@ class AwayRelay(Adopted):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """How many bytes its exit has carried of it: both ways, told as one."""
+        """The bytes that its exit has carried, both ways in one number."""
         return 0, max(0, self.size - self._before)
 
     def abort(self) -> None:
@@ -387,7 +387,7 @@ class AwayRelay(Adopted):
             fault()
 
     def moved(self, size: int, now: float) -> None:
-        """Note how many bytes it has carried by now."""
+        """Note the number of bytes that it has carried."""
         if size != self.size:
             self.size, self._moved_at = size, now
 

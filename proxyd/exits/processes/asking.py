@@ -71,7 +71,7 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class AskingTimes:
-    """How often the process with the exits is spoken to.
+    """The intervals of messages to the process with the exits.
 
     Attributes:
         reconnect_seconds: between two lines, so that no process spins while the other one is away.
@@ -88,7 +88,7 @@ USUAL: Final = AskingTimes()
 
 @final
 class _Relays:
-    """The relays that go on here, and the paces of their exits."""
+    """The open relays of this process, and the paces of their exits."""
 
     __slots__ = ("_by_number", "_numbers", "_paces")
 
@@ -101,7 +101,7 @@ class _Relays:
         return len(self._by_number)
 
     def __iter__(self) -> Iterator["AskedExit"]:
-        """Return the relays; none may begin or end meanwhile."""
+        """Iterate over the relays; no relay may begin or end meanwhile."""
         return iter(self._by_number.values())
 
     def get(self, number: int) -> "AskedExit | None":
@@ -122,7 +122,7 @@ class _Relays:
     def pace(
         self, loop: "asyncio.AbstractEventLoop", device_id: str, bytes_per_second: int
     ) -> Pace:
-        """Return how fast all relays here through an exit may go together.
+        """Return the pace that all relays of this process through an exit share.
 
         The relays of other processes through it do not count here: the device itself bounds all
         of them.
@@ -244,7 +244,7 @@ class AskedExits(Ways, LineEnd):
     # --- the line ------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Make a line, and send the relays and the asks over it; or try again soon."""
+        """Make a line and send the relays and the asks over it; after a failure, try again soon."""
         self._reconnect = None
         self._tried_at = self._reactor.loop.time()
         sock = socket.SocketType(_AF_UNIX, _KIND)
@@ -296,7 +296,7 @@ class AskedExits(Ways, LineEnd):
             self._cut(answer)
 
     def _reached(self, answer: Reached, descriptor: int) -> None:
-        """Take the descriptor of an exit that has connected; close it if the ask is over."""
+        """Take the descriptor of the exit's connection; close it if the ask is over."""
         dial = self._asks.pop(answer.number, None)
         if dial is None or descriptor < 0:
             if descriptor >= 0:  # given up, as the other process knows
@@ -350,12 +350,12 @@ class AskedExits(Ways, LineEnd):
         return True
 
     def forget(self, number: int) -> None:
-        """Tell the other process that nothing becomes of an ask."""
+        """Notify the other process that an ask is cancelled."""
         if self._line is not None:
             self._line.send(encode(GiveUp(number)))
 
     def suspect(self, number: int) -> None:
-        """Tell that a TLS client has got something else through an exit."""
+        """Report that a TLS client got an answer other than TLS through an exit."""
         if self._line is not None:
             self._line.send(encode(Answered(number, is_right=False, is_tls=False)))
 
@@ -365,7 +365,7 @@ class AskedExits(Ways, LineEnd):
             self._line.send(encode(Answered(number, is_right=True, is_tls=is_tls)))
 
     def begin(self, relay: "AskedExit") -> None:
-        """Tell how much a relay carries, from now on."""
+        """Report the bytes of a relay from now on."""
         self._relays.add(relay)
         if self._tell is None:
             self._tell_later()
@@ -374,13 +374,13 @@ class AskedExits(Ways, LineEnd):
         self._tell = self._reactor.loop.call_later(self._times.tell_seconds, self._tell_all)
 
     def end(self, relay: "AskedExit", size: int) -> None:
-        """Tell that a relay is over."""
+        """Report that a relay is over."""
         self._relays.remove(relay)
         if self._line is not None:
             self._line.send(encode(Ended(relay.number, size)))
 
     def _tell_all(self) -> None:
-        """Tell how much relays have carried that have moved since the last time."""
+        """Report the bytes of the relays that have moved bytes since the last report."""
         self._tell = None
         if not self._relays or self._is_closed:
             return
@@ -472,7 +472,7 @@ class AskedExit(Carrier):
 
     @property
     def has_moved(self) -> bool:
-        """Whether it has carried anything that was not told."""
+        """Whether it has carried bytes that are not reported yet."""
         return self._carried is not None and sum(self._carried.traffic) != self._told
 
     def tell(self) -> tuple[int, int]:

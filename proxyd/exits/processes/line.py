@@ -56,7 +56,7 @@ class LineEnd(Protocol):
         """
 
     def lose(self) -> None:
-        """Hear that the line is over, and closed."""
+        """Note that the line is over, and closed."""
 
 
 @final
@@ -105,7 +105,7 @@ class Line(Watcher):
 
     @property
     def waiting(self) -> int:
-        """How many messages the other process has not taken."""
+        """Number of messages that the other process has not taken."""
         return len(self._waiting)
 
     def send(self, message: bytes, sock: socket.SocketType | None = None) -> bool:
@@ -130,7 +130,7 @@ class Line(Watcher):
         return True
 
     def close(self) -> None:
-        """Hear nothing more, and close what waits; closing twice is harmless."""
+        """Receive nothing more, and close the waiting connections; closing twice is harmless."""
         sock, self._sock = self._sock, None
         if sock is None:
             return
@@ -190,7 +190,7 @@ class Line(Watcher):
             self._size -= len(message)
 
     def _break(self) -> None:
-        """Have both sides notice that it is over."""
+        """Shut the line down, so that both sides notice its end."""
         if self._sock is not None:
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)
@@ -207,7 +207,7 @@ class Line(Watcher):
             self._read()
 
     def fail(self, error: Exception) -> None:
-        """End it because of a mistake of ours, which is logged with its traceback."""
+        """End it because of a fault in this program, which is logged with its traceback."""
         _logger.error("a line between processes failed; it is cut", exc_info=error)
         self._over()
 

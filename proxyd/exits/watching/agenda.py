@@ -1,4 +1,4 @@
-"""Agenda of the looks at exits: which look is due when, and a bound on those under way."""
+"""Agenda of the looks at exits: the time of each, and a bound on those under way."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -34,7 +34,7 @@ class Gate(Protocol):
         """Let an exit carry all connections that its owner allows."""
 
     def doubt(self, attached: Attached) -> None:
-        """Let an exit carry port 443 alone, until it is proven (again)."""
+        """Let an exit carry only port 443, until it is proven (again)."""
 
     def expel(self, attached: Attached, words: str) -> None:
         """Cut an exit with all that goes through it; `words` tell its owner why."""

@@ -78,7 +78,7 @@ _logger = logging.getLogger("exits")
 
 @final
 class Canaries:
-    """Looks whether exits carry the bytes of buyers and targets unchanged.
+    """Checks that exits carry the bytes of buyers and targets unchanged.
 
     Args:
         ways: make connections.
@@ -87,7 +87,7 @@ class Canaries:
         judge: writes verdicts down.
         gate: lets go of exits.
         counters: count rounds and verdicts.
-        chance: says when, what, and where names are looked up.
+        chance: draws the times, the pages, and the place where names are looked up.
         bounds: how it looks, and for how long.
     """
 
@@ -124,15 +124,15 @@ class Canaries:
             self._tasks.spawn(self._run())
 
     def close(self) -> None:
-        """End all that is under way."""
+        """End all running looks."""
         self._tasks.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until no look runs any more."""
         await self._tasks.wait()
 
     def admit(self, attached: Attached) -> None:
-        """Have an exit that attaches be looked at: soon, if it is new."""
+        """Schedule the looks at an exit that attaches: soon, if the exit is new."""
         now = self._loop.time()
         if self._origins is not None:
             self._schedule(attached, now, 0, self._look_where)
@@ -161,17 +161,17 @@ class Canaries:
     # --- where it leaves -----------------------------------------------------------------------
 
     async def _look_where(self, attached: Attached, failures: int) -> None:
-        """Look where the connections of an exit leave, in both families of addresses."""
+        """Find the addresses where an exit's connections leave, in both families of addresses."""
         await self._call(attached, failures, self._look_where)
 
     async def _look_where_else(self, attached: Attached, failures: int) -> None:
-        """Look where they leave in the family that the exit is not attached by."""
+        """Find the address where they leave in the family that the exit is not attached by."""
         await self._call(attached, failures, self._look_where_else, other_family=True)
 
     async def _call(
         self, attached: Attached, failures: int, look: Look, *, other_family: bool = False
     ) -> None:
-        """Have an exit call, and look soon again if no call has come.
+        """Order a call from an exit, and look again soon if no call has come.
 
         It carries no family of addresses before that.
         """
@@ -237,7 +237,7 @@ class Canaries:
         self._schedule(attached, self._loop.time() + self._pause(failures), failures + 1)
 
     def _pass(self, attached: Attached) -> None:
-        """Take an exit to be honest until its next round."""
+        """Count an exit as honest until its next round."""
         self._counters.canaries["passed"] += 1
         self._gate.prove(attached)
         due = self._loop.time() + self._chance.expovariate(1 / ROUND_SECONDS)

@@ -1,8 +1,8 @@
 """Fetches one page over an open connection, and returns its comparable answer.
 
-The exit must not be able to distinguish the connection from a buyer's: it says what a common
-program says. So an answer is read as such a program reads it, and judged more strictly: bytes that
-are no answer are junk, and bytes behind its end belong to its body.
+The exit must not be able to distinguish the connection from a buyer's: it sends the request of a
+common program. So an answer is read as such a program reads it, and judged more strictly: bytes
+that are no answer are junk, and bytes behind its end belong to its body.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]*\r\n")
 _START: Final = b"HTTP/1."
 _LENGTH_DIGITS: Final = 18  # no page is longer, and no more are turned into a number
-# Headers that decide what becomes of a body, or lead elsewhere. Others differ between honest ways.
+# Headers that decide the treatment of a body, or lead elsewhere. Others differ between honest ways.
 _STEERING: Final = frozenset(
     (b"content-encoding", b"content-type", b"link", b"location", b"refresh", b"set-cookie")
 )
@@ -63,8 +63,8 @@ class Page:
 class Answer:
     """Answer of a page: `certificate` is the SHA-256 of the server's, "" without TLS.
 
-    `steering` are the headers that decide what becomes of the body, or lead elsewhere, in order; of
-    cookies their names, because every visitor gets other values.
+    `steering` are the headers that decide the treatment of the body, or lead elsewhere, in order;
+    of cookies their names, because every visitor gets other values.
     """
 
     status: int
@@ -134,7 +134,7 @@ async def fetch(sock: socket.socket, page: Page, heard: Callable[[], None] | Non
 
 
 def _context() -> ssl.SSLContext:
-    """Return what takes any certificate: which one it is, is compared."""
+    """Return a TLS context that takes any certificate: the certificates are compared later."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -142,7 +142,7 @@ def _context() -> ssl.SSLContext:
 
 
 def _request(page: Page) -> bytes:
-    """Return what a common program asks."""
+    """Return the request of a common program."""
     host = f"[{page.host}]" if ":" in page.host else page.host
     is_usual = page.port == (_HTTPS_PORT if page.is_tls else _HTTP_PORT)
     where = host if is_usual else f"{host}:{page.port}"

@@ -90,7 +90,7 @@ class Rounds:
         if finding is None:
             return None
         if self._truths.get(page) != await self._truths.fetch(page):
-            raise Unknown(f"{page.url} is not what it was")
+            raise Unknown(f"{page.url} has changed")
         if finding.kind == TURNED_AWAY_KIND:
             raise TurnedAway(finding.evidence)
         # One silence is a hiccup, also where the name was looked up at the exit.
@@ -103,7 +103,8 @@ class Rounds:
         truth = self._truths.get(page)
         if truth is None:
             raise Unknown(f"{page.url} is no canary any more")
-        # An exit must not know buyers by this, and be honest to others alone.
+        # Some canaries go under TLS: an exit must not be able to recognise buyers by TLS, and be
+        # honest only to canaries.
         secure = attached.secure is not None and self._chance.random() < self._bounds.secure_share
         sock = await self._ways.dial(
             attached, _host(page), page.port, dns_at_exit=at_exit, secure=secure
@@ -135,7 +136,7 @@ class Rounds:
         return judged(page, answer, truth)
 
     async def _require_alive(self, attached: Attached) -> None:
-        """Have an exit answer a ping.
+        """Send an exit a ping, and wait for the answer.
 
         Raises:
             Unknown: it does not: its line is down, or it is gone.

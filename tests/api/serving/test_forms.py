@@ -168,7 +168,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(service: Service) -> 
 
 @bounded(api_bounds(body=BodyPace(grace_seconds=0.1, bytes_per_second_min=1000)))
 async def test_a_body_that_trickles_is_not_waited_for(service: Service) -> None:
-    """However long it would go on: what comes buys less time than it takes."""
+    """However long it would go on: each byte extends the time by less than its own delay."""
     sent = 0
 
     async def trickling():

@@ -365,8 +365,8 @@ async def test_reports_cost_one_statement_however_many_devices_there_are(
     for device in devices:
         market.devices.heartbeat(device, {"cpu_cores": 4})
     await market.devices.reports.flush()
-    # They are locked first, so that two writers cannot deadlock. Of those that were not there
-    # before, their owner is told, all at once, and so are their webhooks.
+    # They are locked first, so that two writers cannot deadlock. The owner of the devices that came
+    # online is notified of all in one step, and so are their webhooks.
     assert statements == [5]
     for device in devices:
         market.devices.heartbeat(device, {"cpu_cores": 4})
@@ -600,7 +600,7 @@ async def test_an_owner_is_notified_once_that_a_device_is_silent(market: Market)
     market.clock.now += silent + 1
     market.devices.heartbeat(other, {})
     await market.devices.reports.flush()
-    assert await market.devices.tell_silent(silent - 1) == 0  # nobody was there to hear it
+    assert await market.devices.tell_silent(silent - 1) == 0  # too short for reports
     assert await market.devices.tell_silent(silent) == 1
     assert await market.devices.tell_silent(silent) == 0
     [row] = await rows_of(market, user, "device.offline")

@@ -162,7 +162,7 @@ class Market(market.Market):
         )
 
     async def silence(self, seconds: int, sweeper: JobSweeper | None = None) -> int:
-        """Let time pass, and jobs be taken back as the daemon does; return how many were."""
+        """Let time pass, and take jobs back as the daemon does. Return the number taken back."""
         end, taken = self.clock.now + seconds, 0
         while self.clock.now < end:
             self.clock.now += min(SWEEP_SECONDS, end - self.clock.now)
