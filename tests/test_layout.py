@@ -230,7 +230,6 @@ TESTED_IN = {
     "market/jobs/kinds/replica.py": "tests/market/jobs/test_draws.py",
     "market/jobs/kinds/sample.py": "tests/market/dispatch/test_samples.py",
     "market/jobs/kinds/scripted.py": "tests/market/jobs/test_failed_attempts.py",
-    "market/jobs/notices.py": "tests/market/jobs/test_jobs.py",
     "market/jobs/outcomes.py": "tests/market/jobs/test_jobs.py",
     "market/jobs/pay.py": "tests/market/jobs/test_jobs.py",
     "market/jobs/postings.py": "tests/market/jobs/test_jobs.py",

@@ -87,8 +87,8 @@ class Pairing:
         self.waiting: DeviceBook[Request] = DeviceBook()
         self.claims = Claims(context, bounds)
         self.claimed: set[str] = set()
-        finds = Finds(self._add, self.claimed.__contains__, end_unreadable)
-        self.reader = WaitingJobs(context.store, self.jobs, specs, credit, finds, context.now)
+        finds = Finds(self._add, self.claimed.__contains__, specs.payload_of, end_unreadable)
+        self.reader = WaitingJobs(context.store, self.jobs, credit, finds, context.now)
         self.full = FullOwners(pace)
         self.prices: deque[Given] = deque(maxlen=PRICES_MAX)
         self._bus = context.bus

@@ -10,7 +10,7 @@ from market.base.errors import Code, MarketError
 from market.devices.devices import Devices, Report
 from market.events.context import Context
 from market.files.logs import Logs, note_begin
-from market.jobs.notices import JobNotices
+from market.jobs.outcomes import JobNotices
 from market.jobs.sweeper import JobSweeper
 from market.trust import trust
 from market.trust.reputation import Reputation

@@ -31,8 +31,7 @@ from market.jobs.chances import attempt_outcome
 from market.jobs.copies import Copying
 from market.jobs.kinds.base import Report
 from market.jobs.matching import Needs, Offer
-from market.jobs.notices import JobNotices
-from market.jobs.outcomes import Outcomes, Quote
+from market.jobs.outcomes import JobNotices, Outcomes, Quote
 from market.jobs.pay import hold_of
 from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Order, Posting, waiting
 from market.jobs.specs import UNREADABLE, Spec, Specs, size_of

@@ -1,16 +1,17 @@
-"""Outcomes of jobs: results, failures, attempts taken back, cancellations.
+"""Outcomes of jobs: results, failures, attempts taken back, cancellations; and their notices.
 
-Each is one transaction, which locks the job and asks its kind (`market.jobs.kinds`). The kind makes
-one guarded update of the row that was read, together with the money that it moves, so that no late
-report is paid.
+Each outcome is one transaction, which locks the job and calls its kind (`market.jobs.kinds`). The
+kind makes one guarded update of the row that was read, together with the money that it moves, so
+that no late report is paid.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind, require_current
+from market.base.bus import ATTEMPTS, DEVICES, GONE, REPLICAS, WAITING, Bus
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.events.context import Context
@@ -180,6 +181,70 @@ class Outcomes:
 
     def _frame(self, tx: Transaction, moment: Moment) -> Frame:
         return Frame(tx, self._context, self._terms, self._bounds().free_below, moment)
+
+
+class JobNotices:
+    """Publishes changes of jobs, and counts how attempts ended.
+
+    Args:
+        bus: passes the notices on, also to other daemons.
+
+    Attributes:
+        ends: the number of attempts that ended here, by outcome.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
+
+    @property
+    def are_carried(self) -> bool:
+        """Whether other daemons may get the notices."""
+        return WAITING in self._bus.carried
+
+    def waiting(self, job_ids: Sequence[str]) -> None:
+        """Publish that jobs may wait for a device."""
+        self._bus.publish(WAITING, job_ids)
+
+    def gone(self, job_id: str) -> None:
+        """Publish that a job does not wait for a device any more."""
+        self._bus.publish(GONE, [job_id])
+
+    def device(self, device_id: str) -> None:
+        """Publish that the work of a device has changed."""
+        self._bus.publish(DEVICES, [device_id])
+
+    def stopped(self, job: JobRow) -> None:
+        """Publish that a job was cancelled, once that is committed.
+
+        Args:
+            job: the job as it was before.
+        """
+        self.gone(job.id)
+        if job.device_id is not None:
+            self.device(job.device_id)
+            self.ended(job, "cancelled")
+        else:
+            self._replica_changed(job)
+
+    def ended(self, job: JobRow, outcome: str) -> None:
+        """Count and publish the end of an attempt."""
+        self.ends[outcome] += 1
+        self.changed(job)
+
+    def changed(self, job: JobRow) -> None:
+        """Notify the logs and the rollouts that an attempt began or ended."""
+        self._bus.publish(ATTEMPTS, [job.id])
+        self._replica_changed(job)
+
+    def progressed(self, job_id: str) -> None:
+        """Notify the rollouts that the work of an attempt began, or is ready."""
+        self._bus.publish(REPLICAS, [job_id])
+
+    def _replica_changed(self, job: JobRow) -> None:
+        """Notify the rollouts of a change of a job, if it belongs to a deploy."""
+        if job.deploy_id is not None:
+            self._bus.publish(REPLICAS, [job.id])
 
 
 async def _kind(tx: Transaction, job_id: str) -> type[Plain]:

@@ -7,8 +7,7 @@ from msgspec import Struct
 from market.base.sweeping import Sweep
 from market.events.context import Context
 from market.jobs import copies
-from market.jobs.notices import JobNotices
-from market.jobs.outcomes import Outcomes
+from market.jobs.outcomes import JobNotices, Outcomes
 from market.jobs.overdue import Ended, Overdue
 from storage.engines.errors import StoreError, level_of
 from storage.jobs import copies as copy_queries

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from market.jobs import copies
 from market.jobs.matching import JobBook, Needs, WaitingJob
-from market.jobs.specs import Specs
-from proxyctl.protocol.jobspec import Resources, SpecError
+from proxyctl.protocol.jobspec import Payload, Resources, SpecError
 from storage.dispatch import claims as queries
 from storage.dispatch.claims import ExcludedRow, WaitingRow
 from storage.engines.errors import StoreError, UnavailableError, level_of
@@ -100,11 +99,14 @@ class Finds(Struct, frozen=True):
     Attributes:
         found: is called with each job that was read; it adds it to the book, or finds a device.
         is_claimed: returns whether a job is being given to a device, and so is in no book.
+        payload_of: returns a payload with its secrets, from its columns; None if the secrets cannot
+            be read.
         unreadable: ends a job whose secrets cannot be read any more.
     """
 
     found: Callable[[WaitingJob], None]
     is_claimed: Callable[[str], bool]
+    payload_of: Callable[[str, str | None], Payload | None]
     unreadable: Callable[[str], Awaitable[None]] | None = None
 
 
@@ -197,7 +199,6 @@ class WaitingJobs:
     Args:
         store: the database.
         book: jobs in memory without a device.
-        specs: can check whether secrets are readable.
         credit: the value of a credit, in micro-USD.
         finds: takes the jobs that were read.
         now: returns the time in UTC seconds.
@@ -208,7 +209,6 @@ class WaitingJobs:
         self,
         store: Store,
         book: JobBook,
-        specs: Specs,
         credit: int,
         finds: Finds,
         now: Callable[[], int],
@@ -218,7 +218,7 @@ class WaitingJobs:
         self._unreadable = finds.unreadable
         self._store = store
         self._book = book
-        self._specs = specs
+        self._payload_of = finds.payload_of
         self._credit = credit
         self._found = finds.found
         self._is_claimed = finds.is_claimed
@@ -328,7 +328,7 @@ class WaitingJobs:
 
     def _job(self, row: WaitingRow, excluded: Excluded) -> WaitingJob | None:
         """Return a job, or None if its secrets are unreadable."""
-        if row.secrets is not None and self._specs.payload_of(row.payload, row.secrets) is None:
+        if row.secrets is not None and self._payload_of(row.payload, row.secrets) is None:
             return None
         needs = needs_of(row.payload, row.resources, row.job_type, row.min_reputation)
         return WaitingJob(

@@ -92,7 +92,7 @@ class _Watchdog:
             silent = now - (life.started_at if life.fed_at is None else life.fed_at)
             if silent > (START_SECONDS if life.fed_at is None else self.seconds):
                 _logger.error(
-                    "process %d (pid %d) hangs: it was silent for %.0f s, and is killed",
+                    "process %d (pid %d) timed out: silent for %.0f s; killed",
                     child.index,
                     child.pid,
                     silent,

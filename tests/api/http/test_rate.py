@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+from support.daemons.bounded import api_bounds
 from support.daemons.service import running_in
 
-from api.http.limits import ConnectionTimes, Limits
+from api.http.limits import Limits
 from api.http.rate import RateLimit, Rates
 
 # A client that insists waits for an instant here; test_connections is about that.
-QUICK_REFUSALS = ConnectionTimes(insistence_seconds=0.001)
+QUICK_REFUSALS = api_bounds(insistence_seconds=0.001)
 
 
 class Seconds:
@@ -70,7 +71,9 @@ def test_the_number_of_callers_is_bounded() -> None:
 
 @pytest.mark.usefixtures("no_time_for_rates")
 async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) -> None:
-    async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
+    async with running_in(
+        tmp_path, bounds=QUICK_REFUSALS, limits={"requests_per_second": 5}
+    ) as service:
         one, two = await service.person(), await service.person()
         answers = [await service.call("GET", "/auth/me", token=one.token) for _ in range(60)]
         assert {answer.status for answer in answers} == {200, 429}
@@ -85,7 +88,9 @@ async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) 
 
 @pytest.mark.usefixtures("no_time_for_rates")
 async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
-    async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
+    async with running_in(
+        tmp_path, bounds=QUICK_REFUSALS, limits={"requests_per_second": 5}
+    ) as service:
         owner = await service.person()
         tokens = []
         for _ in range(2):
@@ -104,7 +109,7 @@ async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_time_for_rates")
 async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path: Path) -> None:
     limits = {"requests_per_second": 8, "requests_per_second_of_user": 9}
-    async with running_in(tmp_path, QUICK_REFUSALS, limits=limits) as service:
+    async with running_in(tmp_path, bounds=QUICK_REFUSALS, limits=limits) as service:
         person, other = await service.person(), await service.person()
         login = {"email": person.email, "password": "long enough"}
         answers = [await service.call("POST", "/auth/login", login) for _ in range(4)]
@@ -125,7 +130,9 @@ async def test_pages_and_wrong_turns_are_counted(tmp_path: Path) -> None:
     for path in ("/docs", "/openapi.json", "/nowhere", "/metrics"):
         folder = tmp_path / path.strip("/")
         folder.mkdir()
-        async with running_in(folder, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
+        async with running_in(
+            folder, bounds=QUICK_REFUSALS, limits={"requests_per_second": 5}
+        ) as service:
             statuses = []
             for _ in range(20):
                 async with service.http.get(service.url + path) as answer:
@@ -138,7 +145,9 @@ async def test_pages_and_wrong_turns_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_time_for_rates")
 async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -> None:
-    async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
+    async with running_in(
+        tmp_path, bounds=QUICK_REFUSALS, limits={"requests_per_second": 5}
+    ) as service:
         statuses = [(await service.call("GET", "/healthz")).status for _ in range(200)]
         assert statuses[:40] == [200] * 40
         assert 429 in statuses
@@ -153,7 +162,9 @@ def test_a_caller_without_an_address_has_a_rate() -> None:
 
 @pytest.mark.usefixtures("no_time_for_rates")
 async def test_a_long_list_counts_as_several_requests(tmp_path: Path) -> None:
-    async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 20}) as service:
+    async with running_in(
+        tmp_path, bounds=QUICK_REFUSALS, limits={"requests_per_second": 20}
+    ) as service:
 
         async def statuses(path: str, times: int) -> list[int]:
             person = await service.person()

@@ -39,9 +39,8 @@ async def reading(
     reader = WaitingJobs(
         market.store,
         book,
-        market.specs,
         10_000,
-        Finds(book.add, claimed.__contains__),
+        Finds(book.add, claimed.__contains__, market.specs.payload_of),
         market.context.now,
         bounds,
     )
@@ -153,9 +152,8 @@ async def test_a_job_that_waits_again_while_it_is_read_is_read_again(market: Mar
     reader = WaitingJobs(
         slow,
         book,
-        market.specs,
         10_000,
-        Finds(book.add, frozenset().__contains__),
+        Finds(book.add, frozenset().__contains__, market.specs.payload_of),
         market.context.now,
     )
     reader._to_read.must_compare = False
@@ -177,9 +175,8 @@ async def test_a_job_missed_while_all_are_compared_is_found(market: Market) -> N
     reader = WaitingJobs(
         slow,
         book,
-        market.specs,
         10_000,
-        Finds(book.add, frozenset().__contains__),
+        Finds(book.add, frozenset().__contains__, market.specs.payload_of),
         market.context.now,
     )
     for _ in range(2):
@@ -208,9 +205,8 @@ async def test_others_have_their_turn_while_many_jobs_are_read(market: Market) -
     reader = WaitingJobs(
         market.store,
         book,
-        market.specs,
         10_000,
-        Finds(found, frozenset[str]().__contains__),
+        Finds(found, frozenset[str]().__contains__, market.specs.payload_of),
         market.context.now,
     )
     task = asyncio.create_task(others())
