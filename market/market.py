@@ -178,7 +178,6 @@ class Market:
         self.attempt_reports = AttemptReports(
             context,
             self.devices,
-            self.jobs.notices,
             self.job_sweeper,
             self.renewals,
             self.logs,

@@ -10,7 +10,6 @@ from market.base.errors import Code, MarketError
 from market.devices.devices import Devices, Report
 from market.events.context import Context
 from market.files.logs import Logs, note_begin
-from market.jobs.outcomes import JobNotices
 from market.jobs.sweeper import JobSweeper
 from market.trust import trust
 from market.trust.reputation import Reputation
@@ -77,8 +76,8 @@ class AttemptReports:
     Args:
         context: the store and the time.
         devices: hear that a device is alive.
-        notices: publish the progress of attempts.
-        sweeper: takes back the jobs that a device has forgotten.
+        sweeper: takes back the jobs that a device has forgotten. Its notices also publish the
+            progress of attempts.
         renewals: remember signs of life.
         logs: are notified of the beginning of a log.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
@@ -89,7 +88,6 @@ class AttemptReports:
         self,
         context: Context,
         devices: Devices,
-        notices: JobNotices,
         sweeper: JobSweeper,
         renewals: Renewals,
         logs: Logs,
@@ -98,7 +96,7 @@ class AttemptReports:
         self._store = context.store
         self._now = context.now
         self._devices = devices
-        self._notices = notices
+        self._notices = sweeper.notices
         self._sweeper = sweeper
         self._renewals = renewals
         self._logs = logs

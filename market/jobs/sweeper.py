@@ -43,6 +43,9 @@ class JobSweeper:
         notices: publish these ends.
         waiting_seconds: how long a job waits for a device.
         sweeps: the number of jobs that one look finds.
+
+    Attributes:
+        notices: as given.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class JobSweeper:
         self._now = context.now
         self._overdue = overdue
         self._outcomes = outcomes
-        self._notices = notices
+        self.notices = notices
         self._waiting_seconds = waiting_seconds
         self._sweeps = sweeps
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
@@ -95,10 +98,10 @@ class JobSweeper:
         if job is None:
             return False
         if job.device_id is not None:
-            self._notices.device(job.device_id)
+            self.notices.device(job.device_id)
         # It may have failed for good instead: its reader finds that it does not wait.
-        self._notices.waiting([job.id])
-        self._notices.ended(job, "failed" if ended.is_timeout else "lost")
+        self.notices.waiting([job.id])
+        self.notices.ended(job, "failed" if ended.is_timeout else "lost")
         return True
 
     async def expire(self) -> int:
@@ -121,13 +124,13 @@ class JobSweeper:
 
         async def cancel(job_id: str) -> None:
             await self._store.write(self._outcomes.expire, self._outcomes.moment(), job_id)
-            self._notices.gone(job_id)
+            self.notices.gone(job_id)
 
         return await self._expiring.run(find, cancel, most=self._sweeps.expire, now=now)
 
     async def take_back_from(self, device_id: str) -> None:
         """Take every job back from a device with a revoked token, and end its request."""
-        self._notices.device(device_id)
+        self.notices.device(device_id)
         while True:
             jobs = await self._store.read(queries.held_by, device_id, limit=self._sweeps.take_back)
             if not jobs:
