@@ -195,7 +195,6 @@ class JobSettings(Struct, frozen=True):
     review_hours: Annotated[int, Meta(ge=0, le=720)] = 24
     wait_seconds: Annotated[float, Meta(gt=0, le=300)] = 300.0
     waiting_devices: Reloadable[NonNegativeInt] = 0
-    benchmark_hours: Annotated[int, Meta(ge=0, le=8_760)] = 24
     sample_account: str = ""
     sample_credits_per_day: Decimal = Decimal(0)
     sample_price_credit: Decimal = Decimal("0.05")

@@ -165,7 +165,6 @@ def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
         prepare_seconds=_leases(jobs).device_prepare_seconds,
         wait_seconds=jobs.wait_seconds,
         held_max=min(jobs.waiting_devices or connections, connections * 4 // 5),
-        benchmark_seconds=jobs.benchmark_hours * 3_600,
     )
 
 

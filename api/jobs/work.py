@@ -93,8 +93,7 @@ class NextRequest(Struct):
 
     `min_price_usd` is per hour, and by default the price of the token. `seen` is the number of the
     last answer that has arrived. `agent` names the requesting program, and `agent_since` is its
-    start, in UTC seconds: of two programs with the same token, the later one gets the jobs. With
-    `can_benchmark` it is ready to run a benchmark now.
+    start, in UTC seconds: of two programs with the same token, the later one gets the jobs.
     """
 
     capacity: FreeCapacity
@@ -105,7 +104,6 @@ class NextRequest(Struct):
     seen: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0
     agent: Annotated[str, Meta(max_length=64)] = ""
     agent_since: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0
-    can_benchmark: bool = False
 
 
 class NewInput(Struct, kw_only=True):
@@ -167,8 +165,7 @@ class Action(Struct):
 class NextReply(Reply, kw_only=True):
     """Jobs and actions for the device; `seen` is the number of this answer.
 
-    `replaced`: another agent with this token was started later, and gets the jobs. `benchmark`: the
-    device should run a benchmark before its next request.
+    `replaced`: another agent with this token was started later, and gets the jobs.
     """
 
     jobs: list[NewWork]
@@ -176,7 +173,6 @@ class NextReply(Reply, kw_only=True):
     lease_s: int
     seen: int
     replaced: bool | UnsetType = UNSET
-    benchmark: bool | UnsetType = UNSET
 
 
 class OffersQuery(Struct, kw_only=True):
@@ -259,7 +255,6 @@ class WorkRoutes:
             lease_s=terms.lease_seconds,
             seen=told.seen,
             replaced=True if told.is_replaced else UNSET,
-            benchmark=True if told.benchmark else UNSET,
         )
 
     async def offers(self, call: Call[Nothing, OffersQuery]) -> OffersReply:
@@ -305,9 +300,7 @@ def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
     named = ((each.job_id, each.attempt) for each in body.attempts)
     attempts = frozenset(named) if body.attempts else NO_ATTEMPTS
     agent = Agent(body.agent, body.agent_since)
-    return Ask(
-        offer, attempts, body.wait_s, body.seen, agent, network, can_benchmark=body.can_benchmark
-    )
+    return Ask(offer, attempts, body.wait_s, body.seen, agent, network)
 
 
 def _work(job: GivenJob, terms: DispatchTerms) -> NewWork:

@@ -34,7 +34,6 @@ class DispatchTerms(Struct, frozen=True):
         sign_seconds: time between two signs of life to a device whose request is held; proxies on
             the way close a connection that is silent for a minute.
         held_max: number of requests that are held at most; one owner's devices have half of it.
-        benchmark_seconds: least time between two benchmarks of a device; 0 for no benchmarks.
     """
 
     credit: int = 10_000
@@ -43,7 +42,6 @@ class DispatchTerms(Struct, frozen=True):
     wait_seconds: float = 300.0
     sign_seconds: float = 50.0
     held_max: int = 10_000
-    benchmark_seconds: int = 0
 
 
 class DispatchPace(Struct, frozen=True):
@@ -56,8 +54,6 @@ class DispatchPace(Struct, frozen=True):
         away_seconds: silence of an agent after which it is away. Its next request comes
             immediately, or after a minute if the marketplace was away for long.
         broken_off_seconds: the same for an agent that has broken its request off.
-        benchmark_one_in: jobs that end, on average, between two benchmarks of a device, so that
-            the moment cannot be foreseen. The device gets no job for some seconds then.
         kept_from_devices: number of devices with kept results of comparisons. To compare
             a job with 200 devices takes a millisecond, and a client that lists jobs repeatedly
             would delay all others.
@@ -68,7 +64,6 @@ class DispatchPace(Struct, frozen=True):
     full_seconds: float = 5.0
     away_seconds: float = 120.0
     broken_off_seconds: float = 10.0
-    benchmark_one_in: int = 8
     kept_from_devices: int = 20
     kept_seconds: float = 2.0
     kept_max: int = 4_096
@@ -90,9 +85,8 @@ class Agent(Struct, frozen=True):
 class Ask(Struct, frozen=True):
     """The request of a device: its offer, its attempts, and the time that it waits.
 
-    `seen` is the number of the last answer that it got, 0 for none; `network` where it asks from
-    (`market.base.networks.site`); `can_benchmark`: it can run a
-    benchmark now.
+    `seen` is the number of the last answer that it got, 0 for none. `network` is the network of its
+    address (`market.base.networks.site`).
     """
 
     offer: Offer
@@ -101,7 +95,6 @@ class Ask(Struct, frozen=True):
     seen: int
     agent: Agent = Agent()
     network: str = ""
-    can_benchmark: bool = False
 
 
 class GivenJob(Struct, frozen=True):
@@ -130,14 +123,12 @@ class Told(Struct, frozen=True):
     """The answer to a device: its new jobs, attempts to stop, and the number of the answer.
 
     `is_replaced`: another agent with the same token was started later, and is given the jobs.
-    `benchmark`: it runs a benchmark (`market.devices.benchmarks`) before its next request.
     """
 
     jobs: Sequence[GivenJob]
     actions: Sequence[Action]
     seen: int
     is_replaced: bool = False
-    benchmark: bool = False
 
 
 class Standing(Struct, frozen=True):

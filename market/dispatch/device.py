@@ -15,7 +15,6 @@ alone makes the attempts KNOWN.
 """
 
 import asyncio
-import math
 from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar, final
@@ -34,7 +33,6 @@ Key = tuple[str, int]  # a job, and the number of an attempt at it
 # Each device has some, and an empty set of its own takes 216 bytes.
 NO_ATTEMPTS: Final[frozenset[Key]] = frozenset()
 NO_ACTIONS: Final[frozenset[Action]] = frozenset()
-NEVER: Final = -math.inf
 
 
 class Knowledge(IntEnum):
@@ -267,13 +265,11 @@ class AskingDevice:
     `offer`, `owner` and `network` are those of the request that came last. `whole` is everything
     that it lends: the capacity of its last request in which it held nothing.
     `reputation` is the last value that was looked up, in millionths; `is_proven`: it has completed
-    enough jobs. `benchmark_at` is the time of its last benchmark here, or of the last look that
-    found a recent benchmark.
+    enough jobs.
     """
 
     __slots__ = (
         "answers",
-        "benchmark_at",
         "holding",
         "is_proven",
         "network",
@@ -293,7 +289,6 @@ class AskingDevice:
         self.owner = self.network = ""
         self.reputation = 0
         self.is_proven = False
-        self.benchmark_at = NEVER
 
     def ask(self, request: "Request", ask: Ask) -> None:
         """Store a request's report about the device, and hold the request."""

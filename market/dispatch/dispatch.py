@@ -75,7 +75,7 @@ class Dispatch:
         self.jobs = self.pairing.jobs
         self.claims = self.pairing.claims
         self.devices = AskingDevices(self.jobs, lambda: self.pace)
-        self.lookups = Lookups(context, lambda: self.terms, lambda: self.pace, samples)
+        self.lookups = Lookups(context, samples)
         self._given_jobs = GivenJobs(context.store, specs, end_unreadable)
         self._store = context.store
         self._is_draining = False
@@ -196,8 +196,6 @@ class Dispatch:
         jobs = await self._given_jobs.readable(rows)
         if jobs or actions:
             return self._told(request.device, ask, jobs, actions)
-        if await self.lookups.is_to_show(request, ask) and request.is_wanted:
-            return structs.replace(self._told(request.device, ask), benchmark=True)
         return None
 
     async def _wait(self, request: Request, seconds: float) -> None:

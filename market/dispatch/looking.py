@@ -3,9 +3,7 @@
 Devices that ask at the same time are looked up together.
 """
 
-import asyncio
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,14 +12,13 @@ from msgspec import Struct
 from market.attempts.attempts import PROVEN_JOBS, Action, actions_for_all
 from market.base.errors import Code, MarketError
 from market.base.gathering import Gathering
-from market.dispatch.asks import Ask, DispatchPace, DispatchTerms
+from market.dispatch.asks import Ask
 from market.dispatch.device import Key, Request
 from market.dispatch.pairing import JOBS_PER_ANSWER
 from market.dispatch.samples import Samples
 from market.events.context import Context
 from market.trust import trust
 from market.trust.reputation import NEW_RELIABILITY, Reputation
-from storage.devices import benchmarks as benchmark_queries
 from storage.devices import devices as device_queries
 from storage.dispatch import claims as queries
 from storage.dispatch.claims import GivenRow, HeldRow
@@ -54,29 +51,18 @@ class Lookups:
     """Looks devices up.
 
     Args:
-        context: the store and the time.
-        terms: returns the time between benchmarks.
-        pace: returns times and sizes.
+        context: the store.
         samples: gives jobs whose answers are known; None where there are none.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        terms: Callable[[], DispatchTerms],
-        pace: Callable[[], DispatchPace],
-        samples: Samples | None,
-    ) -> None:
+    def __init__(self, context: Context, samples: Samples | None) -> None:
         self.samples = samples
         self._store = context.store
-        self._now = context.now
-        self._terms = terms
-        self._pace = pace
         self._looks = Gathering(self._look_up, LOOKS_MAX_DEVICES)
         self._is_draining = False
 
     def drain(self) -> None:
-        """Give no samples any more, and ask for no benchmarks."""
+        """Give no more samples."""
         self._is_draining = True
 
     async def look(self, request: Request, ask: Ask) -> tuple[Sequence[GivenRow], Sequence[Action]]:
@@ -106,23 +92,6 @@ class Lookups:
             if sample is not None and request.is_wanted:
                 return [sample], ()
         return unknown, actions
-
-    async def is_to_show(self, request: Request, ask: Ask) -> bool:
-        """Return whether a device without attempts is to run a benchmark: now and then, by lot.
-
-        It was looked up just now, which is when a job of it has ended, or it is new here.
-        """
-        device, seconds = request.device, self._terms().benchmark_seconds
-        is_free = ask.can_benchmark and not (device.holding.attempts or ask.attempts)
-        if self._is_draining or not seconds or not is_free or request.offer.capacity.slots < 1:
-            return False
-        now = asyncio.get_running_loop().time()
-        if now - device.benchmark_at < seconds or secrets.randbelow(self._pace().benchmark_one_in):
-            return False
-        rows = await self._store.read(benchmark_queries.find, [request.device_id])
-        row = rows.get(request.device_id)
-        device.benchmark_at = now
-        return row is None or self._now() - row.measured_at >= seconds
 
     async def _sample(self, request: Request) -> GivenRow | None:
         """Give a device a sample, if it gets one now: else when it is looked up the next time."""

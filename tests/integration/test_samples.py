@@ -1,4 +1,4 @@
-"""Samples of a device, all the way: a job whose answer is known, and a benchmark."""
+"""Sample of a device, from the gift to the pay: a job whose answer is known."""
 
 import asyncio
 from pathlib import Path
@@ -12,22 +12,14 @@ from support.daemons.service import running_in
 from support.workers.market import WorkerMarket
 from support.workers.process import WorkerAgent, require_sandbox
 
-from market.devices.benchmarks import TaskSizes
-from market.dispatch.asks import DispatchPace
 from proxyctl.worker.base.record import Lend
 
 
-async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(tmp_path: Path) -> None:
+async def test_an_agent_does_a_sample(tmp_path: Path) -> None:
     require_sandbox(tmp_path)
-    jobs = {
-        "sample_account": "person1@example.com",
-        "sample_credits_per_day": 100,
-        "benchmark_hours": 24,
-    }
+    jobs = {"sample_account": "person1@example.com", "sample_credits_per_day": 100}
     async with running_in(tmp_path, jobs=jobs) as service:
         payer, owner = await service.person(credit="10"), await service.person()
-        service.daemon.market.dispatch.pace = DispatchPace(benchmark_one_in=1)
-        service.daemon.market.benchmarks.sizes = TaskSizes(rounds=1_000)
         made = service.daemon.market.samples
         assert made is not None
         await until(lambda: made.ready > 0)
@@ -40,13 +32,12 @@ async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(tmp_path: Path) -
         try:
             device: dict[str, Any] = {}
 
-            async def has_shown() -> bool:
+            async def is_checked() -> bool:
                 answer = await service.call("GET", "/api/worker/devices", token=owner.token)
                 device.update(answer.body["devices"][0])
-                return bool(device["reputation"]["checks"]) and "benchmark" in device
+                return bool(device["reputation"]["checks"])
 
-            await until(has_shown, "it has shown both", seconds=60)
-            assert device["benchmark"]["hashes_per_s"] > 0
+            await until(is_checked, "the sample is checked", seconds=60)
             assert device["reputation"]["correctness"] == 1
             wallet = (await service.call("GET", "/api/wallet", token=owner.token)).body
             # In review, like the earnings of other jobs.

@@ -231,6 +231,13 @@ async def test_a_device_with_no_slot_gets_only_actions(service: Service) -> None
     assert (action["job_id"], action["attempt"], action["action"]) == (job_id, 1, "stop")
 
 
+async def test_an_agent_of_an_earlier_version_gets_work(service: Service) -> None:
+    token, job_id = await device_of(service), await post(service, await service.person(credit="10"))
+    answer = await next_of(service, token, can_benchmark=True, wait_s=5)
+    assert [work["job_id"] for work in answer.body["jobs"]] == [job_id]
+    assert "benchmark" not in answer.body
+
+
 async def test_the_least_price_is_of_the_request_or_of_the_token(service: Service) -> None:
     buyer = await service.person(credit="100")
     dear = await device_of(service, min_price_usd=1.0)  # the job pays 0.05 USD an hour

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec import structs
 from support.base.waiting import until
 from support.database.statements import counted
 from support.market.books import refusal
@@ -21,16 +20,13 @@ from market.accounts.bounds import Bounds
 from market.base.bus import BETWEEN_DAEMONS, DEVICES, WAITING, Bus
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
-from market.dispatch import device as devices_module
-from market.dispatch.asks import Agent, Ask, DispatchPace, DispatchTerms
+from market.dispatch.asks import Agent, DispatchPace, DispatchTerms
 from market.dispatch.devices import apart
 from market.jobs.specs import UNREADABLE
 from market.money.audit import audit_ledger
 from market.money.money import MICRO
 from proxyctl.protocol.jobspec import Capacity
-from storage.devices import benchmarks as benchmark_queries
 from storage.devices import devices as device_queries
-from storage.devices.benchmarks import BenchmarkRow
 from storage.devices.devices import DeviceRow
 from storage.engines.open import open_store
 from storage.engines.store import Transaction
@@ -75,45 +71,6 @@ def later(market: Market, device: DeviceRow, **changes: object) -> "asyncio.Task
     """Have a device ask and wait."""
     asked = ask(wait_seconds=LONG, **changes)  # type: ignore[arg-type]
     return asyncio.create_task(market.dispatch.next(device, asked))
-
-
-async def test_a_device_is_asked_for_a_benchmark_between_jobs_and_seldom(
-    market: Market,
-) -> None:
-    device, buyer = await device_for(market), await buyer_of(market)
-    free = structs.replace(ask(), can_benchmark=True)
-
-    async def is_asked(asked: Ask = free) -> bool:
-        market.context.bus.publish(DEVICES, [device.id])  # as when a job of it has ended
-        return (await market.dispatch.next(device, asked)).benchmark
-
-    market.dispatch.pace = DispatchPace(benchmark_one_in=1)
-    assert not await is_asked()  # the operator does not want it
-    market.dispatch.terms = structs.replace(market.dispatch.terms, benchmark_seconds=3_600)
-    assert not await is_asked(ask())
-    assert not await is_asked(structs.replace(free, offer=offer(replace(SMALL, slots=0))))
-    assert await is_asked()
-    assert not await is_asked()
-    device_now = market.dispatch.devices.find(device.id)
-    # A device with a recent benchmark, here or on another daemon, gets no request for one.
-    device_now.benchmark_at = devices_module.NEVER
-    row = BenchmarkRow(device.id, 1, 1, 0, market.clock.now, 1, 1)
-    await market.store.write(benchmark_queries.write, row)
-    assert not await is_asked()
-    market.clock.now += 3_600
-    device_now.benchmark_at = devices_module.NEVER
-    assert await is_asked()
-    # One that holds an attempt, whether it has begun or not, is not slowed down.
-    device_now.benchmark_at = devices_module.NEVER
-    await posted(market, buyer)
-    await waiting_jobs(market, 1)
-    [job] = await given(market, device)
-    assert not await is_asked(structs.replace(free, attempts=frozenset(((job, 1),))))
-    await market.jobs.complete(device, job, "done")
-    market.dispatch.pace = DispatchPace(benchmark_one_in=10**9)
-    assert not await is_asked()
-    market.dispatch.pace = DispatchPace(benchmark_one_in=1)
-    assert await is_asked()
 
 
 async def test_a_device_that_asks_gets_the_job_that_waits(market: Market) -> None:

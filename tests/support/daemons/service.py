@@ -31,7 +31,6 @@ TEST_SETTINGS: dict[str, Any] = {
     "proxy": {"port": 0},
     "egress": {"allow": ["127.0.0.0/8", "::1/128"]},
     "auth": {"argon2_time_cost": 1, "argon2_memory_kib": 64, "signing_key": "k" * 40},
-    "jobs": {"benchmark_hours": 0},  # it is by lot, and takes the processor for seconds
     "limits": {"drain_seconds": 2.0, "registrations_per_hour": 0, "requests_per_second": 0},
 }
 

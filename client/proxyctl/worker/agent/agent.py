@@ -94,7 +94,6 @@ class Agent:
             attempts=attempts,
             lifecycle=lifecycle,
             state=state,
-            lend=consent.lend,
             revoked=self._revoked,
         )
         self._syncer = Syncer(

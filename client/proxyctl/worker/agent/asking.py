@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.words import plain_line
-from proxyctl.worker.agent import benchmark
 from proxyctl.worker.agent.orders import orders_of
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.base.retries import Retries
@@ -30,8 +27,6 @@ _REPLACED: Final = (
     "takes no work: another agent with this device's token was started later, and gets the jobs;"
     " end one of the two, or give it a token of its own"
 )
-
-_logger = logging.getLogger("worker")
 
 
 class Question:
@@ -73,9 +68,7 @@ class Question:
         free, attempts = self._attempts.capacity()
         if self._lifecycle.drains or self._lifecycle.rest:
             free = {**free, "slots": 0}
-        is_free = free["slots"] > 0 and not len(self._attempts)
         return {
-            **({"can_benchmark": True} if is_free else {}),
             "capacity": free,
             "capabilities": self._sent,
             "min_price_usd": self._lend.min_price_usd,
@@ -98,7 +91,6 @@ class Asker:
         attempts: on this device.
         lifecycle: of the agent.
         state: receives words for the owner.
-        lend: the loan of the owner, which a benchmark may use.
         revoked: called when the marketplace does not know the token of this device.
     """
 
@@ -111,7 +103,6 @@ class Asker:
         attempts: Attempts,
         lifecycle: Lifecycle,
         state: StateFile,
-        lend: Lend,
         revoked: Callable[[], None],
     ) -> None:
         self._link = link
@@ -120,7 +111,6 @@ class Asker:
         self._attempts = attempts
         self._lifecycle = lifecycle
         self._state = state
-        self._lend = lend
         self._revoked = revoked
         self._seen = 0  # the number of the daemon's last answer
         self._is_stale = False  # the answer to the present question is not wanted any more
@@ -170,17 +160,3 @@ class Asker:
             self._state.report("takes work")
             self._seen = order.seen
             self._intake.carry_out(order)
-            if order.is_to_show:
-                self._show()
-
-    def _show(self) -> None:
-        """Run the benchmark, unless a job runs here that the benchmark would slow down."""
-        if len(self._attempts) or self._lifecycle.drains or self._lifecycle.rest:
-            return
-        _logger.info("runs a benchmark for the marketplace, for some seconds")
-        try:
-            benchmark.show(self._link, self._lend, is_short=True)
-        except (LinkError, RefusedError) as error:
-            _logger.info("the benchmark was not sent: %s", plain_line(str(error)))
-        except (KeyError, TypeError, ValueError) as error:  # a task that makes no sense
-            _logger.info("the benchmark was not sent: its task is not understood: %r", error)

@@ -37,7 +37,6 @@ class Order:
         lease_s: for how long the attempts are this device's.
         seen: the number of the answer.
         is_replaced: another agent with the same token gets the jobs.
-        is_to_show: the device should run the benchmark before the next question.
     """
 
     jobs: tuple[object, ...]
@@ -45,7 +44,6 @@ class Order:
     lease_s: float
     seen: int
     is_replaced: bool = False
-    is_to_show: bool = False
 
 
 def orders_of(reply: dict[str, Any]) -> Order:
@@ -59,7 +57,6 @@ def orders_of(reply: dict[str, Any]) -> Order:
         lease_s=max(_LEASE_MIN_SECONDS, lease_s),
         seen=seen,
         is_replaced=reply.get("replaced") is True,
-        is_to_show=reply.get("benchmark") is True,
     )
 
 

@@ -16,9 +16,7 @@ JSON = st.recursive(
 
 
 @given(
-    st.fixed_dictionaries(
-        {}, optional=dict.fromkeys(("jobs", "actions", "lease_s", "seen", "benchmark"), JSON)
-    )
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("jobs", "actions", "lease_s", "seen"), JSON))
 )
 def test_any_answer_of_a_daemon_is_an_order(reply: dict[str, object]) -> None:
     order = orders_of(reply)
