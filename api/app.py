@@ -12,7 +12,6 @@ from api.bandwidth.sessions import BandwidthRoutes
 from api.bandwidth.usage import UsageRoutes
 from api.deploys.apps import AppRoutes
 from api.deploys.deploys import DeployRoutes
-from api.devices.benchmarks import BenchmarkRoutes
 from api.devices.device_work import DeviceRoutes
 from api.devices.supply import SupplyRoutes
 from api.devices.workers import WorkerRoutes
@@ -75,7 +74,6 @@ def routes(
         *DeviceRoutes(market.device_work, market.devices, market.exits).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
-        *BenchmarkRoutes(market.benchmarks).table(),
         *LogRoutes(market.logs).table(),
         *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),

@@ -27,7 +27,6 @@ from market.base.sealing import Sealing
 from market.deploys.apps import Apps
 from market.deploys.deploys import Deploys, Rates
 from market.deploys.rollouts import Rollouts
-from market.devices.benchmarks import Benchmarks
 from market.devices.devices import Devices
 from market.dispatch.asks import DispatchTerms
 from market.dispatch.device_work import DeviceWork
@@ -184,7 +183,6 @@ class Market:
             observed_seconds,
         )
         self.reviews = Reviews(context)
-        self.benchmarks = Benchmarks(context, monotonic)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.rollouts = Rollouts(context, self.jobs, self.specs)
         self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)

@@ -1,1 +1,1 @@
-"""Routes of worker devices: tokens, work, benchmarks and reputations."""
+"""Routes of worker devices: tokens, work, supply and reputations."""

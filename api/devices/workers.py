@@ -5,7 +5,6 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from api.accounts.accounts import RequiredText
-from api.devices.benchmarks import Benchmark, benchmark_item
 from api.devices.reputations import Reputation, shown
 from api.http.identifiers import in_body
 from api.http.literals import (
@@ -26,7 +25,6 @@ from market.dispatch.device_work import DeviceWork
 from market.exits.consents import Exits
 from market.jobs.jobs import Jobs
 from market.jobs.sweeper import JobSweeper
-from storage.devices.benchmarks import BenchmarkRow
 from storage.devices.devices import DeviceRow
 from storage.exits.exits import DayRow
 
@@ -90,7 +88,6 @@ class DeviceItem(Struct):
     reputation: Reputation
     work: WorkState
     exit: ExitState | UnsetType = UNSET
-    benchmark: Benchmark | UnsetType = UNSET
     last_heartbeat_at: Timestamp | UnsetType = UNSET
     cpu_temp: float | UnsetType = UNSET
     gpu_temp: float | UnsetType = UNSET
@@ -300,7 +297,6 @@ class WorkerRoutes:
         device_ids = [device.id for device in devices]
         shared = await self._exits.today(device_ids)
         reputations = await self._devices.reputations(device_ids)
-        benchmarks = await self._devices.benchmarks(device_ids)
         states = await self._device_work.states(devices)
         exits = await self._exits.states(device_ids)
         items = [
@@ -311,7 +307,6 @@ class WorkerRoutes:
                 shown(reputations[device.id]),
                 WORK_STATES[states[device.id]],
                 exits.get(device.id),
-                benchmarks.get(device.id),
             )
             for device in devices
         ]
@@ -325,7 +320,6 @@ class WorkerRoutes:
         reputation: Reputation,
         work: WorkState,
         exit_state: str | None,
-        benchmark: BenchmarkRow | None,
     ) -> DeviceItem:
         return DeviceItem(
             id=device.id,
@@ -341,7 +335,6 @@ class WorkerRoutes:
             reputation=reputation,
             work=work,
             exit=UNSET if exit_state is None else EXIT_STATES[exit_state],
-            benchmark=UNSET if benchmark is None else benchmark_item(benchmark),
             last_heartbeat_at=_moment(device.last_heartbeat_at),
             cpu_temp=_known(device.cpu_temp),
             gpu_temp=_known(device.gpu_temp),

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from api.devices.benchmarks import Benchmark, benchmark_item
 from api.devices.reputations import Reputation, shown
 from api.devices.workers import HeartbeatRequest, report_of
 from api.http.identifiers import AttemptNumber, in_body, in_path
@@ -95,14 +94,12 @@ class AttemptItem(Struct):
     """An attempt of a device at a job; `outcome` is there once it is over.
 
     `state`, of an attempt that is not over, and `progress` are from the last report of the device;
-    `reputation` is its present reputation, and `benchmark` the proved resources of the device, if
-    it ever ran one.
+    `reputation` is its present reputation.
     """
 
     attempt: int
     accepted_at: Timestamp
     reputation: Reputation
-    benchmark: Benchmark | UnsetType = UNSET
     started_at: Timestamp | UnsetType = UNSET
     ready_at: Timestamp | UnsetType = UNSET
     ended_at: Timestamp | UnsetType = UNSET
@@ -229,7 +226,6 @@ def _item(past: Past) -> AttemptItem:
         attempt=row.attempt,
         accepted_at=timestamp(row.started_at),
         reputation=shown(past.reputation),
-        benchmark=UNSET if past.benchmark is None else benchmark_item(past.benchmark),
         started_at=_moment(row.work_started_at),
         ready_at=_moment(row.ready_at),
         ended_at=_moment(row.ended_at),

@@ -159,11 +159,6 @@ class Code(Enum):
         Kind.INVALID,
         "The job needs more than the device has reported.",
     )
-    BENCHMARK_FAILED = (
-        "benchmark_failed",
-        Kind.INVALID,
-        "The device has failed the benchmark; it may begin again.",
-    )
     REPUTATION_TOO_LOW = (
         "reputation_too_low",
         Kind.INVALID,

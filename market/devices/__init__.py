@@ -1,1 +1,1 @@
-"""Devices of workers and exits: their tokens, and the benchmarks that they ran."""
+"""Devices of workers and exits: their tokens and their reports."""

@@ -27,10 +27,8 @@ from market.events.idempotency import Receipt
 from market.events.recording import NewEvent, record, record_all
 from market.trust import trust
 from market.trust.reputation import Reputation
-from storage.devices import benchmarks as benchmark_queries
 from storage.devices import devices as queries
 from storage.devices import made_by_keys
-from storage.devices.benchmarks import BenchmarkRow
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
 
@@ -240,10 +238,6 @@ class Devices:
     async def reputations(self, device_ids: Sequence[str]) -> dict[str, Reputation]:
         """Return the reputations of these devices."""
         return await self._store.read(trust.of_devices, device_ids)
-
-    async def benchmarks(self, device_ids: Sequence[str]) -> dict[str, BenchmarkRow]:
-        """Return the benchmark results of the devices that have one."""
-        return await self._store.read(benchmark_queries.find, device_ids)
 
     async def revoke(self, user_id: str, device_id: str) -> None:
         """Revoke a device's token immediately; a second call changes nothing.

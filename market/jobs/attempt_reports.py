@@ -15,8 +15,6 @@ from market.trust import trust
 from market.trust.reputation import Reputation
 from storage.attempts import attempts as queries
 from storage.attempts.attempts import AttemptRow, HeldRow
-from storage.devices import benchmarks as benchmark_queries
-from storage.devices.benchmarks import BenchmarkRow
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
 from storage.files.log_files import Attempt
@@ -53,11 +51,10 @@ class _Unnamed(Struct):
 
 
 class Past(Struct, frozen=True):
-    """Attempt with the current reputation and the last benchmark of its device."""
+    """Attempt with the current reputation of its device."""
 
     row: AttemptRow
     reputation: Reputation
-    benchmark: BenchmarkRow | None
 
 
 class _Begun(Struct, frozen=True):
@@ -226,7 +223,5 @@ async def _of_job(tx: Transaction, user_id: str, job_id: str) -> list[Past]:
     if job is None or job.user_id != user_id:
         raise MarketError(Code.JOB_NOT_FOUND)
     rows = await queries.of_job(tx, job_id, limit=ATTEMPTS_MAX)
-    device_ids = [row.device_id for row in rows]
-    reputations = await trust.of_devices(tx, device_ids)
-    benchmarks = await benchmark_queries.find(tx, device_ids)
-    return [Past(row, reputations[row.device_id], benchmarks.get(row.device_id)) for row in rows]
+    reputations = await trust.of_devices(tx, [row.device_id for row in rows])
+    return [Past(row, reputations[row.device_id]) for row in rows]

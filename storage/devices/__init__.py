@@ -1,1 +1,1 @@
-"""Queries on devices, their benchmarks, their work, and tokens made by keys."""
+"""Queries on devices, their work, and tokens made by keys."""

@@ -280,9 +280,6 @@ def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonst
     )
     assert "at most 1 core, 0.5 GB of memory and 1 GB of disk" in printed
     assert "ok   marketplace/reachable" in printed
-    assert re.search(
-        "benchmark: [0-9]+ hashes a second, .*, and 499122176 bytes of memory", printed
-    )
     assert "running as process" in printed
     assert "\n42\n" in printed
     assert printed.rstrip().endswith("not running")

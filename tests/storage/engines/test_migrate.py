@@ -323,10 +323,44 @@ async def test_the_database_of_an_earlier_program_gets_the_schema_of_a_fresh_one
         assert len(expected) > 100
         is_joined = name == "release_0_1_0"
         joined = [40] if is_joined else range(12, 41)
-        assert await versions(earlier) == [*range(1, 12), *joined, 41]
+        assert await versions(earlier) == [*range(1, 12), *joined, 41, 42]
     finally:
         await earlier.close()
     process.assert_audit(earlier_url)
+
+
+async def test_a_database_with_benchmarks_of_devices_loses_them_and_nothing_else(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version <= 41]
+    with monkeypatch.context() as patched:
+        before = await opened_with(patched, empty_url, steps)
+        patched.setattr(migrate, "migrations", lambda engine: steps)
+        store = await open_store(empty_url)
+
+    async def fill(tx: Transaction) -> None:
+        await insert_user(tx, "u")
+        await tx.run(
+            """
+            INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)
+            VALUES ('d', 'u', '', 'rig', 'rig', 'server', 1)
+            """
+        )
+        await tx.run("INSERT INTO device_benchmarks VALUES ('d', 1, 2, 3, 4, 1, 2)")
+
+    async def devices(tx: Transaction) -> list[str]:
+        return await tx.all(str, "SELECT id FROM devices")
+
+    assert any("device_benchmarks" in line for line in before)
+    await store.write(fill)
+    await store.close()
+    store = await open_store(empty_url)
+    try:
+        assert await store.read(devices) == ["d"]
+        assert not any("benchmark" in line for line in await schema(store, empty_url))
+    finally:
+        await store.close()
+    process.assert_audit(empty_url)
 
 
 @pytest.mark.parametrize("version", [12, 39])

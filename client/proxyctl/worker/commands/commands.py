@@ -85,7 +85,6 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     for name, call, words in (
         ("check", _check, "list the needs of jobs, their state on this device, and the remedies"),
         ("run", _run, "take jobs until this program is stopped"),
-        ("benchmark", _benchmark, "run the benchmark of the marketplace; takes a minute"),
         ("status", _status, "show the state of this device"),
         ("jobs", _jobs, "list the jobs on this device"),
     ):
@@ -221,27 +220,6 @@ def _command(words: str, folder: Path) -> str:
     """Return a command for the same folder, to be typed."""
     place = "" if folder == default_folder() else f" --folder {folder}"
     return f"proxyctl worker {words}{place}"
-
-
-def _benchmark(arguments: argparse.Namespace) -> int:
-    from proxyctl.worker.agent import benchmark  # noqa: PLC0415 - threads and memory, for this alone
-    from proxyctl.worker.base.link import Link, LinkError, RefusedError  # noqa: PLC0415 - the same
-
-    folder = arguments.folder.expanduser().absolute()
-    consent = record.load(folder / names.CONSENT)
-    held = lock.Lock(folder)  # jobs beside it would be slowed down, and make it look slow
-    try:
-        shown = benchmark.show(Link(consent.api, consent.token), consent.lend)
-    except (LinkError, RefusedError) as error:
-        _show(f"the benchmark has failed: {plain_line(str(error))}")
-        return FAILED
-    finally:
-        held.close()
-    _show(
-        f"benchmark: {shown['hashes_per_s']} hashes a second,"
-        f" {shown['core_hashes_per_s']} of one core, and {shown['memory_bytes']} bytes of memory"
-    )
-    return DONE
 
 
 def _status(arguments: argparse.Namespace) -> int:
