@@ -219,7 +219,7 @@ class Supervisor:
             except OSError as error:
                 pause = child.ended()
                 _logger.error(
-                    "process %d: fork failed: %s; next attempt in %.1f s",
+                    "process %d could not be started: %s; next attempt in %.1f s",
                     child.index,
                     error.strerror,
                     pause,

@@ -531,7 +531,7 @@ def test_without_a_descriptor_the_supervisor_tries_to_start_a_process_again(url:
         soft, hard = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
         resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (3, hard))
         daemon.kill(1)
-        refused = "process 1: fork failed: Too many open files; next attempt"
+        refused = "process 1 could not be started: Too many open files; next attempt"
         until_true(lambda: daemon.output.count(refused) >= 2, "it tries")
         resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (soft, hard))
         daemon.wait_renewed(1, killed or 0)

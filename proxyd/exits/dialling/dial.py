@@ -689,7 +689,7 @@ class ExitDial(Cancellable, Expiring):
             return
         chosen = self._choose()
         if isinstance(chosen, Attached):
-            self._evidence.is_late(attached)
+            self._evidence.note_late(attached)
             self._give_up()
             self._try(chosen)
 

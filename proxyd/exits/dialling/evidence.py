@@ -74,6 +74,6 @@ class Evidence:
         """Return whether an answer is about the target, so that its exit would repeat it."""
         return outcome in FAILURE_OF_OUTCOME or outcome in FAILURE_OF_DOUBTFUL
 
-    def is_late(self, attached: Attached) -> None:
+    def note_late(self, attached: Attached) -> None:
         """Note that an exit has not answered how its dial went."""
         self.doubted, self.failure = attached, Failure.TIMED_OUT

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol, final
 
 from proxyd.counters import ExitCounters
@@ -47,23 +48,34 @@ class Bars:
     Args:
         judge: writes verdicts down.
         gate: lets go of exits.
+        condemned: called with each device that is cut, before a later round can count it as honest.
         counters: count verdicts.
         tasks: run the writes of verdicts that no round waits for.
         write_again_seconds: between two attempts to write a verdict down.
     """
 
-    __slots__ = ("_counters", "_devices", "_gate", "_judge", "_tasks", "_write_again_seconds")
+    __slots__ = (
+        "_condemned",
+        "_counters",
+        "_devices",
+        "_gate",
+        "_judge",
+        "_tasks",
+        "_write_again_seconds",
+    )
 
     def __init__(
         self,
         judge: Judge,
         gate: Gate,
+        condemned: Callable[[str], None],
         counters: ExitCounters,
         tasks: OwnedTasks,
         write_again_seconds: float,
     ) -> None:
         self._judge = judge
         self._gate = gate
+        self._condemned = condemned
         self._counters = counters
         self._tasks = tasks
         self._write_again_seconds = write_again_seconds
@@ -79,6 +91,8 @@ class Bars:
         """Cut an exit, and bar it; repeat that until it is written down."""
         device_id, kind = attached.device_id, finding.kind
         self._devices.add(device_id)
+        # A round may have ended between the verdict and this turn of the loop.
+        self._condemned(device_id)
         self._counters.canaries["failed"] += 1
         self._counters.canary_failures[kind] += 1
         _logger.warning("exit %s: barred, %s: %s", device_id, kind, finding.evidence)

@@ -113,7 +113,9 @@ class Canaries:
         self._truths = Truths(ways, pages, bounds.twice_seconds)
         self._rounds = Rounds(ways, self._truths, self._chance, bounds)
         self._agenda = Agenda(loop, self._tasks)
-        self._bars = Bars(judge, gate, counters, self._tasks, bounds.write_again_seconds)
+        self._bars = Bars(
+            judge, gate, self._unprove, counters, self._tasks, bounds.write_again_seconds
+        )
 
     def start(self) -> None:
         """Begin."""
@@ -143,7 +145,6 @@ class Canaries:
     def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
         """Bar an exit for an act on its control connection, where canaries are wanted."""
         if self._truths.has_pages:
-            self._proven.pop(attached.device_id, None)
             self._bars.suspect(attached, kind, evidence)
 
     async def _run(self) -> None:
@@ -210,7 +211,7 @@ class Canaries:
             return
         except TurnedAway as error:
             _logger.debug("exit %s: it is turned away: %s", attached.device_id, error)
-            self._proven.pop(attached.device_id, None)
+            self._unprove(attached.device_id)
             self._gate.doubt(attached)
             self._look_again(attached, failures)
             return
@@ -222,7 +223,6 @@ class Canaries:
         if attached.is_gone:
             return
         if finding is not None:
-            self._proven.pop(attached.device_id, None)
             await self._bars.condemn(attached, finding)
         else:
             self._pass(attached)
@@ -236,12 +236,16 @@ class Canaries:
         self._counters.canaries["unknown"] += 1
         self._schedule(attached, self._loop.time() + self._pause(failures), failures + 1)
 
+    def _unprove(self, device_id: str) -> None:
+        """Make a device pass a first round again before it counts as honest."""
+        self._proven.pop(device_id, None)
+
     def _pass(self, attached: Attached) -> None:
         """Count an exit as honest until its next round."""
         self._counters.canaries["passed"] += 1
         self._gate.prove(attached)
         due = self._loop.time() + self._chance.expovariate(1 / ROUND_SECONDS)
-        self._proven.pop(attached.device_id, None)
+        self._unprove(attached.device_id)
         self._proven[attached.device_id] = due
         while len(self._proven) > PROVEN_KEPT:
             del self._proven[next(iter(self._proven))]

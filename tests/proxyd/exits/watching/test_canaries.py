@@ -747,3 +747,19 @@ async def test_without_canaries_no_exit_is_checked(tmp_path: Path, pages: Pages)
         assert device.dials == []
         assert pages.asked == 0
         await device.kill()
+
+
+async def test_a_round_that_ends_with_the_verdict_leaves_no_proof(
+    tmp_path: Path, pages: Pages
+) -> None:
+    """The exit would otherwise carry all ports again without a first round, once pardoned."""
+    async with looking(tmp_path, pages) as service:
+        made = await consented(service)
+        await attached(service, made, carry)
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        entry = listener_of(service).roster.by_device[made.device_id]
+        looks = service.daemon.exit_port.canaries
+        looks.suspect(entry, "junk", "the test says so")
+        looks._pass(entry)
+        await is_barred(service, made.device_id)
+        assert made.device_id not in looks._proven
