@@ -215,12 +215,14 @@ async def test_a_created_user_can_log_in(
 
 
 def test_there_are_no_examples_without_a_demonstration(run: Run, database: Path) -> None:
-    refused(run(["demo", "--examples"]), "no demonstration runs here", "make run")
+    refused(run(["demo", "--examples"]), "no demonstration runs here", "make run", "no file")
     misused(run(["demo"]), "--examples")
     assert not database.exists()
     held = DemoFiles.open(Settings(storage=StorageSettings(url=f"sqlite:///{database}")))
     try:
         refused(run(["demo", "--examples"]), "still starting")
+        again = run(["serve", "--demo"])
+        refused(again, "another demonstration runs in this folder", "PROXYD_STORAGE__URL=sqlite")
         held.write("a token", "an example\n")
         done = run(["demo", "--examples"])
         assert (done.returncode, done.stdout, done.stderr) == (0, "an example\n", "")
