@@ -227,7 +227,7 @@ class Daemon:
 
     def _log_drain(self, connections: int, seconds: float) -> None:
         if not connections:
-            _logger.log(self._shared_level, "stopping: no connections are open")
+            _logger.log(self._shared_level, "stopping: the proxy has no open connections")
             return
         line = "draining: %d connections have %.0f seconds to finish"
         if self.role is None:  # the supervisor says this for all processes

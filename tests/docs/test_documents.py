@@ -500,6 +500,22 @@ def test_the_page_for_contributors_names_every_target() -> None:
     assert targets - named == {"clean"}
 
 
+def test_the_help_of_make_has_a_sentence_for_every_target() -> None:
+    targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    printed, by_default = (
+        subprocess.run(
+            ["make", "--no-print-directory", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for words in (["help"], [])
+    )
+    assert re.findall(r"^([a-z][a-z-]*) +[A-Z]\w+.* \w+", printed, re.MULTILINE) == targets
+    assert printed == by_default
+
+
 def test_the_readme_is_one_page_that_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 120

@@ -537,6 +537,8 @@ def test_the_demonstration_prints_lines_that_work(
     private = [database.with_name(f"proxyd-demo.{suffix}") for suffix in ("token", "txt")]
     assert [each.stat().st_mode & 0o777 for each in private] == [0o600, 0o600]
     stopped(daemon, err)
+    assert "stopping: the proxy has no open connections" in err()
+    assert "draining" not in err()
     assert [each for each in private if each.exists()] == []
 
 
