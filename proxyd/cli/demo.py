@@ -113,7 +113,8 @@ APPS = """Post a job that serves a page:
   job=$(curl -sS -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
     -d '{page}' \\
     {api}/api/jobs | tee /dev/stderr | grep -o '"job_id":"[^"]*') &&
-    job=${{job##*\\"}} && curl -sS -H "Authorization: Bearer $TOKEN" {api}/api/jobs/$job/app
+    job=${{job##*\\"}} && curl -sS -H "Authorization: Bearer $TOKEN" \\
+    {api}/api/jobs/$job/app
 
 When the device has the job, open the `url` of the second answer. The page stays for an hour, or
 until you cancel its job:
