@@ -1,7 +1,6 @@
-# make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clusters | make clients |
-# make screenshots | make fuzz-api | make fuzz-wire | make fuzz-archives | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-siege-exits | make bench-scaling | make bench-start |
-# make crash | make crash-jobs | make soak | make systemd | make patroni | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
+# `make help` lists the targets, by the first sentences of the comments below.
 
+.DEFAULT_GOAL := help
 SHELL := /bin/bash
 VENV := .venv
 STAMP := $(VENV)/.complete
@@ -10,8 +9,24 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run exit worker test test-both lint coverage client clusters clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
+.PHONY: help setup install run exit worker test test-both lint coverage client clusters clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover soak systemd patroni vm slurm kubernetes notebook audit clean
+
+# Prints this list.
+help:
+	@echo "Start with: make run"
+	@awk '/^#/ { text = (follows ? text " " : "") substr($$0, 3); follows = 1; next } \
+		{ follows = 0 } \
+		/^[a-z][a-z-]*:/ { \
+			sub(/[.:;]( .*)?$$/, "", text); count = split(text, words, " "); \
+			sub(/:.*/, ""); printf "%-18s", $$0; width = 18; \
+			for (i = 1; i <= count; i++) { \
+				if (width + length(words[i]) > 98) { printf "\n%18s", ""; width = 18 } \
+				printf " %s", words[i]; width += length(words[i]) + 1 \
+			} \
+			print "" \
+		}' $(firstword $(MAKEFILE_LIST))
+	@echo "CONTRIBUTING.md lists the time and the needs of each."
 
 # Compiles the data path with a C compiler, and prints the variant and its reason. Quick when nothing has changed.
 setup: $(STAMP)
@@ -49,21 +64,22 @@ install:
 	@echo "installed as $(INSTALLED)/bin/proxyd; docs/how-to/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
 
-# The program for users and devices as one file, which needs only Python 3.9 or later.
+# Writes the program for users and devices to one file, which needs only Python 3.9 or later.
 client:
 	@$(NEEDS_PYTHON)
 	@$(PYTHON) client/build.py dist/proxyctl.pyz
 
-# The same program with the executors of Slurm and Kubernetes, for the owner of a cluster.
+# Writes the same program with the executors of Slurm and Kubernetes, for the owner of a cluster.
 clusters:
 	@$(NEEDS_PYTHON)
 	@$(PYTHON) client/build.py dist/proxyctl-clusters.pyz clusters
 
-# Without compilation: a demonstration needs no speed, and its user waits for the start.
+# Starts the demonstration, and makes the virtual environment first. It does not compile: a demonstration needs no
+# speed, and its user waits for the start.
 run: $(STAMP)
 	@$(VENV)/bin/proxyd serve --demo
 
-# A device that carries connections of the demonstration that `make run` has started in another terminal. It requests
+# Runs a device that carries connections of the demonstration that `make run` has started in another terminal. It requests
 # consent first, as any device does; a later start does so only for changed terms. API=http://127.0.0.1:8090 names a
 # moved API, DEMO=second the database var/second.db; `proxyd demo --examples` prints the line.
 API ?= http://127.0.0.1:8080
@@ -76,7 +92,7 @@ exit: $(STAMP)
 		--unless-agreed
 	@$(PROXYCTL) exit run --folder var/$(DEMO)-exit --allow 127.0.0.0/8 --allow ::1/128
 
-# A device that runs jobs of the demonstration in a sandbox; it requests consent like `make exit`. JOBS="script docker"
+# Runs a device that runs jobs of the demonstration in a sandbox; it requests consent like `make exit`. JOBS="script docker"
 # also lends it to jobs with images (podman or docker must be installed), NETWORK=egress gives jobs public addresses.
 LENT = $(if $(filter command%,$(origin JOBS)),$(JOBS:%=--jobs %)) $(if $(filter command%,$(origin NETWORK)),--network $(NETWORK))
 
@@ -123,7 +139,7 @@ test: setup
 	@$(MUST_BE_COMPILED)
 	@echo "make test: every test that ran passed, of $$($(VENV)/bin/proxyd --version)"
 
-# All tests of the data path, compiled and interpreted, all of the marketplace on both engines, and the long ones.
+# Runs all tests of the data path, compiled and interpreted, all of the marketplace on both engines, and the long ones.
 test-both: setup
 	@$(IS_COMPILED) || { $(VENV)/bin/proxyd --version; echo "make test-both: nothing is compiled here" >&2; exit 1; }
 	$(TESTS) --engines checked $(DATA_PATH) tests/market tests/storage
@@ -139,6 +155,7 @@ coverage: setup
 CHECKS = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/lint-imports \
 	&& $(VENV)/bin/oxlint --deny-warnings api/console
 
+# Checks style, types and import rules, and the scripts of the console.
 lint: setup
 	$(CHECKS)
 
@@ -169,8 +186,7 @@ fuzz-archives: setup
 	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_ARCHIVES=$${PROXYD_FUZZ_ARCHIVES:-300000} $(VENV)/bin/python -m pytest \
 		--timeout 0 tests/client/proxyctl/worker/files/test_archives.py
 
-# Compares the proxy with dante, microsocks and pproxy; installs their Debian packages, as root. The benchmarks use
-# the Python of a server, in an environment of its own; PYTHON=... names another one.
+# The benchmarks use the Python of a server, in an environment of its own; PYTHON=... names another one.
 BENCH_PYTHON = $(if $(filter command%,$(origin PYTHON)),$(shell command -v $(PYTHON)),$(or $(shell \
 	for python in /usr/bin/python3.11 /usr/bin/python3; do \
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -179,7 +195,8 @@ BENCH_PYTHON = $(if $(filter command%,$(origin PYTHON)),$(shell command -v $(PYT
 ON_SERVERS_PYTHON = $(NEEDS_PYTHON) && python="$(BENCH_PYTHON)" && $(MAKE) --no-print-directory \
 	VENV=".venv-bench$${python//\//-}" PYTHON="$$python"
 
-# ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}" BUFFERS=default: see docs/reference/benchmarks.md.
+# Compares the proxy with dante, microsocks and pproxy; installs their Debian packages, as root. Its variables, such as
+# ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}" BUFFERS=default, are in docs/reference/benchmarks.md.
 bench:
 	@$(ON_SERVERS_PYTHON) measured/$@
 
@@ -211,7 +228,7 @@ measured/bench-start: setup
 	$(COMPILE)
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.start
 
-# A market of 1,000, 100,000 and 1,000,000 transfers, on both engines: ten minutes and 5 GB of disk.
+# Measures a market of 1,000, 100,000 and 1,000,000 transfers, on both engines: ten minutes and 5 GB of disk.
 # SIZES=1000,100000 ENGINES=sqlite measures less.
 bench-growth: setup
 	@PYTHONPATH=.:tests $(VENV)/bin/python -W ignore -m bench.growth
@@ -236,7 +253,7 @@ measured/bench-jobs: setup
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_logs
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_whole
 
-# kill -9 under load, a hundred times on each engine, of several processes, and of a daemon and its exits on each
+# Kills daemons under load (SIGKILL), a hundred times on each engine: several processes, and a daemon and its exits on each
 # engine, at random moments (SEED): twenty minutes.
 KILLS ?= 100
 
@@ -252,7 +269,7 @@ failover: setup
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends postgresql
 	REQUIRE_FAILOVER=1 $(VENV)/bin/python -m pytest --verbose tests/failover
 
-# The same for worker devices, a hundred seeds each: agent and supervisor with a marketplace that fails at times (five
+# Kills worker devices and their marketplace, with a hundred seeds each: agent and supervisor with a marketplace that fails at times (five
 # minutes), and with a real daemon that is also killed, over SQLite, and over PostgreSQL, which is also killed (half an
 # hour); podman and docker with the processes of a container (as root; an hour). Then agent, daemon and database stop
 # for STOP seconds each, and the disk fills (half an hour). KILLS=10 STOP=20 is a tenth of it.
@@ -279,7 +296,7 @@ systemd: setup
 	unshare --net /bin/sh -euc 'ip link set lo up; \
 		PROXYD_MACHINE=$(MACHINE) exec $(VENV)/bin/python -m pytest tests/systemd'
 
-# PostgreSQL on three machines with Patroni and etcd, each in its own namespaces, and three daemons: as root, on
+# Tests PostgreSQL on three machines with Patroni and etcd, each in its own namespaces, and three daemons: as root, on
 # Debian, from whose packages they are installed. Rounds: KILLS=10 SWITCHOVERS=10, twenty minutes. DRILLS="kill or peers" selects,
 # STRICT=1 takes synchronous_mode_strict.
 SWITCHOVERS ?= 10
@@ -292,13 +309,13 @@ patroni: setup
 		REQUIRE_PATRONI=1 KILLS=$(if $(filter command% environment%,$(origin KILLS)),$(KILLS),10) \
 		SWITCHOVERS=$(SWITCHOVERS) STRICT=$(STRICT) $(VENV)/bin/python -m pytest --capture no tests/patroni $${DRILLS:+-k "$$DRILLS"}'
 
-# Bounds of jobs under control groups of the second version, in a virtual machine: on Debian, with
+# Tests the bounds of jobs under control groups of the second version, in a virtual machine: on Debian, with
 # qemu-system-x86 and busybox-static. Half a minute; the first time it fetches a kernel into build/vm.
 vm: setup
 	kernel=$$(PYTHONPATH=.:tests $(VENV)/bin/python -m support.machines.guest build/vm | tail -1) && \
 		PROXYD_KERNEL=$$kernel $(VENV)/bin/python -m pytest --timeout 400 tests/vm
 
-# Jobs on the node of a real Slurm with one node, which ends with the tests: as root, on Debian, from whose packages
+# Tests jobs on the node of a real Slurm with one node, which ends with the tests: as root, on Debian, from whose packages
 # it is installed. Two minutes.
 SLURM_PACKAGES := munge slurm-client slurmctld slurmd
 
@@ -307,7 +324,7 @@ slurm: setup
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends bubblewrap $(SLURM_PACKAGES)
 	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/clusters/proxyctl_clusters/slurm/test_slurm.py
 
-# Jobs in a real Kubernetes of one node, which ends with the tests: as root, on Debian, from whose sources
+# Tests jobs in a real Kubernetes of one node, which ends with the tests: as root, on Debian, from whose sources
 # it is built the first time, which takes 20 minutes. Then four. In its own network: a node's firewall
 # rules must not reach the machine.
 kubernetes: setup
@@ -317,7 +334,7 @@ kubernetes: setup
 			ip link set outside up; ip route add default via 192.0.2.2; \
 			exec $(VENV)/bin/python -m pytest --timeout 300 tests/clusters/proxyctl_clusters/kubernetes/test_kubernetes.py'
 
-# A notebook that runs as a job, in a real browser, through all layers: as root, on Debian, from whose packages notebook
+# Tests a notebook that runs as a job, in a real browser, through all layers: as root, on Debian, from whose packages notebook
 # and browser are installed (116 MB), and a notebook that a job brings, fetched by pip. A minute.
 NOTEBOOK_PACKAGES := bubblewrap chromium jupyter-notebook python3-ipykernel
 
@@ -333,5 +350,6 @@ audit: setup
 	@$(VENV)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off \
 		|| { echo "make audit: a pinned version has a known weakness, or the index's advisories are out of reach; the lines above say which" >&2; exit 1; }
 
+# Removes the virtual environment, the built files and the caches.
 clean:
 	rm -rf $(VENV) .venv-bench-* build dist proxyd/compiled/cpython-* *.egg-info clusters/*.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -402,6 +402,7 @@ def _market_refusals(route: Route) -> list[Code]:
 def _transport_refusals(route: Route) -> list[Transport]:
     reasons = [
         Transport.BAD_REQUEST,
+        Transport.MISDIRECTED,
         Transport.INTERNAL_ERROR,
         Transport.STORE_UNAVAILABLE,
         Transport.UNKNOWN_CODING,

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 REPEATED_WITHIN_SECONDS = 3.0
 # Of answers in the form that the client asks for.
 OF_CLIENT = {"Vary": "Accept"}
+HEADERS_FOR_PROXIES = (hdrs.PROXY_AUTHORIZATION, "Proxy-Connection")
 _logger = logging.getLogger("api")
 
 
@@ -236,6 +237,9 @@ class HttpServer(Front):
 
     async def _served(self, request: Request, address: str) -> web.StreamResponse:
         client = counted_network(address)
+        if _is_for_proxy(request):
+            await self._callers.rates.count(client)
+            raise TransportError(Transport.MISDIRECTED)
         path = routed(request.rel_url.raw_path)
         fixed = self._fixed.find(request, path)
         if fixed is not None:
@@ -282,6 +286,16 @@ def _client_of(request: Request, clients: Clients) -> str:
     if hdrs.X_FORWARDED_FOR not in headers:
         return clients.identify(peer, ())
     return clients.identify(peer, headers.getall(hdrs.X_FORWARDED_FOR))
+
+
+def _is_for_proxy(request: Request) -> bool:
+    """Return whether a client has sent a request for a proxy: its target names a host.
+
+    A server also accepts such targets (RFC 9112, section 3.2.2), so the headers of proxies decide.
+    """
+    if request.raw_path.startswith("/"):
+        return False
+    return any(name in request.headers for name in HEADERS_FOR_PROXIES)
 
 
 def _visit() -> Response:

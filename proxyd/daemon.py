@@ -226,11 +226,13 @@ class Daemon:
         await self.close()
 
     def _log_drain(self, connections: int, seconds: float) -> None:
+        if not connections:
+            _logger.log(self._shared_level, "stopping: the proxy has no open connections")
+            return
         line = "draining: %d connections have %.0f seconds to finish"
         if self.role is None:  # the supervisor says this for all processes
             line += "; a second signal cuts them"
-        level = logging.INFO if connections else self._shared_level
-        _logger.log(level, line, connections, seconds)
+        _logger.info(line, connections, seconds)
 
     async def close(self) -> None:
         """Cut the remaining connections, write the last counts, close everything; within a bound.

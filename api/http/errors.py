@@ -25,6 +25,11 @@ class Transport(Enum):
         "The body must have the Content-Type and Content-Encoding that this path takes.",
     )
     RANGE_NOT_SATISFIABLE = "range_not_satisfiable", 416, "The file ends before this range begins."
+    MISDIRECTED = (
+        "misdirected",
+        421,
+        "This is the API, not the proxy: the purchase of a session names the proxy's address.",
+    )
     TOO_MANY_REQUESTS = "too_many_requests", 429, "Too many requests; slow down."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; nothing of the request was done."
     UNKNOWN_CODING = (

@@ -70,8 +70,14 @@ def complain(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print the output of a command."""
-    print(text, flush=True)  # noqa: T201 - the answer of a command
+    """Print the output of a command; drop the rest when its reader has closed the pipe."""
+    try:
+        print(text, flush=True)  # noqa: T201 - the answer of a command
+    except BrokenPipeError:
+        # Python flushes the rest again at its exit, and would complain there.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _checks(options: Namespace) -> Sequence[Check]:

@@ -23,6 +23,7 @@ from market.bandwidth.sessions import Purchase
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
 from market.money.money import GB, Currency, micro
+from proxyd.cli import demo_files
 from proxyd.cli.demo_files import DemoFiles, beside, database_file
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
@@ -56,14 +57,14 @@ In another terminal, fetch a page through the proxy, with a session of 1 GB that
 
   curl -x socks5h://{username}:{secret}@{proxy} {api}/
 
-See the bytes that it used, and their price:
+See the bytes that it used, and the price of a GB:
 
   export TOKEN=$(cat {token_file})
   curl -H "Authorization: Bearer $TOKEN" {api}/api/bandwidth/sessions
 
 More examples, in this folder:  {more}
 
-Each start fills the account up to 100 USD and 100 credits, and ends its earlier sessions.
+Each start ends the earlier sessions, and fills the account up to 100 USD and 100 credits.
 """
 
 HTTP = """The proxy's port also speaks HTTP, for programs that send no password by SOCKS5:
@@ -84,8 +85,12 @@ Then write a country behind the user name. `xx` is this machine:
 
   curl -x socks5h://{username}-country-xx:{secret}@{proxy} {api}/
 
-The device belongs to {owner}, whose password is the same as yours. For that login,
-/api/exits/me shows the bytes that the device has carried and the money that it has earned.
+The device belongs to {owner}, whose password is the same as yours. Log in as its owner:
+
+  curl -sS -H 'Content-Type: application/json' -d '{login}' {api}/auth/login
+
+With the token of that answer, /api/exits/me shows the bytes that the device has carried, and the
+money that it has earned. The money of open sessions is added each hour, the rest at their end.
 
 """
 
@@ -94,44 +99,45 @@ WORKER = """Let a device of another owner run a job in a sandbox. Run this in an
   {make_worker}
 
 The device earns for {owner}, whose password is the same as yours. Post a script, and
-follow its output:
+follow its output. The first line is the answer to the post, with its warnings or a refusal:
 
-  job=$(curl -s -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
-    -d '{job}' {api}/api/jobs | \\
-    grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -sN -H "Authorization: Bearer $TOKEN" \\
-    -H 'Accept: text/event-stream' "{api}/api/jobs/$job/log"
+  job=$(curl -sS -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
+    -d '{job}' \\
+    {api}/api/jobs | tee /dev/stderr | grep -o '"job_id":"[^"]*') &&
+    job=${{job##*\\"}} && curl -sSN -H "Authorization: Bearer $TOKEN" \\
+    -H 'Accept: text/event-stream' {api}/api/jobs/$job/log
 
 """
-APPS = """Post a job that serves a page. When the device has the job, open the printed address:
+APPS = """Post a job that serves a page:
 
-  job=$(curl -s -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
-    -d '{page}' {api}/api/jobs | \\
-    grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -s -H "Authorization: Bearer $TOKEN" \\
-    {api}/api/jobs/$job/app | grep -o 'http://[^"]*' | head -1
+  job=$(curl -sS -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
+    -d '{page}' \\
+    {api}/api/jobs | tee /dev/stderr | grep -o '"job_id":"[^"]*') &&
+    job=${{job##*\\"}} && curl -sS -H "Authorization: Bearer $TOKEN" \\
+    {api}/api/jobs/$job/app
 
-The page stays for an hour, or until you cancel its job:
+When the device has the job, open the `url` of the second answer. The page stays for an hour, or
+until you cancel its job:
 
   curl -X POST -H "Authorization: Bearer $TOKEN" {api}/api/jobs/$job/cancel
 
 """
 SECOND = """Run a second demonstration in this folder beside this one, on other ports:
 
-  PROXYD_STORAGE__URL=sqlite:///var/second.db PROXYD_API__PORT=8090 PROXYD_PROXY__PORT=1180 make run
+  {second}
 
-The ports of this one: {ports}.
+"""
+PORTS = """The ports of this demonstration: {ports}.
 """
 # The price is above the minimum of the device, and covers an hour at most.
-JOB = (
-    '{"title":"count","job_type":"script","price_credit":1,"duration_hrs":1,"payload":{"script":'
-    '"import time\\nfor n in range(5):\\n    print(n, flush=True)\\n    time.sleep(1)"}}'
-)
+JOB = r"""{"title": "count", "job_type": "script", "price_credit": 1, "duration_hrs": 1,
+    "payload": {"script":
+    "import time\nfor n in range(5):\n    print(n, flush=True)\n    time.sleep(1)"}}"""
 
-PAGE = (
-    '{"title":"page","job_type":"script","price_credit":1,"duration_hrs":1,"resources":{"cores":0.2,'
-    '"ram_gb":0.2,"disk_gb":0.2},"payload":{"ports":[{"name":"web","port":8000}],'
-    '"script":"import http.server as web\\n'
-    'web.test(web.SimpleHTTPRequestHandler, port=8000, bind=\\"127.0.0.1\\")"}}'
-)
+PAGE = r"""{"title": "page", "job_type": "script", "price_credit": 1, "duration_hrs": 1,
+    "resources": {"cores": 0.2, "ram_gb": 0.2, "disk_gb": 0.2},
+    "payload": {"ports": [{"name": "web", "port": 8000}], "interpreter": "bash",
+    "script": "exec python3 -m http.server --bind 127.0.0.1 8000"}}"""
 # Browsers resolve every name below it to this machine, so each app has its own host.
 APPS_DOMAIN = "localhost"
 
@@ -199,17 +205,17 @@ def _with_exits(settings: Settings) -> Settings:
 
 
 async def prepare(daemon: Daemon, files: DemoFiles) -> str:
-    """Fund the account, replace its sessions by a new one, and return the text for the terminal.
+    """Fund the account, replace its sessions with one, and return the text for the terminal.
 
     The token and more examples are written to the demonstration's files.
     """
     token, user_id = await _account(daemon, EMAIL, USERNAME)
-    await _fund(daemon)
     old = await daemon.market.bandwidth.page(
         user_id, status=SessionStatus.ACTIVE, before="", limit=PAGE_MAX_SESSIONS
     )
     for session in old:
         await daemon.market.bandwidth.end(user_id, session.id)
+    await _fund(daemon)  # after the ends, which release money
     bought = await daemon.market.bandwidth.buy(
         user_id, quota_bytes=SESSION_BYTES, price_per_gb=None
     )
@@ -302,7 +308,9 @@ def _examples(daemon: Daemon, files: DemoFiles, bought: Purchase) -> str:
     api, settings = values["api"], daemon.settings
     text = HTTP.format(**values)
     if daemon.exit_port is not None:
-        text += EXITS.format(make_exit=_make("exit", settings, api), owner=OWNER_EMAIL, **values)
+        login = msgspec.json.encode({"email": OWNER_EMAIL, "password": PASSWORD}).decode()
+        make_exit = _make("exit", settings, api)
+        text += EXITS.format(make_exit=make_exit, owner=OWNER_EMAIL, login=login, **values)
     if is_sqlite(settings.storage.url):
         make_worker = _make("worker", settings, api)
         text += WORKER.format(make_worker=make_worker, owner=OWNER_EMAIL, job=JOB, api=api)
@@ -311,9 +319,20 @@ def _examples(daemon: Daemon, files: DemoFiles, bought: Purchase) -> str:
     ports = [("API", listeners.api), ("pages of jobs", listeners.apps), ("proxy", listeners.proxy)]
     ports += [("proxy without a password", each) for each in listeners.passwordless]
     ports.append(("devices", listeners.exits))
-    return text + SECOND.format(
+    if _is_usual(settings):
+        text += SECOND.format(second=demo_files.SECOND)
+    return text + PORTS.format(
         ports=", ".join(f"{name} {bound_port(each)}" for name, each in ports if each is not None)
     )
+
+
+def _is_usual(settings: Settings) -> bool:
+    """Return whether a second demonstration can run beside this one with the values of `SECOND`."""
+    is_moved = (settings.api.port, settings.proxy.port) != (
+        ApiSettings().port,
+        ProxySettings().port,
+    )
+    return not is_moved and settings.storage.url == StorageSettings().url
 
 
 def _values(daemon: Daemon, files: DemoFiles, bought: Purchase) -> dict[str, str]:

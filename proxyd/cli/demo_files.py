@@ -16,6 +16,11 @@ from storage.engines.place import is_sqlite
 
 TOKEN_SUFFIX = "-demo.token"  # noqa: S105 - the end of a file's name
 EXAMPLES_SUFFIX = "-demo.txt"
+# Starts a second demonstration beside one with the usual values.
+SECOND = (
+    "PROXYD_STORAGE__URL=sqlite:///var/second.db PROXYD_API__PORT=8090 PROXYD_PROXY__PORT=1180 "
+    "make run"
+)
 _FLAGS = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -64,7 +69,10 @@ class DemoFiles:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise DemoFilesError(f"{path}: another demonstration runs in this folder") from None
+            raise DemoFilesError(
+                f"{path}: another demonstration runs in this folder; stop it, or give this one a "
+                f"database and ports of its own: {SECOND}"
+            ) from None
         os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, 0)
         return cls(settings, descriptor)
@@ -97,9 +105,10 @@ def examples(settings: Settings) -> str:
         DemoFilesError: none runs, it is still starting, or its file cannot be read.
     """
     path = beside(settings, EXAMPLES_SUFFIX)
+    place = f"{path} is not in use" if path.exists() else f"there is no file {path}"
     none = DemoFilesError(
-        f"no demonstration runs here ({path} is not in use); start one with `make run`, and repeat "
-        "this command in the same folder with the same PROXYD_ variables"
+        f"no demonstration runs here ({place}); start one with `make run`, and repeat this command "
+        "in the same folder, with the same PROXYD_STORAGE__URL if you have set one"
     )
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -32,7 +32,7 @@ RECIPE = (
 COST = (
     "it costs about 1.4 to 1.7 times the CPU per connection and per small message; bulk is the same"
 )
-ANNOUNCEMENT = "compiling the data path: this takes a minute"
+ANNOUNCEMENT = "compiling the data path: this takes some minutes on a small machine"
 STAGED = f"{manifest.FILE}.part"  # a manifest that is not in its place yet
 # Run where the files were put, by the Python that will: files that it cannot import are not used
 # there.

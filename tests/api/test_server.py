@@ -222,6 +222,35 @@ async def test_an_odd_target_is_a_path_like_any_other(
     assert lines_of(caplog) == []
 
 
+async def test_a_request_for_a_proxy_is_refused_with_the_place_of_the_proxy(
+    service: Service,
+) -> None:
+    """Real curl, with the API's address in the place of the proxy's: forwarded, and tunnelled."""
+    api = f"http://127.0.0.1:{service.api_port}"
+    for words in (
+        ("--proxy", f"http://name:{SECRET}@127.0.0.1:{service.api_port}"),
+        ("--proxy", api),
+        ("--proxy", api, "--proxytunnel"),
+    ):
+        curl = await asyncio.create_subprocess_exec(
+            *("curl", "--silent", "--include", "--suppress-connect-headers", *words),
+            *("--write-out", "%{http_code} %{http_connect}", "http://example.com/"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        printed = (await curl.communicate())[0].decode()
+        assert " 421 " in f" {printed.splitlines()[-1]} ", words
+        if "--proxytunnel" not in words:
+            assert '"code":"misdirected"' in printed
+            assert "not the proxy" in printed
+        assert SECRET not in printed
+
+
+async def test_headers_for_proxies_change_nothing_beside_a_path(service: Service) -> None:
+    request = GET + b"Proxy-Connection: keep-alive\r\nProxy-Authorization: Basic eDp5\r\n\r\n"
+    (response,) = await responses(service, request, 1)
+    assert response.status == 200
+
+
 @pytest.mark.parametrize(
     "header",
     [

@@ -216,9 +216,7 @@ def test_all_pages_run_in_one_demonstration_in_any_order(
     with process.serving(url, "--demo") as daemon:
         demonstration = Demonstration(folder, url, daemon.api)
         with demonstration.working():
-            printed = pasted(
-                "\n".join(scripts), tmp_path, demonstration, FOLDER=str(tmp_path / "worker")
-            )
+            printed = pasted("\n".join(scripts), tmp_path, demonstration)
     assert len(re.findall(r"^page .* s$", printed, re.MULTILINE)) == len(pages)
     process.assert_audit(url)
 
@@ -267,7 +265,8 @@ def test_the_walk_through_of_the_proxy_runs(tmp_path: Path, demonstration: Demon
 
 def test_the_tutorial_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
-    printed = walk_through("tutorial.md", tmp_path, demonstration)
+    with demonstration.working():  # it must not take the page's job
+        printed = walk_through("tutorial.md", tmp_path, demonstration)
     assert "six times seven is 42\n" in printed
     assert '"kind":"earning","currency":"credit","amount":1.8' in printed
     assert not (tmp_path / "lent").exists()
@@ -275,9 +274,9 @@ def test_the_tutorial_runs(tmp_path: Path, demonstration: Demonstration) -> None
 
 def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
-    printed = walk_through(
-        "how-to/workers.md", tmp_path, demonstration, FOLDER=str(tmp_path / "worker")
-    )
+    with demonstration.working():  # it must not take the page's job
+        printed = walk_through("how-to/workers.md", tmp_path, demonstration)
+    assert (tmp_path / "var" / "rig-1" / "worker.json").exists()
     assert "at most 1 core, 0.5 GB of memory and 1 GB of disk" in printed
     assert "ok   marketplace/reachable" in printed
     assert "running as process" in printed
@@ -495,6 +494,22 @@ def test_the_page_for_contributors_names_every_target() -> None:
     _, _, section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Targets\n")
     named = set(re.findall(r"`make ([a-z-]+)", section.partition("\n## ")[0]))
     assert targets - named == {"clean"}
+
+
+def test_the_help_of_make_has_a_sentence_for_every_target() -> None:
+    targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    printed, by_default = (
+        subprocess.run(
+            ["make", "--no-print-directory", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for words in (["help"], [])
+    )
+    assert re.findall(r"^([a-z][a-z-]*) +[A-Z]\w+.* \w+", printed, re.MULTILINE) == targets
+    assert printed == by_default
 
 
 def test_the_readme_is_one_page_that_names_the_two_commands() -> None:

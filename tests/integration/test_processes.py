@@ -718,7 +718,7 @@ def test_a_socket_without_a_service_manager_refuses_clients_while_all_drain(tmp_
 def test_the_demonstration_works_with_several(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"
     with process.serving(url, "--demo", **{PROCESSES: "2"}) as daemon:
-        until_true(lambda: "Each start fills" in daemon.output, "it says how to use it")
+        until_true(lambda: "Each start ends" in daemon.output, "it says how to use it")
         [(username, password)] = re.findall(r"socks5h://(\w+):(\S+)@", daemon.output)
         with threads.web() as target:
             for _ in range(CLIENTS):
@@ -729,7 +729,7 @@ def test_the_demonstration_works_with_several(tmp_path: Path) -> None:
             daemon.wait_renewed(0, pid)
             for _ in range(CLIENTS):  # the pasted session is still good
                 fetch(daemon, {"username": username, "password": password}, target.port)
-        assert daemon.output.count("Each start fills") == 1
+        assert daemon.output.count("Each start ends") == 1
         # The files of the demonstration outlive the process that was killed.
         more = process.run(url, "demo", "--examples")
         assert f"http://{username}:{password}@" in more.stdout

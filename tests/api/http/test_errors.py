@@ -116,6 +116,7 @@ STATUS_OF_REASON = {
     Transport.RANGE_NOT_SATISFIABLE: 416,
     Transport.FILES_FULL: 503,
     Transport.FILES_UNAVAILABLE: 503,
+    Transport.MISDIRECTED: 421,
     Transport.TOO_MANY_REQUESTS: 429,
     Transport.INTERNAL_ERROR: 500,
     Transport.STORE_UNAVAILABLE: 500,

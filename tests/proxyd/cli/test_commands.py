@@ -215,18 +215,43 @@ async def test_a_created_user_can_log_in(
 
 
 def test_there_are_no_examples_without_a_demonstration(run: Run, database: Path) -> None:
-    refused(run(["demo", "--examples"]), "no demonstration runs here", "make run")
+    refused(run(["demo", "--examples"]), "no demonstration runs here", "make run", "no file")
     misused(run(["demo"]), "--examples")
     assert not database.exists()
     held = DemoFiles.open(Settings(storage=StorageSettings(url=f"sqlite:///{database}")))
     try:
         refused(run(["demo", "--examples"]), "still starting")
+        again = run(["serve", "--demo"])
+        refused(again, "another demonstration runs in this folder", "PROXYD_STORAGE__URL=sqlite")
         held.write("a token", "an example\n")
         done = run(["demo", "--examples"])
         assert (done.returncode, done.stdout, done.stderr) == (0, "an example\n", "")
     finally:
         held.close()
     refused(run(["demo", "--examples"]), "no demonstration runs here")
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--examples"], ["config", "check"]])
+def test_a_reader_that_closes_the_output_gets_no_traceback(
+    database: Path, environment: dict[str, str], arguments: list[str]
+) -> None:
+    """As with `proxyd demo --examples | head -1`, with more output than a pipe holds."""
+    held = DemoFiles.open(Settings(storage=StorageSettings(url=f"sqlite:///{database}")))
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        held.write("a token", "an example\n" * 100_000)
+        done = subprocess.run(
+            [sys.executable, "-m", "proxyd", *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env=environment,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+        held.close()
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_an_account_is_created_with_money_in_it(run: Run, database: Path) -> None:

@@ -457,7 +457,7 @@ def lines_of_curl(text: str) -> list[str]:
 
 def is_printed(text: str) -> bool:
     """Return whether all of the demonstration's text is there."""
-    return text.endswith("ends its earlier sessions.\n")
+    return text.endswith("up to 100 USD and 100 credits.\n")
 
 
 def token_in(text: str) -> str:
@@ -511,11 +511,20 @@ def test_the_demonstration_prints_lines_that_work(
     fetch, look = lines_of_curl(out())
     assert "socks5h://" in fetch
     more = examples(out(), tmp_path)
-    by_http, through, _ = lines_of_curl(more)
+    by_http, through, login_of_owner, *_ = lines_of_curl(more)
     assert "http://" in by_http
     assert "-country-xx:" in through
     assert token_in(more) == token_in(out())
     assert f"\n  make exit API={url}\n" in more  # its port was moved
+    assert '"token":"' in in_bash(login_of_owner, tmp_path)
+    for job in re.findall(r"  (job=.*?)\n\n", more, re.DOTALL):
+        posted = subprocess.run(
+            ["bash", "-c", f"TOKEN=wrong; {job}"], capture_output=True, text=True, check=False
+        )
+        assert '"code":"unauthorized"' in posted.stderr
+        assert (posted.returncode, posted.stdout) == (1, "")
+    assert "var/second.db" not in more  # its values may be those of this one
+    assert f"API {url.rpartition(':')[2]}, " in more
     for each in (fetch, by_http):
         assert in_bash(each, tmp_path) == ALIVE
     until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path, out()), "it is counted")
@@ -528,6 +537,8 @@ def test_the_demonstration_prints_lines_that_work(
     private = [database.with_name(f"proxyd-demo.{suffix}") for suffix in ("token", "txt")]
     assert [each.stat().st_mode & 0o777 for each in private] == [0o600, 0o600]
     stopped(daemon, err)
+    assert "stopping: the proxy has no open connections" in err()
+    assert "draining" not in err()
     assert [each for each in private if each.exists()] == []
 
 
@@ -562,7 +573,7 @@ def test_a_device_carries_the_requests_of_the_demonstration(
     url = until_ready(daemon, err)
     until_true(lambda: is_printed(out()), "the demonstration is printed")
     _, look = lines_of_curl(out())
-    _, through, _ = lines_of_curl(examples(out(), tmp_path))
+    _, through, *_ = lines_of_curl(examples(out(), tmp_path))
     with pytest.raises(AssertionError):
         in_bash(through, tmp_path)  # there is no exit yet
     token = database.with_name(f"{database.stem}-exit.token")
@@ -628,7 +639,8 @@ def test_a_device_works_as_the_demonstration_says(
     ) as agent:
         try:
             printed = in_bash(line.replace("sleep(1)", "sleep(0.1)"), tmp_path, out())
-            address = in_bash(page_line, tmp_path, out()).strip()
+            answer = in_bash(page_line, tmp_path, out())
+            address, _ = re.findall(r'"url":"([^"]*)"', answer)  # of the job, and of its port
             assert ".localhost:" in address
             until_true(lambda: "Directory listing" in opened_by_curl(address), "the page is there")
             job_id = address.removeprefix("http://").partition(".")[0]
@@ -684,6 +696,8 @@ def test_the_demonstration_can_be_had_again(
         fetch, look = lines_of_curl(out())
         assert in_bash(fetch, tmp_path) == ALIVE
         assert in_bash(look, tmp_path, out()).count('"id":') == 1
+        look_at_wallet = look.replace("/api/bandwidth/sessions", "/api/wallet")
+        assert '"usd_balance":99.0' in in_bash(look_at_wallet, tmp_path, out())
         stopped(daemon, err)
 
 
@@ -746,3 +760,18 @@ def test_the_apps_of_a_moved_demonstration_are_at_the_same_port_each_time(
     url = "sqlite:///var/second.db"
     settings = settings_for(url, api={"port": api}, proxy=moved, apps={"port": 8081})
     assert demo._with_exits(settings).apps.port == apps
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "offers"),
+    [
+        ("sqlite:///var/proxyd.db", 8080, True),
+        ("sqlite:///var/proxyd.db", 8090, False),
+        ("sqlite:///var/second.db", 8080, False),
+    ],
+)
+def test_only_a_demonstration_with_the_usual_values_offers_a_second_one(
+    url: str, port: int, *, offers: bool
+) -> None:
+    settings = settings_for(url, api={"port": port}, proxy={"port": 1080})
+    assert demo._is_usual(settings) is offers

@@ -76,7 +76,7 @@ def test_only_a_step_that_takes_a_minute_is_announced(checkout: Checkout) -> Non
     assert "there is no C compiler" in build(CC="no-such-cc")
     assert announced == []
     assert build().startswith("compiled: 2 modules")
-    assert announced == ["compiling the data path: this takes a minute"]
+    assert announced == ["compiling the data path: this takes some minutes on a small machine"]
 
 
 def test_a_compiler_that_is_killed_is_named_with_the_signal(bare: Checkout) -> None:

@@ -143,4 +143,6 @@ def describe(path: Path) -> list[str]:
 
 
 def _shown(size: int) -> str:
+    if size < 10**6:
+        return f"{size:,} bytes"
     return f"{size / 10**9:.3f} GB" if size >= 10**7 else f"{size / 10**6:.3f} MB"

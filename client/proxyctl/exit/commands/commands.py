@@ -137,7 +137,10 @@ def _consent(arguments: argparse.Namespace) -> int:
     if arguments.folder != files.default_folder():
         run += f" --folder {arguments.folder}"
     words = f"Agreed, and written to {path}" if is_new else f"Agreed before, as {path} says"
-    _show(f"{words}. It carries connections while this runs: {run}")
+    if arguments.unless_agreed:  # its caller starts the exit
+        _show(f"{words}.")
+    else:
+        _show(f"{words}. It carries connections while this runs: {run}")
     return DONE
 
 

@@ -114,7 +114,10 @@ def _setup(arguments: argparse.Namespace) -> int:
     )
     run = _command("run", arguments.folder)
     words = f"Agreed, and written to {path}" if is_new else f"Agreed before, as {path} says"
-    _show(f"{words}. It takes jobs while this runs: {run}")
+    if arguments.unless_agreed:  # its caller starts the agent
+        _show(f"{words}.")
+    else:
+        _show(f"{words}. It takes jobs while this runs: {run}")
     return DONE
 
 

@@ -34,6 +34,18 @@ def test_days_and_months_begin_anew(tmp_path: Path) -> None:
     assert (kept.bytes_today, kept.bytes_this_month) == (0, 0)
 
 
+def test_small_amounts_are_shown_in_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    kept = Journal(path, Days())
+    kept.add_bytes(1_266)
+    kept.turn()
+    kept.save()
+    assert describe(path)[0] == "carried on 2026-01-30: 1,266 bytes"
+    kept.add_bytes(1_000_000)
+    kept.save()
+    assert describe(path)[0] == "carried on 2026-01-30: 1.001 MB"
+
+
 def test_a_clock_that_is_not_set_yet_gives_no_bytes_anew(tmp_path: Path) -> None:
     days, path = Days(), tmp_path / "journal"
     kept = Journal(path, days)

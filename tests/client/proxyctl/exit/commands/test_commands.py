@@ -71,10 +71,11 @@ class Device:
         self.running.append(process)
         return process
 
-    async def agree(self, daemon: ExitDaemon, *words: str) -> None:
+    async def agree(self, daemon: ExitDaemon, *words: str) -> str:
         with exit_api(port=daemon.port, certificate_sha256=daemon.pin) as api:
             status, printed = await self.say("consent", "--api", api.url, *words, typed="yes\n")
         assert status == 0, printed
+        return printed
 
 
 @pytest.fixture(params=brief(pythons()), ids=lambda path: Path(path).name)
@@ -194,6 +195,15 @@ async def test_it_needs_little_memory_while_it_waits(device: Device, daemon: Exi
         check=False,
     )
     assert done.stdout == "[]\n", done
+
+
+async def test_consent_names_the_next_command_unless_a_script_asks(
+    device: Device, daemon: ExitDaemon
+) -> None:
+    assert "proxyctl exit run --folder" in await device.agree(daemon)
+    again = await device.agree(daemon, "--unless-agreed")
+    assert "Agreed" in again
+    assert "proxyctl exit run" not in again
 
 
 async def test_it_does_not_run_without_consent(device: Device, daemon: ExitDaemon) -> None:

@@ -110,7 +110,9 @@ def test_setup_tries_the_token_before_it_shows_the_lent_resources(agent: WorkerA
 
 @pytest.mark.long
 def test_setup_asks_once_for_the_same_where_the_owner_wants_that(agent: WorkerAgent) -> None:
-    assert "Type yes" in setup(agent, "--unless-agreed")
+    agreed = setup(agent, "--unless-agreed")
+    assert "Type yes" in agreed
+    assert "proxyctl worker run" not in agreed  # the caller runs it
     before = record.load(agent.folder / names.CONSENT)
     again = agent.command("setup", "--unless-agreed", typed="")
     assert again.returncode == 0, again.stderr
