@@ -24,7 +24,7 @@ COMPARED_VERSION = "3.14.5"
 
 
 class PrivateServer(web.Server):
-    """State that a server keeps for its connections."""
+    """The state that a server keeps for its connections."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

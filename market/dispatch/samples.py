@@ -201,7 +201,10 @@ class Samples:
         return row
 
     def _price(self) -> int:
-        """Draw a price; the prices of a day add up to its spending."""
+        """Draw the price of one sample at random, around the average price.
+
+        The sum of a day's prices stays within the allowance of the day: see `allowed_by`.
+        """
         half = PRICE_PARTS // 2
         parts = half + secrets.randbelow(2 * half + 1)
         return max(self._terms.price * parts // PRICE_PARTS, 1)

@@ -237,7 +237,10 @@ def part(price: int, used: int, seconds: int, whole: int) -> int:
 
 
 async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
-    """Pay an amount that was drawn, perhaps into review; a worker always gets credits.
+    """Pay an amount that was drawn for an attempt.
+
+    With a time for review, the money is kept in review until then. The worker is paid in credits,
+    also where the hold is in another currency.
 
     Args:
         tx: the transaction, which has drawn it.

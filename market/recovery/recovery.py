@@ -142,7 +142,7 @@ class Recovery:
         await self._on_revoked(revoked)
 
     async def run(self) -> None:
-        """Answer the requests of `forgot` until cancelled."""
+        """Answer the requests that `forgot` has stored, until this task is cancelled."""
         while True:
             try:
                 await self._requests.tidy()

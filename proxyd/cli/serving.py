@@ -11,6 +11,7 @@ from config.load import load
 from config.settings import Settings
 from proxyd.build import build, import_for_tokens, import_the_rest
 from proxyd.cli import demo
+from proxyd.cli.commands import say
 from proxyd.cli.demo_files import DemoFiles
 from proxyd.daemon import serve
 from proxyd.listeners import Listeners
@@ -107,7 +108,7 @@ async def _serve(
             built.tasks.spawn("late imports", import_for_tokens(built.market.tokens))
         if files is not None:
             text = await demo.prepare(built, files)
-            print(text, end="", flush=True)  # noqa: T201 - the user reads it in the terminal
+            say(text.rstrip("\n") + "\n")  # the user reads it in the terminal
 
     await serve(built, introduce, lambda: reload(built, read), manager)
     return FAILED if built.tasks.has_failed else 0

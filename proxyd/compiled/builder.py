@@ -91,10 +91,10 @@ class Builder:
             return self._without(reason(failure))
 
     def shortfall(self, why: str) -> str:
-        """Return the fault if compiled files could be used here and are not; else an empty text.
+        """Return why compiled files are not used, where they could be; otherwise an empty text.
 
         Args:
-            why: why this process does not use them, or nothing if it does.
+            why: the reason why this process does not use them; empty if it uses them.
         """
         try:
             self._toolchain.check()

@@ -55,7 +55,7 @@ class Settler:
             connection.finish()
 
     def clear(self) -> None:
-        """Settle none of them: other nodes have this node's leases."""
+        """Settle no lease: other nodes now have the leases of this node."""
         self._due.clear()
 
     async def settle(self) -> None:

@@ -137,7 +137,10 @@ async def put_off(tx: Transaction, row: OutboxRow, *, attempts: int, not_before:
 
 
 async def free_all(tx: Transaction, channel: str, now: int) -> int:
-    """Drop all claims at a start without another sender. Return the number dropped."""
+    """Drop all claims of a channel. Return the number of claims dropped.
+
+    The caller starts, and knows that no other sender works at the same time.
+    """
     return await tx.run(
         """
         UPDATE outbox SET not_before = :now, claimed_at = NULL

@@ -169,7 +169,7 @@ async def used(
 ) -> list[UsedRow]:
     """Return the use of a user's sessions in each of some buckets, in their order.
 
-    Use before the dating of use began is in none of them. A row counts where it begins.
+    Use that was counted before use had dates is in no bucket. A row counts where it begins.
 
     Args:
         tx: the transaction.
@@ -233,7 +233,7 @@ async def refused(
 async def undated(
     tx: Transaction, user_id: str, bought: Bucket, *, session_id: str | None
 ) -> list[PriceRow]:
-    """Return the use before the dating of use, of sessions that were bought within a time."""
+    """Return the use that was counted before use had dates, of sessions bought in a period."""
     return await tx.all(
         PriceRow,
         f"""

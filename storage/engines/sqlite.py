@@ -349,7 +349,10 @@ class _Transaction:
         return f"(SELECT {values} FROM json_each(:{name})) AS {name}"
 
     async def notify(self, *texts: str) -> None:
-        """Keep them until the commit; a single daemon then drops them."""
+        """Keep the notices until the commit. Then they are sent to the other processes.
+
+        A daemon of one process drops them, because no other process reads them.
+        """
         self.notices += tuple(checked(text) for text in texts)
 
     def after_commit(self, call: Callable[[], None]) -> None:

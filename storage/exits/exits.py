@@ -72,7 +72,10 @@ class StandingRow(NamedTuple):
 
 
 class ConsentRow(NamedTuple):
-    """Consent event of a device as an exit: given, revoked, barred or pardoned; its time."""
+    """A change of a device's consent to be an exit.
+
+    `event` is given, revoked, barred or pardoned; `created_at` is its time.
+    """
 
     id: str
     device_id: str
@@ -907,7 +910,10 @@ async def by_country(tx: Transaction, session_id: str) -> list[CountryRow]:
 
 
 async def leases_against_use(tx: Transaction) -> list[DifferenceRow]:
-    """Return each lease whose bytes through exits are not the sum over its exits."""
+    """Return each lease whose count of bytes through exits has a difference.
+
+    The count must be the sum of the counts of its exits.
+    """
     return await tx.all(
         DifferenceRow,
         differences(

@@ -8,7 +8,10 @@ from storage.engines.store import Transaction
 
 
 class ReputationRow(NamedTuple):
-    """Reputation of a "device" or an "owner", which is its `kind`; shares in millionths."""
+    """The reputation of a device or of an owner.
+
+    `kind` is "device" or "owner". `reliability` and `correctness` are shares in millionths.
+    """
 
     id: str
     kind: str

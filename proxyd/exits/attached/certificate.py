@@ -55,7 +55,7 @@ def own_certificate(folder: Path, now: int) -> Path:
 
 
 def next_certificate_problems(settings: Settings) -> Iterator[str]:
-    """Yield the mistakes in the next certificate, which devices learn beforehand."""
+    """Yield the mistakes in the next certificate, which devices receive before it is used."""
     path = settings.exits.next_tls_cert
     if not path:
         return

@@ -180,7 +180,10 @@ class OtherProcess(LineEnd):
         self._desk.left(self)
 
     def cut(self, number: int) -> None:
-        """Order the other process to cut a relay; it reports the end."""
+        """Order the other process to cut a relay.
+
+        That process later reports the end of the relay.
+        """
         self._line.send(encode(Cut(number)))
 
     def take(self, data: memoryview, descriptor: int) -> None:

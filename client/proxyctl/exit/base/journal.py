@@ -56,7 +56,7 @@ class Journal:
         self.turn()
 
     def add_bytes(self, size: int) -> None:
-        """Count bytes that were carried, either way."""
+        """Count the bytes carried, in both directions."""
         self.bytes_today += size
         self.bytes_this_month += size
         self._is_changed = True

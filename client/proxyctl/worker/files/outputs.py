@@ -98,7 +98,10 @@ class Collection:
             self.more_left_out += 1
 
     def sentences(self) -> list[str]:
-        """Return a line for each file that is not taken."""
+        """Return the files that are not taken, one line for each, with the reason.
+
+        Beyond `LEFT_OUT_MAX` lines, one last line has the number of the other files.
+        """
         if not self.more_left_out:
             return self.left_out
         return [*self.left_out, f"and {self.more_left_out} more"]
@@ -115,7 +118,7 @@ class Collection:
 
 
 class JobFolder:
-    """A folder in which a job had every right.
+    """A folder in which a job could create, change and delete everything.
 
     Args:
         path: of the folder, which is this program's own.

@@ -87,5 +87,5 @@ class Identity:
         return self.boot == boot_id() and start_time(self.pid) == self.started
 
     def send(self, number: int) -> None:
-        """Send it a signal, unless another process has its number now."""
+        """Send a signal to the process, if its number still belongs to the same process."""
         send(self.pid, number, lambda _: self.is_alive())

@@ -44,10 +44,10 @@ exec "$@"
 
 
 def around(program: str) -> tuple[str, ...]:
-    """Return the words before bubblewrap's command that run it in the outer namespaces.
+    """Return the arguments before the bubblewrap command, so that it runs in the outer namespaces.
 
     Args:
-        program: bubblewrap's.
+        program: the path of bubblewrap.
     """
     return (
         *(program, "--unshare-user", "--unshare-pid", "--as-pid-1", "--die-with-parent"),
