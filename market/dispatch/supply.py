@@ -140,7 +140,7 @@ class _Tally:
 
     @property
     def has_several(self) -> bool:
-        """Whether they belong to enough proven owners that a figure does not reveal one of them."""
+        """Whether the devices have so many proven owners that a figure reveals none of them."""
         return len(self.owners) >= OWNERS_MIN
 
     def row(self, name: str, paid: int | None = None) -> Row:

@@ -910,10 +910,7 @@ async def by_country(tx: Transaction, session_id: str) -> list[CountryRow]:
 
 
 async def leases_against_use(tx: Transaction) -> list[DifferenceRow]:
-    """Return each lease whose count of bytes through exits has a difference.
-
-    The count must be the sum of the counts of its exits.
-    """
+    """Return each lease whose `exit_bytes` differ from the sum of the counts of its exits."""
     return await tx.all(
         DifferenceRow,
         differences(
