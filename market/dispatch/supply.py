@@ -140,7 +140,7 @@ class _Tally:
 
     @property
     def has_several(self) -> bool:
-        """Whether the devices have so many proven owners that a figure reveals none of them."""
+        """Whether the figures of these devices reveal none of their proven owners."""
         return len(self.owners) >= OWNERS_MIN
 
     def row(self, name: str, paid: int | None = None) -> Row:
