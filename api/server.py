@@ -25,7 +25,7 @@ from api.http import errors, prefer, request_id
 from api.http.accept import prefers_page
 from api.http.errors import Transport, TransportError
 from api.http.forwarded import Clients
-from api.http.limits import Limits
+from api.http.limits import ApiLimits
 from api.http.prefer import Handling
 from api.http.rate import Rates
 from api.ops import metrics as exposed
@@ -156,7 +156,7 @@ class HttpServer(Front):
         seal: Seal,
         now: Callable[[], int],
         trusted_proxies: Iterable[str] = (),
-        limits: Limits | None = None,
+        limits: ApiLimits | None = None,
         version: str = "",
         base_url: str = "",
         cookies: Cookies | None = None,
@@ -170,7 +170,7 @@ class HttpServer(Front):
         served = pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
         self._fixed = _Fixed(served, console, exposition, self._clients)
         self._is_current = is_current
-        self._limits = limits or Limits()
+        self._limits = limits or ApiLimits()
         self._callers = Callers(
             authenticate,
             authenticate_key,
@@ -200,7 +200,7 @@ class HttpServer(Front):
             logger=_logger,
         )
 
-    def change_limits(self, limits: Limits) -> None:
+    def change_limits(self, limits: ApiLimits) -> None:
         """Apply new bounds from now on; the times stay as they are."""
         self._limits = limits = structs.replace(limits, times=self._limits.times)
         self._callers.rates = Rates(limits, monotonic)

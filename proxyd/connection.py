@@ -123,7 +123,7 @@ class Transfer(Protocol):
         """Cut it immediately, after giving back the bytes that were not delivered."""
 
 
-class State(IntEnum):
+class ConnectionState(IntEnum):
     """Phase of a connection."""
 
     DIALING = 0
@@ -132,9 +132,9 @@ class State(IntEnum):
 
 
 TRANSITIONS: Final = {
-    State.DIALING: (State.RELAYING, State.CLOSED),
-    State.RELAYING: (State.CLOSED,),
-    State.CLOSED: (),
+    ConnectionState.DIALING: (ConnectionState.RELAYING, ConnectionState.CLOSED),
+    ConnectionState.RELAYING: (ConnectionState.CLOSED,),
+    ConnectionState.CLOSED: (),
 }
 
 
@@ -147,9 +147,9 @@ class How(Enum):
 
 
 # Names of this module: a lookup of an enumeration's member costs six times the time (3.11).
-_DIALING: Final = State.DIALING
-_RELAYING: Final = State.RELAYING
-_CLOSED: Final = State.CLOSED
+_DIALING: Final = ConnectionState.DIALING
+_RELAYING: Final = ConnectionState.RELAYING
+_CLOSED: Final = ConnectionState.CLOSED
 _RESET: Final = How.RESET
 _AFTER_LAST_BYTES: Final = How.AFTER_LAST_BYTES
 _BY_TRANSFER: Final = How.BY_TRANSFER
@@ -288,7 +288,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         _logger.error("serving a client failed; it is cut", exc_info=error)
         self.abort()
 
-    def _to(self, state: State) -> None:
+    def _to(self, state: ConnectionState) -> None:
         assert state in TRANSITIONS[self._state]  # noqa: S101 - half a connection helps nobody
         self._state = state
 

@@ -25,7 +25,7 @@ from proxyd.egress.exit import Exit
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.dialling.dial import Ways
 from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
-from proxyd.limits import Limits
+from proxyd.limits import ProxyLimits
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.reactor import Reactor
@@ -124,7 +124,7 @@ class Gateway:
         exit_: Exit,
         resolver: Resolver,
         policy: Policy,
-        limits: Limits,
+        limits: ProxyLimits,
         public_address: Address | None = None,
         record: Callable[[Access], None] | None = None,
         exits: Ways | None = None,
@@ -215,7 +215,7 @@ class Gateway:
             down += more_down
         return up, down
 
-    def change_limits(self, limits: Limits) -> None:
+    def change_limits(self, limits: ProxyLimits) -> None:
         """Apply other limits from now on; no connected client is cut."""
         if limits.datagrams_per_second != self.limits.datagrams_per_second:
             rate = RateLimit(limits.datagrams_per_second, self._reactor.loop.time)

@@ -101,7 +101,7 @@ class Client:
         return f"{self.address} #{self.number}"
 
 
-class State(IntEnum):
+class HandshakeState(IntEnum):
     """Where a handshake is."""
 
     READING = 0
@@ -111,10 +111,14 @@ class State(IntEnum):
 
 
 TRANSITIONS: Final = {
-    State.READING: (State.ADMISSION, State.HANDED_OVER, State.CLOSED),
-    State.ADMISSION: (State.READING, State.CLOSED),
-    State.HANDED_OVER: (),
-    State.CLOSED: (),
+    HandshakeState.READING: (
+        HandshakeState.ADMISSION,
+        HandshakeState.HANDED_OVER,
+        HandshakeState.CLOSED,
+    ),
+    HandshakeState.ADMISSION: (HandshakeState.READING, HandshakeState.CLOSED),
+    HandshakeState.HANDED_OVER: (),
+    HandshakeState.CLOSED: (),
 }
 
 
@@ -141,10 +145,10 @@ class HandshakeServices:
 
 
 # Names of this module: a lookup of an enumeration's member costs six times that (3.11).
-_READING: Final = State.READING
-_ADMISSION: Final = State.ADMISSION
-_HANDED_OVER: Final = State.HANDED_OVER
-_CLOSED: Final = State.CLOSED
+_READING: Final = HandshakeState.READING
+_ADMISSION: Final = HandshakeState.ADMISSION
+_HANDED_OVER: Final = HandshakeState.HANDED_OVER
+_CLOSED: Final = HandshakeState.CLOSED
 
 
 @final
@@ -214,7 +218,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         elif events & GONE:
             self._lost(Ending.CLIENT_LEFT)
 
-    def _to(self, state: State) -> None:
+    def _to(self, state: HandshakeState) -> None:
         assert state in TRANSITIONS[self._state]  # noqa: S101 - half a handshake helps nobody
         self._state = state
 

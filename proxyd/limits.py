@@ -36,7 +36,7 @@ ASSOCIATIONS_MAX = 7_000  # at two ports each, half of the ports that Linux hand
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProxyLimits:
     """Bounds on connections: times in seconds, numbers of simultaneous ones.
 
     `datagrams_per_second` is for each session; 0 for no limit.

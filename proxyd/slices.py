@@ -11,8 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from api.http.limits import USUAL as API_TIMES
-from api.http.limits import ConnectionTimes
-from api.http.limits import Limits as ApiLimits
+from api.http.limits import ApiLimits, ConnectionTimes
 from api.reverse.places import Places
 from api.reverse.server import Terms as AppTerms
 from config.settings import JobSettings, Settings, StorageSettings
@@ -24,8 +23,7 @@ from market.bandwidth.sessions import Terms
 from market.deploys.deploys import Rates
 from market.dispatch.asks import DispatchTerms
 from market.dispatch.samples import SampleTerms
-from market.exits.consents import ExitTerms
-from market.exits.consents import Limits as ExitDeviceLimits
+from market.exits.consents import ExitDeviceLimits, ExitTerms
 from market.files.artifacts import ArtifactTerms
 from market.files.logs import LogTerms
 from market.jobs.overdue import Leases
@@ -38,7 +36,7 @@ from market.photos.decoding import PhotoLimits
 from proxyctl.protocol.policy import Policy
 from proxyd.limits import (
     ExitLimits,
-    Limits,
+    ProxyLimits,
     api_connections_total,
     apps_connections_total,
     asks_total,
@@ -327,7 +325,7 @@ def policy(
     )
 
 
-def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Limits:
+def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> ProxyLimits:
     """Return the bounds on clients of the proxy.
 
     Args:
@@ -344,7 +342,7 @@ def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Li
         with_exits=with_exits,
         with_asks=with_exits and settings.proxy.processes > 1,
     )
-    return Limits(
+    return ProxyLimits(
         handshake_seconds=limits.handshake_seconds,
         dial_seconds=limits.dial_seconds,
         idle_seconds=limits.idle_seconds,

@@ -16,8 +16,8 @@ from market.exits.consents import (
     CONNECTIONS_MAX,
     DAY_SECONDS,
     Coverage,
+    ExitDeviceLimits,
     Exits,
-    Limits,
     MyExit,
     limits_of,
 )
@@ -413,9 +413,9 @@ def _band(exits: int) -> Literal["1-9", "10-99", "100-999", "1000+"]:
     return "100-999" if exits < 1_000 else "1000+"
 
 
-def _over(limits: Limits, body: LimitsBody) -> Limits:
+def _over(limits: ExitDeviceLimits, body: LimitsBody) -> ExitDeviceLimits:
     """Return limits, with those of a request where it has any."""
-    return Limits(
+    return ExitDeviceLimits(
         limits.connections if body.connections is None else body.connections,
         limits.bytes_per_second if body.bytes_per_second is None else body.bytes_per_second,
         limits.bytes_per_day if body.bytes_per_day is None else body.bytes_per_day,
@@ -424,7 +424,7 @@ def _over(limits: Limits, body: LimitsBody) -> Limits:
     )
 
 
-def _limits_item(limits: Limits) -> LimitsItem:
+def _limits_item(limits: ExitDeviceLimits) -> LimitsItem:
     return LimitsItem(
         limits.connections,
         limits.bytes_per_second,

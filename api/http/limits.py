@@ -1,6 +1,6 @@
 """Bounds on the use of the API by its clients: rates, connections, memory and time.
 
-An operator sets all of `Limits` but its `times`, which stay as they were at the start.
+An operator sets all of `ApiLimits` but its `times`, which stay as they were at the start.
 """
 
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class ConnectionTimes:
 USUAL = ConnectionTimes()
 
 
-class Limits(Struct, frozen=True):
+class ApiLimits(Struct, frozen=True):
     """Bounds on clients of the API; rates are requests a second, 0 for none.
 
     Attributes:

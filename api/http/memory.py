@@ -3,7 +3,7 @@
 Nothing waits here, unlike in `market.base.slots`: a body without room is refused before it comes.
 """
 
-from api.http.limits import Limits
+from api.http.limits import ApiLimits
 from market.base.errors import Code, MarketError
 from market.base.networks import NetworkCounts, crowded
 
@@ -15,7 +15,7 @@ class Memory:
         limits: the bounds; a reload replaces them.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ApiLimits) -> None:
         self.limits = limits
         self._counts = NetworkCounts()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from api.http.errors import Transport, TransportError
-from api.http.limits import Limits
+from api.http.limits import ApiLimits
 from market.base.networks import enclosing
 
 CALLERS_MAX = 100_000
@@ -69,7 +69,7 @@ class Rates:
         now: a steady clock, in seconds.
     """
 
-    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+    def __init__(self, limits: ApiLimits, now: Callable[[], float]) -> None:
         self._insistence_seconds = limits.times.insistence_seconds
         self._callers = RateLimit(limits.requests_per_second, now)
         self._users = RateLimit(_of_user(limits), now)
@@ -123,7 +123,7 @@ class Rates:
         raise TransportError(Transport.TOO_MANY_REQUESTS)
 
 
-def _of_user(limits: Limits) -> int:
+def _of_user(limits: ApiLimits) -> int:
     """Return the rate of all callers of one user: never less than the rate of one caller."""
     if not limits.requests_per_second or not limits.requests_per_second_of_user:
         return 0

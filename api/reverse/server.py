@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from api.http.forwarded import Clients
-from api.http.limits import Limits
+from api.http.limits import ApiLimits
 from api.http.rate import RateLimit
 from api.http.request_id import RequestIds
 from api.reverse import admission, headers, pages
@@ -94,7 +94,7 @@ class Terms(Struct, frozen=True):
     """Settings of the operator for the door; `idle_seconds` is for a stream without a byte."""
 
     places: Places
-    limits: Limits
+    limits: ApiLimits
     streams_per_app: int
     idle_seconds: float
 

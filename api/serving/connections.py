@@ -16,7 +16,7 @@ from api.http.errors import Transport, TransportError, of_transport
 from api.http.evictable_slots import EvictableSlots
 from api.http.forwarded import Clients
 from api.http.framing import framing_problem
-from api.http.limits import ConnectionTimes, Limits
+from api.http.limits import ApiLimits, ConnectionTimes
 from api.http.memory import Memory
 from api.http.prefer import Handling
 from api.http.progress import Incoming, Outgoing
@@ -62,7 +62,7 @@ class Server(PrivateServer):
         self,
         handler: "Callable[[Request], Awaitable[web.StreamResponse]]",
         *,
-        limits: Limits,
+        limits: ApiLimits,
         clients: Clients,
         tls: "ssl.SSLContext | None",
         request_ids: request_id.RequestIds,
@@ -88,11 +88,11 @@ class Server(PrivateServer):
         self._timer = self.loop.call_later(self.limits.times.sweep_seconds, self._sweep)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ApiLimits:
         """The bounds as they are now."""
         return self.memory.limits
 
-    def change_limits(self, limits: Limits) -> None:
+    def change_limits(self, limits: ApiLimits) -> None:
         """Apply new bounds."""
         self.memory.limits = limits
         self._arrivals = RateLimit(limits.requests_per_second * ARRIVALS_SHARE, monotonic)

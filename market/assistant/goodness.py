@@ -113,7 +113,7 @@ class Verdict(Struct, frozen=True):
     description: str = ""
 
 
-class Outcome(Enum):
+class RewardOutcome(Enum):
     """Outcome of the reward for a photo, by the name of its phrase."""
 
     PAID = "rewarded"
@@ -126,7 +126,7 @@ class Outcome(Enum):
 class Decision(NamedTuple):
     """Outcome, and the payment for the photo, now or earlier, in micro-credits."""
 
-    outcome: Outcome
+    outcome: RewardOutcome
     amount: int = 0
 
 
@@ -177,7 +177,7 @@ class Goodness:
             decision = await self._reward(submission.photo, verdict, model, caller, amount)
             message = decision.outcome.value
         paid = decision.amount if decision is not None else 0
-        is_new = decision is not None and decision.outcome is Outcome.PAID
+        is_new = decision is not None and decision.outcome is RewardOutcome.PAID
         return Finding(
             is_real=is_real,
             goodness_type=verdict.goodness_type,
@@ -262,12 +262,16 @@ async def refusal(
     before = await _reward_before(tx, reward.file_hash, likeness)
     if before is not None:
         is_own = before.user_id == reward.user_id
-        return Decision(Outcome.PAID_BEFORE, before.amount) if is_own else Decision(Outcome.KNOWN)
+        return (
+            Decision(RewardOutcome.PAID_BEFORE, before.amount)
+            if is_own
+            else Decision(RewardOutcome.KNOWN)
+        )
     paid = await queries.paid_on(tx, day=reward.day, user_id=reward.user_id)
     if paid.to_user + reward.amount > terms.user_daily:
-        return Decision(Outcome.USER_CAP)
+        return Decision(RewardOutcome.USER_CAP)
     if paid.to_all + reward.amount > terms.total_daily:
-        return Decision(Outcome.TOTAL_CAP)
+        return Decision(RewardOutcome.TOTAL_CAP)
     return None
 
 
@@ -309,7 +313,7 @@ async def pay(
     await ledger.post(tx, transfer)
     rewarded = GoodnessRewarded(amount(reward.amount))
     await record(tx, services, reward.user_id, rewarded, subject_id=reward.id)
-    return Decision(Outcome.PAID, reward.amount)
+    return Decision(RewardOutcome.PAID, reward.amount)
 
 
 async def _reward_before(tx: Transaction, file_hash: str, likeness: Likeness) -> PayeeRow | None:

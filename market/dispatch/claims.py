@@ -52,7 +52,7 @@ class Refused(Enum):
     UNWANTED = auto()
 
 
-Outcome = GivenRow | Refused | Exception
+ClaimOutcome = GivenRow | Refused | Exception
 
 
 class Pair:
@@ -65,7 +65,7 @@ class Pair:
         job: WaitingJob,
         device_id: str,
         is_wanted: Callable[[], bool],
-        on_outcome: Callable[[WaitingJob, Outcome], None],
+        on_outcome: Callable[[WaitingJob, ClaimOutcome], None],
         network: str = "",
     ) -> None:
         self.job = job
@@ -121,7 +121,7 @@ class Claims:
             assert task is not None  # noqa: S101 - this is one
             self._writing.discard(task)
 
-    async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
+    async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, ClaimOutcome]:
         rows = [
             PairRow(
                 pair.job.id,
@@ -149,7 +149,7 @@ class Claims:
 
 async def claim(
     tx: Transaction, context: Context, pairs: Sequence[PairRow], bounds: Bounds
-) -> dict[str, Outcome]:
+) -> dict[str, ClaimOutcome]:
     """Assign jobs to devices. Return the outcome of each job.
 
     Devices are locked like those that accept a job, and revoking one is not missed. Jobs are locked
@@ -167,7 +167,7 @@ async def claim(
     # A buyer's minimum never changes, so it is not read again.
     choosy = [pair.device_id for pair in pairs if pair.min_reputation]
     reputations = await trust.of_devices(tx, choosy) if choosy else {}
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, ClaimOutcome] = {}
     allowed = []
     for pair in pairs:
         room = left.get(pair.device_id)

@@ -11,7 +11,7 @@ from market.accounts.bounds import Bounds
 from market.base.bus import GONE, WAITING
 from market.base.errors import Code, MarketError
 from market.dispatch.asks import DispatchPace
-from market.dispatch.claims import Claims, Outcome, Pair, Refused
+from market.dispatch.claims import ClaimOutcome, Claims, Pair, Refused
 from market.dispatch.device import Request
 from market.dispatch.supply import PRICES_MAX, Given
 from market.events.context import Context
@@ -138,13 +138,13 @@ class Pairing:
         for other in self.jobs.copies(job.group):
             other.exclude(request.owner, request.network)
 
-        def on_outcome(job: WaitingJob, outcome: Outcome) -> None:
+        def on_outcome(job: WaitingJob, outcome: ClaimOutcome) -> None:
             self._on_outcome(request, job, outcome)
 
         pair = Pair(job, request.device_id, lambda: request.is_wanted, on_outcome, request.network)
         self.claims.put(pair)
 
-    def _on_outcome(self, request: Request, job: WaitingJob, outcome: Outcome) -> None:
+    def _on_outcome(self, request: Request, job: WaitingJob, outcome: ClaimOutcome) -> None:
         """Act on the outcome of a pair."""
         device = request.device
         request.claiming -= 1
@@ -177,7 +177,7 @@ class Pairing:
         if not request.claiming:
             request.wake()
 
-    def _read_copies(self, job: WaitingJob, outcome: Outcome) -> None:
+    def _read_copies(self, job: WaitingJob, outcome: ClaimOutcome) -> None:
         """Queue a job's other copies to be read again, because their permitted owners changed."""
         for other in self.jobs.copies(job.group):
             if isinstance(outcome, GivenRow):  # other daemons do not know, either

@@ -65,7 +65,7 @@ _ATTACHED_STATES = frozenset({"online", "resting"})
 _Change = Callable[..., Coroutine[Any, Any, None]]
 
 
-class Limits(Struct, frozen=True):
+class ExitDeviceLimits(Struct, frozen=True):
     """How much a device carries at most; bytes are both ways together, and 0 is no limit.
 
     `ports` are those of targets. It carries nothing for buyers who pay less than
@@ -94,7 +94,7 @@ class ExitTerms(Struct, frozen=True):
     hold_seconds: int = 7 * DAY_SECONDS
     price_floors: Mapping[str, int] = {}
     session_price_floor: int = 0
-    limits: Limits = Limits(16, 0, 5 * GB, (80, 443, 8080, 8443))
+    limits: ExitDeviceLimits = ExitDeviceLimits(16, 0, 5 * GB, (80, 443, 8080, 8443))
 
     def price_floor(self, countries: Sequence[str]) -> int:
         """Return the least price per GB of a session that wants these countries; none: any."""
@@ -116,7 +116,7 @@ class ExitGrant(Struct, frozen=True):
     device_id: str
     user_id: str
     min_price_per_gb: int
-    limits: Limits
+    limits: ExitDeviceLimits
     bytes_today: int = 0
     paused: bool = False
 
@@ -306,8 +306,8 @@ class Exits:
         return ended
 
     async def consent(
-        self, user_id: str, device_id: str, terms_hash: str, limits: Limits | None = None
-    ) -> Limits:
+        self, user_id: str, device_id: str, terms_hash: str, limits: ExitDeviceLimits | None = None
+    ) -> ExitDeviceLimits:
         """Agree that a device is an exit, under the terms with this hash; return its limits.
 
         Agreeing again changes the limits, if there are any, and ends a pause.
@@ -329,7 +329,7 @@ class Exits:
         self.tell(device_id)
         return granted
 
-    async def limits(self, user_id: str, device_id: str) -> Limits:
+    async def limits(self, user_id: str, device_id: str) -> ExitDeviceLimits:
         """Return the limits of a device; the usual ones if it is no exit of the user.
 
         Ports that are not offered any more are left out.
@@ -339,7 +339,7 @@ class Exits:
             return self.terms.limits
         return _kept(limits_of(row), self.terms.limits)
 
-    async def change_limits(self, user_id: str, device_id: str, limits: Limits) -> None:
+    async def change_limits(self, user_id: str, device_id: str, limits: ExitDeviceLimits) -> None:
         """Set how much a device carries at most.
 
         Raises:
@@ -496,7 +496,7 @@ class Exits:
         is_told = before is not None and bool(self.attached.state(standing.device_id))
         return bool(standing.is_paused) and not is_told
 
-    def _check(self, limits: Limits) -> None:
+    def _check(self, limits: ExitDeviceLimits) -> None:
         for name, least, most in (
             ("connections", 1, CONNECTIONS_MAX),
             ("bytes_per_second", 0, RATE_MAX_BYTES),
@@ -547,9 +547,9 @@ class Exits:
         return attached.state(row.device_id) or attached.remark(row.device_id)
 
 
-def limits_of(row: ExitRow) -> Limits:
+def limits_of(row: ExitRow) -> ExitDeviceLimits:
     """Return the limits of a device."""
-    return Limits(
+    return ExitDeviceLimits(
         row.connections,
         row.bytes_per_second,
         row.bytes_per_day,
@@ -579,7 +579,7 @@ def _listed(ports: Sequence[int]) -> str:
     return ", ".join(str(port) for port in ports)
 
 
-def _row(limits: Limits) -> LimitsRow:
+def _row(limits: ExitDeviceLimits) -> LimitsRow:
     return LimitsRow(
         limits.connections,
         limits.bytes_per_second,
@@ -610,8 +610,13 @@ async def _owned(tx: Transaction, user_id: str, device_id: str) -> None:
 
 
 async def _consent(
-    tx: Transaction, event: ConsentRow, *, user_id: str, limits: Limits | None, offered: Limits
-) -> Limits:
+    tx: Transaction,
+    event: ConsentRow,
+    *,
+    user_id: str,
+    limits: ExitDeviceLimits | None,
+    offered: ExitDeviceLimits,
+) -> ExitDeviceLimits:
     """Store a consent; without limits, the earlier limits hold, or else the offered ones."""
     await _owned(tx, user_id, event.device_id)
     if await device_queries.is_revoked(tx, event.device_id):
@@ -634,7 +639,7 @@ async def _consent(
     return granted
 
 
-def _kept(limits: Limits, offered: Limits) -> Limits:
+def _kept(limits: ExitDeviceLimits, offered: ExitDeviceLimits) -> ExitDeviceLimits:
     """Return limits without the ports that no device has any more."""
     ports = tuple(port for port in limits.ports if port in offered.ports)
     return replace(limits, ports=ports or offered.ports)

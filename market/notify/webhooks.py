@@ -131,7 +131,7 @@ class Attempt(Struct, frozen=True):
     started_at: int
 
 
-class Outcome(Struct, frozen=True):
+class DeliveryOutcome(Struct, frozen=True):
     """How an attempt went: the status that was answered, or a class of errors.
 
     `error` is "" of a success. `answer` is how the answer began. The server asks to be left alone
@@ -468,7 +468,7 @@ class Webhooks:
         body = body_of(event)
         return Attempt(row, place.url, signed(event.id, now, body, keys), body, now)
 
-    async def settle(self, attempt: Attempt, outcome: Outcome) -> None:
+    async def settle(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
         """Write down how an attempt went; decide whether and when there is another.
 
         Raises:
@@ -508,7 +508,9 @@ class Webhooks:
         old = self._sealing.open(place.sealed_old_secret)
         return [newest] if old is None else [newest, old]
 
-    async def _settle(self, tx: Transaction, attempt: Attempt, outcome: Outcome) -> "_Written":
+    async def _settle(
+        self, tx: Transaction, attempt: Attempt, outcome: DeliveryOutcome
+    ) -> "_Written":
         row, now = attempt.row, self._now()
         # The endpoint first, as everybody does who changes both.
         await tx.lock("webhook_endpoints", [row.endpoint_id])
@@ -545,7 +547,7 @@ class Webhooks:
             return await self._disable(tx, place, FAILING, now)
         return _Written.OUTCOME
 
-    def _pause(self, tries: int, outcome: Outcome) -> int:
+    def _pause(self, tries: int, outcome: DeliveryOutcome) -> int:
         """Return the pause in seconds before the next attempt, after `tries` attempts."""
         pause = round(SCHEDULE[tries] * self._jitter())
         return max(pause, min(outcome.retry_after_seconds, RETRY_AFTER_MAX_SECONDS))

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from market.notify.webhooks import Attempt, Outcome
+from market.notify.webhooks import Attempt, DeliveryOutcome
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,
@@ -64,7 +64,7 @@ class Poster:
         self._agent = agent
         self._tls = tls
 
-    async def post(self, attempt: Attempt) -> Outcome:
+    async def post(self, attempt: Attempt) -> DeliveryOutcome:
         """Send one attempt, and return its outcome."""
         started = monotonic()
         connector = aiohttp.TCPConnector(
@@ -111,7 +111,7 @@ class Poster:
             _logger.exception("delivery %s: error in proxyd", attempt.row.id)
             error = error or ("" if status is not None else "failed")
         ms = round((monotonic() - started) * 1_000)
-        return Outcome(status, error, ms, answer, wait)
+        return DeliveryOutcome(status, error, ms, answer, wait)
 
     def _judged(self, info: tuple[Any, ...]) -> socket.socket:
         """Return a socket for the very address that is dialled next, if that is permitted."""

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from market.notify.webhooks import Attempt, Outcome, Webhooks
+from market.notify.webhooks import Attempt, DeliveryOutcome, Webhooks
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.resolve import Resolver
 from proxyd.loop.fair_slots import FairSlots
@@ -220,7 +220,7 @@ class WebhookSender:
         host = urlsplit(attempt.url).hostname or ""
         return self.pace.delay(attempt.row.user_id, host)
 
-    async def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
+    async def _settle(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
         """Write an outcome down, again and again for a while until the store takes it."""
         give_up_at = monotonic() + SETTLED_MAX_SECONDS
         while True:
@@ -234,7 +234,7 @@ class WebhookSender:
             else:
                 return
 
-    async def post(self, attempt: Attempt) -> Outcome:
+    async def post(self, attempt: Attempt) -> DeliveryOutcome:
         """Send one attempt, and return its result: all attempts, also tests and retries, use it."""
         if self._poster is None:
             # Here, so that a daemon whose users have no webhooks does not wait for an HTTP client.

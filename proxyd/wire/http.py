@@ -53,7 +53,7 @@ _END: Final = b"\r\n\r\n"
 _END_OR_FAULT: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n|\r(?!\n|\Z)|\x00")
 
 
-class State(Enum):
+class HttpState(Enum):
     """Decision or input that the server waits for."""
 
     REQUEST = auto()
@@ -85,7 +85,7 @@ class Http(ServerProtocol):
     )
 
     def __init__(self, *, password_required: bool = True) -> None:
-        self.state = State.REQUEST
+        self.state = HttpState.REQUEST
         self._password_required = password_required
         self._buffer = bytearray()
         self._output = b""
@@ -96,20 +96,20 @@ class Http(ServerProtocol):
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the client."""
-        if self.state is not State.CLOSED:
+        if self.state is not HttpState.CLOSED:
             self._buffer += data
 
     def next_event(self) -> Event | None:
         """Return the next event of the client, or None until more bytes or a decision arrive."""
-        if self.state is State.REQUEST:
+        if self.state is HttpState.REQUEST:
             try:
                 return self._read()
             except RequestError as error:
                 self._refuse(error.answer)
                 return Violation(error.answer.words)
-        if self.state is State.ADMITTED:
-            request = self._served(State.ADMITTED)
-            self.state = State.REQUEST_DECISION
+        if self.state is HttpState.ADMITTED:
+            request = self._served(HttpState.ADMITTED)
+            self.state = HttpState.REQUEST_DECISION
             return Connect(request.host, request.port)
         return None
 
@@ -120,12 +120,12 @@ class Http(ServerProtocol):
 
     def accept_credentials(self) -> None:
         """Let the client's request be served."""
-        self._served(State.CREDENTIALS_DECISION)
-        self.state = State.ADMITTED
+        self._served(HttpState.CREDENTIALS_DECISION)
+        self.state = HttpState.ADMITTED
 
     def refuse_credentials(self, refusal: Refusal, words: str = "") -> None:
         """Send the client the reason of the refusal; close it after the pending bytes."""
-        self._served(State.CREDENTIALS_DECISION)
+        self._served(HttpState.CREDENTIALS_DECISION)
         if refusal is Refusal.WRONG and not self._password_required:
             self._refuse(ADDRESS_UNKNOWN)
         else:
@@ -139,17 +139,17 @@ class Http(ServerProtocol):
         headers: tuple[str, ...] = (),
     ) -> None:
         """Send the client that its tunnel stands; to a plain request, the target itself answers."""
-        request = self._served(State.REQUEST_DECISION)
+        request = self._served(HttpState.REQUEST_DECISION)
         if request.is_tunnel:
             self._output += _TUNNEL
             for line in headers:
                 self._output += line.encode("ascii") + _LINE_END
             self._output += _LINE_END
-        self.state = State.ESTABLISHED
+        self.state = HttpState.ESTABLISHED
 
     def fail(self, failure: Failure) -> None:
         """Send the client the reason of the failure; close it after the pending bytes."""
-        request = self._served(State.REQUEST_DECISION)
+        request = self._served(HttpState.REQUEST_DECISION)
         if failure is Failure.HOST_UNREACHABLE and isinstance(request.host, str):
             self._refuse(NAME_NOT_FOUND)
         else:
@@ -160,7 +160,7 @@ class Http(ServerProtocol):
 
         A tunnel has no head, and all that the client sends is its body.
         """
-        request = self._served(State.ESTABLISHED)
+        request = self._served(HttpState.ESTABLISHED)
         limit = request.upload_limit
         body = bytes(self._buffer[:limit])
         self._buffer.clear()
@@ -173,7 +173,7 @@ class Http(ServerProtocol):
             event = self._identified(request)
             if event is not None:
                 self._request = request
-                self.state = State.CREDENTIALS_DECISION
+                self.state = HttpState.CREDENTIALS_DECISION
                 return event
             if not self._challenge(request):
                 return Violation("no credentials")
@@ -229,11 +229,11 @@ class Http(ServerProtocol):
         self._close()
 
     def _close(self) -> None:
-        self.state = State.CLOSED
+        self.state = HttpState.CLOSED
         self._request = None
         self._buffer.clear()
 
-    def _served(self, state: State) -> Request:
+    def _served(self, state: HttpState) -> Request:
         """Return the request that is served; it must have come as far as this state."""
         if self.state is not state or self._request is None:
             raise RuntimeError(f"called in state {self.state.name}, not {state.name}")

@@ -37,8 +37,8 @@ from proxyctl.protocol.frames import FRAME_MAX_BYTES as AGENT_FRAME_MAX_BYTES
 from proxyctl.protocol.frames import (
     PORT_MAX,
     FrameError,
-    Limits,
     Reader,
+    ServiceLimits,
     integer_of,
     line_of,
 )
@@ -119,7 +119,7 @@ class AnnouncedExit(NamedTuple):  # as wide as an announcement
     kind: str
     network: str
     address: str
-    limits: Limits
+    limits: ServiceLimits
     features: tuple[str, ...]
     rtt_micros: int
 
@@ -417,7 +417,7 @@ def _announced(fields: list[Any]) -> AnnouncedExit:
         line_of(fields[10]),
         line_of(fields[11]),
         _address(fields[12]),
-        Limits(integer_of(most[0]), integer_of(most[1]), integer_of(most[2]), ports),
+        ServiceLimits(integer_of(most[0]), integer_of(most[1]), integer_of(most[2]), ports),
         tuple(line_of(each) for each in _list(fields[15], FEATURES_MAX)),
         integer_of(fields[16]),
     )

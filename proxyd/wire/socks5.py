@@ -86,7 +86,7 @@ _NOTHING_EARLY: Final = Handover(b"", None)  # nearly always, and a named tuple 
 _SOCKS4_REJECTED: Final = bytes((0x00, 0x5B, 0, 0, 0, 0, 0, 0))
 
 
-class State(Enum):
+class Socks5State(Enum):
     """Decision or input that the server waits for."""
 
     METHODS = auto()
@@ -101,14 +101,14 @@ class State(Enum):
 
 # Names of this module: a lookup of an enumeration's member costs six times that (3.11), and a
 # handshake does some thirty.
-_METHODS: Final = State.METHODS
-_IDENTITY_DECISION: Final = State.IDENTITY_DECISION
-_CREDENTIALS: Final = State.CREDENTIALS
-_CREDENTIALS_DECISION: Final = State.CREDENTIALS_DECISION
-_REQUEST: Final = State.REQUEST
-_REQUEST_DECISION: Final = State.REQUEST_DECISION
-_ESTABLISHED: Final = State.ESTABLISHED
-_CLOSED: Final = State.CLOSED
+_METHODS: Final = Socks5State.METHODS
+_IDENTITY_DECISION: Final = Socks5State.IDENTITY_DECISION
+_CREDENTIALS: Final = Socks5State.CREDENTIALS
+_CREDENTIALS_DECISION: Final = Socks5State.CREDENTIALS_DECISION
+_REQUEST: Final = Socks5State.REQUEST
+_REQUEST_DECISION: Final = Socks5State.REQUEST_DECISION
+_ESTABLISHED: Final = Socks5State.ESTABLISHED
+_CLOSED: Final = Socks5State.CLOSED
 
 
 @final
@@ -303,7 +303,7 @@ class Socks5(ServerProtocol):
         self.state = _CLOSED
         self._buffer = b""
 
-    def _require(self, state: State) -> None:
+    def _require(self, state: Socks5State) -> None:
         if self.state is not state:
             raise RuntimeError(f"called in state {self.state.name}, not {state.name}")
 

@@ -33,10 +33,10 @@ from proxyctl.protocol.frames import (
     VERSION,
     Dial,
     Dialled,
+    DialOutcome,
     Frame,
     FrameReader,
     Hello,
-    Outcome,
     Park,
     Ping,
     Pong,
@@ -187,7 +187,7 @@ class Device(asyncio.Protocol):
             self._send(Pong(frame.payload))
         elif isinstance(frame, Dial):  # the daemon looks where its connections leave
             self._parked -= 1
-            self._send(Dialled(frame.number, Outcome.REFUSED, 0, None, 0))
+            self._send(Dialled(frame.number, DialOutcome.REFUSED, 0, None, 0))
         elif isinstance(frame, Tickets):
             self._tickets += enumerate(frame.tickets, frame.first)
         elif isinstance(frame, Park):

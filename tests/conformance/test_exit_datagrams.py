@@ -21,7 +21,7 @@ from support.daemons.service import Bought, Service, running_in
 from support.exits.device import EXITS, Consented, Device, all_is_shared, consented, listener_of
 
 from proxyctl.exit.carrying.datagrams import unwrapped, wrapped
-from proxyctl.protocol.frames import Associate, Dialled, Limits, Outcome
+from proxyctl.protocol.frames import Associate, Dialled, DialOutcome, ServiceLimits
 from proxyd.relay import exit_datagrams
 from proxyd.relay.closing import unacknowledged
 from proxyd.relay.exit_datagrams import ExitWay
@@ -38,7 +38,7 @@ class Work:
 
     async def obey(self, device: Device, order: Associate) -> None:
         self.sock = device.take(order.number)
-        device.send(Dialled(order.number, Outcome.CONNECTED, 0, None, 0))
+        device.send(Dialled(order.number, DialOutcome.CONNECTED, 0, None, 0))
 
     async def send(self, data: bytes) -> None:
         assert self.sock is not None
@@ -145,7 +145,7 @@ async def test_a_label_keeps_its_exit_for_datagrams(setting: Setting) -> None:
 
 async def test_a_device_that_refuses_is_passed_over(setting: Setting) -> None:
     async def refuse(device: Device, order: Associate) -> None:
-        device.send(Dialled(order.number, Outcome.AT_LIMIT, 0, None, 0))
+        device.send(Dialled(order.number, DialOutcome.AT_LIMIT, 0, None, 0))
         device.take(order.number).close()
 
     setting.device.obey_datagrams = refuse
@@ -179,7 +179,7 @@ async def test_only_permitted_ports_are_sent_to(
 ) -> None:
     setting.device.obey_datagrams = setting.work.obey
     attached = listener_of(setting.service).roster.by_device[setting.made.device_id]
-    attached.grant(Limits(0, 0, 0, ports))
+    attached.grant(ServiceLimits(0, 0, 0, ports))
     person, bought = await buy(setting.service)
     sold = wishing(bought, wishes or "-country-xx")
     async with associated(setting.service, sold) as client:

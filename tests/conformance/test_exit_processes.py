@@ -21,7 +21,7 @@ from support.daemons.two_processes import daemon_of, two_processes, two_with_age
 from support.exits.device import answering, consented, ignore, listener_of
 from support.targets import targets
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.processes.asking import AskingTimes
@@ -265,10 +265,11 @@ async def test_an_ended_connection_leaves_nothing(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code"), [(Outcome.REFUSED, 5), (Outcome.HOST_UNREACHABLE, 4), (Outcome.FAILED, 3)]
+    ("outcome", "code"),
+    [(DialOutcome.REFUSED, 5), (DialOutcome.HOST_UNREACHABLE, 4), (DialOutcome.FAILED, 3)],
 )
 async def test_a_client_gets_the_failure_that_the_exit_met(
-    tmp_path: Path, outcome: Outcome, code: int
+    tmp_path: Path, outcome: DialOutcome, code: int
 ) -> None:
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
         device = await (await consented(service)).attach(service)

@@ -30,7 +30,7 @@ from support.exits.device import (
 )
 from support.targets import targets
 
-from proxyctl.protocol.frames import Dial, Dialled, Limits, Nodes, Outcome
+from proxyctl.protocol.frames import Dial, Dialled, DialOutcome, Nodes, ServiceLimits
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import STANDBY
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
@@ -97,14 +97,14 @@ async def test_http_returns_the_exit(service: Service) -> None:
 @pytest.mark.parametrize(
     ("outcome", "code", "status"),
     [
-        (Outcome.REFUSED, 5, 502),
-        (Outcome.HOST_UNREACHABLE, 4, 502),
-        (Outcome.NOT_ALLOWED, 2, 403),
-        (Outcome.FAILED, 3, 503),
+        (DialOutcome.REFUSED, 5, 502),
+        (DialOutcome.HOST_UNREACHABLE, 4, 502),
+        (DialOutcome.NOT_ALLOWED, 2, 403),
+        (DialOutcome.FAILED, 3, 503),
     ],
 )
 async def test_a_client_gets_the_failure_that_the_exit_met(
-    service: Service, outcome: Outcome, code: int, status: int
+    service: Service, outcome: DialOutcome, code: int, status: int
 ) -> None:
     device = await replaced(service)
     device.obey = answering(outcome)
@@ -124,7 +124,7 @@ async def test_junk_in_the_place_of_tls_is_neither_passed_on_nor_billed(tmp_path
 
         async def send_junk(device: Device, dial: Dial) -> None:
             work = device.take(dial.number)
-            device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
+            device.send(Dialled(dial.number, DialOutcome.CONNECTED, 0, None, 0))
             loop = asyncio.get_running_loop()
             await loop.sock_recv(work, 100)
             with suppress(OSError):
@@ -305,7 +305,7 @@ async def test_a_second_device_on_a_line_learns_that_it_rests(tmp_path: Path) ->
         device, standby = await first.attach(service), await second.attach(service)
 
         def words(of: Device) -> list[str]:
-            return [each.paused for each in of.frames if isinstance(each, Limits)]
+            return [each.paused for each in of.frames if isinstance(each, ServiceLimits)]
 
         await until(lambda: words(standby) == [STANDBY], "it is told that it rests")
         await device.kill()
@@ -516,7 +516,7 @@ async def test_a_device_is_notified_of_a_pause_in_the_account(tmp_path: Path) ->
         assert device.welcome.limits.paused == ""
 
         def told() -> list[str]:
-            return [each.paused for each in device.frames if isinstance(each, Limits)]
+            return [each.paused for each in device.frames if isinstance(each, ServiceLimits)]
 
         body = {"token_id": made.device_id}
         for what, words in (("pause", ["paused in the account"]), ("resume", [""])):

@@ -23,7 +23,7 @@ from support.workers.engines import DockerDaemon
 from support.workers.registry import ImageParts, layer_of, liar
 
 from proxyctl.worker.base.record import Sandbox
-from proxyctl.worker.base.states import State
+from proxyctl.worker.base.states import AttemptState
 
 SEED = int(os.environ.get("PROXYD_CRASH_SEED", "0"))
 SEEDS = int(os.environ.get("PROXYD_CRASH_KILLS", "0"))
@@ -141,7 +141,9 @@ def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random
             done.append(kind)
             if kind == "agent":
                 site.agents[0].kill()
-                site.agents[0].start(die_at=chance.choice(["", *(each.value for each in State)]))
+                site.agents[0].start(
+                    die_at=chance.choice(["", *(each.value for each in AttemptState)])
+                )
             elif kind == "helper" or engine is None:
                 kill_helper(engine, chance)
             else:

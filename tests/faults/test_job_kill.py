@@ -18,7 +18,7 @@ from support.workers.crash_site import CrashSite, crash_site, until_begun
 from support.workers.process import WorkerAgent, require_sandbox, until
 
 from proxyctl.worker.base import names
-from proxyctl.worker.base.states import State
+from proxyctl.worker.base.states import AttemptState
 
 SEED = int(os.environ.get("PROXYD_CRASH_SEED", "0"))
 SEEDS = int(os.environ.get("PROXYD_CRASH_KILLS", "1"))
@@ -194,7 +194,7 @@ def kill_agent(site: CrashSite, chance: random.Random) -> None:
     """Kill it now, or have it kill itself when it comes to a state that it may never come to."""
     agent = site.agents[0]
     agent.kill()
-    agent.start(die_at=chance.choice(["", *(each.value for each in State)]))
+    agent.start(die_at=chance.choice(["", *(each.value for each in AttemptState)]))
 
 
 def kill_supervisor(site: CrashSite, chance: random.Random) -> None:

@@ -10,11 +10,11 @@ from support.market.market import Market
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.direct import DirectExit
 from proxyd.gateway import ClientBounds, Gateway
-from proxyd.limits import Limits
+from proxyd.limits import ProxyLimits
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.meter import solo_meter
 
-ONE = Limits(
+ONE = ProxyLimits(
     handshake_seconds=30,
     dial_seconds=5,
     idle_seconds=60,

@@ -135,7 +135,7 @@ class Kind(IntEnum):
     OVER = 26
 
 
-class Outcome(IntEnum):
+class DialOutcome(IntEnum):
     """The result of a dial of an exit."""
 
     CONNECTED = 0
@@ -180,7 +180,7 @@ class Hello(NamedTuple):
     capacity: Capacity | None = None
 
 
-class Limits(NamedTuple):
+class ServiceLimits(NamedTuple):
     """Limits of the daemon for the exit; 0 is no limit. The device may hold itself to less.
 
     `bytes_per_second` and `bytes_per_day` count both ways together. `ports` are those of targets.
@@ -206,7 +206,7 @@ class Welcome(NamedTuple):
     country: str
     city: str
     asn: int
-    limits: Limits
+    limits: ServiceLimits
     heartbeat_seconds: int
 
 
@@ -270,7 +270,7 @@ class Dialled(NamedTuple):
     """
 
     number: int
-    outcome: Outcome
+    outcome: DialOutcome
     micros: int
     address: Address | None
     port: int
@@ -285,7 +285,7 @@ class Over(NamedTuple):
     number: int
 
 
-class State(NamedTuple):
+class ExitStatus(NamedTuple):
     """The reason why the exit takes no more connections; empty: it takes some again."""
 
     paused: str
@@ -424,8 +424,8 @@ Frame = Union[
     Park,
     Dial,
     Dialled,
-    State,
-    Limits,
+    ExitStatus,
+    ServiceLimits,
     Drain,
     Ping,
     Pong,
@@ -644,7 +644,7 @@ def _decode_dialled(body: bytes) -> Dialled:
     if len(packed) != size:
         raise ValueError
     address = _address(packed) if packed else None
-    known = Outcome(outcome) if outcome in _OUTCOMES else Outcome.FAILED
+    known = DialOutcome(outcome) if outcome in _OUTCOMES else DialOutcome.FAILED
     return Dialled(number, known, micros, address, port)
 
 
@@ -752,7 +752,7 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
             line_of(fields["code"]), line_of(fields["words"]), integer_of(fields["retry_seconds"])
         )
     if kind is Kind.STATE:
-        return State(line_of(fields["paused"]))
+        return ExitStatus(line_of(fields["paused"]))
     if kind is Kind.LEND:
         return Lend(
             integer_of(fields["number"]),
@@ -775,7 +775,7 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
 
 def _fields(frame: Frame) -> dict[str, Any]:
     """Return the fields of a frame with a JSON body."""
-    if isinstance(frame, Limits):
+    if isinstance(frame, ServiceLimits):
         return _said(frame)
     fields: dict[str, Any] = frame._asdict()
     if isinstance(frame, Hello):
@@ -787,7 +787,7 @@ def _fields(frame: Frame) -> dict[str, Any]:
     return fields
 
 
-def _said(limits: Limits) -> dict[str, Any]:
+def _said(limits: ServiceLimits) -> dict[str, Any]:
     """Return the fields of limits; a missing pause is left out, as in older versions."""
     fields: dict[str, Any] = limits._asdict()
     if not limits.paused:
@@ -810,8 +810,8 @@ def _decode_deny(body: bytes) -> Deny:
     )
 
 
-def _limits(fields: dict[str, Any]) -> Limits:
-    return Limits(
+def _limits(fields: dict[str, Any]) -> ServiceLimits:
+    return ServiceLimits(
         integer_of(fields["connections"]),
         integer_of(fields["bytes_per_second"]),
         integer_of(fields["bytes_per_day"]),
@@ -878,13 +878,13 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.RETURN: lambda body: Return(*_NUMBER.unpack(body)),
 }
 _KINDS: Final = frozenset(Kind)
-_OUTCOMES: Final = frozenset(Outcome)
+_OUTCOMES: Final = frozenset(DialOutcome)
 _KIND_OF: Final = {
     Hello: Kind.HELLO,
     Welcome: Kind.WELCOME,
     Sorry: Kind.SORRY,
-    State: Kind.STATE,
-    Limits: Kind.LIMITS,
+    ExitStatus: Kind.STATE,
+    ServiceLimits: Kind.LIMITS,
     Lend: Kind.LEND,
     Lent: Kind.LENT,
     Nodes: Kind.NODES,

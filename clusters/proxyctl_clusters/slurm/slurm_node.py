@@ -26,7 +26,7 @@ from proxyctl_clusters.slurm.slurm_groups import SlurmGroups
 
 if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Launch
-    from proxyctl.worker.executors.limits.base import Limits
+    from proxyctl.worker.executors.limits.base import LimitHolder
 
 _LOOK_SECONDS: Final = 0.01  # between two looks for the word to begin
 _LATER_SECONDS: Final = 10  # the supervisor at the agent's side says first that the time is over
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
     write(str(exchange / OVER_FILE), over)  # the last thing: then this job of Slurm may be ended
 
 
-def limits_for(wanted: dict[str, Any]) -> tuple[Limits | None, list[Finding]]:
+def limits_for(wanted: dict[str, Any]) -> tuple[LimitHolder | None, list[Finding]]:
     """Return the mechanism that limits a job here: Slurm, or a mechanism of any device."""
     findings: list[Finding] = []
     if wanted["limits"] == "auto":

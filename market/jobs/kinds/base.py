@@ -47,7 +47,7 @@ class Report(Struct, frozen=True):
     ending: Ending
 
 
-class Outcome(Struct, frozen=True):
+class JobOutcome(Struct, frozen=True):
     """The new state of a job at the end of an attempt.
 
     Attributes:
@@ -85,9 +85,11 @@ class Failure(Struct, frozen=True):
         """Return the failure that a device reports."""
         return cls(report.text, report.ending, attempt_outcome(report.ending))
 
-    def outcome(self, status: JobStatus) -> Outcome:
+    def outcome(self, status: JobStatus) -> JobOutcome:
         """Return the outcome of a job with this failure."""
-        return Outcome(status, failure_reason=self.reason, attempt=self.attempt, ending=self.ending)
+        return JobOutcome(
+            status, failure_reason=self.reason, attempt=self.attempt, ending=self.ending
+        )
 
 
 class Costs(Struct, frozen=True):

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from market.attempts.attempts import Ending
 from market.base.states import CopiesStatus, JobStatus
 from market.jobs import copies
-from market.jobs.kinds.base import Frame, Outcome
+from market.jobs.kinds.base import Frame, JobOutcome
 from market.jobs.kinds.scripted import Scripted, spec_of
 from market.jobs.pay import Moment, Pay
 from storage.attempts.attempts import SpecRow
@@ -73,5 +73,5 @@ class Copy(Scripted):
         frame = replace(self.frame, moment=Moment.of(self.frame.context))
         # As a job without copies: the results are compared already.
         alone = await Scripted.read(frame, job)
-        await alone.leave(Outcome(JobStatus.CANCELLED, failure_reason=UNNEEDED))
+        await alone.leave(JobOutcome(JobStatus.CANCELLED, failure_reason=UNNEEDED))
         return job

@@ -21,7 +21,7 @@ from market.events.catalogue import (
 from market.events.recording import record
 from market.jobs import pay as job_pay
 from market.jobs.chances import has_failed
-from market.jobs.kinds.base import Costs, Failure, Frame, Outcome, Report, Settled
+from market.jobs.kinds.base import Costs, Failure, Frame, JobOutcome, Report, Settled
 from market.jobs.pay import Pay, hold_of
 from market.trust import sample_checks, trust
 from storage.attempts import attempts as attempt_queries
@@ -107,7 +107,7 @@ class Plain:
 
         The buyer is given `reason`, if it is not the buyer who cancels.
         """
-        outcome = Outcome(JobStatus.CANCELLED, failure_reason=reason)
+        outcome = JobOutcome(JobStatus.CANCELLED, failure_reason=reason)
         worker = await self._owner()
         pay = None if worker is None else self._pay(worker, await self._share())
         await self.leave(outcome, pay)
@@ -147,7 +147,7 @@ class Plain:
             least = self.frame.least_price
             await sample_checks.count(self.tx, self.job, owner_id, least_price=least)
 
-    async def _end_deploy(self, outcome: Outcome) -> None:
+    async def _end_deploy(self, outcome: JobOutcome) -> None:
         """Record that a deploy is over with its last job."""
 
     async def _settle(self, pay: Pay | None) -> Sequence[JobRow]:
@@ -170,11 +170,11 @@ class Plain:
         owner_id = report.device.user_id
         await self._lock_for_result()
         await self._count(owner_id)
-        outcome = Outcome(JobStatus.COMPLETED, report.text, ending=report.ending)
+        outcome = JobOutcome(JobStatus.COMPLETED, report.text, ending=report.ending)
         unneeded = await self.leave(outcome, self._pay(owner_id, gross, review_seconds))
         return Settled(self.job, outcome.status, unneeded)
 
-    async def leave(self, outcome: Outcome, pay: Pay | None = None) -> Sequence[JobRow]:
+    async def leave(self, outcome: JobOutcome, pay: Pay | None = None) -> Sequence[JobRow]:
         """End the job and resolve its hold. Return the same as `_settle`."""
         await self._move(outcome, 0 if pay is None else pay.earned)
         await spec_queries.forget_secrets(self.tx, self.job.id)
@@ -195,7 +195,9 @@ class Plain:
         assert self.job.device_id is not None  # noqa: S101 - the job runs
         await trust.lock(self.tx, self.job.device_id)
 
-    async def _move(self, outcome: Outcome, earned: int = 0, again_at: int | None = None) -> None:
+    async def _move(
+        self, outcome: JobOutcome, earned: int = 0, again_at: int | None = None
+    ) -> None:
         """Record the new status of the job, and its effect on the reputation of the device.
 
         From `again_at` on devices of the same owner may have it again, after any outcome.
@@ -240,7 +242,7 @@ class Plain:
         )
 
 
-def _event(job: JobRow, outcome: Outcome) -> EventData:
+def _event(job: JobRow, outcome: JobOutcome) -> EventData:
     """Return the event of a change for the buyer of a job."""
     reason, deploy = outcome.failure_reason or "", job.deploy_id
     match outcome.status:

@@ -3,7 +3,7 @@
 from market.base.states import JobStatus
 from market.events.catalogue import DeployCancelled, DeployFinished
 from market.events.recording import record
-from market.jobs.kinds.base import Outcome
+from market.jobs.kinds.base import JobOutcome
 from market.jobs.kinds.plain import Plain
 from storage.deploys import deploys as deploy_queries
 
@@ -11,7 +11,7 @@ from storage.deploys import deploys as deploy_queries
 class PlainReplica(Plain):
     """A replica of a deploy that is described in words."""
 
-    async def _end_deploy(self, outcome: Outcome) -> None:
+    async def _end_deploy(self, outcome: JobOutcome) -> None:
         """Record the end of the deploy, once this is its last replica.
 
         Nothing else locks the row of such a deploy, so that of two last replicas one sees that both

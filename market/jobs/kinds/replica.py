@@ -10,7 +10,7 @@ from market.attempts.attempts import WORK_KINDS, Ending, FailureKind
 from market.base.states import JobStatus
 from market.jobs import draws
 from market.jobs.draws import SECONDS_MIN, Drawing, Drawn
-from market.jobs.kinds.base import Costs, Failure, Frame, Outcome, Report, Settled
+from market.jobs.kinds.base import Costs, Failure, Frame, JobOutcome, Report, Settled
 from market.jobs.kinds.scripted import Scripted, spec_of
 from market.jobs.overdue import GRACE_SECONDS
 from market.jobs.pay import Pay, hold_of
@@ -52,7 +52,7 @@ class Replica(Scripted):
         if not self._serves():
             await self._lock_for_result()
             await self._count(report.device.user_id)
-            done = Outcome(JobStatus.COMPLETED, report.text, ending=report.ending)
+            done = JobOutcome(JobStatus.COMPLETED, report.text, ending=report.ending)
             return Settled(self.job, done.status, await self.leave(done))
         early = replace(report.ending, kind=FailureKind.JOB, exit_code=0)
         return Settled(self.job, await self.lost(Failure(ENDED_EARLY, early, "failed")))
@@ -71,7 +71,7 @@ class Replica(Scripted):
         is_devices_fault = failure.is_lost or ending.kind not in WORK_KINDS
         drawn = await self._draw(is_lost=failure.is_lost, is_devices_fault=is_devices_fault)
         if _is_used_up(drawn, ending):
-            done = Outcome(
+            done = JobOutcome(
                 JobStatus.COMPLETED, failure.reason, attempt=failure.attempt, ending=ending
             )
             return await self._end(done, drawn)
@@ -88,20 +88,20 @@ class Replica(Scripted):
 
     async def cancelled(self, reason: str | None = None) -> None:
         """Cancel the replica while it is open; the time that it could be used is paid."""
-        await self.leave(Outcome(JobStatus.CANCELLED, failure_reason=reason))
+        await self.leave(JobOutcome(JobStatus.CANCELLED, failure_reason=reason))
 
     async def quote(self) -> Costs:
         """Return the payment of `cancelled` at this time; earlier attempts were paid separately."""
         pays = await draws.due_now(self.tx, self.job, self.replica, self._how())
         return Costs(pays, await ledger_queries.left_in_hold(self.tx, hold_of(self.job.id)))
 
-    async def leave(self, outcome: Outcome, pay: Pay | None = None) -> Sequence[JobRow]:
+    async def leave(self, outcome: JobOutcome, pay: Pay | None = None) -> Sequence[JobRow]:
         """End the replica; its last attempt is paid for its time, and not by a result."""
         assert pay is None  # noqa: S101 - attempts are paid
         await self._end(outcome, await self._draw())
         return ()
 
-    async def _end(self, outcome: Outcome, drawn: Drawn) -> JobStatus:
+    async def _end(self, outcome: JobOutcome, drawn: Drawn) -> JobStatus:
         """End the replica, pay its last attempt, and release the rest of the hold."""
         await self._move(outcome)
         await spec_queries.forget_secrets(self.tx, self.job.id)

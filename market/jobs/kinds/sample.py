@@ -5,7 +5,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from market.base.states import JobStatus
-from market.jobs.kinds.base import Failure, Frame, Outcome, Report, Settled
+from market.jobs.kinds.base import Failure, Frame, JobOutcome, Report, Settled
 from market.jobs.kinds.scripted import Scripted, spec_of
 from market.trust import sample_checks
 from storage.attempts.attempts import SpecRow
@@ -34,7 +34,7 @@ class Sample(Scripted):
         if await sample_checks.judge(self.tx, self.sample, result, now=now):
             return await super().completed(report)
         reason = sample_checks.NOT_RIGHT
-        wrong = Outcome(JobStatus.FAILED, result, reason, attempt="failed", ending=report.ending)
+        wrong = JobOutcome(JobStatus.FAILED, result, reason, attempt="failed", ending=report.ending)
         return Settled(self.job, wrong.status, await self.leave(wrong))
 
     async def failed(self, report: Report) -> JobStatus:

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, final
 
 from market.base.networks import Address, counted_network, crowded
-from proxyctl.protocol.frames import CALLS, DENY, SECURE, UDP, Hello, Limits, Welcome
+from proxyctl.protocol.frames import CALLS, DENY, SECURE, UDP, Hello, ServiceLimits, Welcome
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import HELD, Attached
 from proxyd.exits.attached.control import AGAIN_SECONDS, Authority, Control, ExitGrant
@@ -156,10 +156,10 @@ def features_of(hello: Hello, address: Address) -> tuple[str, ...]:
     return tuple(sorted(features))
 
 
-def limits_of(grant: ExitGrant) -> Limits:
+def limits_of(grant: ExitGrant) -> ServiceLimits:
     """Return the limits of an exit, as a frame for it."""
     limits = grant.limits
-    return Limits(
+    return ServiceLimits(
         limits.connections,
         limits.bytes_per_second,
         limits.bytes_per_day,

@@ -16,9 +16,9 @@ from proxyctl.protocol.frames import (
     Capacity,
     Dial,
     Dialled,
+    DialOutcome,
     Frame,
-    Limits,
-    Outcome,
+    ServiceLimits,
 )
 from proxyd.exits.attached.load import Carried, Load
 from proxyd.exits.attached.location import Location
@@ -44,7 +44,7 @@ STANDBY: Final = "another device on the same line carries connections"
 WANDERING: Final = "its connections leave from changing addresses"
 UNPROVEN: Final = "it was not looked at yet"
 
-_CONNECTED: Final = Outcome.CONNECTED
+_CONNECTED: Final = DialOutcome.CONNECTED
 
 
 class Carrier(Protocol):
@@ -73,7 +73,7 @@ class Adopted(Carried, Protocol):
         """Go through an exit from now on that is attached here, by the same device."""
 
 
-class State(IntEnum):
+class AttachedState(IntEnum):
     """Where an exit is.
 
     OPEN: it takes connections, as long as it has a place. RESTING: it stays attached and takes
@@ -87,15 +87,15 @@ class State(IntEnum):
 
 
 TRANSITIONS: Final = {
-    State.OPEN: (State.RESTING, State.GONE),
-    State.RESTING: (State.OPEN, State.GONE),
-    State.GONE: (),
+    AttachedState.OPEN: (AttachedState.RESTING, AttachedState.GONE),
+    AttachedState.RESTING: (AttachedState.OPEN, AttachedState.GONE),
+    AttachedState.GONE: (),
 }
 
 # Names of this module: the attribute of an enumeration is six times slower (3.11).
-_OPEN: Final = State.OPEN
-_RESTING: Final = State.RESTING
-_GONE: Final = State.GONE
+_OPEN: Final = AttachedState.OPEN
+_RESTING: Final = AttachedState.RESTING
+_GONE: Final = AttachedState.GONE
 
 
 @final
@@ -202,7 +202,7 @@ class Attached(Carrier, Expiring):
         place: Where,
         network: str,
         address: Address,
-        granted: Limits,
+        granted: ServiceLimits,
         pool: Pool,
         send: Callable[[Frame], None],
         beat: Callable[["Attached"], None],
@@ -312,19 +312,19 @@ class Attached(Carrier, Expiring):
         if state is not self._state and self._state is not _GONE:
             self._to(state)
 
-    def _to(self, state: State) -> None:
+    def _to(self, state: AttachedState) -> None:
         assert state in TRANSITIONS[self._state]  # noqa: S101 - half an exit helps nobody
         self._state = state
 
     # --- its limits ----------------------------------------------------------------------------
 
     @property
-    def granted(self) -> Limits:
+    def granted(self) -> ServiceLimits:
         """The limits of the account, which the device is sent."""
         return self.terms.granted
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ServiceLimits:
         """The tighter limits of the account and the device."""
         return self.terms.limits
 
@@ -352,11 +352,13 @@ class Attached(Carrier, Expiring):
         """Return whether a buyer may use it for a port of targets."""
         return self.terms.allows(port)
 
-    def grant(self, granted: Limits) -> None:
+    def grant(self, granted: ServiceLimits) -> None:
         """Apply the account's bounds on its use from now on."""
         self.terms.grant(granted)
 
-    def change(self, limits: Limits, features: tuple[str, ...], min_price_per_gb: int) -> None:
+    def change(
+        self, limits: ServiceLimits, features: tuple[str, ...], min_price_per_gb: int
+    ) -> None:
         """Be offered otherwise from now on, as another node has announced it."""
         self.features = features
         self.terms.grant(limits)

@@ -31,6 +31,7 @@ from proxyctl.protocol.frames import (
     Dial,
     Dialled,
     Drain,
+    ExitStatus,
     For,
     Frame,
     FrameError,
@@ -46,7 +47,6 @@ from proxyctl.protocol.frames import (
     Tunnel,
     encode,
 )
-from proxyctl.protocol.frames import State as ExitState
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.allowance import Allowance
 from proxyd.exits.attached.attached import Attached
@@ -128,7 +128,7 @@ class NoLoans(Loaner):
 
 
 class GrantedLimits(Protocol):
-    """Limits on the use of a device; 0 is no limit. See `proxyctl.protocol.frames.Limits`."""
+    """Limits on the use of a device; 0 is no limit. See `proxyctl.protocol.frames.ServiceLimits`."""
 
     @property
     def connections(self) -> int:
@@ -274,7 +274,7 @@ class ControlServices:
     bounds: ControlBounds = USUAL
 
 
-class State(IntEnum):
+class ControlState(IntEnum):
     """Where a control connection is.
 
     SILENT: nothing has come. PREFACE: it is a work connection, and a part of its preface is
@@ -293,23 +293,23 @@ class State(IntEnum):
 
 
 TRANSITIONS: Final = {
-    State.SILENT: (State.PREFACE, State.GREETING, State.CLOSED),
-    State.PREFACE: (State.ASKED, State.CLOSED),
-    State.GREETING: (State.ASKED, State.CLOSED),
-    State.ASKED: (State.ATTACHED, State.CLOSED, State.OVER),
-    State.ATTACHED: (State.CLOSED,),
-    State.CLOSED: (State.OVER,),
-    State.OVER: (),
+    ControlState.SILENT: (ControlState.PREFACE, ControlState.GREETING, ControlState.CLOSED),
+    ControlState.PREFACE: (ControlState.ASKED, ControlState.CLOSED),
+    ControlState.GREETING: (ControlState.ASKED, ControlState.CLOSED),
+    ControlState.ASKED: (ControlState.ATTACHED, ControlState.CLOSED, ControlState.OVER),
+    ControlState.ATTACHED: (ControlState.CLOSED,),
+    ControlState.CLOSED: (ControlState.OVER,),
+    ControlState.OVER: (),
 }
 
 # Names of this module: the attribute of an enumeration is six times slower (3.11).
-_SILENT: Final = State.SILENT
-_PREFACE: Final = State.PREFACE
-_GREETING: Final = State.GREETING
-_ASKED: Final = State.ASKED
-_ATTACHED: Final = State.ATTACHED
-_CLOSED: Final = State.CLOSED
-_OVER: Final = State.OVER
+_SILENT: Final = ControlState.SILENT
+_PREFACE: Final = ControlState.PREFACE
+_GREETING: Final = ControlState.GREETING
+_ASKED: Final = ControlState.ASKED
+_ATTACHED: Final = ControlState.ATTACHED
+_CLOSED: Final = ControlState.CLOSED
+_OVER: Final = ControlState.OVER
 
 
 class Control(asyncio.Protocol):
@@ -365,7 +365,7 @@ class Control(asyncio.Protocol):
         """Whether its socket is closed, or handed over."""
         return self._state is _OVER
 
-    def _to(self, state: State) -> None:
+    def _to(self, state: ControlState) -> None:
         assert state in TRANSITIONS[self._state]  # noqa: S101 - half a connection helps nobody
         self._state = state
 
@@ -544,7 +544,7 @@ class Control(asyncio.Protocol):
     def _on_loan(self, frame: For | Lent) -> None:
         self._services.loaner.agent_said(self._exit, frame)
 
-    def _on_state(self, frame: ExitState) -> None:
+    def _on_state(self, frame: ExitStatus) -> None:
         if not self._allowance.charge(STATE_BYTES):
             self.cut("flood")
         else:
@@ -609,20 +609,20 @@ class Control(asyncio.Protocol):
 
 
 # The action for each frame, by the state; pings are answered as soon as frames are read.
-_ACTIONS: Final[dict[State, dict[type[Frame], Callable[[Control, Any], None]]]] = {
-    State.GREETING: {
+_ACTIONS: Final[dict[ControlState, dict[type[Frame], Callable[[Control, Any], None]]]] = {
+    ControlState.GREETING: {
         Ping: Control._on_ping,
         Hello: Control._on_hello,
         Tunnel: Control._on_tunnel,
     },
-    State.ASKED: {Ping: Control._on_ping},
-    State.ATTACHED: {
+    ControlState.ASKED: {Ping: Control._on_ping},
+    ControlState.ATTACHED: {
         Ping: Control._on_ping,
         Dialled: Control._on_dialled,
         Over: Control._on_over,
         Pong: Control._on_pong,
         For: Control._on_loan,
         Lent: Control._on_loan,
-        ExitState: Control._on_state,
+        ExitStatus: Control._on_state,
     },
 }

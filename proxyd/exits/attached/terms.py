@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final, final
 
-from proxyctl.protocol.frames import Capacity, Limits
+from proxyctl.protocol.frames import Capacity, ServiceLimits
 from proxyd.metering.pace import Pace
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Terms:
         loop: "asyncio.AbstractEventLoop",
         owner_id: str,
         min_price_per_gb: int,
-        granted: Limits,
+        granted: ServiceLimits,
     ) -> None:
         self.owner_id = owner_id
         self.min_price_per_gb = min_price_per_gb
@@ -61,7 +61,7 @@ class Terms:
         """Most associations that the device carries."""
         return 0 if self._capacity is None else self._capacity.associations
 
-    def grant(self, granted: Limits) -> None:
+    def grant(self, granted: ServiceLimits) -> None:
         """Apply the account's bounds on its use from now on."""
         self.granted = granted
         self.limits = narrowed(granted, self._capacity)
@@ -97,7 +97,7 @@ class Terms:
         return not self.limits.ports or port in self.limits.ports
 
 
-def narrowed(limits: Limits, capacity: Capacity | None) -> Limits:
+def narrowed(limits: ServiceLimits, capacity: Capacity | None) -> ServiceLimits:
     """Return the tighter one of each limit: the account's or the device's."""
     if capacity is None:
         return limits

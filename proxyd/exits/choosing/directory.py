@@ -61,7 +61,7 @@ from itertools import islice
 from random import Random
 from typing import Final, Generic, final
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyd.exits.choosing.bindings import Binding, Bindings, ring_of
 from proxyd.exits.choosing.bounds import USUAL, DirectoryBounds
 from proxyd.exits.choosing.entries import ANY_PORT, NO_FEATURES, Exit, Missing, Region
@@ -197,7 +197,7 @@ class Directory(Generic[Exit]):
         return entry
 
     def note(
-        self, entry: Exit, outcome: Outcome | None, now: float, *, buyer: str, target: str
+        self, entry: Exit, outcome: DialOutcome | None, now: float, *, buyer: str, target: str
     ) -> None:
         """Record the outcome of a dial through an exit.
 

@@ -5,7 +5,7 @@ The theory of operation is in `directory.py`.
 
 from typing import Final, Generic, final
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyd.exits.choosing.bounds import DirectoryBounds, make_room
 from proxyd.exits.choosing.entries import Exit
 from proxyd.exits.choosing.filing import Files
@@ -16,9 +16,9 @@ from proxyd.exits.choosing.wish import site_of
 SUSPECT_SECONDS: Final = 300.0
 GONE_SECONDS: Final = COOLING_MOST_SECONDS
 
-_CONNECTED: Final = Outcome.CONNECTED
+_CONNECTED: Final = DialOutcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
-_FAULTS: Final = (Outcome.PAUSED, Outcome.FAILED)
+_FAULTS: Final = (DialOutcome.PAUSED, DialOutcome.FAILED)
 
 
 @final
@@ -58,7 +58,7 @@ class Faults(Generic[Exit]):
             self._gone[device_id] = standing, standing.noted_at + GONE_SECONDS
 
     def note(
-        self, device_id: str, outcome: Outcome | None, now: float, buyer: str, target: str
+        self, device_id: str, outcome: DialOutcome | None, now: float, buyer: str, target: str
     ) -> None:
         """Record the outcome of a dial through an exit: see `Directory.note`."""
         site, standing = site_of(target), self._standing_of(device_id)

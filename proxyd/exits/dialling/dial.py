@@ -42,7 +42,7 @@ from functools import partial
 from typing import Final, Protocol, final
 
 from market.base.networks import Address
-from proxyctl.protocol.frames import DENY, SECURE, UDP, Dialled, Outcome
+from proxyctl.protocol.frames import DENY, SECURE, UDP, Dialled, DialOutcome
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
 from proxyd.egress.exit import Cancellable
@@ -68,15 +68,15 @@ QUESTIONS_MAX: Final = 3
 LOANS_TRIED_MAX: Final = 8  # exits that are passed over: they cannot be borrowed or asked now
 LOST: Final = "lost"
 
-WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
+WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in DialOutcome}
 
 _FOR_DATAGRAMS: Final = frozenset((UDP,))
 _FOR_SECURE: Final = frozenset((SECURE,))
 _FOR_SECURE_DATAGRAMS: Final = frozenset((UDP, SECURE))
 _FOR_NAMES: Final = frozenset((DENY,))  # for look-ups at the exit, where the addresses are judged
 _CHANGED: Final = ("X-Exit-Changed: 1",)
-_AT_LIMIT: Final = Outcome.AT_LIMIT
-_CONNECTED: Final = Outcome.CONNECTED
+_AT_LIMIT: Final = DialOutcome.AT_LIMIT
+_CONNECTED: Final = DialOutcome.CONNECTED
 _logger = logging.getLogger("exits")
 
 
@@ -162,7 +162,7 @@ class Chooser(Protocol):
         """Choose an exit: see `Directory.pick`."""
 
     def note(
-        self, entry: Attached, outcome: Outcome | None, now: float, *, buyer: str, target: str
+        self, entry: Attached, outcome: DialOutcome | None, now: float, *, buyer: str, target: str
     ) -> None:
         """Record the outcome of a dial through an exit: see `Directory.note`."""
 
@@ -596,7 +596,7 @@ class ExitDial(Cancellable, Expiring):
         self._let_go(attempt)
         self._failed(attempt.attached, outcome)
 
-    def _failed(self, attached: Attached, outcome: Outcome) -> None:
+    def _failed(self, attached: Attached, outcome: DialOutcome) -> None:
         """Report to the buyer that an exit has not reached the target, or try another exit."""
         doubts = None if self._wants.session else self._exits.directory.doubts
         failure = self._evidence.add(attached, outcome, self._target, doubts)
@@ -619,7 +619,7 @@ class ExitDial(Cancellable, Expiring):
     def _note_lost(self, attached: Attached) -> None:
         self._note(attached, None)
 
-    def _note(self, attached: Attached, outcome: Outcome | None) -> None:
+    def _note(self, attached: Attached, outcome: DialOutcome | None) -> None:
         exits, buyer = self._exits, self._session.user_id
         now = exits.reactor.loop.time()
         exits.directory.note(attached, outcome, now, buyer=buyer, target=self._target.site)

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final, final
 
 from market.base.networks import Address
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
 from proxyd.egress.lookup import known
@@ -166,7 +166,7 @@ class _Only:
         return Missing.NO_EXIT if is_out else attached
 
     def note(
-        self, entry: Attached, outcome: Outcome | None, now: float, *, buyer: str, target: str
+        self, entry: Attached, outcome: DialOutcome | None, now: float, *, buyer: str, target: str
     ) -> None:
         """See `Chooser.note`: the service's own connections do not show the success of buyers."""
 

@@ -3,22 +3,22 @@
 from collections.abc import Callable
 from typing import Final, final
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.dialling.target import Target
 from proxyd.wire.events import Failure
 
 # The target's words, which no other exit would change.
 FAILURE_OF_OUTCOME: Final = {
-    Outcome.REFUSED: Failure.REFUSED,
-    Outcome.HOST_UNREACHABLE: Failure.HOST_UNREACHABLE,
-    Outcome.NAME_UNKNOWN: Failure.HOST_UNREACHABLE,
+    DialOutcome.REFUSED: Failure.REFUSED,
+    DialOutcome.HOST_UNREACHABLE: Failure.HOST_UNREACHABLE,
+    DialOutcome.NAME_UNKNOWN: Failure.HOST_UNREACHABLE,
 }
 # Outcomes that may be the exit's own fault: the buyer gets one when a second exit has also failed.
 FAILURE_OF_DOUBTFUL: Final = {
-    Outcome.TIMED_OUT: Failure.TIMED_OUT,
-    Outcome.NETWORK_UNREACHABLE: Failure.NETWORK_UNREACHABLE,
-    Outcome.NOT_ALLOWED: Failure.NOT_ALLOWED,
+    DialOutcome.TIMED_OUT: Failure.TIMED_OUT,
+    DialOutcome.NETWORK_UNREACHABLE: Failure.NETWORK_UNREACHABLE,
+    DialOutcome.NOT_ALLOWED: Failure.NOT_ALLOWED,
 }
 
 
@@ -40,7 +40,7 @@ class Evidence:
     def add(
         self,
         attached: Attached,
-        outcome: Outcome,
+        outcome: DialOutcome,
         target: Target,
         doubts: Callable[[Attached], bool] | None,
     ) -> Failure | None:
@@ -64,13 +64,13 @@ class Evidence:
         if doubtful is None:
             return None
         confirmed = self.failure  # of another exit
-        is_own = outcome is not Outcome.NETWORK_UNREACHABLE or target.tests_routes_of(attached)
+        is_own = outcome is not DialOutcome.NETWORK_UNREACHABLE or target.tests_routes_of(attached)
         if self.refused_by is None and is_own:
             self.refused_by = attached
         self.failure = doubtful
         return confirmed
 
-    def concerns_target(self, outcome: Outcome) -> bool:
+    def concerns_target(self, outcome: DialOutcome) -> bool:
         """Return whether an answer is about the target, so that its exit would repeat it."""
         return outcome in FAILURE_OF_OUTCOME or outcome in FAILURE_OF_DOUBTFUL
 

@@ -10,11 +10,11 @@ from typing import Final, Protocol, final
 from proxyctl.protocol.frames import (
     PING_BYTES,
     Dialled,
+    DialOutcome,
     Frame,
     FrameError,
     FrameReader,
     Open,
-    Outcome,
     Ping,
     Pong,
     Sorry,
@@ -29,10 +29,10 @@ from proxyd.exits.dialling.streams import count_down
 OWNERS_SHARE: Final = 2  # of all devices that may be attached, one owner's are half at most
 
 _REASONS: Final = {
-    Outcome.NOT_ALLOWED: GONE,
-    Outcome.PAUSED: PAUSED,
-    Outcome.TIMED_OUT: TIMEOUT,
-    Outcome.AT_LIMIT: BUSY,
+    DialOutcome.NOT_ALLOWED: GONE,
+    DialOutcome.PAUSED: PAUSED,
+    DialOutcome.TIMED_OUT: TIMEOUT,
+    DialOutcome.AT_LIMIT: BUSY,
 }
 _logger = logging.getLogger("tunnels")
 

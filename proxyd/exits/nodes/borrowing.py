@@ -23,7 +23,7 @@ from secrets import randbits
 from typing import Final, Protocol, final
 
 from market.base.networks import Address
-from proxyctl.protocol.frames import Dialled, Limits, Pong, decode_whole, encode
+from proxyctl.protocol.frames import Dialled, Pong, ServiceLimits, decode_whole, encode
 from proxyctl.protocol.frames import Frame as AgentFrame
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import ATTACHMENT_BITS, HARMLESS, SILENT_BEATS, Attached
@@ -104,7 +104,7 @@ class Lendable(Protocol):
         """As its home sees it."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ServiceLimits:
         """Bounds on its use."""
 
     @property

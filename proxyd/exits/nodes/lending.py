@@ -22,6 +22,7 @@ from proxyctl.protocol.frames import (
     Associate,
     Dial,
     Dialled,
+    ExitStatus,
     For,
     FrameError,
     Lend,
@@ -29,7 +30,6 @@ from proxyctl.protocol.frames import (
     Park,
     Ping,
     Pong,
-    State,
     Tickets,
     decode_whole,
 )
@@ -236,7 +236,7 @@ class Lending:
                 self._end(loan)
             return
         said = decode_whole(frame.frame)
-        if not isinstance(said, (Dialled, Pong, State)):
+        if not isinstance(said, (Dialled, Pong, ExitStatus)):
             raise FrameError("a frame for a borrower that no agent says")
         loan.link.send(Passed(loan.frame.number, frame.frame))
 

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple, final
 
-from proxyctl.protocol.frames import SECURE, Limits
+from proxyctl.protocol.frames import SECURE, ServiceLimits
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.location import describe
 from proxyd.exits.attached.terms import TLS_PORT
@@ -23,7 +23,7 @@ class RemoteTerms(NamedTuple):
 
     paused: str
     is_spent: bool
-    limits: Limits
+    limits: ServiceLimits
     features: tuple[str, ...]
 
 
@@ -94,7 +94,7 @@ class RemoteExit:
         return self.terms.is_spent
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ServiceLimits:
         """The bounds on its use."""
         return self.terms.limits
 

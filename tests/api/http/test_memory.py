@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.http.limits import Limits
+from api.http.limits import ApiLimits
 from api.http.memory import Memory
 from market.base.errors import Code, MarketError
 
@@ -11,7 +11,7 @@ FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
 @pytest.fixture
 def memory() -> Memory:
-    return Memory(Limits(memory=1_000, memory_per_network=400))
+    return Memory(ApiLimits(memory=1_000, memory_per_network=400))
 
 
 def is_refused(memory: Memory, network: str, size: int) -> bool:
@@ -59,6 +59,6 @@ def test_a_check_takes_nothing(memory: Memory) -> None:
 
 def test_other_limits_hold_at_once(memory: Memory) -> None:
     memory.take(FIRST, 400)
-    memory.limits = Limits(memory=1_000, memory_per_network=500)
+    memory.limits = ApiLimits(memory=1_000, memory_per_network=500)
     assert not is_refused(memory, FIRST, 100)
     assert is_refused(memory, FIRST, 1)

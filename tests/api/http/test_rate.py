@@ -6,7 +6,7 @@ import pytest
 from support.daemons.bounded import api_bounds
 from support.daemons.service import running_in
 
-from api.http.limits import Limits
+from api.http.limits import ApiLimits
 from api.http.rate import RateLimit, Rates
 
 # A client that insists waits for an instant here; test_connections is about that.
@@ -156,7 +156,7 @@ async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -
 
 def test_a_caller_without_an_address_has_a_rate() -> None:
     """A connection that was reset before it was accepted has no address any more."""
-    rates = Rates(Limits(requests_per_second=1), lambda: 0.0)
+    rates = Rates(ApiLimits(requests_per_second=1), lambda: 0.0)
     assert [rates.exceeds("") for _ in range(3)] == [None, None, ""]
 
 

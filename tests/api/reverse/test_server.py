@@ -12,7 +12,7 @@ from support.base.cases import cases
 from support.base.waiting import until
 from support.workers.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
 
-from api.http.limits import Limits
+from api.http.limits import ApiLimits
 from api.reverse.kept import KeptBounds
 from api.reverse.server import LAST_OPEN_SECONDS, OPEN_SECONDS
 
@@ -949,7 +949,7 @@ async def test_the_streams_of_an_app_are_bounded(job: Job, http: aiohttp.ClientS
 async def test_the_connections_of_a_network_are_bounded(
     job: Job, http: aiohttp.ClientSession
 ) -> None:
-    async with door(limits=Limits(connections=100, connections_per_network=2)) as made:
+    async with door(limits=ApiLimits(connections=100, connections_per_network=2)) as made:
         browser = Browser(made, made.offer(job), http)
 
         async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -969,7 +969,7 @@ async def test_the_connections_of_a_network_are_bounded(
 async def test_strangers_do_not_ask_the_store_as_often_as_they_like(
     job: Job, http: aiohttp.ClientSession
 ) -> None:
-    async with door(limits=Limits(requests_per_second=1)) as made:
+    async with door(limits=ApiLimits(requests_per_second=1)) as made:
         browser = Browser(made, made.offer(job), http)
         assert (await browser.ask())[0] == 200
         for number in range(3):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from support.base.waiting import until
 
 from api.http.errors import TransportError
-from api.http.limits import BodyPace, ConnectionTimes, Limits
+from api.http.limits import ApiLimits, BodyPace, ConnectionTimes
 from api.routing.routes import Call, Nothing, Reply, Route
 from api.server import HttpServer
 from api.serving.bodies import RawBody
@@ -109,7 +109,7 @@ async def reader(request: pytest.FixtureRequest) -> AsyncIterator[Reader]:
         body_max_bytes=1024,
         seal=Seal(b"k" * 40),
         now=lambda: 0,
-        limits=Limits(times=ConnectionTimes(pace)),
+        limits=ApiLimits(times=ConnectionTimes(pace)),
     )
     server.start(None)
     async with served(server) as reader.port:

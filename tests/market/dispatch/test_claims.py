@@ -9,7 +9,7 @@ from support.market.market import Market
 from support.market.work import posted
 
 from market.accounts.bounds import Bounds
-from market.dispatch.claims import BATCH_MAX_PAIRS, Claims, Outcome, Pair, Refused
+from market.dispatch.claims import BATCH_MAX_PAIRS, ClaimOutcome, Claims, Pair, Refused
 from market.jobs.matching import Needs, WaitingJob
 from proxyctl.protocol.jobspec import Resources
 from storage.devices.devices import DeviceRow
@@ -25,12 +25,12 @@ def waiting(job_id: str, attempts: int = 0) -> WaitingJob:
 
 async def outcomes(
     claims: Claims, *pairs: tuple[WaitingJob, DeviceRow], wanted: bool = True
-) -> list[Outcome]:
+) -> list[ClaimOutcome]:
     """Put pairs, and return the outcome of each."""
-    found: dict[int, Outcome] = {}
+    found: dict[int, ClaimOutcome] = {}
     for number, (job, device) in enumerate(pairs):
 
-        def told(_: WaitingJob, outcome: Outcome, number: int = number) -> None:
+        def told(_: WaitingJob, outcome: ClaimOutcome, number: int = number) -> None:
             found[number] = outcome
 
         claims.put(Pair(job, device.id, lambda: wanted, told))

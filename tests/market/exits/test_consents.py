@@ -12,7 +12,7 @@ from support.market.market import RULES, Market
 from market.bandwidth.leases import LeaseState, Rejection
 from market.base.errors import Code, MarketError
 from market.exits import consents as exits_module
-from market.exits.consents import Exits, ExitTerms, Limits, text_of
+from market.exits.consents import ExitDeviceLimits, Exits, ExitTerms, text_of
 from market.exits.payouts import claw_back
 from market.exits.wishes import ExitWishes
 from market.money.money import GB, MICRO
@@ -21,7 +21,7 @@ from storage.engines.errors import ConstraintError
 from storage.engines.store import Transaction
 from storage.exits import exits as queries
 
-LIMITS = Limits(4, 1_000_000, 2 * GB, (443,), 500_000)
+LIMITS = ExitDeviceLimits(4, 1_000_000, 2 * GB, (443,), 500_000)
 
 
 async def authorized(market: Market, made: ExitDevice, terms: str | None = None) -> Code | None:
@@ -67,7 +67,7 @@ async def test_terms_that_change_are_agreed_to_anew(market: Market) -> None:
 
 async def test_agreeing_again_keeps_the_limits_of_before(market: Market) -> None:
     made = await exit_device(market, limits=replace(LIMITS, ports=(443, 8080)))
-    terms = replace(market.exits.terms, limits=Limits(16, 0, 5 * GB, (80, 443)))
+    terms = replace(market.exits.terms, limits=ExitDeviceLimits(16, 0, 5 * GB, (80, 443)))
     other = Exits(market.context, market.devices, terms)
     granted = await other.consent(made.owner, made.id, other.terms_hash)
     assert granted == (await other.current(made.id)).limits == LIMITS

@@ -22,7 +22,7 @@ from market.attempts.attempts import Ending, FailureKind
 from market.base.bus import WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
-from market.dispatch.claims import Claims, Outcome, Pair, Refused, claim
+from market.dispatch.claims import ClaimOutcome, Claims, Pair, Refused, claim
 from market.jobs import reviews
 from market.jobs.copies import COPIES_MAX, RUNNING_MAX_SECONDS, UNTAKEN_SECONDS, Copying, copying_of
 from market.jobs.kinds.copied import UNNEEDED
@@ -194,9 +194,9 @@ def waiting_copy(job_id: str, group: str) -> WaitingJob:
 
 async def of_two_daemons(
     market: Market, jobs: list[str], devices: list[DeviceRow]
-) -> list[Outcome]:
+) -> list[ClaimOutcome]:
     """Let two daemons assign a copy each to a device each at the same time. Return the outcomes."""
-    found: list[Outcome] = []
+    found: list[ClaimOutcome] = []
     unbounded = Bounds(device_slots=0, new_device_slots=0, new_owner_slots=0)
     daemons = [Claims(market.context, lambda: unbounded) for _ in devices]
     for daemon, job_id, device in zip(daemons, jobs, devices, strict=True):

@@ -22,7 +22,7 @@ from market.notify.webhooks import (
     RETENTION_SECONDS,
     SCHEDULE,
     Attempt,
-    Outcome,
+    DeliveryOutcome,
     QueueBounds,
     Secret,
     WebhookTerms,
@@ -33,8 +33,8 @@ from storage.events import events as event_queries
 from storage.notify import webhooks as queries
 
 URL = "https://example.com/hooks"
-OK = Outcome(200, "", 12, "thanks")
-DOWN = Outcome(None, "refused", 3)
+OK = DeliveryOutcome(200, "", 12, "thanks")
+DOWN = DeliveryOutcome(None, "refused", 3)
 DAY = 86_400
 
 
@@ -69,7 +69,7 @@ async def begun(market: Market) -> list[Attempt]:
     return [attempt for attempt in attempts if attempt is not None]
 
 
-async def deliver(market: Market, outcome: Outcome = OK) -> int:
+async def deliver(market: Market, outcome: DeliveryOutcome = OK) -> int:
     """Make every due attempt with the same outcome. Return their number."""
     attempts = await begun(market)
     for attempt in attempts:
@@ -215,11 +215,11 @@ async def test_a_server_that_asks_to_be_left_alone_is(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
-    await deliver(market, Outcome(429, "status 429", 1, retry_after_seconds=4_000))
+    await deliver(market, DeliveryOutcome(429, "status 429", 1, retry_after_seconds=4_000))
     [row] = await listed(market, me, made)
     assert row.next_at == market.clock.seconds() + 4_000
     market.clock.now = row.next_at
-    await deliver(market, Outcome(503, "status 503", 1, retry_after_seconds=10**9))
+    await deliver(market, DeliveryOutcome(503, "status 503", 1, retry_after_seconds=10**9))
     [row] = await listed(market, me, made)
     assert row.next_at == market.clock.seconds() + DAY
 
@@ -232,7 +232,7 @@ async def test_an_endpoint_that_is_gone_is_disabled_at_once(market: Market) -> N
     await happen(market, me, "first")
     await happen(market, me, "second")
     attempts = await begun(market)
-    await market.webhooks.settle(attempts[0], Outcome(410, "status 410", 1))
+    await market.webhooks.settle(attempts[0], DeliveryOutcome(410, "status 410", 1))
     [shown, _] = await market.webhooks.all_of(me)
     assert shown.disabled_reason == "gone"
     rows = await listed(market, me, made)
@@ -335,9 +335,9 @@ async def test_another_description_leaves_the_failures(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize("outcome", [OK, DOWN, Outcome(410, "status 410", 1)])
+@pytest.mark.parametrize("outcome", [OK, DOWN, DeliveryOutcome(410, "status 410", 1)])
 async def test_an_attempt_at_the_url_before_says_nothing_of_the_next_one(
-    market: Market, outcome: Outcome
+    market: Market, outcome: DeliveryOutcome
 ) -> None:
     me = await market.person()
     made = await endpoint(market, me)
@@ -427,7 +427,7 @@ async def test_one_delivery_is_sent_again_by_hand_even_after_its_success(market:
 
 @pytest.mark.parametrize("outcome", [OK, DOWN])
 async def test_a_request_during_the_last_attempt_gets_the_whole_schedule_again(
-    market: Market, outcome: Outcome
+    market: Market, outcome: DeliveryOutcome
 ) -> None:
     me = await market.person()
     made = await endpoint(market, me)

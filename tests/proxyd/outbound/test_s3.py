@@ -27,7 +27,7 @@ from support.workers.outward import to_nowhere_near
 
 from proxyctl.worker.base.link import Link
 from proxyctl.worker.base.record import Lend
-from proxyctl.worker.base.states import State
+from proxyctl.worker.base.states import AttemptState
 from proxyctl.worker.executors.base.base import INPUTS, WORK
 from proxyctl.worker.files.transfers import FileTransfers
 from proxyctl.worker.files.web import Web
@@ -247,7 +247,7 @@ async def test_buyers_and_devices_send_to_the_store_and_fetch_from_it(
         transfers = FileTransfers(link, Web(service.url, token, to_nowhere_near()), Lend())
         payload = {"command": ["true"], "outputs": [{"name": "all", "path": "**"}]}
         work = {"job_id": job_id, "attempt": 1, "payload": payload}
-        entry = Entry(work=work, state=State.UPLOADING, boot="")
+        entry = Entry(work=work, state=AttemptState.UPLOADING, boot="")
         await asyncio.to_thread(transfers.upload, entry, folder, lambda: False)
         await asyncio.to_thread(transfers.upload, entry, folder, lambda: False)
         link.close()

@@ -22,7 +22,7 @@ from support.targets.tls import make_certificate
 from market.base.networks import Address
 from market.events import recording as event_log
 from market.events.catalogue import DeployFinished
-from market.notify.webhooks import Attempt, Outcome, QueueBounds, Secret
+from market.notify.webhooks import Attempt, DeliveryOutcome, QueueBounds, Secret
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver, LookupTimedOutError, NameNotFoundError
@@ -131,7 +131,7 @@ def attempt_at(url: str) -> Attempt:
     return Attempt(ROW, url, {"webhook-id": "e"}, b'{"type":"test.ping"}', 1_000)
 
 
-async def post(url: str, **given: object) -> Outcome:
+async def post(url: str, **given: object) -> DeliveryOutcome:
     return await sender_of(**given).post(attempt_at(url))  # type: ignore[arg-type]
 
 

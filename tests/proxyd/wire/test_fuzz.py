@@ -18,8 +18,7 @@ from support.clients.conversations import Conversation, Conversations
 from support.clients.owner import Owner
 
 from proxyd.wire.events import Associate, Authenticate, Connect, Identify, Violation
-from proxyd.wire.http import HEAD_MAX_BYTES, Http
-from proxyd.wire.http import State as HttpState
+from proxyd.wire.http import HEAD_MAX_BYTES, Http, HttpState
 from proxyd.wire.socks5 import Socks5
 
 HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_HANDSHAKES", "6000"))

@@ -21,7 +21,7 @@ from proxyd.wire.events import (
     Refusal,
     Violation,
 )
-from proxyd.wire.http import CHALLENGES_MAX, HEAD_MAX_BYTES, LINE_MAX_BYTES, Http, State
+from proxyd.wire.http import CHALLENGES_MAX, HEAD_MAX_BYTES, LINE_MAX_BYTES, Http, HttpState
 
 TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
 ERROR_TYPES = {  # RFC 9209, section 2.3
@@ -101,7 +101,7 @@ def assert_over(protocol: Http, status: int, *, to_head: bool = False) -> Answer
     assert answer.status == status
     assert answer.headers["Connection"] == "close"
     assert answer.rest == b""
-    assert protocol.state is State.CLOSED
+    assert protocol.state is HttpState.CLOSED
     assert says(protocol, CONNECT) is None
     assert protocol.data_to_send() == b""
     return answer
@@ -170,7 +170,7 @@ def test_a_tunnel_is_reported_when_it_stands_and_not_before() -> None:
     protocol = dialling()
     protocol.succeed(*BOUND)
     assert protocol.data_to_send() == TUNNEL
-    assert protocol.state is State.ESTABLISHED
+    assert protocol.state is HttpState.ESTABLISHED
     assert protocol.hand_over() == Handover(b"", upload_limit=None)
 
 
@@ -661,7 +661,7 @@ def challenged(protocol: Http, request: bytes) -> Answer:
     assert answer.rest == b""
     assert answer.headers["Proxy-Authenticate"] == 'Basic realm="proxyd", charset="UTF-8"'
     assert answer.headers["Connection"] == "keep-alive"
-    assert protocol.state is State.REQUEST
+    assert protocol.state is HttpState.REQUEST
     return answer
 
 
@@ -817,30 +817,30 @@ def test_an_unknown_name_is_reported_as_that() -> None:
 
 # --- the owner's mistakes ------------------------------------------------------------------------
 
-STATES: dict[State, Callable[[], Http]] = {
-    State.REQUEST: Http,
-    State.CREDENTIALS_DECISION: deciding,
-    State.ADMITTED: admitted,
-    State.REQUEST_DECISION: dialling,
-    State.ESTABLISHED: established,
-    State.CLOSED: closed,
+STATES: dict[HttpState, Callable[[], Http]] = {
+    HttpState.REQUEST: Http,
+    HttpState.CREDENTIALS_DECISION: deciding,
+    HttpState.ADMITTED: admitted,
+    HttpState.REQUEST_DECISION: dialling,
+    HttpState.ESTABLISHED: established,
+    HttpState.CLOSED: closed,
 }
 
-DECISIONS: dict[str, tuple[State, Callable[[Http], object]]] = {
-    "accept_credentials": (State.CREDENTIALS_DECISION, Http.accept_credentials),
+DECISIONS: dict[str, tuple[HttpState, Callable[[Http], object]]] = {
+    "accept_credentials": (HttpState.CREDENTIALS_DECISION, Http.accept_credentials),
     "refuse_credentials": (
-        State.CREDENTIALS_DECISION,
+        HttpState.CREDENTIALS_DECISION,
         lambda protocol: protocol.refuse_credentials(Refusal.WRONG),
     ),
-    "succeed": (State.REQUEST_DECISION, lambda protocol: protocol.succeed(*BOUND)),
-    "fail": (State.REQUEST_DECISION, lambda protocol: protocol.fail(Failure.GENERAL)),
-    "hand_over": (State.ESTABLISHED, Http.hand_over),
+    "succeed": (HttpState.REQUEST_DECISION, lambda protocol: protocol.succeed(*BOUND)),
+    "fail": (HttpState.REQUEST_DECISION, lambda protocol: protocol.fail(Failure.GENERAL)),
+    "hand_over": (HttpState.ESTABLISHED, Http.hand_over),
 }
 
 
-@cases("state", State)
+@cases("state", HttpState)
 @cases("name", DECISIONS)
-def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: State) -> None:
+def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: HttpState) -> None:
     proper, decide = DECISIONS[name]
     protocol = STATES[state]()
     assert protocol.state is state

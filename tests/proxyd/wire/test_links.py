@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.base.cases import cases
 
 from proxyctl.protocol import frames
-from proxyctl.protocol.frames import FrameError, FrameReader, Limits
+from proxyctl.protocol.frames import FrameError, FrameReader, ServiceLimits
 from proxyd.wire import links
 from proxyd.wire.links import (
     DIALLED,
@@ -44,7 +44,7 @@ from proxyd.wire.links import (
     proof,
 )
 
-LIMITS = Limits(16, 0, 5_000_000_000, (80, 443))
+LIMITS = ServiceLimits(16, 0, 5_000_000_000, (80, 443))
 EXIT = AnnouncedExit(
     "device",
     "owner",
@@ -203,14 +203,14 @@ def test_many_exits_take_several_frames_of_a_bounded_size() -> None:
 def test_an_exit_with_all_its_fields_fits_into_a_frame() -> None:
     words = "\N{SNOWMAN}" * 100
     ports = tuple(range(64_000, 64_000 + links.PORTS_MAX))
-    widest = EXIT._replace(paused=words, city=words, limits=Limits(1, 2, 3, ports))
+    widest = EXIT._replace(paused=words, city=words, limits=ServiceLimits(1, 2, 3, ports))
     [parcel] = encode_exits([widest])
     assert read(parcel) == [Exits((widest,))]
 
 
 def test_an_exit_that_fits_into_no_frame_is_refused() -> None:
     with pytest.raises(FrameError):
-        list(encode_exits([EXIT._replace(limits=Limits(1, 2, 3, (443,) * 10_000))]))
+        list(encode_exits([EXIT._replace(limits=ServiceLimits(1, 2, 3, (443,) * 10_000))]))
 
 
 def test_both_sides_number_loans_without_meeting() -> None:

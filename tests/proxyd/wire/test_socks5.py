@@ -21,7 +21,7 @@ from proxyd.wire.events import (
     Violation,
 )
 from proxyd.wire.hosts import host_from_text
-from proxyd.wire.socks5 import Socks5, State
+from proxyd.wire.socks5 import Socks5, Socks5State
 
 GREETING = b"\x05\x01\x02"
 LOGIN = b"\x01\x04user\x04pass"
@@ -110,7 +110,7 @@ def closed() -> Socks5:
 def assert_over(protocol: Socks5, answer: bytes) -> None:
     """Check the last words of a conversation, and that nothing is understood after them."""
     assert protocol.data_to_send() == answer
-    assert protocol.state is State.CLOSED
+    assert protocol.state is Socks5State.CLOSED
     assert says(protocol, GREETING + LOGIN + CONNECT_V4) is None
     assert protocol.data_to_send() == b""
 
@@ -122,7 +122,7 @@ def test_username_and_password_are_chosen_when_offered() -> None:
     protocol = Socks5()
     assert says(protocol, b"\x05\x01\x02") is None
     assert protocol.data_to_send() == b"\x05\x02"
-    assert protocol.state is State.CREDENTIALS
+    assert protocol.state is Socks5State.CREDENTIALS
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_credentials_are_bytes_of_any_length_and_value(username: bytes, password
     message = b"\x01" + bytes([len(username)]) + username + bytes([len(password)]) + password
     assert says(protocol, message) == Authenticate(username, password)
     assert protocol.data_to_send() == b""
-    assert protocol.state is State.CREDENTIALS_DECISION
+    assert protocol.state is Socks5State.CREDENTIALS_DECISION
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 10])
@@ -332,7 +332,7 @@ def test_a_request_names_its_target(request_: bytes, event: Connect) -> None:
     protocol = logged_in()
     assert says(protocol, request_) == event
     assert protocol.data_to_send() == b""
-    assert protocol.state is State.REQUEST_DECISION
+    assert protocol.state is Socks5State.REQUEST_DECISION
 
 
 def test_the_port_is_in_network_order() -> None:
@@ -380,7 +380,7 @@ def test_a_client_that_associates_says_where_it_sends_from_if_it_knows(
     assert says(protocol, b"\x05\x03\x00" + sender + b"\x10\x92") == Associate(host, 4242)
     protocol.succeed(*BOUND)
     assert protocol.data_to_send() == SUCCESS
-    assert protocol.state is State.ESTABLISHED
+    assert protocol.state is Socks5State.ESTABLISHED
 
 
 def test_an_association_that_is_not_offered_is_refused_with_seven() -> None:
@@ -536,7 +536,7 @@ def test_success_carries_the_bound_ipv4_address() -> None:
     assert protocol.data_to_send() == b""
     protocol.succeed(IPv4Address("192.0.2.7"), 4242)
     assert protocol.data_to_send() == b"\x05\x00\x00\x01\xc0\x00\x02\x07\x10\x92"
-    assert protocol.state is State.ESTABLISHED
+    assert protocol.state is Socks5State.ESTABLISHED
 
 
 def test_success_carries_the_bound_ipv6_address() -> None:
@@ -572,41 +572,41 @@ def test_payload_that_looks_like_a_request_is_payload() -> None:
 
 # --- the owner's mistakes ----------------------------------------------------------------------
 
-STATES: dict[State, Callable[[], Socks5]] = {
-    State.METHODS: Socks5,
-    State.IDENTITY_DECISION: identifying,
-    State.CREDENTIALS: greeted,
-    State.CREDENTIALS_DECISION: deciding,
-    State.REQUEST: logged_in,
-    State.REQUEST_DECISION: dialling,
-    State.ESTABLISHED: established,
-    State.CLOSED: closed,
+STATES: dict[Socks5State, Callable[[], Socks5]] = {
+    Socks5State.METHODS: Socks5,
+    Socks5State.IDENTITY_DECISION: identifying,
+    Socks5State.CREDENTIALS: greeted,
+    Socks5State.CREDENTIALS_DECISION: deciding,
+    Socks5State.REQUEST: logged_in,
+    Socks5State.REQUEST_DECISION: dialling,
+    Socks5State.ESTABLISHED: established,
+    Socks5State.CLOSED: closed,
 }
 
-DECISIONS: dict[str, tuple[State, Callable[[Socks5], object]]] = {
-    "accept_credentials": (State.CREDENTIALS_DECISION, Socks5.accept_credentials),
+DECISIONS: dict[str, tuple[Socks5State, Callable[[Socks5], object]]] = {
+    "accept_credentials": (Socks5State.CREDENTIALS_DECISION, Socks5.accept_credentials),
     "refuse_credentials": (
-        State.CREDENTIALS_DECISION,
+        Socks5State.CREDENTIALS_DECISION,
         lambda protocol: protocol.refuse_credentials(Refusal.WRONG),
     ),
-    "succeed": (State.REQUEST_DECISION, lambda protocol: protocol.succeed(*BOUND)),
-    "fail": (State.REQUEST_DECISION, lambda protocol: protocol.fail(Failure.GENERAL)),
-    "hand_over": (State.ESTABLISHED, Socks5.hand_over),
+    "succeed": (Socks5State.REQUEST_DECISION, lambda protocol: protocol.succeed(*BOUND)),
+    "fail": (Socks5State.REQUEST_DECISION, lambda protocol: protocol.fail(Failure.GENERAL)),
+    "hand_over": (Socks5State.ESTABLISHED, Socks5.hand_over),
 }
 
 
 def test_every_state_is_reached_as_the_table_says() -> None:
     assert {state: make().state for state, make in STATES.items()} == {
-        state: state for state in State
+        state: state for state in Socks5State
     }
 
 
-@cases("state", State)
+@cases("state", Socks5State)
 @cases("name", DECISIONS)
-def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: State) -> None:
+def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: Socks5State) -> None:
     proper, decide = DECISIONS[name]
     protocol = STATES[state]()
-    if state is proper or (state is State.IDENTITY_DECISION and "credentials" in name):
+    if state is proper or (state is Socks5State.IDENTITY_DECISION and "credentials" in name):
         decide(protocol)
         return
     protocol.data_to_send()
@@ -685,10 +685,10 @@ def test_everything_in_one_segment_is_understood_in_order() -> None:
 
 # The longest that a message can be while its end has not come.
 UNFINISHED_MAX_BYTES = {
-    State.METHODS: 2 + 255 - 1,
-    State.CREDENTIALS: 3 + 255 + 255 - 1,
-    State.REQUEST: 4 + 1 + 255 + 2 - 1,
-    State.CLOSED: 0,
+    Socks5State.METHODS: 2 + 255 - 1,
+    Socks5State.CREDENTIALS: 3 + 255 + 255 - 1,
+    Socks5State.REQUEST: 4 + 1 + 255 + 2 - 1,
+    Socks5State.CLOSED: 0,
 }
 
 plausible = st.one_of(

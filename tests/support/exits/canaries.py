@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxyctl.protocol.frames import Dial, Dialled, Outcome
+from proxyctl.protocol.frames import Dial, Dialled, DialOutcome
 from support.exits.device import Device, Obey, carry
 from support.targets.targets import Handler, serving
 from support.targets.tls import make_certificate
@@ -104,7 +104,7 @@ def saying(data: bytes, *, when: Callable[[Dial], bool] = lambda _: True) -> Obe
             return
         loop = asyncio.get_running_loop()
         with device.take(dial.number) as work:
-            device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
+            device.send(Dialled(dial.number, DialOutcome.CONNECTED, 0, None, 0))
             await loop.sock_recv(work, 65_536)
             await loop.sock_sendall(work, data)
 
@@ -115,7 +115,7 @@ async def swallow(device: Device, dial: Dial) -> None:
     """Say that it has connected, read everything, and answer nothing: a black hole."""
     loop = asyncio.get_running_loop()
     with device.take(dial.number) as work:
-        device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
+        device.send(Dialled(dial.number, DialOutcome.CONNECTED, 0, None, 0))
         while await loop.sock_recv(work, 65_536):
             pass
 

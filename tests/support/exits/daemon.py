@@ -22,19 +22,19 @@ from proxyctl.protocol.frames import (
     Associate,
     Dial,
     Dialled,
+    ExitStatus,
     For,
     Frame,
     FrameReader,
     Hello,
     Lend,
     Lent,
-    Limits,
     Park,
     Ping,
     Pong,
     Preface,
+    ServiceLimits,
     Sorry,
-    State,
     Tickets,
     Welcome,
     decode_whole,
@@ -47,7 +47,7 @@ from support.targets.tls import make_certificate
 Address = IPv4Address | IPv6Address
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-NO_LIMITS = Limits(connections=0, bytes_per_second=0, bytes_per_day=0, ports=())
+NO_LIMITS = ServiceLimits(connections=0, bytes_per_second=0, bytes_per_day=0, ports=())
 TICKETS = 64
 
 
@@ -154,7 +154,7 @@ class ExitDaemon:
         if isinstance(frame, Hello):
             self.hellos.append(frame)
             control.send(self.reply)
-        elif isinstance(frame, State):
+        elif isinstance(frame, ExitStatus):
             self.states.append(frame.paused)
         elif isinstance(frame, Dialled):
             self.dialled[frame.number] = frame

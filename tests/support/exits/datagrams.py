@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from proxyctl.exit.carrying.datagrams import unwrapped, wrapped
-from proxyctl.protocol.frames import Associate, Dialled, Outcome
+from proxyctl.protocol.frames import Associate, Dialled, DialOutcome
 from proxyd.wire.hosts import address_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ async def carry_datagrams(device: "Device", order: Associate) -> None:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind((host, 0))
             outer[version] = sock
-        device.send(Dialled(order.number, Outcome.CONNECTED, 0, None, 0))
+        device.send(Dialled(order.number, DialOutcome.CONNECTED, 0, None, 0))
         ways = [loop.create_task(_answers(each, work)) for each in outer.values()]
         try:
             await _orders(work, outer)

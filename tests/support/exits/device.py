@@ -33,20 +33,20 @@ from proxyctl.protocol.frames import (
     Call,
     Dial,
     Dialled,
+    DialOutcome,
     Drain,
+    ExitStatus,
     For,
     Frame,
     FrameReader,
     Hello,
     Lend,
-    Limits,
-    Outcome,
     Park,
     Ping,
     Pong,
     Preface,
+    ServiceLimits,
     Sorry,
-    State,
     Tickets,
     Welcome,
     decode_whole,
@@ -86,7 +86,7 @@ MakeRelays = Callable[[asyncio.AbstractEventLoop], Relays]
 # A device that is silent for three of them is gone: longer than a busy machine keeps a loop
 # waiting.
 BEAT_SECONDS = 0.3
-NO_LIMITS = Limits(0, 0, 0, ())
+NO_LIMITS = ServiceLimits(0, 0, 0, ())
 
 
 def hello(token: str = "device", **changes: Any) -> Hello:
@@ -101,7 +101,7 @@ class Granted:
     device_id: str
     user_id: str
     min_price_per_gb: int = 0
-    limits: Limits = NO_LIMITS
+    limits: ServiceLimits = NO_LIMITS
     bytes_today: int = 0
     paused: bool = False
 
@@ -358,10 +358,10 @@ async def carry(device: Device, dial: Dial) -> None:
             await loop.sock_connect(target, (host, dial.port))
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)
-            outcome = Outcome.REFUSED if refused else Outcome.FAILED
+            outcome = DialOutcome.REFUSED if refused else DialOutcome.FAILED
             device.send(Dialled(dial.number, outcome, 0, None, 0))
             return
-        device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
+        device.send(Dialled(dial.number, DialOutcome.CONNECTED, 0, None, 0))
         ended: set[socket.socket] = set()
         ways = [
             loop.create_task(_copy(source, sink, ended))
@@ -389,7 +389,7 @@ async def _copy(source: socket.socket, sink: socket.socket, ended: set[socket.so
     sink.shutdown(socket.SHUT_WR)
 
 
-def answering(outcome: Outcome) -> Obey:
+def answering(outcome: DialOutcome) -> Obey:
     """Obey every order by saying so."""
 
     async def obey(device: Device, dial: Dial) -> None:
@@ -403,9 +403,9 @@ async def ignore(_device: Device, _dial: Dial) -> None:
     """Never answer an order."""
 
 
-def paused(words: str) -> State:
+def paused(words: str) -> ExitStatus:
     """Return the state of a device that takes nothing now; "" for one that does again."""
-    return State(words)
+    return ExitStatus(words)
 
 
 class InOrder:
@@ -414,7 +414,7 @@ class InOrder:
     def __init__(self) -> None:
         self.exits: dict[str, Attached] = {}
         self.bindings: dict[str, str] = {}
-        self.noted: list[tuple[str, Outcome | None]] = []
+        self.noted: list[tuple[str, DialOutcome | None]] = []
         self.has_moved = False
         self.contradicted: list[str] = []
         self.suspected: list[str] = []
@@ -451,7 +451,9 @@ class InOrder:
                 return each
         return missing
 
-    def note(self, entry: Attached, outcome: Outcome | None, _now: float, **_about: str) -> None:
+    def note(
+        self, entry: Attached, outcome: DialOutcome | None, _now: float, **_about: str
+    ) -> None:
         self.noted.append((entry.device_id, outcome))
 
     def contradict(self, entry: Attached, _now: float, **_about: str) -> None:

@@ -15,7 +15,7 @@ from proxyctl.exit.agent.agent import Agent, AgentBounds
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
 from proxyctl.exit.base.retries import RetryTimes
-from proxyctl.protocol.frames import FrameError, Limits
+from proxyctl.protocol.frames import FrameError, ServiceLimits
 from proxyctl.protocol.policy import Policy
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.certificate import FILE_NAME, fingerprint
@@ -92,7 +92,7 @@ class Entry:
     place: Place = PLACE
     network: str = "127.0.0.1"
     address: str = "127.0.0.1"
-    limits: Limits = NO_LIMITS
+    limits: ServiceLimits = NO_LIMITS
     features: tuple[str, ...] = ("udp",)
     rtt: float = 0.0
     since: int = 1

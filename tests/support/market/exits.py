@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from market.bandwidth.leases import LeaseReply, Usage
 from market.bandwidth.sessions import Purchase
-from market.exits.consents import Attached, Coverage, Door, Limits, Whereabouts
+from market.exits.consents import Attached, Coverage, Door, ExitDeviceLimits, Whereabouts
 from market.exits.wishes import ExitWishes
 from storage.exits.exits import OriginRow
 from support.market.market import Market
@@ -27,7 +27,7 @@ async def device(market: Market, owner: str) -> ExitDevice:
 
 
 async def exit_device(
-    market: Market, owner: str | None = None, limits: Limits | None = None
+    market: Market, owner: str | None = None, limits: ExitDeviceLimits | None = None
 ) -> ExitDevice:
     """Register a device, of a new owner if none is given, and agree that it is an exit."""
     made = await device(market, owner or await market.person())

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from api.http.limits import Limits
+from api.http.limits import ApiLimits
 from api.reverse.places import Places
 from api.reverse.server import AppServer, Terms, UnreachedError
 from market.bandwidth.credentials import hash_password
@@ -90,7 +90,7 @@ class Door:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         url = terms.pop("public_url", f"http://127.0.0.1:{self.port}")
-        limits = terms.pop("limits", Limits())
+        limits = terms.pop("limits", ApiLimits())
         made = Terms(
             Places(url, domain),
             limits,

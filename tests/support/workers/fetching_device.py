@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from proxyctl.worker.base.record import Consent
-from proxyctl.worker.base.states import State
+from proxyctl.worker.base.states import AttemptState
 from proxyctl.worker.commands.running import agent_with
 from proxyctl.worker.executors.base.base import INPUTS, WORK, TaskError
 from proxyctl.worker.network.outward import WayOut
@@ -30,7 +30,7 @@ def main(folder: Path, api: str, *urls: str) -> None:
             (attempt / name).mkdir(parents=True)
         given = {"name": "x", "url": url, "sha256": "0" * 64}
         work = {"job_id": "a", "attempt": 1, "payload": {"command": ["true"]}, "inputs": [given]}
-        entry = Entry(work=work, state=State.PREPARING, boot="")
+        entry = Entry(work=work, state=AttemptState.PREPARING, boot="")
         try:
             agent._device.transfers.fetch(entry, attempt, Patience())
             words = ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from proxyctl.attach.network.lan import NEVER_PORTS, public_name
 from proxyctl.protocol.addresses import Address, plain
-from proxyctl.protocol.frames import CANDIDATES_MAX, Outcome
+from proxyctl.protocol.frames import CANDIDATES_MAX, DialOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -31,13 +31,13 @@ LOOKUPS_MAX: Final = 16  # each takes a thread until the system's resolver gives
 
 # When every address fails, the failure highest in this order is reported.
 _RANK: Final = (
-    Outcome.FAILED,
-    Outcome.NOT_ALLOWED,
-    Outcome.NETWORK_UNREACHABLE,
-    Outcome.HOST_UNREACHABLE,
-    Outcome.TIMED_OUT,
-    Outcome.AT_LIMIT,
-    Outcome.REFUSED,
+    DialOutcome.FAILED,
+    DialOutcome.NOT_ALLOWED,
+    DialOutcome.NETWORK_UNREACHABLE,
+    DialOutcome.HOST_UNREACHABLE,
+    DialOutcome.TIMED_OUT,
+    DialOutcome.AT_LIMIT,
+    DialOutcome.REFUSED,
 )
 
 
@@ -62,7 +62,7 @@ _REFUSED: Final = _numbers(
 class DialError(Exception):
     """A target was not reached; `outcome` says why."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: DialOutcome) -> None:
         super().__init__(outcome.name)
         self.outcome = outcome
 
@@ -112,7 +112,7 @@ class Dialer:
         """
         deadline = self._loop.time() + self._seconds
         if port in NEVER_PORTS or not permits_port(None):
-            raise DialError(Outcome.NOT_ALLOWED)
+            raise DialError(DialOutcome.NOT_ALLOWED)
         named = await self.look_up(host, port) if isinstance(host, str) else host
         addresses = dict.fromkeys(map(plain, named))
         permitted = [
@@ -126,12 +126,16 @@ class Dialer:
 
     def _refusal(
         self, host: tuple[Address, ...] | str, addresses: Iterable[Address], port: int
-    ) -> Outcome:
+    ) -> DialOutcome:
         """Return why none of the addresses of a target may be dialled, as the buyer learns it."""
         far = [address for address in addresses if self._guard.is_far(address, port)]
         if not all(map(self._guard.knows, far)):
-            return Outcome.NETWORK_UNREACHABLE
-        return Outcome.NOT_ALLOWED if far or not isinstance(host, str) else Outcome.NAME_UNKNOWN
+            return DialOutcome.NETWORK_UNREACHABLE
+        return (
+            DialOutcome.NOT_ALLOWED
+            if far or not isinstance(host, str)
+            else DialOutcome.NAME_UNKNOWN
+        )
 
     async def look_up(self, name: str, port: int) -> list[Address]:
         """Return the addresses of a name; none of them is judged yet.
@@ -141,9 +145,9 @@ class Dialer:
         """
         absolute = public_name(name)
         if absolute is None:
-            raise DialError(Outcome.NOT_ALLOWED)
+            raise DialError(DialOutcome.NOT_ALLOWED)
         if self._lookups >= LOOKUPS_MAX:  # names of strangers fill it, so the device is not full
-            raise DialError(Outcome.TIMED_OUT)
+            raise DialError(DialOutcome.TIMED_OUT)
         self._lookups += 1
         lookup = self._loop.create_task(
             self._loop.getaddrinfo(absolute, port, type=socket.SOCK_STREAM)
@@ -151,11 +155,11 @@ class Dialer:
         lookup.add_done_callback(self._looked_up)
         done, _ = await asyncio.wait({lookup}, timeout=self._seconds)
         if not done:
-            raise DialError(Outcome.TIMED_OUT)
+            raise DialError(DialOutcome.TIMED_OUT)
         try:
             rows = lookup.result()
         except (OSError, UnicodeError):
-            raise DialError(Outcome.NAME_UNKNOWN) from None
+            raise DialError(DialOutcome.NAME_UNKNOWN) from None
         # An address with a scope (fe80::1%eth0) is on a link, and no address for `ip_address`.
         return [ip_address(row[4][0]) for row in rows if "%" not in str(row[4][0])]
 
@@ -172,13 +176,13 @@ class Dialer:
                 raise DialError(outcome_of(error)) from None
         waiting = deque(addresses)
         running: set[asyncio.Task[socket.socket]] = set()
-        failures: list[Outcome] = []
+        failures: list[DialOutcome] = []
         connected: list[socket.socket] = []
         try:
             while not connected and (waiting or running):
                 left = deadline - self._loop.time()
                 if left <= 0:
-                    raise DialError(Outcome.TIMED_OUT)
+                    raise DialError(DialOutcome.TIMED_OUT)
                 if waiting:
                     address = waiting.popleft()
                     running.add(self._loop.create_task(self._connect(address, port, left)))
@@ -203,7 +207,7 @@ class Dialer:
             raise DialError(outcome_of(error)) from None
         if not self._guard.permits_peer(peer[0], peer[1]):
             sock.close()
-            raise DialError(Outcome.NOT_ALLOWED)
+            raise DialError(DialOutcome.NOT_ALLOWED)
         return sock
 
 
@@ -253,29 +257,31 @@ def new_socket(address: Address) -> socket.socket:
     return sock
 
 
-def outcome_of(error: OSError) -> Outcome:
+def outcome_of(error: OSError) -> DialOutcome:
     """Return the report of a failed connect.
 
     It is never a fault of this device: a stranger chooses the target, and a target chooses how a
     connect fails. An error without an entry here comes from the network or the target.
     """
     if isinstance(error, ConnectionRefusedError):
-        return Outcome.REFUSED
+        return DialOutcome.REFUSED
     if isinstance(error, TimeoutError) or error.errno in _TIMED_OUT:
-        return Outcome.TIMED_OUT
+        return DialOutcome.TIMED_OUT
     for numbers, outcome in (
-        (_REFUSED, Outcome.REFUSED),
-        (_NETWORK_UNREACHABLE, Outcome.NETWORK_UNREACHABLE),
-        (_AT_LIMIT, Outcome.AT_LIMIT),
-        (_NOT_ALLOWED, Outcome.NOT_ALLOWED),
+        (_REFUSED, DialOutcome.REFUSED),
+        (_NETWORK_UNREACHABLE, DialOutcome.NETWORK_UNREACHABLE),
+        (_AT_LIMIT, DialOutcome.AT_LIMIT),
+        (_NOT_ALLOWED, DialOutcome.NOT_ALLOWED),
     ):
         if error.errno in numbers:
             return outcome
-    return Outcome.HOST_UNREACHABLE
+    return DialOutcome.HOST_UNREACHABLE
 
 
 def _sort(
-    done: set[asyncio.Task[socket.socket]], connected: list[socket.socket], failures: list[Outcome]
+    done: set[asyncio.Task[socket.socket]],
+    connected: list[socket.socket],
+    failures: list[DialOutcome],
 ) -> None:
     for attempt in done:
         error = attempt.exception()

@@ -32,7 +32,7 @@ from proxyctl.exit.base.retries import USUAL as RETRIES
 from proxyctl.exit.base.retries import AttachRetries, RetryTimes
 from proxyctl.exit.carrying.carrier import USUAL as CARRYING
 from proxyctl.exit.carrying.carrier import Carrier, CarryingBounds
-from proxyctl.protocol.frames import CALLS, DENY, SECURE, UDP, VERSION, Hello, Node, State
+from proxyctl.protocol.frames import CALLS, DENY, SECURE, UDP, VERSION, ExitStatus, Hello, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +197,7 @@ class Agent:
         if rest.reason == self._carrier.paused:
             return
         self._carrier.pause(rest.reason)
-        self._attaching.send(State(rest.reason))
+        self._attaching.send(ExitStatus(rest.reason))
         if rest.at_once:
             self._carrier.cut()
         elif rest.reason:

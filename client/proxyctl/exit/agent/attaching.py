@@ -22,7 +22,7 @@ from proxyctl.attach.daemon.control import (
     secure_door,
 )
 from proxyctl.exit.base.record import AGREE
-from proxyctl.protocol.frames import Drain, Frame, Hello, Node, Nodes, Sorry, State, Welcome
+from proxyctl.protocol.frames import Drain, ExitStatus, Frame, Hello, Node, Nodes, Sorry, Welcome
 from proxyctl.words import plain_line
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class Attaching:
             control.send,
             secure_door(self._doors.current.host, self._doors.current.certificate),
         )
-        control.send(State(self._carrier.paused))  # the state may have changed since the Hello
+        control.send(ExitStatus(self._carrier.paused))  # the state may have changed since the Hello
         place = ", ".join(filter(None, (welcome.city, welcome.country.upper())))
         self._report(
             plain_line(

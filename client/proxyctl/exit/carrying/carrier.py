@@ -29,20 +29,20 @@ from proxyctl.protocol.frames import (
     Deny,
     Dial,
     Dialled,
+    DialOutcome,
     Encrypt,
     For,
     Frame,
     FrameError,
     Lend,
     Lent,
-    Limits,
-    Outcome,
     Over,
     Park,
     Ping,
     Pong,
     Return,
     Seen,
+    ServiceLimits,
     Tickets,
     Welcome,
     decode_whole,
@@ -76,7 +76,7 @@ CALLS_MAX: Final = 4  # under way: one for each family, and those of an attachme
 
 _HOME: Final = 0  # the number of the attachment to the exit's own daemon
 
-_NO_LIMITS: Final = Limits(0, 0, 0, ())
+_NO_LIMITS: Final = ServiceLimits(0, 0, 0, ())
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Carrier:
         attachment = self._attachment
         if attachment is None:
             return
-        if isinstance(frame, Limits):
+        if isinstance(frame, ServiceLimits):
             self._limit(frame)
         elif isinstance(frame, Lend):
             attachment.send(Lent(frame.number, self._lend(frame, attachment)))
@@ -313,7 +313,7 @@ class Carrier:
     def _daily(self) -> int:
         return lesser(self._own.bytes_per_day, self._asked.bytes_per_day)
 
-    def _limit(self, limits: Limits) -> None:
+    def _limit(self, limits: ServiceLimits) -> None:
         self._asked = limits
         self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))
 
@@ -442,29 +442,29 @@ class Carrier:
         pool = attachment.pool_of(frame.number)
         work = pool.take(frame.number) if pool is not None else None
         if work is None:
-            attachment.fail(frame.number, Outcome.FAILED)
+            attachment.fail(frame.number, DialOutcome.FAILED)
             return
         objection = self._objection(frame)
         if objection is None:
             self._begin(frame, work, attachment)
-        elif objection is Outcome.AT_LIMIT and len(self._held) < HELD_MAX:
+        elif objection is DialOutcome.AT_LIMIT and len(self._held) < HELD_MAX:
             key = attachment.loan, frame.number
             timer = self._loop.call_later(PLACE_SECONDS, self._refuse_held, key)
             self._held[key] = _Held(frame, work, attachment, timer)
         else:
             attachment.refuse(frame.number, work, objection)
 
-    def _objection(self, frame: Dial | Associate) -> Outcome | None:
+    def _objection(self, frame: Dial | Associate) -> DialOutcome | None:
         """Return why an order cannot be obeyed now; None if it can."""
         most = lesser(self._own.connections, self._asked.connections)
         if self.paused:
-            return Outcome.PAUSED
+            return DialOutcome.PAUSED
         if isinstance(frame, Associate) and not self._own.udp:
-            return Outcome.NOT_ALLOWED
+            return DialOutcome.NOT_ALLOWED
         if most and self.connections >= most:
-            return Outcome.AT_LIMIT
+            return DialOutcome.AT_LIMIT
         if isinstance(frame, Associate) and self._has_all_associations:
-            return Outcome.AT_LIMIT
+            return DialOutcome.AT_LIMIT
         return None
 
     def _begin(self, frame: Dial | Associate, work: Work, attachment: _Attachment) -> None:
@@ -482,7 +482,7 @@ class Carrier:
         """Obey orders that wait for a place, the first come first, until all places are taken."""
         for key, held in tuple(self._held.items()):
             objection = self._objection(held.frame)
-            if objection is Outcome.AT_LIMIT:
+            if objection is DialOutcome.AT_LIMIT:
                 continue
             del self._held[key]
             held.timer.cancel()
@@ -494,7 +494,7 @@ class Carrier:
     def _refuse_held(self, key: tuple[int, int]) -> None:
         """No place has come free for an order in its time."""
         held = self._held.pop(key)
-        held.attachment.refuse(held.frame.number, held.work, Outcome.AT_LIMIT)
+        held.attachment.refuse(held.frame.number, held.work, DialOutcome.AT_LIMIT)
 
     def _drop(self, key: tuple[int, int]) -> None:
         """Forget an order that waits for a place: the daemon has given it up."""
@@ -529,7 +529,7 @@ class Carrier:
                 return
             raise
         if not work.is_lost:
-            attachment.send(Dialled(frame.number, Outcome.CONNECTED, micros, *seen))
+            attachment.send(Dialled(frame.number, DialOutcome.CONNECTED, micros, *seen))
 
     async def _associate(self, frame: Associate, work: Work, attachment: _Attachment) -> None:
         relay = DatagramRelay(
@@ -544,7 +544,7 @@ class Carrier:
             times=self._bounds.datagrams,
         )
         if self._has_all_associations:  # orders of one moment
-            attachment.refuse(frame.number, work, Outcome.AT_LIMIT)
+            attachment.refuse(frame.number, work, DialOutcome.AT_LIMIT)
             return
         self._associations.add(relay)
         try:
@@ -559,7 +559,7 @@ class Carrier:
             raise
         if relay in self._associations:  # it may have ended already
             self._relays[relay] = attachment, frame.number
-            attachment.send(Dialled(frame.number, Outcome.CONNECTED, 0, None, 0))
+            attachment.send(Dialled(frame.number, DialOutcome.CONNECTED, 0, None, 0))
 
     @property
     def _has_all_associations(self) -> bool:
@@ -681,7 +681,7 @@ class _Attachment:
 
         return _Attachment(number, pool, self.address, self._public, send, self._loop)
 
-    def refuse(self, number: int, work: Work, outcome: Outcome, micros: int = 0) -> None:
+    def refuse(self, number: int, work: Work, outcome: DialOutcome, micros: int = 0) -> None:
         """Report an order that failed, and leave its work connection to the daemon to close."""
         self.fail(number, outcome, micros)
         self._leaving.add(work)
@@ -698,7 +698,7 @@ class _Attachment:
         self._leaving.discard(work)
         work.close()
 
-    def fail(self, number: int, outcome: Outcome, micros: int = 0) -> None:
+    def fail(self, number: int, outcome: DialOutcome, micros: int = 0) -> None:
         """Report a dial that failed."""
         self.send(Dialled(number, outcome, micros, None, 0))
 

@@ -27,7 +27,7 @@ from proxyctl.worker.base import names
 from proxyctl.worker.base.beneath import Folder
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.base.retries import Retries
-from proxyctl.worker.base.states import TOLD, State
+from proxyctl.worker.base.states import TOLD, AttemptState
 from proxyctl.worker.executors.base.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.base.none import NoExecutor
 from proxyctl.worker.files.room import used_bytes
@@ -207,7 +207,7 @@ class Attempt:
 
     def stop(self, stop: Stop) -> None:
         """Stop it before its own end, unless it is over or an earlier reason prevails."""
-        if self.entry.state is State.DONE or not self._interruption.request(stop):
+        if self.entry.state is AttemptState.DONE or not self._interruption.request(stop):
             return
         _logger.info("job %s: to be stopped: %s", self.attempt_id, stop.reason)
         self._interruption.ring()
@@ -225,7 +225,7 @@ class Attempt:
     def said(self) -> dict[str, Any] | None:
         """Return its state for `sync`; None once the daemon has the report."""
         entry = self.entry
-        if entry.state is State.DONE:
+        if entry.state is AttemptState.DONE:
             return None
         return {"job_id": entry.job_id, "attempt": entry.attempt, "state": TOLD[entry.state]}
 
@@ -251,13 +251,13 @@ class Attempt:
                     mistakes = 0
                 continue
             mistakes = 0
-            if state is State.DONE:
+            if state is AttemptState.DONE:
                 break
         self._end_sending()
 
     def _taken(self) -> None:
         if not self._is_over_early():
-            self._move(State.PREPARING)
+            self._move(AttemptState.PREPARING)
 
     def _prepare(self) -> None:
         if self._is_over_early():
@@ -276,11 +276,11 @@ class Attempt:
         except RefusedError as error:
             if not self._heed(error, "the marketplace refuses its inputs"):
                 reason = f"the marketplace does not give its inputs: {error}"
-                self._move(State.REPORTING, report=failed("input", reason))
+                self._move(AttemptState.REPORTING, report=failed("input", reason))
             return
         failure = patience.failure()
         if is_ready:
-            self._move(State.STARTING)
+            self._move(AttemptState.STARTING)
             self._is_adopted = False
             self._tools.supervisors.give(self._traces.folder)
         elif failure is not None:
@@ -338,19 +338,19 @@ class Attempt:
         if (self._is_adopted or stop is not None) and claim(str(self._traces.folder), None):
             # No supervisor has it, and none will.
             stop = self._interruption.stop or Stop("the agent was killed", "host")
-            self._move(State.STOPPING, stop=stop)
+            self._move(AttemptState.STOPPING, stop=stop)
             return
         for _ in range(int(_START_SECONDS / self._tools.times.look_seconds)):
             running, ended = self._traces.read(names.RUNNING), self._traces.read(names.ENDED)
             if running is not None and ended is None:
-                self._move(State.RUNNING)  # before it can reach anybody
+                self._move(AttemptState.RUNNING)  # before it can reach anybody
                 self._attach(Identity.of_fields(running))
                 return
             is_lost = self._is_of_another_boot() or (
                 self._traces.supervisor is not None and not self._traces.is_supervised
             )
             if ended is not None or is_lost:
-                self._move(State.ENDED)
+                self._move(AttemptState.ENDED)
                 return
             has_ended = self._tools.supervisors.has_ended(self._traces.folder)
             if has_ended and not (self._traces.folder / names.BEGUN).exists():
@@ -374,9 +374,9 @@ class Attempt:
         self._listening.begin(self.entry, self._executor)
         self._tell_ready()
         if not self._traces.is_unended:
-            self._move(State.ENDED)
+            self._move(AttemptState.ENDED)
         elif self._interruption.stop is not None:
-            self._move(State.STOPPING, stop=self._interruption.stop)
+            self._move(AttemptState.STOPPING, stop=self._interruption.stop)
         else:
             self._wait()
 
@@ -394,7 +394,7 @@ class Attempt:
             self._wait()
             waited += self._tools.times.look_seconds
         if not self._interruption.is_leaving:
-            self._move(State.ENDED)
+            self._move(AttemptState.ENDED)
 
     def _ended(self) -> None:
         self._end_sending()
@@ -402,7 +402,7 @@ class Attempt:
         ended = self._traces.read(names.ENDED)
         executor.stop(self.attempt_id, 0)  # nothing runs on, even if its supervisor is dead
         if self._interruption.is_unwanted:
-            self._move(State.DONE)
+            self._move(AttemptState.DONE)
             return
         # Not one that came when the job had ended already: its result is whole, and is paid.
         stop = self.entry.stop
@@ -411,13 +411,13 @@ class Attempt:
         seconds = int(self.entry.work["timeout_s"])
         ending = executor.ended(self.attempt_id)
         report = report_of(ended, ending, stop, self._traces.folder, seconds)
-        self._move(State.UPLOADING, report=report)
+        self._move(AttemptState.UPLOADING, report=report)
 
     def _upload(self) -> None:
         report = self.entry.report
         assert report is not None  # noqa: S101 - it is written with this state
         if self._interruption.is_unwanted:
-            self._move(State.DONE)
+            self._move(AttemptState.DONE)
             return
         try:
             sender = self._tools.log_sender(self.entry, self._traces.folder)
@@ -438,14 +438,14 @@ class Attempt:
                 return
             report = failed("host", f"the marketplace refuses its results: {error}")
         if not self._interruption.is_leaving:
-            self._move(State.REPORTING, report=report)
+            self._move(AttemptState.REPORTING, report=report)
 
     def _report(self) -> None:
         """Send the report until the daemon has it: a result that is paid for is never lost."""
         report = self.entry.report
         assert report is not None  # noqa: S101 - it is written with this state
         if self._interruption.is_unwanted:
-            self._move(State.DONE)
+            self._move(AttemptState.DONE)
             return
         try:
             self._post(report.verb, report.fields)
@@ -453,30 +453,30 @@ class Attempt:
             self._wait_for_link(error)
             return
         except RefusedError as error:
-            if error.code == "log_incomplete" and self.entry.state is State.REPORTING:
+            if error.code == "log_incomplete" and self.entry.state is AttemptState.REPORTING:
                 self._move_back(report)
                 return
             if not self._heed(error, "the marketplace refuses its report"):
-                self._move(State.DONE)
+                self._move(AttemptState.DONE)
             return
         _logger.info("job %s: %s", self.attempt_id, _words_of(report))
-        self._move(State.DONE)
+        self._move(AttemptState.DONE)
 
     def _done(self) -> None:
         self._executor().clean(self.attempt_id)
         self._tools.journal.forget(self.entry)
         self._tools.ended(self.attempt_id)
 
-    _STEPS: ClassVar[dict[State, Callable[[Attempt], None]]] = {
-        State.TAKEN: _taken,
-        State.PREPARING: _prepare,
-        State.STARTING: _start,
-        State.RUNNING: _look,
-        State.STOPPING: _end,
-        State.ENDED: _ended,
-        State.UPLOADING: _upload,
-        State.REPORTING: _report,
-        State.DONE: _done,
+    _STEPS: ClassVar[dict[AttemptState, Callable[[Attempt], None]]] = {
+        AttemptState.TAKEN: _taken,
+        AttemptState.PREPARING: _prepare,
+        AttemptState.STARTING: _start,
+        AttemptState.RUNNING: _look,
+        AttemptState.STOPPING: _end,
+        AttemptState.ENDED: _ended,
+        AttemptState.UPLOADING: _upload,
+        AttemptState.REPORTING: _report,
+        AttemptState.DONE: _done,
     }
 
     # Smaller steps of those above.
@@ -487,15 +487,15 @@ class Attempt:
         if stop is None:
             return False
         if stop.kind:
-            self._move(State.REPORTING, report=failed(stop.kind, stop.reason))
+            self._move(AttemptState.REPORTING, report=failed(stop.kind, stop.reason))
         else:
-            self._move(State.DONE)
+            self._move(AttemptState.DONE)
         return True
 
     def _fail_early(self, error: TaskError) -> None:
         """Report that it cannot be run here, unless its end is decided already."""
         if self._interruption.stop is None and not self._interruption.is_leaving:
-            self._move(State.REPORTING, report=failed(error.kind, error.message))
+            self._move(AttemptState.REPORTING, report=failed(error.kind, error.message))
 
     def _seconds_left(self) -> float:
         """Return the seconds left for the preparation; the time of agents before this one counts.
@@ -560,23 +560,25 @@ class Attempt:
         _logger.info("job %s: %s; next try in %.0f s", self.attempt_id, error, seconds)
         self._interruption.wait(seconds)
 
-    def _move(self, state: State, **changes: object) -> None:
+    def _move(self, state: AttemptState, **changes: object) -> None:
         self.entry = self._tools.journal.move(self.entry, state, **changes)
 
     def _move_back(self, report: Report) -> None:
         """Send the bytes of the logs that the daemon misses, and report again."""
-        self.entry = replace(self.entry, state=State.UPLOADING, report=report)
+        self.entry = replace(self.entry, state=AttemptState.UPLOADING, report=report)
         self._interruption.wait(self._tools.times.look_seconds)
 
     def _give_up(self) -> bool:
         """Report a failure; return False if the journal cannot keep it. An attempt stays done."""
-        if self.entry.state is State.DONE:
+        if self.entry.state is AttemptState.DONE:
             return False
         with suppress(Exception):
             self._executor().stop(self.attempt_id, 0)
         report = failed("host", "the agent of this device has failed")
         with suppress(files.FileError):  # the disk is full; it is tried again
-            self.entry = self._tools.journal.note(self.entry, state=State.REPORTING, report=report)
+            self.entry = self._tools.journal.note(
+                self.entry, state=AttemptState.REPORTING, report=report
+            )
             return True
         return False
 

@@ -16,7 +16,7 @@ from proxyctl.worker.executors.containers.podman import Podman
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.limits.unbounded import Unbounded
-from proxyctl.worker.images.images import Images, Limits
+from proxyctl.worker.images.images import ImageLimits, Images
 from proxyctl.worker.sensors import host
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def fetch_image(executor: Executor, name: str, patience: Patience) -> Image | No
     return executor.images.ensure(name, patience)
 
 
-def _image_limits(sandbox: Sandbox) -> Limits:
-    return Limits(
+def _image_limits(sandbox: Sandbox) -> ImageLimits:
+    return ImageLimits(
         allowed=sandbox.images,
         registries=sandbox.registries,
         bytes_per_day=int(sandbox.pull_gb_per_day * GIGABYTE),

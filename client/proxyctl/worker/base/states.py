@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(str, Enum):
+class AttemptState(str, Enum):
     """Where an attempt is."""
 
     TAKEN = "taken"  # the daemon has given it to this device
@@ -27,41 +27,47 @@ class State(str, Enum):
 
 # A job may be over before it was begun: cancelled, or refused by the sandbox. An attempt that the
 # daemon has taken back goes to DONE from any state: the daemon wants no result of it.
-NEXT: Final[dict[State, frozenset[State]]] = {
-    State.TAKEN: frozenset({State.PREPARING, State.REPORTING, State.DONE}),
-    State.PREPARING: frozenset({State.STARTING, State.REPORTING, State.DONE}),
+NEXT: Final[dict[AttemptState, frozenset[AttemptState]]] = {
+    AttemptState.TAKEN: frozenset(
+        {AttemptState.PREPARING, AttemptState.REPORTING, AttemptState.DONE}
+    ),
+    AttemptState.PREPARING: frozenset(
+        {AttemptState.STARTING, AttemptState.REPORTING, AttemptState.DONE}
+    ),
     # It may have ended by itself before anybody saw it run.
-    State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.ENDED, State.REPORTING}),
-    State.RUNNING: frozenset({State.STOPPING, State.ENDED}),
-    State.STOPPING: frozenset({State.ENDED}),
-    State.ENDED: frozenset({State.UPLOADING, State.DONE}),
-    State.UPLOADING: frozenset({State.REPORTING, State.DONE}),
-    State.REPORTING: frozenset({State.DONE}),
-    State.DONE: frozenset(),
+    AttemptState.STARTING: frozenset(
+        {AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED, AttemptState.REPORTING}
+    ),
+    AttemptState.RUNNING: frozenset({AttemptState.STOPPING, AttemptState.ENDED}),
+    AttemptState.STOPPING: frozenset({AttemptState.ENDED}),
+    AttemptState.ENDED: frozenset({AttemptState.UPLOADING, AttemptState.DONE}),
+    AttemptState.UPLOADING: frozenset({AttemptState.REPORTING, AttemptState.DONE}),
+    AttemptState.REPORTING: frozenset({AttemptState.DONE}),
+    AttemptState.DONE: frozenset(),
 }
 
 # A supervisor was given it, or may have been.
-HANDED_OVER: Final = frozenset(State) - {State.TAKEN, State.PREPARING}
+HANDED_OVER: Final = frozenset(AttemptState) - {AttemptState.TAKEN, AttemptState.PREPARING}
 
 # The word for the daemon of each state; it has no word for the steps between two of its own.
-TOLD: Final[dict[State, str]] = {
-    State.TAKEN: "taken",
-    State.PREPARING: "preparing",
-    State.STARTING: "preparing",
-    State.RUNNING: "running",
-    State.STOPPING: "running",
-    State.ENDED: "ended",
-    State.UPLOADING: "uploading",
-    State.REPORTING: "reporting",
+TOLD: Final[dict[AttemptState, str]] = {
+    AttemptState.TAKEN: "taken",
+    AttemptState.PREPARING: "preparing",
+    AttemptState.STARTING: "preparing",
+    AttemptState.RUNNING: "running",
+    AttemptState.STOPPING: "running",
+    AttemptState.ENDED: "ended",
+    AttemptState.UPLOADING: "uploading",
+    AttemptState.REPORTING: "reporting",
 }
 
 
 # Nothing of an attempt has reached anybody before it runs: no start, no log, no byte over a
 # network. So a loss of power may take these back, as if they had never been; the end of the
 # agent may not.
-UNHEARD: Final = frozenset({State.TAKEN, State.PREPARING, State.STARTING})
+UNHEARD: Final = frozenset({AttemptState.TAKEN, AttemptState.PREPARING, AttemptState.STARTING})
 
 
-def may_follow(before: State, after: State) -> bool:
+def may_follow(before: AttemptState, after: AttemptState) -> bool:
     """Return whether one state may come right after another."""
     return after in NEXT[before]

@@ -55,7 +55,7 @@ _INDEXES: Final = ("image.index", "manifest.list")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ImageLimits:
     """The owner's limits for images.
 
     Attributes:
@@ -117,7 +117,7 @@ class Images:
         self,
         engine: Engine,
         folder: Path,
-        limits: Limits,
+        limits: ImageLimits,
         dial: Dial,
         fresh_seconds: float = _FRESH_SECONDS,
     ) -> None:
@@ -311,7 +311,9 @@ class _Layer(io.RawIOBase):
         limits: named where it is too large.
     """
 
-    def __init__(self, chunks: Iterator[bytes], expected: str, most: int, limits: Limits) -> None:
+    def __init__(
+        self, chunks: Iterator[bytes], expected: str, most: int, limits: ImageLimits
+    ) -> None:
         import hashlib  # noqa: PLC0415 - see `_require_disk`
 
         super().__init__()
@@ -432,7 +434,7 @@ def _size(described: object) -> int:
     return size
 
 
-def _too_large(size: int, limits: Limits) -> TaskError:
+def _too_large(size: int, limits: ImageLimits) -> TaskError:
     most = limits.image_bytes / _GIGABYTE
     return TaskError("refused", f"it has {size} bytes or more; this device takes {most:g} GB")
 

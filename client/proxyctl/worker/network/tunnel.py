@@ -39,11 +39,11 @@ from proxyctl.attach.relay.relay import AsyncioRelays
 from proxyctl.protocol.frames import (
     VERSION,
     Dialled,
+    DialOutcome,
     Drain,
     Frame,
     FrameError,
     Open,
-    Outcome,
     Preface,
     Sorry,
     Tunnel,
@@ -219,13 +219,13 @@ class JobTunnel:
         """Begin a stream that the daemon requests, or return the reason of a refusal."""
         attempt = self._attempts.get(f"{order.job_id}-{order.attempt}")
         if attempt is None:
-            outcome = Outcome.NOT_ALLOWED
+            outcome = DialOutcome.NOT_ALLOWED
         elif order.port not in attempt.served.ports:
-            outcome = Outcome.REFUSED
+            outcome = DialOutcome.REFUSED
         elif not self._allowance.left():
-            outcome = Outcome.PAUSED
+            outcome = DialOutcome.PAUSED
         elif self._is_full(attempt):
-            outcome = Outcome.AT_LIMIT
+            outcome = DialOutcome.AT_LIMIT
         else:
             task = self._loop.create_task(self._joiner.carry(attachment, order, attempt))
             attempt.opening.add(task)
@@ -233,7 +233,7 @@ class JobTunnel:
             def done(task: asyncio.Task[None]) -> None:
                 attempt.opening.discard(task)
                 if task.cancelled():  # the attempt has ended; perhaps before its first step
-                    attachment.answer(order, Outcome.NOT_ALLOWED)
+                    attachment.answer(order, DialOutcome.NOT_ALLOWED)
 
             task.add_done_callback(done)
             return
@@ -312,7 +312,7 @@ class _Joiner:
         except OSError as error:
             target.close()
             _logger.info("job %s: a connection is lost: %s", served.attempt_id, error)
-            attachment.answer(order, Outcome.FAILED)
+            attachment.answer(order, DialOutcome.FAILED)
         except BaseException:
             target.close()
             raise
@@ -332,7 +332,7 @@ class _Joiner:
             # now.
             attempt.relays.add(relay)
             if not self._allowance.left():  # it was on its way while the rest of the day went
-                attachment.answer(order, Outcome.PAUSED)
+                attachment.answer(order, DialOutcome.PAUSED)
                 relay.abort()
                 return
             cast("SecureTransport", work.transport).write_before(preface)
@@ -456,7 +456,7 @@ class _Attachment:
                 self._leaving.cancel()
             control.close("nobody has to be let in any more")
 
-    def answer(self, order: Open, outcome: Outcome) -> None:
+    def answer(self, order: Open, outcome: DialOutcome) -> None:
         """Send the daemon the reason for a missing stream."""
         if self._control is not None:
             self._control.send(Dialled(order.number, outcome, 0, None, 0))
@@ -517,12 +517,12 @@ def job_tunnel(
     return partial(JobTunnel, api, token, ask, guard, allowance)
 
 
-def _outcome_of(error: OSError | TaskError) -> Outcome:
+def _outcome_of(error: OSError | TaskError) -> DialOutcome:
     """Return the outcome for the daemon when a job cannot be connected."""
     if isinstance(error, TaskError):
-        return Outcome.REFUSED
+        return DialOutcome.REFUSED
     if isinstance(error, TimeoutError):
-        return Outcome.TIMED_OUT
+        return DialOutcome.TIMED_OUT
     if error.errno == errno.ESRCH:
-        return Outcome.NOT_ALLOWED
-    return Outcome.REFUSED if error.errno == errno.ECONNREFUSED else Outcome.FAILED
+        return DialOutcome.NOT_ALLOWED
+    return DialOutcome.REFUSED if error.errno == errno.ECONNREFUSED else DialOutcome.FAILED

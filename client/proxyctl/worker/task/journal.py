@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.worker.base import names
 from proxyctl.worker.base.scratch import remove_tree
-from proxyctl.worker.base.states import UNHEARD, State, may_follow
+from proxyctl.worker.base.states import UNHEARD, AttemptState, may_follow
 from proxyctl.worker.task.processes import boot_id, boot_seconds
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Entry:
     """
 
     work: dict[str, Any] = field(repr=False)
-    state: State
+    state: AttemptState
     boot: str
     taken_at: float | None = None
     gpus: tuple[str, ...] = ()
@@ -172,13 +172,15 @@ class Journal:
         if size > WORK_MAX_BYTES:
             raise files.FileError("it is larger than any job may be")
         taken_at = boot_seconds()
-        entry = Entry(work=work, state=State.TAKEN, boot=boot_id(), taken_at=taken_at, gpus=gpus)
+        entry = Entry(
+            work=work, state=AttemptState.TAKEN, boot=boot_id(), taken_at=taken_at, gpus=gpus
+        )
         if not _FOLDER.fullmatch(entry.attempt_id):
             raise files.FileError(f"{entry.attempt_id!r} is no name of an attempt")
         self._save(entry)
         return entry
 
-    def move(self, entry: Entry, state: State, **changes: object) -> Entry:
+    def move(self, entry: Entry, state: AttemptState, **changes: object) -> Entry:
         """Return the entry of the next state, once it is in its file.
 
         It also outlives a loss of power, unless the state is one of `UNHEARD`.
@@ -233,7 +235,7 @@ def _entry_of(fields: dict[str, Any]) -> Entry | None:
         stop, report = fields["stop"], fields["report"]
         entry = Entry(
             work=dict(fields["work"]),
-            state=State(fields["state"]),
+            state=AttemptState(fields["state"]),
             boot=str(fields["boot"]),
             taken_at=None if fields.get("taken_at") is None else float(fields["taken_at"]),
             gpus=tuple(map(str, fields["gpus"])),

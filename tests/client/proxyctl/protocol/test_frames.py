@@ -24,8 +24,10 @@ from proxyctl.protocol.frames import (
     Deny,
     Dial,
     Dialled,
+    DialOutcome,
     Drain,
     Encrypt,
+    ExitStatus,
     For,
     Frame,
     FrameError,
@@ -34,11 +36,9 @@ from proxyctl.protocol.frames import (
     Kind,
     Lend,
     Lent,
-    Limits,
     Node,
     Nodes,
     Open,
-    Outcome,
     Over,
     Park,
     Ping,
@@ -46,8 +46,8 @@ from proxyctl.protocol.frames import (
     Preface,
     Return,
     Seen,
+    ServiceLimits,
     Sorry,
-    State,
     Tickets,
     Tunnel,
     Tunnelled,
@@ -56,7 +56,7 @@ from proxyctl.protocol.frames import (
 )
 
 V4, V6 = IPv4Address("192.0.2.7"), IPv6Address("2001:db8::7")
-LIMITS = Limits(16, 0, 5_000_000_000, (80, 443))
+LIMITS = ServiceLimits(16, 0, 5_000_000_000, (80, 443))
 WELCOME = Welcome(7, "198.51.100.7", "de", "berlin", 3320, LIMITS, 30)
 
 # Version 1 as it was first sent: an update of the daemon does not change the frames of devices.
@@ -103,14 +103,14 @@ RECORDED: list[tuple[Frame, bytes]] = [
         b"\x00\x17\x06\0\0\0\0\0\0\0\x09\x01\xbb\x00example.com",
     ),
     (
-        Dialled(9, Outcome.CONNECTED, 1500, V4, 50_000),
+        Dialled(9, DialOutcome.CONNECTED, 1500, V4, 50_000),
         b"\x00\x15\x07\0\0\0\0\0\0\0\x09\x00\x00\x00\x05\xdc\xc3\x50\x04" + V4.packed,
     ),
     (
-        Dialled(9, Outcome.REFUSED, 1500, None, 0),
+        Dialled(9, DialOutcome.REFUSED, 1500, None, 0),
         b"\x00\x11\x07\0\0\0\0\0\0\0\x09\x01\x00\x00\x05\xdc\x00\x00\x00",
     ),
-    (State("battery"), b'\x00\x15\x08{"paused":"battery"}'),
+    (ExitStatus("battery"), b'\x00\x15\x08{"paused":"battery"}'),
     (
         LIMITS,
         (
@@ -185,7 +185,7 @@ lines = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=4
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)
 addresses = st.ip_addresses()
 limits = st.builds(
-    Limits, integers, integers, integers, st.lists(ports, max_size=100).map(tuple), lines
+    ServiceLimits, integers, integers, integers, st.lists(ports, max_size=100).map(tuple), lines
 )
 capacities = st.builds(
     Capacity, integers, integers, st.lists(ports, max_size=100).map(tuple), integers
@@ -220,12 +220,12 @@ any_frame = st.one_of(
     st.builds(
         Dialled,
         integers,
-        st.sampled_from(Outcome),
+        st.sampled_from(DialOutcome),
         st.integers(0, (1 << 32) - 1),
         st.none() | addresses,
         st.integers(0, 65_535),
     ),
-    st.builds(State, lines),
+    st.builds(ExitStatus, lines),
     limits,
     st.builds(Drain, st.integers(0, 65_535)),
     st.builds(Ping, st.binary(min_size=8, max_size=8)),
@@ -277,7 +277,7 @@ def test_bytes_are_taken_although_the_frames_are_not_read_yet() -> None:
         Tickets((1 << 64) - 1, (b"t" * 16,) * TICKETS_MAX),
         Dial(1, "n" * NAME_MAX_BYTES, 65_535),
         Dial(1, (V6,) * CANDIDATES_MAX, 65_535),
-        Limits(1, 1, 1, tuple(range(65_000, 65_535))),
+        ServiceLimits(1, 1, 1, tuple(range(65_000, 65_535))),
         Sorry("code", "\N{GRINNING FACE}" * TEXT_MAX_CHARACTERS, 0),
         For(1, encode(Tickets(1, (b"t" * 16,) * TICKETS_MAX))),
         Hello(
@@ -316,10 +316,10 @@ def test_the_largest_frames_fit(frame: Frame) -> None:
         Dial(1, "n" * (NAME_MAX_BYTES + 1), 443),
         Dial(1, "ex ample", 443),
         Dial(1, "b\u00fccher.example", 443),
-        Dialled(1, Outcome.CONNECTED, 0, V4, -1),
+        Dialled(1, DialOutcome.CONNECTED, 0, V4, -1),
         Ping(b"1234567"),
-        Limits(1, 1, 1, tuple(range(60_000, 61_000))),
-        State("p" * FRAME_MAX_BYTES),
+        ServiceLimits(1, 1, 1, tuple(range(60_000, 61_000))),
+        ExitStatus("p" * FRAME_MAX_BYTES),
         For(1, bytes(FRAME_MAX_BYTES)),
         Return(1 << 64),
     ],
@@ -335,13 +335,13 @@ def test_of_too_many_addresses_the_first_ones_are_sent() -> None:
 
 
 def test_a_broken_text_of_the_machine_is_still_sent() -> None:
-    assert read(encode(State("b\udcfccher"))) == [State("b?cher")]
+    assert read(encode(ExitStatus("b\udcfccher"))) == [ExitStatus("b?cher")]
 
 
 @pytest.mark.parametrize(("micros", "said"), [(-5, 0), (1 << 40, (1 << 32) - 1)])
 def test_a_clock_that_leaps_is_no_reason_to_say_nothing(micros: int, said: int) -> None:
-    [frame] = read(encode(Dialled(1, Outcome.TIMED_OUT, micros, None, 0)))
-    assert frame == Dialled(1, Outcome.TIMED_OUT, said, None, 0)
+    [frame] = read(encode(Dialled(1, DialOutcome.TIMED_OUT, micros, None, 0)))
+    assert frame == Dialled(1, DialOutcome.TIMED_OUT, said, None, 0)
 
 
 # --- frames of neighbouring versions -------------------------------------------------------------
@@ -382,9 +382,9 @@ def test_a_field_that_is_missing_or_of_another_kind_is_no_frame(frame: Frame) ->
 
 
 def test_an_outcome_of_a_later_version_is_a_failure() -> None:
-    data = bytearray(encode(Dialled(9, Outcome.REFUSED, 1, None, 0)))
+    data = bytearray(encode(Dialled(9, DialOutcome.REFUSED, 1, None, 0)))
     data[11] = 200
-    assert read(bytes(data)) == [Dialled(9, Outcome.FAILED, 1, None, 0)]
+    assert read(bytes(data)) == [Dialled(9, DialOutcome.FAILED, 1, None, 0)]
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_an_outcome_of_a_later_version_is_a_failure() -> None:
 )
 def test_a_text_becomes_one_line_that_can_be_shown(said: str) -> None:
     [frame] = read(framed(Kind.STATE, json.dumps({"paused": said}).encode()))
-    assert isinstance(frame, State)
+    assert isinstance(frame, ExitStatus)
     assert frame.paused.isprintable()
     assert len(frame.paused) == len(said)
     frame.paused.encode()

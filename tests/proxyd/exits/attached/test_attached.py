@@ -7,7 +7,7 @@ from support.base.waiting import until
 from support.exits.device import BEAT_SECONDS, Granted, Port, answering, hello, ignore
 
 from market.base.errors import Code, MarketError
-from proxyctl.protocol.frames import Limits, Outcome, Ping
+from proxyctl.protocol.frames import DialOutcome, Ping, ServiceLimits
 from proxyd.exits.attached import attached as module
 from proxyd.exits.attached import pool
 from proxyd.exits.attached.attached import Attached
@@ -42,7 +42,7 @@ def exit_of(port: Port, device: str = "device") -> Attached:
 
 
 def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
-    state, arrows = module.State, module.TRANSITIONS
+    state, arrows = module.AttachedState, module.TRANSITIONS
     assert set(arrows) == set(state)
     assert arrows[state.GONE] == ()
     reached = {to for tos in arrows.values() for to in tos} | {state.OPEN}
@@ -85,7 +85,7 @@ async def test_a_burst_asks_for_as_many_as_wait_and_all_at_once(port: Port) -> N
     outcomes: list[object] = []
     for _ in range(8):
         port.exits.dial(Wants(), Payer(), "localhost", 80, lambda *each: outcomes.append(each))
-    device.obey = answering(Outcome.REFUSED)
+    device.obey = answering(DialOutcome.REFUSED)
     await until(lambda: device.wanted >= 9, "it is asked for all of them")
     device.parks = True
     await device.park()
@@ -174,7 +174,7 @@ async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Pat
     port = Port(tmp_path, parked=1)
     await port.parked("first")
     device = port.unattached()
-    device.obey = answering(Outcome.REFUSED)
+    device.obey = answering(DialOutcome.REFUSED)
     await device.attach(hello("second"))
     port.directory.remove(exit_of(port, "first"))
     outcomes: list[object] = []
@@ -295,7 +295,7 @@ async def test_a_device_that_is_paused_in_the_account_stays_and_carries_nothing(
 
 
 async def test_a_day_has_its_bytes(port: Port) -> None:
-    limits = Limits(0, 0, 1000, ())
+    limits = ServiceLimits(0, 0, 1000, ())
     port.devices.grants["device"] = Granted("device", "owner", 0, limits, bytes_today=400)
     await port.parked()
     exit_, first, second = exit_of(port), Relayed(100, 200), Relayed(0, 200)
@@ -316,14 +316,14 @@ async def test_a_day_has_its_bytes(port: Port) -> None:
 
 
 async def test_a_device_that_has_carried_its_day_already_carries_nothing(port: Port) -> None:
-    limits = Limits(0, 0, 1000, ())
+    limits = ServiceLimits(0, 0, 1000, ())
     port.devices.grants["device"] = Granted("device", "owner", 0, limits, bytes_today=1000)
     await port.device()
     assert not exit_of(port).has_place
 
 
 async def test_dials_that_wait_count_as_connections(port: Port) -> None:
-    port.devices.grants["device"] = Granted("device", "owner", 0, Limits(2, 0, 0, ()))
+    port.devices.grants["device"] = Granted("device", "owner", 0, ServiceLimits(2, 0, 0, ()))
     device = port.unattached()
     device.parks, device.obey = False, ignore
     await device.attach()

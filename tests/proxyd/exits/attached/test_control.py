@@ -10,12 +10,12 @@ from support.exits.device import Device, Port, hello, paused
 from proxyctl.protocol.frames import (
     VERSION,
     Dialled,
+    DialOutcome,
     Frame,
-    Limits,
-    Outcome,
     Park,
     Ping,
     Pong,
+    ServiceLimits,
     Sorry,
     encode,
 )
@@ -32,7 +32,7 @@ async def over(device: Device, port: Port, reason: str) -> None:
 
 
 def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
-    state, arrows = module.State, module.TRANSITIONS
+    state, arrows = module.ControlState, module.TRANSITIONS
     assert set(arrows) == set(state)
     assert arrows[state.OVER] == ()
     reached = {to for tos in arrows.values() for to in tos} | {state.SILENT}
@@ -40,7 +40,7 @@ def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
 
 
 def test_frames_are_read_only_in_these_states() -> None:
-    state = module.State
+    state = module.ControlState
     assert set(module._ACTIONS) == {state.GREETING, state.ASKED, state.ATTACHED}
     assert set(module._ACTIONS[state.ASKED]) == {Ping}, "hello is said once"
 
@@ -76,7 +76,7 @@ async def test_a_newer_protocol_attaches_and_its_additions_are_passed_over(port:
 
 
 @pytest.mark.parametrize(
-    "frame", [paused("before hello"), Pong(b"12345678"), Dialled(1, Outcome.FAILED, 0, None, 0)]
+    "frame", [paused("before hello"), Pong(b"12345678"), Dialled(1, DialOutcome.FAILED, 0, None, 0)]
 )
 async def test_nothing_goes_before_hello(port: Port, frame: Frame) -> None:
     device = port.unattached()
@@ -91,7 +91,9 @@ async def test_hello_is_sent_once(port: Port) -> None:
     await over(device, port, "violation")
 
 
-@pytest.mark.parametrize("frame", [Park(3), Sorry("code", "words", 0), Limits(1, 2, 3, (4,))])
+@pytest.mark.parametrize(
+    "frame", [Park(3), Sorry("code", "words", 0), ServiceLimits(1, 2, 3, (4,))]
+)
 async def test_frames_of_the_daemon_are_not_for_exits(port: Port, frame: Frame) -> None:
     device = await port.device()
     device.send(frame)
@@ -137,7 +139,7 @@ async def test_answers_are_no_flood(port: Port) -> None:
     assert control._allowance._bytes == before + module.ANSWER_BYTES
     control.send(Ping(b"8 bytes."))
     assert control._allowance._bytes == before + 2 * module.ANSWER_BYTES
-    assert len(encode(Dialled(1, Outcome.CONNECTED, 0, None, 0))) + 16 <= module.ANSWER_BYTES
+    assert len(encode(Dialled(1, DialOutcome.CONNECTED, 0, None, 0))) + 16 <= module.ANSWER_BYTES
 
 
 class Nobody:

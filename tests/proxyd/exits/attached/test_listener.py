@@ -14,7 +14,7 @@ from support.targets.tls import client_hello
 
 from config.check import EXIT_PORTS_MAX
 from market.base.errors import Code, MarketError
-from proxyctl.protocol.frames import PREFACE, Limits, Preface
+from proxyctl.protocol.frames import PREFACE, Preface, ServiceLimits
 from proxyd.bounds import ExitBounds
 from proxyd.exits.attached import arrivals as module
 from proxyd.exits.attached.arrivals import ArrivalTimes
@@ -313,7 +313,7 @@ async def test_a_device_that_may_carry_nothing_any_more_is_let_go_of(port: Port)
 
 async def test_other_limits_are_passed_on(port: Port) -> None:
     device = await port.parked()
-    limits = Limits(3, 0, 0, (443,))
+    limits = ServiceLimits(3, 0, 0, (443,))
     port.devices.grants["device"] = Granted("device", "owner", 7, limits)
     port.listener.recheck("device")
     await until(lambda: limits in device.frames, "it is told")
@@ -323,7 +323,7 @@ async def test_other_limits_are_passed_on(port: Port) -> None:
 
 async def test_a_device_with_more_limits_than_a_frame_has_is_refused(port: Port) -> None:
     ports = tuple(range(60_000, 61_000))
-    port.devices.grants["device"] = Granted("device", "owner", limits=Limits(0, 0, 0, ports))
+    port.devices.grants["device"] = Granted("device", "owner", limits=ServiceLimits(0, 0, 0, ports))
     device = await port.device()
     assert device.sorry is not None
     assert device.sorry.code == "unavailable"
@@ -332,7 +332,7 @@ async def test_a_device_with_more_limits_than_a_frame_has_is_refused(port: Port)
 
 async def test_as_many_ports_as_an_operator_may_offer_fit_into_a_frame(port: Port) -> None:
     ports = tuple(range(60_000, 60_000 + EXIT_PORTS_MAX))
-    port.devices.grants["device"] = Granted("device", "owner", limits=Limits(0, 0, 0, ports))
+    port.devices.grants["device"] = Granted("device", "owner", limits=ServiceLimits(0, 0, 0, ports))
     device = await port.device()
     assert device.welcome is not None
     assert device.welcome.limits.ports == ports
@@ -345,7 +345,7 @@ async def test_no_exit_is_cheaper_than_its_country(port: Port) -> None:
     await port.device("dear")
     prices = {key: each.min_price_per_gb for key, each in port.directory.exits.items()}
     assert prices == {"cheap": 5, "dear": 7}
-    limits = Limits(3, 0, 0, (443,))
+    limits = ServiceLimits(3, 0, 0, (443,))
     port.devices.grants = {"dear": Granted("dear", "owner", 4, limits)}
     port.listener.recheck("dear")
     exit_ = port.directory.exits["dear"]

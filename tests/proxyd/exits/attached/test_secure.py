@@ -13,7 +13,7 @@ from support.base.waiting import until
 from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Port, ignore
 
-from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
+from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, DialOutcome, Preface
 from proxyd.exits.attached.listener import PortBounds
 from proxyd.relay.closing import reset
 from proxyd.wire.wants import Wants
@@ -96,7 +96,7 @@ async def dialled(port: Port, device: Device, outcomes: list[Any]) -> Any:
 
 
 def connected(dial: Dial) -> Dialled:
-    return Dialled(dial.number, Outcome.CONNECTED, 0, None, 0)
+    return Dialled(dial.number, DialOutcome.CONNECTED, 0, None, 0)
 
 
 async def test_an_answer_that_comes_late_is_no_lie(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.base.cases import cases
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyd.exits.choosing.bindings import LABEL_KEPT_SECONDS, Binding
 from proxyd.exits.choosing.bounds import USUAL, DirectoryBounds
 from proxyd.exits.choosing.directory import Directory
@@ -439,7 +439,7 @@ def test_rotation_with_a_single_exit_finds_no_other(book):
 def test_connections_are_spread_nearly_evenly(book):
     devices = book.fill(100)
     for each in devices:
-        book.note(each, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
+        book.note(each, *[DialOutcome.CONNECTED] * NEWCOMER_DIALS)
 
     picks = Counter(book.pick().device_id for _ in range(10_000))
 
@@ -452,7 +452,7 @@ def test_they_are_where_few_exits_will_do(book):
     """Whose neighbours are all full would get the connections of them all."""
     will_do = []
     for number, each in enumerate(book.fill(600)):
-        book.note(each, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
+        book.note(each, *[DialOutcome.CONNECTED] * NEWCOMER_DIALS)
         each.has_place = number % 20 == 0
         will_do += [each] * each.has_place
 
@@ -464,7 +464,7 @@ def test_they_are_where_few_exits_will_do(book):
 
 def test_a_newcomer_gets_some_and_less_than_the_others(book):
     for each in book.fill(10):
-        book.note(each, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
+        book.note(each, *[DialOutcome.CONNECTED] * NEWCOMER_DIALS)
     newcomer = book.add(Device("newcomer"))
 
     picks = Counter(book.pick() for _ in range(11_000))
@@ -475,9 +475,9 @@ def test_a_newcomer_gets_some_and_less_than_the_others(book):
 def test_an_exit_that_often_fails_gets_less(book):
     bad, *good = book.fill(10)
     for _ in range(100):
-        book.note(bad, Outcome.FAILED, Outcome.CONNECTED)
+        book.note(bad, DialOutcome.FAILED, DialOutcome.CONNECTED)
         for each in good:
-            book.note(each, Outcome.CONNECTED, Outcome.CONNECTED)
+            book.note(each, DialOutcome.CONNECTED, DialOutcome.CONNECTED)
 
     picks = Counter(book.pick() for _ in range(10_000))
 
@@ -486,18 +486,18 @@ def test_an_exit_that_often_fails_gets_less(book):
 
 def test_three_failures_in_a_row_are_a_rest_and_each_is_longer(book):
     device = book.add(Device("one"))
-    book.note(device, None, Outcome.FAILED)
+    book.note(device, None, DialOutcome.FAILED)
     assert book.pick() is device
 
     for seconds in (30, 60, 120):
-        book.note(device, Outcome.FAILED)
-        book.note(device, Outcome.FAILED)  # had begun before: the rest is not longer
+        book.note(device, DialOutcome.FAILED)
+        book.note(device, DialOutcome.FAILED)  # had begun before: the rest is not longer
         book.now += seconds - 1
         assert book.pick() is Missing.NO_EXIT
         book.now += 1
         assert book.pick() is device
 
-    book.note(device, Outcome.CONNECTED, None, None)
+    book.note(device, DialOutcome.CONNECTED, None, None)
     assert book.pick() is device
     book.note(device, None)
     book.now += 30
@@ -506,14 +506,14 @@ def test_three_failures_in_a_row_are_a_rest_and_each_is_longer(book):
 
 def test_a_full_exit_does_not_rest(book):
     device = book.add(Device("one"))
-    book.note(device, *[Outcome.AT_LIMIT] * 10)
+    book.note(device, *[DialOutcome.AT_LIMIT] * 10)
     assert book.pick() is device
 
 
 def test_faults_that_one_buyer_meets_count_only_for_that_buyer(book):
     device = book.add(Device("one"))
     for seconds in (30, 60):
-        book.note(device, *[Outcome.FAILED] * 3, buyer="mallory")
+        book.note(device, *[DialOutcome.FAILED] * 3, buyer="mallory")
         assert book.pick(owner="mallory") is Missing.NO_EXIT
         assert book.pick(owner="another") is device
         book.now += seconds - 1
@@ -525,7 +525,9 @@ def test_faults_that_one_buyer_meets_count_only_for_that_buyer(book):
 def test_faults_at_one_site_are_counted_once(book):
     device = book.add(Device("one"))
     for number in range(10):
-        book.note(device, Outcome.FAILED, buyer=f"buyer-{number}", target=f"{number}.example.com")
+        book.note(
+            device, DialOutcome.FAILED, buyer=f"buyer-{number}", target=f"{number}.example.com"
+        )
     assert book.pick() is device
 
 
@@ -542,8 +544,8 @@ def test_a_failure_through_two_exits_is_the_targets_fault(book):
 def test_a_site_that_answers_again_proves_nothing_of_exits_that_fail_there(book):
     one, two = book.add(Device("one"), Device("two"))
     for number in range(3):
-        book.note(two, Outcome.FAILED, target=f"site-{number}.org")
-        book.note(one, Outcome.CONNECTED, target=f"site-{number}.org")
+        book.note(two, DialOutcome.FAILED, target=f"site-{number}.org")
+        book.note(one, DialOutcome.CONNECTED, target=f"site-{number}.org")
     assert {book.pick() for _ in range(50)} == {one}
 
 
@@ -552,7 +554,7 @@ def test_a_few_sites_do_not_have_every_exit_rest(book):
     for _ in range(3):  # so that each rests again after its rest
         for device in devices:
             for each in "abc":  # a site that refuses one exit, and answers the next one
-                book.note(other, Outcome.CONNECTED, target=f"{each}.com")
+                book.note(other, DialOutcome.CONNECTED, target=f"{each}.com")
                 book.directory.contradict(
                     device, book.now, buyer=f"buyer-{each}", target=f"{each}.com"
                 )
@@ -565,7 +567,7 @@ def test_a_site_counts_against_another_exit_after_a_while(book):
     one, two, three = book.fill(3)
     for device in (one, two):
         for each in "abc":
-            book.note(three, Outcome.CONNECTED, target=f"{each}.com")
+            book.note(three, DialOutcome.CONNECTED, target=f"{each}.com")
             book.directory.contradict(device, book.now, buyer=each, target=f"{each}.com")
         assert device not in {book.pick() for _ in range(100)}
         book.now += SUSPECT_SECONDS
@@ -574,7 +576,7 @@ def test_a_site_counts_against_another_exit_after_a_while(book):
 def test_the_word_of_an_exit_is_checked_while_it_is_new_and_after_a_contradiction(book):
     device = book.add(Device("one"))
     assert book.directory.doubts(device)
-    book.note(device, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
+    book.note(device, *[DialOutcome.CONNECTED] * NEWCOMER_DIALS)
     checked = sum(book.directory.doubts(device) for _ in range(1000))
     assert 50 < checked < 200
     book.directory.contradict(device, book.now, buyer="a", target="a.com")
@@ -587,7 +589,7 @@ def test_the_word_of_an_exit_is_checked_while_it_is_new_and_after_a_contradictio
 
 def test_junk_for_tls_counts_for_all_when_another_exit_got_tls(book):
     one, two = book.add(Device("one"), Device("two"))
-    book.note(one, *[Outcome.CONNECTED] * NEWCOMER_DIALS)
+    book.note(one, *[DialOutcome.CONNECTED] * NEWCOMER_DIALS)
     directory = book.directory
     for each in "abcdef":
         directory.suspect(one, book.now, buyer=each, target=f"{each}.com")
@@ -627,7 +629,9 @@ def test_a_rest_is_an_hour_at_most(book):
 
 def test_an_answer_of_a_target_is_no_failure_of_an_exit(book):
     device = book.add(Device("one"))
-    book.note(device, *[Outcome.REFUSED, Outcome.TIMED_OUT, Outcome.HOST_UNREACHABLE] * 10)
+    book.note(
+        device, *[DialOutcome.REFUSED, DialOutcome.TIMED_OUT, DialOutcome.HOST_UNREACHABLE] * 10
+    )
     assert book.pick() is device
 
 
@@ -827,7 +831,7 @@ def test_a_target_that_does_not_answer_costs_no_label_its_exit(book, label):
     book.fill(20)
     first = book.pick(label)
 
-    book.note(first, Outcome.TIMED_OUT)
+    book.note(first, DialOutcome.TIMED_OUT)
 
     assert book.pick(label, tried=(first.device_id,)) is Missing.NO_EXIT
     assert book.pick(label) is first
@@ -907,7 +911,7 @@ def test_the_rest_is_bounded():
         book.pick("rotate", session=f"session {number}", target=f"{number}.example")
         assert len(book.directory._picks._last) + len(book.directory._picks._last_before) <= 10
         assert len(book.directory._picks._sites) <= 10
-        book.note(device, Outcome.CONNECTED)
+        book.note(device, DialOutcome.CONNECTED)
         book.directory.contradict(device, book.now, buyer="a", target=f"{number}.com")
         assert len(book.directory._faults._blamed) <= 10
         book.directory.remove(device)
@@ -952,7 +956,7 @@ WISHES = [
     "state-bavaria-asn-3320",
     "asn-3320-kind-mobile",
 ]
-OUTCOMES = [*Outcome, None]
+OUTCOMES = [*DialOutcome, None]
 
 
 class Machine(RuleBasedStateMachine):
@@ -1012,9 +1016,9 @@ class Machine(RuleBasedStateMachine):
         entry = data.draw(st.sampled_from(self.attached))
         self.book.note(entry, outcome)
         rests = self.cooling.setdefault(entry.device_id, [0, 0, 0.0])
-        if outcome is Outcome.CONNECTED:
+        if outcome is DialOutcome.CONNECTED:
             rests[:2] = 0, 0
-        elif outcome in (None, Outcome.PAUSED, Outcome.FAILED):
+        elif outcome in (None, DialOutcome.PAUSED, DialOutcome.FAILED):
             rests[0] += 1
             if rests[0] >= 3 and rests[2] <= self.book.now:
                 rests[2] = self.book.now + min(30.0 * 2 ** rests[1], 3600.0)

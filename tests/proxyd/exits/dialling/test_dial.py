@@ -16,7 +16,7 @@ from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Granted, Port, answering, carry, ignore, paused
 from support.targets import targets
 
-from proxyctl.protocol.frames import CALLS, DENY, Dial, Dialled, Limits, Outcome, Pong
+from proxyctl.protocol.frames import CALLS, DENY, Dial, Dialled, DialOutcome, Pong, ServiceLimits
 from proxyd.bounds import ExitBounds
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exits.dialling.dial import DialTimes, Via
@@ -145,7 +145,7 @@ def test_the_address_that_an_exit_reports_is_believed_where_it_can_be(
 
 async def test_a_buyer_is_notified_that_another_exit_was_promised(port: Port) -> None:
     device = await port.parked()
-    device.obey = answering(Outcome.CONNECTED)
+    device.obey = answering(DialOutcome.CONNECTED)
     port.directory.has_moved = True
     answer = await dialled(port)
     assert answer.via is not None
@@ -173,7 +173,7 @@ async def test_an_exit_that_does_not_know_the_denied_addresses_looks_up_no_names
 async def test_an_exit_gets_no_order_for_its_own_addresses(port: Port) -> None:
     own, other = await port.parked("own"), await port.parked("other")
     for device in (own, other):
-        device.obey = answering(Outcome.TIMED_OUT)
+        device.obey = answering(DialOutcome.TIMED_OUT)
     public = ip_address("93.184.220.2")
     port.listener.roster.attached_here("own").location.learn(public)
     answer = await dialled(port, public, 443)
@@ -183,7 +183,7 @@ async def test_an_exit_gets_no_order_for_its_own_addresses(port: Port) -> None:
 
 async def test_an_older_agent_that_is_attached_by_ipv6_gets_no_ipv4(port: Port) -> None:
     device = await port.parked()
-    device.obey = answering(Outcome.TIMED_OUT)
+    device.obey = answering(DialOutcome.TIMED_OUT)
     attached = port.listener.roster.attached_here("device")
     attached.location.learn(ip_address("2a02:2455:1234:5600::10"))
     there = ip_address("93.184.215.14"), ip_address("2600:3c01::f03c")
@@ -212,7 +212,7 @@ async def test_unusable_exits_use_up_no_try(port: Port) -> None:
 async def test_an_exit_looks_a_name_up_if_that_is_wanted(port: Port) -> None:
     device = await port.parked()
     port.listener.roster.attached_here("device").features = (DENY,)
-    device.obey = answering(Outcome.NAME_UNKNOWN)
+    device.obey = answering(DialOutcome.NAME_UNKNOWN)
     answer = await dialled(port, "Example.COM.", 443, Wants(dns_at_exit=True))
     assert answer.failure is Failure.HOST_UNREACHABLE
     assert device.dials == [Dial(1, "example.com", 443)]
@@ -262,13 +262,13 @@ async def test_a_text_that_is_no_name_is_not_requested(
 @pytest.mark.parametrize(
     ("outcome", "failure"),
     [
-        (Outcome.REFUSED, Failure.REFUSED),
-        (Outcome.HOST_UNREACHABLE, Failure.HOST_UNREACHABLE),
-        (Outcome.NAME_UNKNOWN, Failure.HOST_UNREACHABLE),
+        (DialOutcome.REFUSED, Failure.REFUSED),
+        (DialOutcome.HOST_UNREACHABLE, Failure.HOST_UNREACHABLE),
+        (DialOutcome.NAME_UNKNOWN, Failure.HOST_UNREACHABLE),
     ],
 )
 async def test_the_bytes_of_the_target_are_passed_on_and_no_other_exit_is_tried(
-    port: Port, outcome: Outcome, failure: Failure
+    port: Port, outcome: DialOutcome, failure: Failure
 ) -> None:
     devices = [await port.parked(token) for token in ("one", "two")]
     for each in devices:
@@ -280,7 +280,7 @@ async def test_the_bytes_of_the_target_are_passed_on_and_no_other_exit_is_tried(
 
 async def test_a_refusal_of_a_doubtful_exit_is_checked_through_another(port: Port) -> None:
     first, second = await port.parked("first"), await port.parked("second")
-    first.obey = answering(Outcome.REFUSED)
+    first.obey = answering(DialOutcome.REFUSED)
     port.directory.is_doubtful = True
     async with targets.echo() as target:
         answer = await dialled(port, LOOPBACK, target.port)
@@ -288,15 +288,15 @@ async def test_a_refusal_of_a_doubtful_exit_is_checked_through_another(port: Por
         assert answer.via.attached.device_id == "second"
         assert port.directory.contradicted == ["first"]
         await answer.close(port, target)
-    second.obey = answering(Outcome.HOST_UNREACHABLE)
+    second.obey = answering(DialOutcome.HOST_UNREACHABLE)
     assert (await dialled(port)).failure is Failure.REFUSED  # the first answer, confirmed
     assert (await dialled(port, wants=Wants(session="a"))).failure is Failure.REFUSED
     assert (len(first.dials), len(second.dials)) == (3, 2)  # a label shows no other address
     assert port.directory.contradicted == ["first"]
 
 
-@pytest.mark.parametrize("outcome", [Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED])
-async def test_an_exit_that_cannot_is_passed_over(port: Port, outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [DialOutcome.PAUSED, DialOutcome.AT_LIMIT, DialOutcome.FAILED])
+async def test_an_exit_that_cannot_is_passed_over(port: Port, outcome: DialOutcome) -> None:
     first, second = await port.parked("first"), await port.parked("second")
     first.obey = answering(outcome)
     async with targets.echo() as target:
@@ -311,16 +311,16 @@ async def test_an_exit_that_cannot_is_passed_over(port: Port, outcome: Outcome) 
 DOUBTFUL = pytest.mark.parametrize(
     ("outcome", "failure"),
     [
-        (Outcome.TIMED_OUT, Failure.TIMED_OUT),
-        (Outcome.NETWORK_UNREACHABLE, Failure.NETWORK_UNREACHABLE),
-        (Outcome.NOT_ALLOWED, Failure.NOT_ALLOWED),
+        (DialOutcome.TIMED_OUT, Failure.TIMED_OUT),
+        (DialOutcome.NETWORK_UNREACHABLE, Failure.NETWORK_UNREACHABLE),
+        (DialOutcome.NOT_ALLOWED, Failure.NOT_ALLOWED),
     ],
 )
 
 
 @DOUBTFUL
 async def test_a_failure_that_may_be_the_exits_own_is_tried_through_one_more(
-    port: Port, outcome: Outcome, failure: Failure
+    port: Port, outcome: DialOutcome, failure: Failure
 ) -> None:
     devices = [await port.parked(token) for token in ("one", "two", "three")]
     for each in devices:
@@ -331,7 +331,7 @@ async def test_a_failure_that_may_be_the_exits_own_is_tried_through_one_more(
 
 @DOUBTFUL
 async def test_an_answer_that_another_exit_contradicts_is_a_fault(
-    port: Port, outcome: Outcome, failure: Failure
+    port: Port, outcome: DialOutcome, failure: Failure
 ) -> None:
     first, second = await port.parked("first"), await port.parked("second")
     first.obey = answering(outcome)
@@ -346,7 +346,7 @@ async def test_an_answer_that_another_exit_contradicts_is_a_fault(
 
 async def test_an_exit_may_have_no_route_by_the_other_family(port: Port) -> None:
     first, _ = await port.parked("first"), await port.parked("second")
-    first.obey = answering(Outcome.NETWORK_UNREACHABLE)
+    first.obey = answering(DialOutcome.NETWORK_UNREACHABLE)
     port.listener.roster.attached_here("first").address = ip_address("2600:3c01::f03c")
     async with targets.echo() as target:
         answer = await dialled(port, LOOPBACK, target.port)
@@ -356,7 +356,7 @@ async def test_an_exit_may_have_no_route_by_the_other_family(port: Port) -> None
 
 @DOUBTFUL
 async def test_a_failure_is_reported_where_no_other_exit_exists(
-    port: Port, outcome: Outcome, failure: Failure
+    port: Port, outcome: DialOutcome, failure: Failure
 ) -> None:
     device = await port.parked()
     device.obey = answering(outcome)
@@ -366,7 +366,7 @@ async def test_a_failure_is_reported_where_no_other_exit_exists(
 
 async def test_an_exit_without_the_targets_family_is_passed_over(port: Port) -> None:
     first, second = await port.parked("first"), await port.parked("second")
-    first.obey = answering(Outcome.NETWORK_UNREACHABLE)
+    first.obey = answering(DialOutcome.NETWORK_UNREACHABLE)
     async with targets.echo() as target:
         answer = await dialled(port, LOOPBACK, target.port)
         assert answer.via is not None
@@ -378,7 +378,7 @@ async def test_an_exit_without_the_targets_family_is_passed_over(port: Port) -> 
 async def test_three_exits_are_enough(port: Port) -> None:
     devices = [await port.parked(token) for token in ("one", "two", "three", "four")]
     for each in devices:
-        each.obey = answering(Outcome.FAILED)
+        each.obey = answering(DialOutcome.FAILED)
     assert (await dialled(port)).failure is Failure.NO_EXIT
     assert [len(each.dials) for each in devices] == [1, 1, 1, 0]
 
@@ -399,7 +399,7 @@ async def test_no_buyer_leaves_through_an_own_device(port: Port) -> None:
 
 async def test_a_device_that_takes_nothing_gets_no_order_until_it_does(port: Port) -> None:
     device = await port.parked()
-    device.obey = answering(Outcome.REFUSED)
+    device.obey = answering(DialOutcome.REFUSED)
     device.send(paused("on battery"))
     await until(lambda: not port.directory.exits, "it takes nothing")
     assert (await dialled(port)).failure is Failure.NO_EXIT
@@ -415,25 +415,25 @@ async def test_a_device_that_attaches_paused_gets_no_order(port: Port) -> None:
 
 
 async def test_an_exit_has_as_many_connections_as_its_owner_allows(port: Port) -> None:
-    port.devices.grants["device"] = Granted("device", "owner", 0, Limits(2, 0, 0, ()))
+    port.devices.grants["device"] = Granted("device", "owner", 0, ServiceLimits(2, 0, 0, ()))
     device = await port.parked()
     device.obey = ignore
     calls = [Call(port, LOOPBACK, 80) for _ in range(3)]
     assert (await calls[2].end()).failure is Failure.NO_EXIT
     calls[0].dial.cancel()
-    device.obey = answering(Outcome.REFUSED)
+    device.obey = answering(DialOutcome.REFUSED)
     assert (await dialled(port)).failure is Failure.REFUSED
     calls[1].dial.cancel()
 
 
 async def test_ports_are_those_that_the_owner_allows(port: Port) -> None:
-    port.devices.grants["web"] = Granted("web", "owner", 0, Limits(0, 0, 0, (443,)))
+    port.devices.grants["web"] = Granted("web", "owner", 0, ServiceLimits(0, 0, 0, (443,)))
     web = await port.parked("web")
     assert (await dialled(port, number=8080)).failure is Failure.NOT_ALLOWED
     label = Wants(session="label")
     assert (await dialled(port, number=8080, wants=label)).failure is Failure.NOT_ALLOWED
     more = await port.parked("more")
-    more.obey = answering(Outcome.REFUSED)
+    more.obey = answering(DialOutcome.REFUSED)
     assert (await dialled(port, number=8080)).failure is Failure.REFUSED
     assert (await dialled(port, number=8080, wants=label)).failure is Failure.REFUSED
     assert (web.dials, len(more.dials)) == ([], 2)
@@ -445,18 +445,18 @@ async def test_ports_are_those_that_the_owner_allows(port: Port) -> None:
 async def test_an_exit_that_is_killed_is_passed_over_at_once(port: Port) -> None:
     first, second = await port.parked("first"), await port.parked("second")
     first.obey = ignore
-    second.obey = answering(Outcome.REFUSED)
+    second.obey = answering(DialOutcome.REFUSED)
     call = Call(port, LOOPBACK, 80)
     await until(lambda: bool(first.dials), "the first is asked")
     await first.kill()
     assert (await call.end()).failure is Failure.REFUSED
     assert port.counters.dials == {"lost": 1, "refused": 1}
-    assert port.directory.noted == [("first", None), ("second", Outcome.REFUSED)]
+    assert port.directory.noted == [("first", None), ("second", DialOutcome.REFUSED)]
 
 
 async def test_a_strict_label_fails_rather_than_change_its_exit(port: Port) -> None:
     first, second = await port.parked("first"), await port.parked("second")
-    first.obey = answering(Outcome.REFUSED)
+    first.obey = answering(DialOutcome.REFUSED)
     label = Wants(session="label", strict=True)
     assert (await dialled(port, wants=label)).failure is Failure.REFUSED
     await first.kill()
@@ -470,7 +470,7 @@ async def test_an_exit_that_is_silent_is_passed_over(port: Port) -> None:
     await until(lambda: port.directory.exits["first"].pulse._ping is None, "it has answered")
     first.obey = ignore
     first.answers_pings = False
-    second.obey = answering(Outcome.REFUSED)
+    second.obey = answering(DialOutcome.REFUSED)
     assert (await dialled(port)).failure is Failure.REFUSED
     assert (len(first.dials), len(second.dials)) == (1, 1)
     assert port.counters.hedges == 0
@@ -492,7 +492,7 @@ async def test_an_exit_is_not_silent_whose_daemon_stood_still(port: Port) -> Non
         assert attached.pulse._ping is not None
         device.send(Pong(attached.pulse._ping))
         device.answers_pings = True
-        device.obey = answering(Outcome.REFUSED)  # of the second order
+        device.obey = answering(DialOutcome.REFUSED)  # of the second order
         time.sleep(1.0)  # longer than an exit may be silent
 
     with here, there:
@@ -520,7 +520,7 @@ async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_ans
     assert len({each.number for each in device.dials}) == 2
     assert port.counters.hedges == 1
     late = device.dials[0].number
-    device.send(Dialled(late, Outcome.CONNECTED, 0, None, 0))  # no effect
+    device.send(Dialled(late, DialOutcome.CONNECTED, 0, None, 0))  # no effect
     device.send(paused("the last frame"))
     await until(lambda: not port.directory.exits, "it was heard")
 
@@ -530,7 +530,7 @@ async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_ans
 async def test_an_exit_that_is_there_and_does_not_obey_is_left(port: Port, reaches: bool) -> None:
     first, second = await port.parked("first"), await port.parked("second")
     first.obey = ignore
-    outcome = Outcome.CONNECTED if reaches else Outcome.TIMED_OUT
+    outcome = DialOutcome.CONNECTED if reaches else DialOutcome.TIMED_OUT
     second.obey = answering(outcome)
     answer = await dialled(port)
     if reaches:
@@ -559,7 +559,7 @@ async def test_a_dial_that_finds_nothing_waiting_takes_the_next_connection(port:
     device = port.unattached()
     device.parks = False
     await device.attach()
-    device.obey = answering(Outcome.REFUSED)
+    device.obey = answering(DialOutcome.REFUSED)
     calls = [Call(port, LOOPBACK, 80) for _ in range(3)]
     await until(lambda: device.wanted >= 4, "it is asked for one more than these")
     device.parks = True
@@ -574,7 +574,7 @@ async def test_an_exit_without_connections_is_passed_over(port: Port) -> None:
     first.parks = False
     await first.attach()
     second = await port.parked("second")
-    second.obey = answering(Outcome.REFUSED)
+    second.obey = answering(DialOutcome.REFUSED)
     assert (await dialled(port)).failure is Failure.REFUSED
     assert first.dials == []
 
@@ -603,7 +603,7 @@ async def test_a_dial_ends_with_its_time(tmp_path: Path) -> None:
 @bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.0)))
 async def test_a_dial_waits_on_where_there_is_no_other_exit(port: Port) -> None:
     device = port.unattached()
-    device.parks, device.obey = False, answering(Outcome.REFUSED)
+    device.parks, device.obey = False, answering(DialOutcome.REFUSED)
     await device.attach()
     call = Call(port, LOOPBACK, 80)
     (attempt,) = call.dial._attempts
@@ -652,7 +652,7 @@ async def test_bytes_of_the_target_before_the_answer_wait(port: Port) -> None:
         work.shutdown(socket.SHUT_WR)
         await asyncio.sleep(0.02)  # the bytes are there long before the answer
         device.parked[dial.number] = work
-        await answering(Outcome.CONNECTED)(device, dial)
+        await answering(DialOutcome.CONNECTED)(device, dial)
 
     device.obey = obey
     answer = await dialled(port)

@@ -11,7 +11,7 @@ from support.base.waiting import until
 from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Port, answering, ignore
 
-from proxyctl.protocol.frames import Dial, Outcome
+from proxyctl.protocol.frames import Dial, DialOutcome
 from proxyd.bounds import Bounds
 from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.dialling.dial import DialTimes, Via
@@ -61,7 +61,7 @@ async def two(port: Port, wants: Wants) -> tuple[Device, Device]:
     """Return the device of a label, and another one."""
     devices = [await port.parked(f"at {n}", address=f"127.0.0.{n}") for n in (2, 3)]
     for each in devices:
-        each.obey = answering(Outcome.REFUSED)
+        each.obey = answering(DialOutcome.REFUSED)
     assert await outcome_of(port, wants) is Failure.REFUSED
     await until(lambda: port.counters.parked == 2, "its connection was replaced")
     first, second = sorted(devices, key=lambda each: len(each.dials), reverse=True)
@@ -159,7 +159,7 @@ async def test_a_late_answer_costs_no_label_its_exit(port: Port) -> None:
 
     async def late(device: Device, dial: Dial) -> None:
         await asyncio.sleep(2 * PATIENCE_LEAST_SECONDS)
-        await answering(Outcome.REFUSED)(device, dial)
+        await answering(DialOutcome.REFUSED)(device, dial)
 
     first.obey = late
     assert await outcome_of(port, SOFT) is Failure.REFUSED

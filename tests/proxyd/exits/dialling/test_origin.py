@@ -25,7 +25,7 @@ from support.exits.device import (
 )
 from support.targets.targets import echo
 
-from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, CALLS, Outcome, Seen
+from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, CALLS, DialOutcome, Seen
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import CROWDED, WANDERING
 from proxyd.exits.attached.origins import MOVES_MAX
@@ -230,7 +230,7 @@ async def test_an_exit_that_always_leaves_from_the_same_other_line_does_not_wand
 
 
 @bounded(exit_bounds(call_seconds=0.3))
-@pytest.mark.parametrize("obey", [answering(Outcome.NOT_ALLOWED), swallow])
+@pytest.mark.parametrize("obey", [answering(DialOutcome.NOT_ALLOWED), swallow])
 async def test_a_call_that_does_not_arrive_proves_nothing(service: Service, obey: Obey) -> None:
     made = await consented(service)
     device = await attached(service, made, obey=obey)

@@ -16,12 +16,12 @@ from market.base.errors import Code, MarketError
 from proxyctl.protocol.frames import (
     VERSION,
     Dialled,
+    DialOutcome,
     Drain,
+    ExitStatus,
     Open,
-    Outcome,
     Preface,
     Sorry,
-    State,
     Tunnel,
     Tunnelled,
     encode,
@@ -211,15 +211,15 @@ async def test_a_stream_into_a_job(place: Place) -> None:
 @pytest.mark.parametrize(
     ("outcome", "word"),
     [
-        (Outcome.REFUSED, "refused"),
-        (Outcome.FAILED, "refused"),
-        (Outcome.NOT_ALLOWED, "gone"),
-        (Outcome.TIMED_OUT, "timeout"),
-        (Outcome.AT_LIMIT, "busy"),
+        (DialOutcome.REFUSED, "refused"),
+        (DialOutcome.FAILED, "refused"),
+        (DialOutcome.NOT_ALLOWED, "gone"),
+        (DialOutcome.TIMED_OUT, "timeout"),
+        (DialOutcome.AT_LIMIT, "busy"),
     ],
 )
 async def test_a_device_says_why_there_is_no_stream(
-    place: Place, outcome: Outcome, word: str
+    place: Place, outcome: DialOutcome, word: str
 ) -> None:
     device = await place.worker()
     opening = place.opening()
@@ -417,10 +417,10 @@ async def test_only_devices_with_listening_jobs_are_attached(place: Place) -> No
 async def test_a_device_that_floods_or_sends_frames_of_no_worker_is_cut(place: Place) -> None:
     device = await place.worker()
     for _ in range(6000):  # twice the burst that it may have
-        device.send(Dialled(7, Outcome.REFUSED, 0, None, 0))
+        device.send(Dialled(7, DialOutcome.REFUSED, 0, None, 0))
     await until(lambda: device.is_over, "it is cut")
     device = await place.worker()
-    device.send(State("tired"))
+    device.send(ExitStatus("tired"))
     await until(lambda: device.is_over, "it is cut")
     device = await place.worker()
     device.send_raw(b"\0\0garbage")
@@ -474,7 +474,7 @@ async def test_one_owner_leaves_room_for_others(tmp_path: Path) -> None:
     assert mine[2].sorry.code == "too_many_devices"
     assert (await place.worker("mine/1")).sorry is None  # it takes its own place
     assert (await place.worker("other/1")).sorry is None
-    mine[0].send(State("tired"))  # no worker's: it is cut
+    mine[0].send(ExitStatus("tired"))  # no worker's: it is cut
     await until(lambda: len(place.tunnels) == 2)
     await place.worker("mine/2")
     assert place.tunnels.is_attached("mine/2")

@@ -19,7 +19,7 @@ from support.daemons.service import Service, running
 from support.database import postgres
 from support.exits.device import consented, context_of, listener_of
 
-from proxyctl.protocol.frames import Limits
+from proxyctl.protocol.frames import ServiceLimits
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
 from proxyd.exits.nodes.link import LinkTimes, client_context
@@ -74,7 +74,7 @@ def announced(device_id: str, **changes: Any) -> AnnouncedExit:
         kind="residential",
         network=f"network of {device_id}",
         address="198.51.100.1",
-        limits=Limits(0, 0, 0, ()),
+        limits=ServiceLimits(0, 0, 0, ()),
         features=(),
         rtt_micros=1000,
     )
@@ -288,7 +288,9 @@ async def test_the_shared_values_of_all_exits_are_bounded(service: Service) -> N
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
         for number in range(100):
-            node.send(Exits((announced("theirs", asn=number, limits=Limits(number, 0, 0, ())),)))
+            node.send(
+                Exits((announced("theirs", asn=number, limits=ServiceLimits(number, 0, 0, ())),))
+            )
         node.send(Ping(b"12345678"))
         await until(lambda: Pong(b"12345678") in node.frames)
         mesh = mesh_of(service)

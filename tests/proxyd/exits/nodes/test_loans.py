@@ -20,16 +20,16 @@ from proxyctl.attach.daemon import borrower as borrower_module
 from proxyctl.protocol.frames import (
     Associate,
     Dial,
+    DialOutcome,
+    ExitStatus,
     For,
     Hello,
     Lend,
     Lent,
-    Limits,
-    Outcome,
     Park,
     Ping,
     Pong,
-    State,
+    ServiceLimits,
     Welcome,
     encode,
 )
@@ -226,7 +226,7 @@ async def test_an_exit_that_does_not_reach_the_node_is_passed_over(
     monkeypatch.setattr(borrower_module.Borrower, "connect", refuse)
     two.edge.hear_of("first", two.link)
     other = await two.edge.parked("second")
-    other.obey = answering(Outcome.REFUSED)
+    other.obey = answering(DialOutcome.REFUSED)
     assert await Call(two.edge, 80).end() is Failure.REFUSED
     assert two.edge.directory.noted[0] == ("first", None)
     assert [each for each in two.link.other.sent if isinstance(each, Borrowed)] == [
@@ -325,7 +325,7 @@ class Relayed:
 
 async def test_streams_from_elsewhere_count_at_the_home(tmp_path: Path) -> None:
     edge, home = Node(tmp_path / "edge", BEAT_SECONDS), Node(tmp_path / "home")
-    home.devices.grants["device"] = Granted("device", "owner", 0, Limits(2, 0, 1000, ()))
+    home.devices.grants["device"] = Granted("device", "owner", 0, ServiceLimits(2, 0, 1000, ()))
     await home.agent()
     own = home.exit_of("device")
     attached = edge.loans.exit_of(edge.hear_of("device", edge.link(home)))
@@ -355,7 +355,7 @@ def takes(entry: Entry) -> bool:
 
 async def test_an_exit_that_is_full_here_is_not_chosen(two: Two) -> None:
     await two.home.agent()
-    entry = two.edge.hear_of("device", two.link, limits=Limits(1, 0, 0, ()))
+    entry = two.edge.hear_of("device", two.link, limits=ServiceLimits(1, 0, 0, ()))
     assert takes(entry)
     attached = two.edge.loans.exit_of(entry)
     assert attached is not None
@@ -364,7 +364,7 @@ async def test_an_exit_that_is_full_here_is_not_chosen(two: Two) -> None:
     assert not takes(entry)
     assert await Call(two.edge, 80).end() is Failure.NO_EXIT
     two.edge.loans.changed(entry)
-    entry.limits = Limits(2, 0, 0, ())
+    entry.limits = ServiceLimits(2, 0, 0, ())
     assert not takes(entry)
     two.edge.loans.changed(entry)
     assert takes(entry)
@@ -426,7 +426,7 @@ async def test_dials_under_way_go_on_elsewhere_when_the_link_is_lost(two: Two) -
     call = Call(two.edge, 80)
     await until(lambda: any(isinstance(each, Lend) for each in device.frames))
     other = await two.edge.parked("other")
-    other.obey = answering(Outcome.REFUSED)
+    other.obey = answering(DialOutcome.REFUSED)
     two.link.cut()
     assert await call.end() is Failure.REFUSED
 
@@ -493,7 +493,7 @@ async def test_frames_about_ended_loans_are_passed_over(two: Two) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        For(1, encode(Welcome(1, "", "", "", 0, Limits(0, 0, 0, ()), 1))),
+        For(1, encode(Welcome(1, "", "", "", 0, ServiceLimits(0, 0, 0, ()), 1))),
         For(1, encode(Dial(1, "name", 80))),
         For(1, b"\x00\x01"),
         For(1, b""),
@@ -519,7 +519,7 @@ async def test_another_exit_cannot_speak_for_a_loan(two: Two) -> None:
     assert two.edge.loans.exit_of(two.edge.hear_of("device", two.link)) is not None
     await until(lambda: any(isinstance(each, Lend) for each in device.frames))
     thief.send(Lent(1, "unreachable"))
-    thief.send(For(1, encode(State(""))))
+    thief.send(For(1, encode(ExitStatus(""))))
     thief.send(Ping(b"12345678"))
     await until(lambda: Pong(b"12345678") in thief.frames)
     assert len(two.home.lending) == 1

@@ -17,7 +17,7 @@ from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Granted, Port, ignore
 from support.targets import targets
 
-from proxyctl.protocol.frames import Limits
+from proxyctl.protocol.frames import ServiceLimits
 from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.choosing.entries import Place
@@ -182,7 +182,7 @@ async def test_the_first_answer_of_a_target_is_reported(two: Two) -> None:
 
 
 async def test_an_exit_is_held_to_its_speed_here(two: Two) -> None:
-    slow = Limits(0, 1000, 0, ())
+    slow = ServiceLimits(0, 1000, 0, ())
     two.port.devices.grants["device"] = Granted("device", "owner", limits=slow)
     await two.port.parked()
     async with targets.echo() as target:

@@ -42,7 +42,7 @@ from support.targets.tls import make_certificate
 
 from market.exits import canaries as exit_canaries
 from market.exits.canaries import ExitRecord
-from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
+from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, DialOutcome, Preface
 from proxyd.exits.attached.attached import UNPROVEN
 from proxyd.exits.nodes.remote import announcement
 from proxyd.exits.watching import rounds
@@ -248,7 +248,7 @@ async def test_an_exit_that_reports_an_unrequested_dial_is_barred(
         await until(lambda: bool(counted(service).parked), "a connection waits")
         number = 10**6 if is_made_up else next(iter(device.parked))
         for _ in range(10):
-            device.send(Dialled(number, Outcome.CONNECTED, 0, None, 0))
+            device.send(Dialled(number, DialOutcome.CONNECTED, 0, None, 0))
         await is_barred(service, made.device_id)
         assert len((await record(service, made.device_id)).findings) == 1
         assert counted(service).canary_failures == {"unasked": 1}
@@ -307,7 +307,7 @@ async def test_an_answer_that_comes_late_is_no_lie(
         entry = listener_of(service).roster.by_device[made.device_id]
         await until(lambda: not entry.dials, "no dial waits any more")
         for dial in late:
-            device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
+            device.send(Dialled(dial.number, DialOutcome.CONNECTED, 0, None, 0))
         heard = entry.pulse.heard_at
         await until(lambda: entry.pulse.heard_at > heard, "it is heard")
         assert not device.is_over
@@ -571,9 +571,9 @@ def test_each_half_of_the_pages_has_some_with_and_some_without_tls() -> None:
     assert halves(pages[:5]) == (pages[:5], pages[:5])
 
 
-@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FAILED, Outcome.PAUSED])
+@pytest.mark.parametrize("outcome", [DialOutcome.REFUSED, DialOutcome.FAILED, DialOutcome.PAUSED])
 async def test_an_exit_that_does_not_connect_has_not_lied(
-    tmp_path: Path, pages: Pages, outcome: Outcome
+    tmp_path: Path, pages: Pages, outcome: DialOutcome
 ) -> None:
     async with looking(tmp_path, pages) as service:
         made = await consented(service)
@@ -740,7 +740,7 @@ async def test_without_canaries_no_exit_is_checked(tmp_path: Path, pages: Pages)
         device = await attached(service, made, carry)
         await until(lambda: bool(device.parked), "a connection waits")
         assert listener_of(service).roster.by_device[made.device_id].is_proven
-        device.send(Dialled(next(iter(device.parked)), Outcome.CONNECTED, 0, None, 0))
+        device.send(Dialled(next(iter(device.parked)), DialOutcome.CONNECTED, 0, None, 0))
         entry = listener_of(service).roster.by_device[made.device_id]
         heard = entry.pulse.heard_at
         await until(lambda: entry.pulse.heard_at > heard, "it is heard")

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
-    from proxyctl.worker.executors.limits.base import Admission, Limits
+    from proxyctl.worker.executors.limits.base import Admission, LimitHolder
 
 PROGRAM: Final = "/usr/bin/bwrap"
 NOBODY: Final = 65534  # within; outside it is the agent's user, or one of its own
@@ -138,7 +138,7 @@ class BwrapExecutor:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: LimitHolder,
         network: JobNetwork | None = None,
         *,
         program: str = PROGRAM,

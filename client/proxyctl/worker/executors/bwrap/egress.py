@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from proxyctl.attach.network.pace import Pace
 from proxyctl.attach.relay.dial import Dialer, DialError, connect
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.executors.bwrap import netns, proxying
 from proxyctl.worker.executors.bwrap.proxying import AskingError, Wish
@@ -40,10 +40,10 @@ _START_SECONDS: Final = 10.0
 _SPARE_SECONDS: Final = 2.0  # for connections that are cut to notice it
 
 _REFUSALS: Final = {
-    Outcome.NOT_ALLOWED: (2, "403 Forbidden", "jobs may not reach this address or port"),
-    Outcome.NAME_UNKNOWN: (4, "502 Bad Gateway", "there is no such name"),
-    Outcome.REFUSED: (5, "502 Bad Gateway", "the target refused the connection"),
-    Outcome.TIMED_OUT: (6, "504 Gateway Timeout", "the target did not answer"),
+    DialOutcome.NOT_ALLOWED: (2, "403 Forbidden", "jobs may not reach this address or port"),
+    DialOutcome.NAME_UNKNOWN: (4, "502 Bad Gateway", "there is no such name"),
+    DialOutcome.REFUSED: (5, "502 Bad Gateway", "the target refused the connection"),
+    DialOutcome.TIMED_OUT: (6, "504 Gateway Timeout", "the target did not answer"),
 }
 _FAILURE: Final = (1, "502 Bad Gateway", "the target could not be reached")
 _USED_UP: Final = (2, "403 Forbidden", "the job has used up the bytes that it may move")

@@ -50,7 +50,7 @@ class Admission:
     env: tuple[tuple[str, str], ...] = ()
 
 
-class Limits(Protocol):
+class LimitHolder(Protocol):
     """One way to have the kernel hold a job's bounds."""
 
     name: str

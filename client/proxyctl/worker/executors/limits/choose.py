@@ -13,17 +13,19 @@ from proxyctl.worker.executors.limits.systemd import SystemdScopes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxyctl.worker.executors.limits.base import Limits
+    from proxyctl.worker.executors.limits.base import LimitHolder
 
 # The best first: a scope outlives the agent's unit, a group of the unit's own may not.
-KINDS: Final[dict[str, Callable[[str], Limits]]] = {
+KINDS: Final[dict[str, Callable[[str], LimitHolder]]] = {
     "systemd": lambda scope: SystemdScopes(scope=scope),
     "cgroup2": lambda scope: Cgroup2(scope=scope),
     "cgroup1": lambda scope: Cgroup1(scope=scope),
 }
 
 
-def choose(wanted: str = "auto", *, scope: str = NO_SCOPE) -> tuple[Limits | None, list[Finding]]:
+def choose(
+    wanted: str = "auto", *, scope: str = NO_SCOPE
+) -> tuple[LimitHolder | None, list[Finding]]:
     """Return a way to hold limits that works here, and the findings.
 
     Args:

@@ -25,7 +25,16 @@ from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
 from proxyctl.exit.base.retries import RetryTimes
 from proxyctl.exit.carrying.carrier import CarryingBounds
-from proxyctl.protocol.frames import For, Lend, Limits, Outcome, Park, Ping, Return, encode
+from proxyctl.protocol.frames import (
+    DialOutcome,
+    For,
+    Lend,
+    Park,
+    Ping,
+    Return,
+    ServiceLimits,
+    encode,
+)
 from proxyctl.protocol.policy import Policy
 
 LOOPBACK = (ip_address("127.0.0.1"),)
@@ -112,7 +121,7 @@ async def test_a_borrower_leaves_through_an_exit_that_is_attached_elsewhere(
         assert agent.describe()["parked"] == 6
         for daemon in daemons:
             dialled, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
-            assert dialled.outcome is Outcome.CONNECTED
+            assert dialled.outcome is DialOutcome.CONNECTED
             writer.write(data)
             writer.write_eof()
             assert await reader.read(-1) == data
@@ -125,13 +134,13 @@ async def test_the_limits_of_the_device_are_over_all(
 ) -> None:
     home, first, _ = daemons
     async with running(home, folder), targets.sink() as target:
-        home.control.send(Limits(1, 0, 0, (target.port,)))
+        home.control.send(ServiceLimits(1, 0, 0, (target.port,)))
         await home.lend(1, first)
         await home.park(1)
         await first.park(1)
-        assert (await first.dial(LOOPBACK, 443))[0].outcome is Outcome.NOT_ALLOWED
-        assert (await first.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
-        assert (await home.dial(LOOPBACK, target.port))[0].outcome is Outcome.AT_LIMIT
+        assert (await first.dial(LOOPBACK, 443))[0].outcome is DialOutcome.NOT_ALLOWED
+        assert (await first.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.CONNECTED
+        assert (await home.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.AT_LIMIT
 
 
 async def test_the_bound_on_connections_that_wait_is_over_all(

@@ -43,7 +43,7 @@ from proxyctl.attach.relay.relays import CHOICE
 from proxyctl.exit.base import names, record
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
-from proxyctl.protocol.frames import CALL, Call, Outcome, Seen
+from proxyctl.protocol.frames import CALL, Call, DialOutcome, Seen
 from proxyctl.protocol.policy import Policy
 
 HOME_ADDRESSES = (
@@ -96,7 +96,7 @@ LOCAL_NAMES = (
 FROM_OUTSIDE = (
     PUBLIC, f"::ffff:{PUBLIC}", "public.evil.net", OTHER_LAN_V6, "global.evil.net"
 )  # fmt: skip
-REFUSED, REFUSED_NAME = Outcome.NOT_ALLOWED, Outcome.NAME_UNKNOWN
+REFUSED, REFUSED_NAME = DialOutcome.NOT_ALLOWED, DialOutcome.NAME_UNKNOWN
 # Packets that the device must send to do its work; everything else is a finding.
 RIGHTFUL = {
     Packet(ROUTER, "arp", 0),
@@ -155,7 +155,7 @@ async def agent(
             await process.wait()
 
 
-async def outcomes(daemon: ExitDaemon, hosts: Sequence[str]) -> dict[str, Outcome]:
+async def outcomes(daemon: ExitDaemon, hosts: Sequence[str]) -> dict[str, DialOutcome]:
     """Dial each host, as an address where it is one. Return the outcomes."""
     found = {}
     for host in hosts:
@@ -187,10 +187,10 @@ async def besiege(around: Home, daemon: ExitDaemon, spared: Collection[str] = ()
     around.names.has("mixed.evil.net", TARGETS[0], STORAGE)
     around.names.has("rebind.evil.net").addresses = Alternating(TARGETS[0], STORAGE)
     reached = await outcomes(daemon, (*TARGETS, "mixed.evil.net"))
-    assert set(reached.values()) == {Outcome.CONNECTED}
+    assert set(reached.values()) == {DialOutcome.CONNECTED}
     rebound = [await outcomes(daemon, ["rebind.evil.net"]) for _ in range(8)]
     assert {outcome for each in rebound for outcome in each.values()} == {
-        Outcome.CONNECTED,
+        DialOutcome.CONNECTED,
         REFUSED_NAME,
     }
     assert set(around.reached) == set(TARGETS)
@@ -224,8 +224,8 @@ async def test_the_router_is_not_reached_at_an_address_that_is_not_known_yet(
         around.names.has("public.evil.net", PUBLIC)
         unknown = (PUBLIC, f"::ffff:{PUBLIC}", "public.evil.net", TARGETS[0])
         assert await outcomes(daemon, (*unknown, TARGETS[1])) == {
-            **dict.fromkeys(unknown, Outcome.NETWORK_UNREACHABLE),
-            TARGETS[1]: Outcome.CONNECTED,
+            **dict.fromkeys(unknown, DialOutcome.NETWORK_UNREACHABLE),
+            TARGETS[1]: DialOutcome.CONNECTED,
         }
         _, (_, writer) = await daemon.associate()
         for host in (PUBLIC, TARGETS[0], TARGETS[1]):
@@ -239,7 +239,7 @@ async def test_the_router_is_not_reached_at_an_address_that_is_not_known_yet(
         assert await outcomes(daemon, (PUBLIC, "public.evil.net", *TARGETS)) == {
             PUBLIC: REFUSED,
             "public.evil.net": REFUSED_NAME,
-            **dict.fromkeys(TARGETS, Outcome.CONNECTED),
+            **dict.fromkeys(TARGETS, DialOutcome.CONNECTED),
         }
         assert PUBLIC not in {each.to for each in around.sniffer.sent()}
 
@@ -267,7 +267,7 @@ async def test_the_sniffer_sees_the_packets_of_an_agent_without_judges(tmp_path:
     command = (sys.executable, "-m", "support.exits.agent", str(tmp_path), "all")
     async with home() as around, agent(around, tmp_path, *command) as daemon:
         reached = await outcomes(daemon, (STORAGE, PUBLIC, STORAGE_V6, "127.0.0.1"))
-        assert set(reached.values()) == {Outcome.CONNECTED}
+        assert set(reached.values()) == {DialOutcome.CONNECTED}
         assert {packet.to for packet in findings(around, daemon)} >= set(reached)
 
 
@@ -304,7 +304,7 @@ async def datagrams_to_everybody(around: Home, daemon: ExitDaemon) -> set[Packet
         around.names.has(name, *addresses)
     around.names.has("last.evil.net", TARGETS[0])
     dialled, (_, writer) = await daemon.associate()
-    assert dialled.outcome is Outcome.CONNECTED
+    assert dialled.outcome is DialOutcome.CONNECTED
     hosts = (*HOME_ADDRESSES, *LOCAL_NAMES)
     orders = [order(host, port) for host in hosts for port in (80, 53, 1900, 5353)]
     # In one piece with a name that is looked up: names without a look-up must not take its room.

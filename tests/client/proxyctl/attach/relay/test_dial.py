@@ -17,7 +17,7 @@ from proxyctl.attach.network.surroundings import Surroundings
 from proxyctl.attach.relay.dial import DIAL_SECONDS, LOOKUPS_MAX, Dialer, DialError, outcome_of
 from proxyctl.attach.relay.relay import AsyncioRelays
 from proxyctl.attach.relay.relay_linux import EpollRelays
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyctl.protocol.policy import Policy
 
 HERE, THERE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
@@ -84,14 +84,14 @@ async def test_an_address_that_is_silent_does_not_hold_up_the_next(dialer: MakeD
 async def test_silence_everywhere_ends_in_time(dialer: MakeDialer) -> None:
     with silent_port() as port, pytest.raises(DialError) as raised:
         await dialer("127.0.0.0/8", seconds=0.1).dial((HERE,), port, every_port)
-    assert raised.value.outcome is Outcome.TIMED_OUT
+    assert raised.value.outcome is DialOutcome.TIMED_OUT
 
 
 async def test_the_failure_that_came_furthest_is_reported(dialer: MakeDialer) -> None:
     here = dialer("127.0.0.0/8", "240.0.0.0/8")
     with closed_port() as port, pytest.raises(DialError) as raised:
         await here.dial((IPv4Address("240.0.0.1"), HERE), port, every_port)
-    assert raised.value.outcome is Outcome.REFUSED
+    assert raised.value.outcome is DialOutcome.REFUSED
 
 
 async def test_a_cancelled_dial_leaves_no_socket(dialer: MakeDialer) -> None:
@@ -120,11 +120,13 @@ async def test_a_name_with_only_addresses_of_the_home_is_unknown(
     dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answers(monkeypatch, lambda: ["192.168.1.1", "::ffff:10.0.0.1"]) as asked:
-        assert await refusal(dialer(), "example.org", 80) is Outcome.NAME_UNKNOWN
+        assert await refusal(dialer(), "example.org", 80) is DialOutcome.NAME_UNKNOWN
         assert asked == ["example.org."]
         # A port that is refused everywhere is refused before the look-up.
-        assert await refusal(dialer(), "example.org", 25) is Outcome.NOT_ALLOWED
-        assert await refusal(dialer(), "example.org", 80, lambda _: False) is Outcome.NOT_ALLOWED
+        assert await refusal(dialer(), "example.org", 25) is DialOutcome.NOT_ALLOWED
+        assert (
+            await refusal(dialer(), "example.org", 80, lambda _: False) is DialOutcome.NOT_ALLOWED
+        )
         assert asked == ["example.org."]
 
 
@@ -134,7 +136,7 @@ async def test_a_name_that_the_service_denies_is_not_allowed(
     with answers(monkeypatch, lambda: ["45.33.32.156"]):
         known = dialer(public="93.184.220.2")
         denied = await refusal(known, "example.org", 80, lambda address: address is None)
-    assert denied is Outcome.NOT_ALLOWED
+    assert denied is DialOutcome.NOT_ALLOWED
 
 
 @pytest.mark.parametrize("host", ["example.org", (ip_address("45.33.32.156"),)])
@@ -143,12 +145,12 @@ async def test_a_family_without_a_known_public_address_has_no_way_out(
 ) -> None:
     with answers(monkeypatch, lambda: ["45.33.32.156"]):
         blind = dialer(public="2a02:2455:1234:5600::10")
-        assert await refusal(blind, host, 80) is Outcome.NETWORK_UNREACHABLE
+        assert await refusal(blind, host, 80) is DialOutcome.NETWORK_UNREACHABLE
 
 
 async def refusal(
     dialer: Dialer, host: tuple | str, port: int, permits_port: Callable = every_port
-) -> Outcome:
+) -> DialOutcome:
     """Return why a target is not dialled."""
     with pytest.raises(DialError) as raised:
         await dialer.dial(host, port, permits_port)
@@ -163,7 +165,7 @@ async def test_a_missing_name_is_reported(
 
     with answers(monkeypatch, unknown), pytest.raises(DialError) as raised:
         await dialer().dial("example.org", 80, every_port)
-    assert raised.value.outcome is Outcome.NAME_UNKNOWN
+    assert raised.value.outcome is DialOutcome.NAME_UNKNOWN
 
 
 async def test_look_ups_are_bounded(dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +182,7 @@ async def test_look_ups_are_bounded(dialer: MakeDialer, monkeypatch: pytest.Monk
     await asyncio.sleep(0)
     with pytest.raises(DialError) as raised:
         await one.dial("example.org", 80, every_port)
-    assert raised.value.outcome is Outcome.TIMED_OUT
+    assert raised.value.outcome is DialOutcome.TIMED_OUT
     never.set_exception(socket.gaierror())
     assert all(
         isinstance(each, DialError) for each in await asyncio.gather(*tasks, return_exceptions=True)
@@ -190,30 +192,30 @@ async def test_look_ups_are_bounded(dialer: MakeDialer, monkeypatch: pytest.Monk
 async def test_a_port_that_the_limits_lack_is_not_allowed(dialer: MakeDialer) -> None:
     with pytest.raises(DialError) as raised:
         await dialer("127.0.0.0/8").dial((HERE,), 80, lambda _: False)
-    assert raised.value.outcome is Outcome.NOT_ALLOWED
+    assert raised.value.outcome is DialOutcome.NOT_ALLOWED
 
 
 @cases(
     ("error", "outcome"),
     [
-        (ConnectionRefusedError(), Outcome.REFUSED),
-        (TimeoutError(), Outcome.TIMED_OUT),
-        (OSError(errno.ETIMEDOUT, ""), Outcome.TIMED_OUT),
-        (OSError(errno.EHOSTUNREACH, ""), Outcome.HOST_UNREACHABLE),
-        (OSError(errno.ENETUNREACH, ""), Outcome.NETWORK_UNREACHABLE),
-        (OSError(errno.EMFILE, ""), Outcome.AT_LIMIT),
-        (OSError(errno.EADDRNOTAVAIL, ""), Outcome.NETWORK_UNREACHABLE),
-        (OSError(errno.EPERM, ""), Outcome.NOT_ALLOWED),
-        (OSError(errno.EACCES, ""), Outcome.NOT_ALLOWED),
-        (OSError(errno.ECONNRESET, ""), Outcome.REFUSED),
-        (OSError(errno.ENOPROTOOPT, ""), Outcome.HOST_UNREACHABLE),
-        (OSError(errno.EPROTO, ""), Outcome.HOST_UNREACHABLE),
+        (ConnectionRefusedError(), DialOutcome.REFUSED),
+        (TimeoutError(), DialOutcome.TIMED_OUT),
+        (OSError(errno.ETIMEDOUT, ""), DialOutcome.TIMED_OUT),
+        (OSError(errno.EHOSTUNREACH, ""), DialOutcome.HOST_UNREACHABLE),
+        (OSError(errno.ENETUNREACH, ""), DialOutcome.NETWORK_UNREACHABLE),
+        (OSError(errno.EMFILE, ""), DialOutcome.AT_LIMIT),
+        (OSError(errno.EADDRNOTAVAIL, ""), DialOutcome.NETWORK_UNREACHABLE),
+        (OSError(errno.EPERM, ""), DialOutcome.NOT_ALLOWED),
+        (OSError(errno.EACCES, ""), DialOutcome.NOT_ALLOWED),
+        (OSError(errno.ECONNRESET, ""), DialOutcome.REFUSED),
+        (OSError(errno.ENOPROTOOPT, ""), DialOutcome.HOST_UNREACHABLE),
+        (OSError(errno.EPROTO, ""), DialOutcome.HOST_UNREACHABLE),
     ],
 )
-def test_each_failure_has_its_outcome(error: OSError, outcome: Outcome) -> None:
+def test_each_failure_has_its_outcome(error: OSError, outcome: DialOutcome) -> None:
     assert outcome_of(error) is outcome
 
 
 def test_no_error_of_a_connect_is_a_fault_of_the_device() -> None:
     for number in errno.errorcode:
-        assert outcome_of(OSError(number, "")) is not Outcome.FAILED
+        assert outcome_of(OSError(number, "")) is not DialOutcome.FAILED

@@ -27,7 +27,17 @@ from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
 from proxyctl.exit.base.retries import RetryTimes
 from proxyctl.exit.carrying.carrier import CarryingBounds
-from proxyctl.protocol.frames import Call, Deny, Dial, Drain, Limits, Outcome, Park, Ping, Sorry
+from proxyctl.protocol.frames import (
+    Call,
+    Deny,
+    Dial,
+    DialOutcome,
+    Drain,
+    Park,
+    Ping,
+    ServiceLimits,
+    Sorry,
+)
 from proxyctl.protocol.policy import Policy
 
 LOOPBACK = (ip_address("127.0.0.1"),)
@@ -121,7 +131,7 @@ async def test_bytes_pass_both_ways_and_are_counted(daemon: ExitDaemon, folder: 
         await daemon.attached()
         await daemon.park(1)
         dialled, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
-        assert dialled.outcome is Outcome.CONNECTED
+        assert dialled.outcome is DialOutcome.CONNECTED
         assert dialled.number >= 100
         writer.write(data)
         writer.write_eof()
@@ -277,7 +287,7 @@ async def test_near_addresses_are_not_dialled(daemon: ExitDaemon, folder: Path, 
         await daemon.attached()
         await daemon.park(1)
         dialled, _ = await daemon.dial((ip_address(host),), 80)
-        assert dialled.outcome is Outcome.NOT_ALLOWED
+        assert dialled.outcome is DialOutcome.NOT_ALLOWED
 
 
 @pytest.mark.parametrize("port", [22, 25, 445, 5555])
@@ -288,7 +298,7 @@ async def test_ports_outside_the_limits_are_not_dialled(
         await daemon.attached()
         await daemon.park(1)
         dialled, _ = await daemon.dial((ip_address("93.184.215.14"),), port)
-        assert dialled.outcome is Outcome.NOT_ALLOWED
+        assert dialled.outcome is DialOutcome.NOT_ALLOWED
 
 
 async def test_no_order_leads_to_the_service_itself(daemon: ExitDaemon, folder: Path) -> None:
@@ -297,10 +307,10 @@ async def test_no_order_leads_to_the_service_itself(daemon: ExitDaemon, folder: 
         await daemon.park(1)
         for text in (daemon.host, f"::ffff:{daemon.host}"):
             dialled, _ = await daemon.dial((ip_address(text),), daemon.port)
-            assert dialled.outcome is Outcome.NOT_ALLOWED
-        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
+            assert dialled.outcome is DialOutcome.NOT_ALLOWED
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.CONNECTED
         daemon.control.send(Deny((), ("127.0.0.1",), (target.port,)))
-        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.NOT_ALLOWED
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.NOT_ALLOWED
 
 
 async def test_addresses_that_the_service_denies_are_denied_for_names(
@@ -314,12 +324,12 @@ async def test_addresses_that_the_service_denies_are_denied_for_names(
         await daemon.attached()
         await daemon.park(1)
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-        assert (await daemon.dial(name, target.port))[0].outcome is Outcome.CONNECTED
+        assert (await daemon.dial(name, target.port))[0].outcome is DialOutcome.CONNECTED
         daemon.control.send(Deny(("127.0.0.0/24",), (), (), left=1))
         daemon.control.send(Deny(("::1/128",), (), ()))
-        assert (await daemon.dial(name, target.port))[0].outcome is not Outcome.CONNECTED
+        assert (await daemon.dial(name, target.port))[0].outcome is not DialOutcome.CONNECTED
         daemon.control.send(Deny(("127.0.1.0/24",), (), ()))
-        assert (await daemon.dial(name, target.port))[0].outcome is Outcome.CONNECTED
+        assert (await daemon.dial(name, target.port))[0].outcome is DialOutcome.CONNECTED
 
 
 async def test_the_daemon_has_itself_called_where_it_is(daemon: ExitDaemon, folder: Path) -> None:
@@ -336,10 +346,10 @@ async def test_the_daemons_limits_hold(daemon: ExitDaemon, folder: Path) -> None
     async with running(daemon, folder), targets.sink() as target:
         await daemon.attached()
         await daemon.park(3)
-        daemon.control.send(Limits(1, 0, 0, (target.port,)))
-        assert (await daemon.dial(LOOPBACK, 443))[0].outcome is Outcome.NOT_ALLOWED
-        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
-        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.AT_LIMIT
+        daemon.control.send(ServiceLimits(1, 0, 0, (target.port,)))
+        assert (await daemon.dial(LOOPBACK, 443))[0].outcome is DialOutcome.NOT_ALLOWED
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.CONNECTED
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.AT_LIMIT
 
 
 async def test_a_dial_reports_its_failure(daemon: ExitDaemon, folder: Path) -> None:
@@ -348,7 +358,7 @@ async def test_a_dial_reports_its_failure(daemon: ExitDaemon, folder: Path) -> N
         await daemon.park(1)
         nobody = (ip_address("127.0.0.2"),)
         dialled, (reader, writer) = await daemon.dial(nobody, target.port)
-        assert dialled.outcome is Outcome.REFUSED
+        assert dialled.outcome is DialOutcome.REFUSED
         writer.close()
         assert await reader.read(1) == b""
 
@@ -359,7 +369,7 @@ async def test_the_next_address_is_tried(daemon: ExitDaemon, folder: Path) -> No
         await daemon.attached()
         await daemon.park(1)
         dialled, _ = await daemon.dial((nobody, somebody), target.port)
-        assert dialled.outcome is Outcome.CONNECTED
+        assert dialled.outcome is DialOutcome.CONNECTED
 
 
 async def test_as_many_work_connections_wait_as_were_asked_for(
@@ -506,7 +516,7 @@ async def test_a_daemon_that_asks_for_much_gets_a_bounded_part(
         daemon.control.send(Park(65_535))
         daemon.control.send(Ping(b"all done"))
         await until(lambda: b"all done" in daemon.pongs)
-        assert {each.outcome for each in daemon.dialled.values()} == {Outcome.FAILED}
+        assert {each.outcome for each in daemon.dialled.values()} == {DialOutcome.FAILED}
         assert len(daemon.dialled) == 50
         assert agent.describe()["parked"] <= 6
         assert len(daemon.parked) <= 6
@@ -545,7 +555,7 @@ async def test_an_exit_comes_back_when_its_daemon_does(daemon: ExitDaemon, folde
         daemon.parked.clear()
         await daemon.park(2)
         dialled, _ = await daemon.dial(LOOPBACK, target.port)
-        assert dialled.outcome is Outcome.CONNECTED
+        assert dialled.outcome is DialOutcome.CONNECTED
 
 
 async def test_an_exit_waits_for_a_daemon_that_is_gone(
@@ -587,7 +597,7 @@ async def test_the_owner_pauses_and_resumes(daemon: ExitDaemon, folder: Path) ->
         daemon.parked.clear()  # the agent has reset them
         files.write(folder / names.CONTROL, {"paused": False})
         await until(lambda: daemon.states[-1] == "")
-        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.CONNECTED
 
 
 async def test_a_withdrawn_consent_ends_it(daemon: ExitDaemon, folder: Path) -> None:
@@ -650,7 +660,7 @@ async def test_a_battery_that_runs_low_lets_connections_end_for_a_while(
         daemon.parked.clear()
         reasons[0] = ""
         await until(lambda: daemon.states[-1] == "")
-        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.CONNECTED
 
 
 async def test_a_daemon_that_stops_is_left_and_asked_again(

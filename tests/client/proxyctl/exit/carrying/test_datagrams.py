@@ -34,7 +34,7 @@ from proxyctl.exit.carrying.datagrams import (
     wrapped,
 )
 from proxyctl.protocol.addresses import Address
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import DialOutcome
 from proxyctl.protocol.policy import Policy
 
 
@@ -118,7 +118,7 @@ async def test_datagrams_pass_both_ways_and_are_counted(tmp_path: Path) -> None:
     async with attached(tmp_path) as (daemon, _):
         assert "udp" in daemon.hellos[0].features
         dialled, streams = await daemon.associate()
-        assert dialled.outcome is Outcome.CONNECTED
+        assert dialled.outcome is DialOutcome.CONNECTED
         with peer() as target:
             await exchange(streams, target, b"u" * 1_200, b"d" * 1_400)
             await exchange(streams, target, b"", b"")
@@ -138,7 +138,7 @@ async def test_an_owner_without_consent_carries_no_datagrams(tmp_path: Path) -> 
     async with attached(tmp_path, udp=False) as (daemon, _):
         assert "udp" not in daemon.hellos[0].features
         dialled, _ = await daemon.associate()
-        assert dialled.outcome is Outcome.NOT_ALLOWED
+        assert dialled.outcome is DialOutcome.NOT_ALLOWED
 
 
 async def test_a_datagram_that_the_owner_forbids_is_not_sent(tmp_path: Path) -> None:
@@ -185,14 +185,14 @@ async def test_answers_come_only_from_where_something_was_sent_to(tmp_path: Path
 async def test_the_concurrent_associations_of_a_device_are_bounded(tmp_path: Path) -> None:
     async with attached(tmp_path, bounds=CarryingBounds(associations_max=1)) as (daemon, agent):
         dialled, streams = await daemon.associate()
-        assert dialled.outcome is Outcome.CONNECTED
+        assert dialled.outcome is DialOutcome.CONNECTED
         dialled, _ = await daemon.associate()
-        assert dialled.outcome is Outcome.AT_LIMIT
+        assert dialled.outcome is DialOutcome.AT_LIMIT
         streams[1].close()
         await until(lambda: not agent._carrier._relays)
         await daemon.park(1)
         dialled, streams = await daemon.associate()
-        assert dialled.outcome is Outcome.CONNECTED
+        assert dialled.outcome is DialOutcome.CONNECTED
         streams[1].close()
 
 
@@ -274,7 +274,7 @@ def test_a_datagram_that_is_too_large_is_not_wrapped() -> None:
 
 
 async def test_a_name_that_could_not_be_looked_up_is_looked_up_again() -> None:
-    refusals = [Outcome.AT_LIMIT, Outcome.TIMED_OUT]
+    refusals = [DialOutcome.AT_LIMIT, DialOutcome.TIMED_OUT]
 
     async def look_up(_name: str, _port: int) -> list[Address]:
         if refusals:

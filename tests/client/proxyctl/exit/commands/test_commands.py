@@ -20,7 +20,7 @@ from support.targets import targets
 
 from proxyctl import files
 from proxyctl.exit.base import names
-from proxyctl.protocol.frames import Limits, Outcome, Sorry
+from proxyctl.protocol.frames import DialOutcome, ServiceLimits, Sorry
 
 LOOPBACK = (ip_address("127.0.0.1"),)
 IN_VAIN = 2
@@ -102,7 +102,7 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
     await daemon.park(2)
     async with targets.echo() as target:
         dialled, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
-        assert dialled.outcome is Outcome.CONNECTED
+        assert dialled.outcome is DialOutcome.CONNECTED
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"hello"
         assert await device.say("pause") == (0, "Paused.\n")
@@ -115,10 +115,10 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
 
     await until(lambda: paused() == "")
     assert daemon.control is not None
-    daemon.control.send(Limits(0, 0, 0, (), "paused in the account"))
+    daemon.control.send(ServiceLimits(0, 0, 0, (), "paused in the account"))
     await until(lambda: paused() == "paused in the account")
     assert "resting: paused in the account" in (await device.say("status"))[1]
-    daemon.control.send(Limits(0, 0, 0, ()))
+    daemon.control.send(ServiceLimits(0, 0, 0, ()))
     await until(lambda: paused() == "")
     status, printed = await device.say("status")
     assert status == 0

@@ -26,16 +26,20 @@ from proxyctl.worker.agent.lifecycle import AgentError
 from proxyctl.worker.base import lock, names
 from proxyctl.worker.base.link import LinkError
 from proxyctl.worker.base.record import Consent, Lend
-from proxyctl.worker.base.states import State
+from proxyctl.worker.base.states import AttemptState
 from proxyctl.worker.commands.running import agent_with
 from proxyctl.worker.executors.base.base import WORK, TaskError
 from proxyctl.worker.files import unpacking
 
 # Every state but one that ends by itself; `make test` kills in the first two.
 KILLED_IN = [
-    State.RUNNING,
-    State.REPORTING,
-    *(each for each in State if each not in (State.RUNNING, State.REPORTING, State.STOPPING)),
+    AttemptState.RUNNING,
+    AttemptState.REPORTING,
+    *(
+        each
+        for each in AttemptState
+        if each not in (AttemptState.RUNNING, AttemptState.REPORTING, AttemptState.STOPPING)
+    ),
 ]
 UNTIL_TOLD = """
 import os, time
@@ -48,7 +52,13 @@ FOR_A_SECOND = "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('d
 FOR_EVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)"
 WHOLE = b"begun\ndone\n"
 # In these the job was handed over to a supervisor already, or is over.
-AFTER_THE_START = (State.RUNNING, State.ENDED, State.UPLOADING, State.REPORTING, State.DONE)
+AFTER_THE_START = (
+    AttemptState.RUNNING,
+    AttemptState.ENDED,
+    AttemptState.UPLOADING,
+    AttemptState.REPORTING,
+    AttemptState.DONE,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -114,7 +124,7 @@ def test_a_job_that_fails_says_why(agent: WorkerAgent, market: WorkerMarket) -> 
 
 @pytest.mark.parametrize("state", brief(KILLED_IN, 2))
 def test_an_agent_that_is_killed_goes_on_where_it_was(
-    agent: WorkerAgent, market: WorkerMarket, state: State
+    agent: WorkerAgent, market: WorkerMarket, state: AttemptState
 ) -> None:
     market.retries = True
     job = market.post(FOR_A_SECOND)
@@ -148,9 +158,9 @@ def test_a_start_that_is_lost_with_the_power_has_never_been(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     job = market.post(FOR_A_SECOND)
-    agent.start(die_at=State.RUNNING.value)
+    agent.start(die_at=AttemptState.RUNNING.value)
     assert agent.wait() == -signal.SIGKILL
-    folder = lose_power(agent, job, state=State.PREPARING.value)
+    folder = lose_power(agent, job, state=AttemptState.PREPARING.value)
     assert (folder / names.BEGUN).exists()
     (folder / "work" / "left").write_text("x")
     agent.start()
@@ -165,9 +175,9 @@ def test_a_job_that_a_loss_of_power_has_ended_is_the_devices_failure(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     job = market.post(FOR_A_SECOND)
-    agent.start(die_at=State.RUNNING.value)
+    agent.start(die_at=AttemptState.RUNNING.value)
     assert agent.wait() == -signal.SIGKILL
-    folder = lose_power(agent, job, state=State.STARTING.value)
+    folder = lose_power(agent, job, state=AttemptState.STARTING.value)
     for name in (names.BEGUN, names.RUNNING):
         (folder / name).write_bytes(b"")
     agent.start()
@@ -180,7 +190,7 @@ def test_a_job_that_a_loss_of_power_has_ended_is_the_devices_failure(
 def test_an_agent_that_is_killed_while_it_stops_a_job_stops_it(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
-    agent.start(die_at=State.STOPPING.value)
+    agent.start(die_at=AttemptState.STOPPING.value)
     job = market.post(FOR_EVER)
     until(lambda: job.logs.get((1, "out")), agent)
     market.take_back(job)

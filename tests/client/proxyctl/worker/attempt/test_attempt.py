@@ -19,7 +19,7 @@ from proxyctl.worker.attempt.traces import Traces
 from proxyctl.worker.base import names
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.base.record import Consent
-from proxyctl.worker.base.states import State
+from proxyctl.worker.base.states import AttemptState
 from proxyctl.worker.executors.base.base import INPUTS, Ending, Task, TaskError
 from proxyctl.worker.network.ports import Served
 from proxyctl.worker.task.journal import Entry, Journal, Report, Stop
@@ -102,12 +102,16 @@ class Device:
         self.has_more_log = False
 
     def attempt(
-        self, state: State = State.TAKEN, *, work: dict[str, Any] = WORK, **changes: Any
+        self,
+        state: AttemptState = AttemptState.TAKEN,
+        *,
+        work: dict[str, Any] = WORK,
+        **changes: Any,
     ) -> Attempt:
         """Make one that is in some state, by an agent of before."""
         entry = self.journal.note(self.journal.add(dict(work), ()), state=state, **changes)
         consent = Consent("http://127.0.0.1:1", "token", "2026-01-01T00:00:00+00:00")
-        self.made = Attempt(entry, self._tools(consent), is_adopted=state is not State.TAKEN)
+        self.made = Attempt(entry, self._tools(consent), is_adopted=state is not AttemptState.TAKEN)
         return self.made
 
     def write(self, name: str, fields: dict[str, Any]) -> None:
@@ -182,7 +186,7 @@ def run(device: Device) -> None:
 
 
 def test_a_stop_that_comes_after_the_end_takes_no_result_away(device: Device) -> None:
-    attempt = device.attempt(State.ENDED)
+    attempt = device.attempt(AttemptState.ENDED)
     device.write(names.ENDED, ENDED)
     attempt.stop(BY_OWNER)
     run(device)
@@ -191,7 +195,7 @@ def test_a_stop_that_comes_after_the_end_takes_no_result_away(device: Device) ->
 
 
 def test_a_sandbox_that_could_not_be_started_is_the_devices_failure(device: Device) -> None:
-    device.attempt(State.ENDED)
+    device.attempt(AttemptState.ENDED)
     device.write(names.ENDED, {**ENDED, "status": 1, "unstarted": True})
     folder = device.journal.folder_of(device.made.entry)
     (folder / names.LOGS["err"]).write_text("bwrap: Can't mount proc\n")
@@ -203,7 +207,7 @@ def test_a_sandbox_that_could_not_be_started_is_the_devices_failure(device: Devi
 
 def test_a_program_that_cannot_be_run_is_the_jobs_failure(device: Device) -> None:
     """However long its name is: else who names none has devices blamed, one after the other."""
-    device.attempt(State.ENDED)
+    device.attempt(AttemptState.ENDED)
     device.write(names.ENDED, {**ENDED, "status": 1, "unstarted": True})
     folder = device.journal.folder_of(device.made.entry)
     words = f"Running scope as unit\nbwrap: execvp {'x' * 30_000}: File name too long\n"
@@ -230,14 +234,14 @@ def test_an_end_from_outside_is_not_the_jobs_own_failure(
     device: Device, ending: Ending, ended: dict[str, Any], kind: str
 ) -> None:
     device.ending = ending
-    device.attempt(State.ENDED)
+    device.attempt(AttemptState.ENDED)
     device.write(names.ENDED, {**ENDED, "status": None, **ended})
     run(device)
     assert device.posted[-1][1].get("kind") == kind
 
 
 def test_a_job_that_was_stopped_and_ended_well_is_not_complete(device: Device) -> None:
-    device.attempt(State.ENDED, stop=BY_OWNER)
+    device.attempt(AttemptState.ENDED, stop=BY_OWNER)
     device.write(names.ENDED, ENDED)
     run(device)
     [(verb, fields)] = device.posted
@@ -245,7 +249,7 @@ def test_a_job_that_was_stopped_and_ended_well_is_not_complete(device: Device) -
 
 
 def test_an_attempt_that_is_not_wanted_is_never_reported(device: Device) -> None:
-    attempt = device.attempt(State.ENDED)
+    attempt = device.attempt(AttemptState.ENDED)
     device.write(names.ENDED, ENDED)
     attempt.stop(Stop("cancelled"))
     run(device)
@@ -264,7 +268,7 @@ def test_a_disk_that_is_full_at_any_moment_does_not_end_the_thread_of_an_attempt
         return True
 
     monkeypatch.setattr(attempts, "claim", claim)
-    attempt = device.attempt(State.STARTING)
+    attempt = device.attempt(AttemptState.STARTING)
     device.journal.is_full = True
     attempt.start()
     until_true(lambda: len(tries) > 2 * attempts._MISTAKES_MAX, "it is tried again")
@@ -275,7 +279,7 @@ def test_a_disk_that_is_full_at_any_moment_does_not_end_the_thread_of_an_attempt
 
 def test_a_mistake_with_a_full_disk_is_not_the_end_of_a_thread(device: Device) -> None:
     report = Report("complete", {"result": ""})
-    attempt = device.attempt(State.REPORTING, report=report)
+    attempt = device.attempt(AttemptState.REPORTING, report=report)
     failures = []
 
     def post_fails() -> None:
@@ -297,7 +301,7 @@ def test_a_long_log_holds_a_slot_for_a_bounded_time(device: Device) -> None:
     device.times = replace(device.times, log_seconds=0.01)
     device.has_more_log = True
     said = Report("complete", {"result": "", "log_bytes": {"out": 9_000_000, "err": 0}})
-    attempt = device.attempt(State.UPLOADING, report=said)
+    attempt = device.attempt(AttemptState.UPLOADING, report=said)
     attempt.start()
     assert device.is_over.wait(20)
     attempt.join(20)
@@ -307,7 +311,7 @@ def test_a_long_log_holds_a_slot_for_a_bounded_time(device: Device) -> None:
 
 
 def test_an_ended_attempt_is_not_reported_again_if_it_cannot_be_removed(device: Device) -> None:
-    device.attempt(State.DONE)
+    device.attempt(AttemptState.DONE)
     failures = []
 
     def clean() -> None:
@@ -330,11 +334,11 @@ def test_an_agent_that_leaves_while_it_prepares_starts_nothing_and_reports_nothi
             if failure is not None:
                 raise failure
 
-        attempt = device.attempt(State.PREPARING)
+        attempt = device.attempt(AttemptState.PREPARING)
         device.fetch = fetch
         attempt.start()
         assert attempt.join(20)
-        assert attempt.entry.state is State.PREPARING
+        assert attempt.entry.state is AttemptState.PREPARING
         assert not device.posted
 
 
@@ -347,7 +351,7 @@ def test_a_job_may_write_the_disk_that_its_inputs_leave(device: Device) -> None:
             with (device.journal.folder_of(attempt.entry) / INPUTS / "large").open("wb") as file:
                 file.truncate(size)  # a file counts with its size, as if it had no holes
 
-        device.attempt(State.PREPARING)
+        device.attempt(AttemptState.PREPARING)
         device.fetch = fetch
         device.is_over.clear()
         run(device)
@@ -360,11 +364,11 @@ def test_a_job_may_write_the_disk_that_its_inputs_leave(device: Device) -> None:
 
 
 def test_an_agent_that_leaves_throws_no_result_away(device: Device) -> None:
-    for state in (State.UPLOADING, State.REPORTING):
+    for state in (AttemptState.UPLOADING, AttemptState.REPORTING):
         attempt = device.attempt(state, report=Report("complete", {"result": ""}))
         attempt._interruption.leave()  # between two looks at it
         attempt._STEPS[state](attempt)
-        assert attempt.entry.state is not State.DONE or device.posted
+        assert attempt.entry.state is not AttemptState.DONE or device.posted
 
 
 def test_inputs_that_are_refused_are_a_failure_and_not_asked_for_again(device: Device) -> None:
@@ -374,7 +378,7 @@ def test_inputs_that_are_refused_are_a_failure_and_not_asked_for_again(device: D
         asked.append(1)
         raise RefusedError("There is no such artifact.", "artifact_not_found", 404)
 
-    device.attempt(State.PREPARING)
+    device.attempt(AttemptState.PREPARING)
     device.fetch = fetch
     run(device)
     assert len(asked) == 1
@@ -382,9 +386,12 @@ def test_inputs_that_are_refused_are_a_failure_and_not_asked_for_again(device: D
     assert (verb, fields["kind"]) == ("fail", "input")
 
 
-@pytest.mark.parametrize("state", [State.STARTING, State.RUNNING, State.STOPPING, State.ENDED])
+@pytest.mark.parametrize(
+    "state",
+    [AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED],
+)
 def test_an_attempt_whose_engine_was_removed_is_the_devices_failure(
-    device: Device, state: State
+    device: Device, state: AttemptState
 ) -> None:
     def fail() -> None:
         raise TaskError("refused", "nothing on this device can run the image a/b:c")
@@ -394,7 +401,7 @@ def test_an_attempt_whose_engine_was_removed_is_the_devices_failure(
     run(device)
     verb, fields = device.posted[-1]
     assert (verb, fields["kind"]) == ("fail", "host")
-    if state in (State.RUNNING, State.ENDED):
+    if state in (AttemptState.RUNNING, AttemptState.ENDED):
         assert "image a/b:c" in fields["reason"] or "supervisor" in fields["reason"]
 
 
@@ -407,7 +414,7 @@ def test_an_attempt_that_goes_on_without_its_engine_is_ended(
         raise TaskError("refused", "nothing on this device can run the image a/b:c")
 
     device.engine_fails = fail
-    device.attempt(State.RUNNING)
+    device.attempt(AttemptState.RUNNING)
     with subprocess.Popen(["sleep", "600"]) as program:
         identity = Identity.of(program.pid)
         assert identity is not None
@@ -443,7 +450,7 @@ def test_a_bell_that_rings_while_the_log_is_closed_is_harmless(device: Device) -
 def prepared(device: Device, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, Any]:
     """Let an attempt prepare for a second at most; return its report."""
     monkeypatch.setitem(WORK, "prepare_s", 1)
-    device.attempt(State.PREPARING, **changes)
+    device.attempt(AttemptState.PREPARING, **changes)
     run(device)
     [(verb, fields)] = device.posted
     assert verb == "fail"
@@ -500,7 +507,7 @@ def test_an_agent_that_is_started_again_does_not_begin_the_time_anew(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(WORK, "prepare_s", 3_600)
-    device.attempt(State.PREPARING, taken_at=boot_seconds() - 3_601)
+    device.attempt(AttemptState.PREPARING, taken_at=boot_seconds() - 3_601)
     run(device)
     [(_, fields)] = device.posted
     assert fields["kind"] == "refused"
@@ -511,7 +518,7 @@ def test_where_the_duration_is_unknown_the_time_begins_anew(
     device: Device, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(WORK, "prepare_s", 3_600)
-    device.attempt(State.PREPARING, **changes)
+    device.attempt(AttemptState.PREPARING, **changes)
     run(device)
     assert len(device.prepared) == 1
 
@@ -530,7 +537,7 @@ def running(device: Device, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
     """Return an attempt that runs, and goes on to do so."""
     monkeypatch.setitem(WORK, "payload", LISTENING["payload"])
     monkeypatch.setattr(Traces, "is_unended", True)
-    return device.attempt(State.RUNNING, **changes)
+    return device.attempt(AttemptState.RUNNING, **changes)
 
 
 def test_the_readiness_of_a_job_is_reported_until_it_is_acknowledged_and_once(

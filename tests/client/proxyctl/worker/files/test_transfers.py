@@ -28,7 +28,7 @@ from support.workers.outward import Dialled, to_loopback, to_nowhere_near
 from proxyctl.worker.base import names
 from proxyctl.worker.base.link import Link, LinkError, RefusedError
 from proxyctl.worker.base.record import Lend
-from proxyctl.worker.base.states import State
+from proxyctl.worker.base.states import AttemptState
 from proxyctl.worker.executors.base.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.files import inputs, transfers, web
@@ -85,7 +85,7 @@ class Device:
             "payload": {"command": ["true"], **payload},
             **self.given,
         }
-        return Entry(work=work, state=State.PREPARING, boot="")
+        return Entry(work=work, state=AttemptState.PREPARING, boot="")
 
     async def upload(
         self, is_stopped: Callable[[], bool] = never, seconds: float = 3_600.0, **payload: Any

@@ -20,11 +20,11 @@ from proxyctl.worker.executors.base.base import Bounds, Task, TaskError
 from proxyctl.worker.executors.containers.containers import Containers
 from proxyctl.worker.executors.containers.engine import call
 from proxyctl.worker.images import registry as registry_module
-from proxyctl.worker.images.images import NAME, Images, Limits
+from proxyctl.worker.images.images import NAME, ImageLimits, Images
 from proxyctl.worker.network.outward import anywhere
 from proxyctl.worker.task.patience import Patience
 
-UNLIMITED = Limits()
+UNLIMITED = ImageLimits()
 _TOKENS = (b"[]", b"5", b"null")
 
 
@@ -78,7 +78,7 @@ def kept(containers: Containers) -> list[str]:
 
 
 def images_of(
-    containers: Containers, folder: Path, limits: Limits = UNLIMITED, **times: float
+    containers: Containers, folder: Path, limits: ImageLimits = UNLIMITED, **times: float
 ) -> Images:
     return Images(containers.engine, folder, limits, dial=anywhere, **times)
 
@@ -307,7 +307,7 @@ def test_a_registry_that_the_owner_has_named_leads_to_no_other_place_at_home(
     liar.serve("own", image)
     with registry.liar() as printer:
         lead(liar, image, printer.host)
-        limits = Limits(registries=(liar.host,))
+        limits = ImageLimits(registries=(liar.host,))
         images = Images(podman.engine, folder, limits, to_nowhere_near().dial)
         error = refusal(images, f"{liar.host}/own")
         assert (error.kind, "cannot be reached" in error.message) == ("image", True)
@@ -323,7 +323,7 @@ def test_registries_that_the_owner_has_named_lead_to_each_other(
     with registry.liar() as store:
         store.serve("own", image)
         leads_by_layer(liar, image, store.host)
-        limits = Limits(registries=(liar.host, store.host))
+        limits = ImageLimits(registries=(liar.host, store.host))
         images = Images(podman.engine, folder, limits, to_nowhere_near().dial)
         assert images.ensure(f"{liar.host}/own", Patience()).digest == image.digest
         assert len(store.asked) == 1
@@ -342,7 +342,7 @@ def test_no_other_registry_leads_to_one_that_the_owner_has_named(
     liar.serve("own", image)
     with registry.liar() as owners:
         leads_by_manifest(liar, image, owners.host)
-        images = Images(podman.engine, folder, Limits(registries=(owners.host,)), public)
+        images = Images(podman.engine, folder, ImageLimits(registries=(owners.host,)), public)
         assert "cannot be reached" in refusal(images, f"{liar.host}/own").message
         assert owners.asked == []
 
@@ -400,7 +400,7 @@ def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar)
     name = f"{liar.host}/own"
 
     def refused(**limits: object) -> TaskError:
-        return refusal(images_of(podman, folder, Limits(**limits)), name)  # type: ignore[arg-type]
+        return refusal(images_of(podman, folder, ImageLimits(**limits)), name)  # type: ignore[arg-type]
 
     for error in (
         refused(allowed=("docker.io/*",)),
@@ -417,7 +417,7 @@ def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar)
     # Earlier pulls of a day count for its limit, also after the agent's end.
     other = shell_image("other")
     liar.serve("other", other)
-    again = images_of(podman, folder, Limits(bytes_per_day=pulled + 1000))
+    again = images_of(podman, folder, ImageLimits(bytes_per_day=pulled + 1000))
     assert "a day" in refusal(again, f"{liar.host}/other").message
 
 
@@ -429,7 +429,7 @@ def test_the_image_that_was_used_longest_ago_makes_room(
     for number, image in enumerate(made):
         liar.serve(f"own{number}", image)
     size = 2 * len(Path("/bin/busybox").resolve().read_bytes())
-    images = images_of(podman, folder, Limits(cache_bytes=int(size * 1.3)), fresh_seconds=0.0)
+    images = images_of(podman, folder, ImageLimits(cache_bytes=int(size * 1.3)), fresh_seconds=0.0)
     first = images.ensure(f"{liar.host}/own0", Patience())
     second = images.ensure(f"{liar.host}/own1", Patience())
     images.ensure(f"{liar.host}/own0", Patience())
@@ -444,14 +444,14 @@ def test_an_image_that_a_job_is_about_to_run_is_not_removed(
 ) -> None:
     for number in range(2):
         liar.serve(f"about{number}", shell_image(f"about {number}"))
-    images = images_of(podman, folder, Limits(cache_bytes=1))
+    images = images_of(podman, folder, ImageLimits(cache_bytes=1))
     both = [images.ensure(f"{liar.host}/about{number}", Patience()) for number in range(2)]
     assert {each.name for each in both} <= set(kept(podman))
 
 
 def test_a_registry_at_home_is_not_reached(podman: Containers, folder: Path, liar: Liar) -> None:
     liar.serve("own", shell_image())
-    images = Images(podman.engine, folder, Limits(), dial=to_nowhere_near().dial)
+    images = Images(podman.engine, folder, ImageLimits(), dial=to_nowhere_near().dial)
     error = refusal(images, f"{liar.host}/own")
     assert "cannot be reached on the public internet" in error.message
     assert liar.asked == []

@@ -18,7 +18,7 @@ from support.base.waiting import until
 from support.exits.device import Port
 from support.targets import targets
 
-from proxyctl.protocol.frames import Dialled, Open, Outcome
+from proxyctl.protocol.frames import Dialled, DialOutcome, Open
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.network import doors
@@ -112,7 +112,7 @@ class Place:
         self.serve(*ports)
         await until(lambda: self.tunnels.is_attached(TOKEN), "it attaches")
 
-    async def outcome(self, **changes: Any) -> Outcome:
+    async def outcome(self, **changes: Any) -> DialOutcome:
         """Ask for a stream as a daemon that lies would, and return the device's answer."""
         wish = {"number": 7, "ticket": bytes(16), "job_id": JOB, "attempt": 1, "port": 8888}
         answers: list[Dialled] = []
@@ -177,11 +177,11 @@ async def test_a_stream_goes_where_the_job_listens(place: Place) -> None:
 
 async def test_a_daemon_reaches_only_declared_ports_of_running_jobs(place: Place) -> None:
     await place.attach(8888, 9999)
-    assert await place.outcome(port=22) is Outcome.REFUSED
-    assert await place.outcome(port=80) is Outcome.REFUSED
-    assert await place.outcome(attempt=2) is Outcome.NOT_ALLOWED
-    assert await place.outcome(job_id="192.168.1.1") is Outcome.NOT_ALLOWED
-    assert await place.outcome(job_id="../" + JOB) is Outcome.NOT_ALLOWED
+    assert await place.outcome(port=22) is DialOutcome.REFUSED
+    assert await place.outcome(port=80) is DialOutcome.REFUSED
+    assert await place.outcome(attempt=2) is DialOutcome.NOT_ALLOWED
+    assert await place.outcome(job_id="192.168.1.1") is DialOutcome.NOT_ALLOWED
+    assert await place.outcome(job_id="../" + JOB) is DialOutcome.NOT_ALLOWED
     assert place.connects == []
 
 
@@ -284,13 +284,13 @@ async def test_the_reason_of_an_unreached_job_is_reported(place: Place) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         place.target = taken.getsockname()[1]
-        assert await place.outcome() is Outcome.REFUSED
+        assert await place.outcome() is DialOutcome.REFUSED
     served = place.device._attempts[ATTEMPT].served
     for error, outcome in (
-        (ProcessLookupError(3, "it is gone"), Outcome.NOT_ALLOWED),
-        (TimeoutError("slow"), Outcome.TIMED_OUT),
-        (OSError(24, "too many open files"), Outcome.FAILED),
-        (TaskError("refused", "not this executor"), Outcome.REFUSED),
+        (ProcessLookupError(3, "it is gone"), DialOutcome.NOT_ALLOWED),
+        (TimeoutError("slow"), DialOutcome.TIMED_OUT),
+        (OSError(24, "too many open files"), DialOutcome.FAILED),
+        (TaskError("refused", "not this executor"), DialOutcome.REFUSED),
     ):
 
         def fail(_: int, error: Exception = error) -> socket.socket:
@@ -395,7 +395,7 @@ async def test_it_is_attached_only_while_something_has_ports(place: Place) -> No
     place.serve(9999, attempt_id=f"{JOB}-2")
     place.device.forget(ATTEMPT)
     place.device.forget(ATTEMPT)
-    assert await place.outcome() is Outcome.NOT_ALLOWED
+    assert await place.outcome() is DialOutcome.NOT_ALLOWED
     assert place.tunnels.is_attached(TOKEN)
     place.device.forget(f"{JOB}-2")
     await until(lambda: not place.tunnels.is_attached(TOKEN))

@@ -6,7 +6,7 @@ import pytest
 
 from proxyctl.files import FileError
 from proxyctl.worker.base import names
-from proxyctl.worker.base.states import State
+from proxyctl.worker.base.states import AttemptState
 from proxyctl.worker.task.journal import WORK_MAX_BYTES, Journal, Report, Stop
 
 WORK = {"job_id": "01234567-89ab-cdef-0123-456789abcdef", "attempt": 1, "timeout_s": 60}
@@ -15,9 +15,9 @@ WORK = {"job_id": "01234567-89ab-cdef-0123-456789abcdef", "attempt": 1, "timeout
 def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     entry = journal.add(dict(WORK), ("GPU-1",))
-    entry = journal.move(entry, State.PREPARING)
+    entry = journal.move(entry, AttemptState.PREPARING)
     report = Report("fail", {"kind": "image"})
-    entry = journal.move(entry, State.REPORTING, report=report, stop=Stop("x", "host", 3.0))
+    entry = journal.move(entry, AttemptState.REPORTING, report=report, stop=Stop("x", "host", 3.0))
     assert Journal(tmp_path).load() == [entry]
     journal.forget(entry)
     assert Journal(tmp_path).load() == []
@@ -44,7 +44,7 @@ def test_no_state_is_left_out(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     entry = journal.add(dict(WORK), ())
     with pytest.raises(AssertionError):
-        journal.move(entry, State.RUNNING)
+        journal.move(entry, AttemptState.RUNNING)
 
 
 def test_a_folder_without_an_entry_is_removed_and_a_broken_entry_is_not(tmp_path: Path) -> None:
@@ -71,11 +71,17 @@ def test_the_disk_is_waited_for_once_others_get_an_attempt(
     monkeypatch.setattr(os, "fsync", synced.append)
     journal = Journal(tmp_path)
     entry = journal.add(dict(WORK), ())
-    for state in (State.PREPARING, State.STARTING):
+    for state in (AttemptState.PREPARING, AttemptState.STARTING):
         entry = journal.move(entry, state)
         assert Journal(tmp_path).load() == [entry]
     assert not synced
-    for state in (State.RUNNING, State.ENDED, State.UPLOADING, State.REPORTING, State.DONE):
+    for state in (
+        AttemptState.RUNNING,
+        AttemptState.ENDED,
+        AttemptState.UPLOADING,
+        AttemptState.REPORTING,
+        AttemptState.DONE,
+    ):
         entry = journal.move(entry, state)
     assert len(synced) == 5
 
