@@ -108,7 +108,7 @@ async def _serve(
             built.tasks.spawn("late imports", import_for_tokens(built.market.tokens))
         if files is not None:
             text = await demo.prepare(built, files)
-            say(text.rstrip("\n") + "\n")  # the user reads it in the terminal
+            say(text.rstrip("\n"))  # the user reads it in the terminal
 
     await serve(built, introduce, lambda: reload(built, read), manager)
     return FAILED if built.tasks.has_failed else 0

@@ -42,7 +42,7 @@ CLIENTS = 40
 DEBUG = {"PROXYD_LOG__LEVEL": "debug"}
 # A drain ends with its last connection, however long a busy machine takes.
 PATIENT = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
-DRAINING = re.compile(r"\[\d+\] daemon: draining: ")
+DRAINING = re.compile(r"\[\d+\] daemon: (?:draining|stopping): ")
 
 
 @contextmanager
