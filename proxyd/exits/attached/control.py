@@ -128,7 +128,7 @@ class NoLoans(Loaner):
 
 
 class GrantedLimits(Protocol):
-    """Limits on the use of a device; 0 is no limit. See `proxyctl.protocol.frames.ServiceLimits`."""
+    """Limits on the use of a device; 0 is no limit. See `frames.ServiceLimits` of the protocol."""
 
     @property
     def connections(self) -> int:
