@@ -247,6 +247,7 @@ TESTED_IN = {
     "proxyd/cli/bookkeeping.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/cli/demo_files.py": "tests/proxyd/cli/test_commands.py",
+    "proxyd/cli/output.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/compiled/compilation.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/compiled/generate.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/compiled/hot.py": "tests/proxyd/compiled/test_finder.py",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from config.load import Check, SettingsError, load
 from config.settings import Settings
 from market.base.errors import Code, MarketError
+from proxyd.cli.output import complain, say
 from proxyd.ops import logs
 from proxyd.ops.errors import CannotServeError
 from storage.engines.errors import AlreadyClaimedError, StoreError
@@ -62,22 +63,6 @@ def reporting(work: Callable[[], int], source: str = "") -> int:
         return FAILED
     except KeyboardInterrupt:
         return FAILED
-
-
-def complain(text: str) -> None:
-    """Write an error to standard error: in one write, because several processes may do so."""
-    sys.stderr.write(f"proxyd: {text}\n")
-
-
-def say(text: str) -> None:
-    """Print the output of a command; drop the rest when its reader has closed the pipe."""
-    try:
-        print(text, flush=True)  # noqa: T201 - the answer of a command
-    except BrokenPipeError:
-        # Python flushes the rest again at its exit, and would complain there.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def _checks(options: Namespace) -> Sequence[Check]:

@@ -11,8 +11,8 @@ from config.load import load
 from config.settings import Settings
 from proxyd.build import build, import_for_tokens, import_the_rest
 from proxyd.cli import demo
-from proxyd.cli.commands import say
 from proxyd.cli.demo_files import DemoFiles
+from proxyd.cli.output import say
 from proxyd.daemon import serve
 from proxyd.listeners import Listeners
 from proxyd.loop import runner

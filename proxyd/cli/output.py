@@ -1,0 +1,20 @@
+"""Output of a command: its answer on standard output, its errors on standard error."""
+
+import os
+import sys
+
+
+def complain(text: str) -> None:
+    """Write an error to standard error: in one write, because several processes may do so."""
+    sys.stderr.write(f"proxyd: {text}\n")
+
+
+def say(text: str) -> None:
+    """Print the output of a command; drop the rest when its reader has closed the pipe."""
+    try:
+        print(text, flush=True)  # noqa: T201 - the answer of a command
+    except BrokenPipeError:
+        # Python flushes the rest again at its exit, and would complain there.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
