@@ -116,6 +116,9 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/base/family.py": (
         "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/base/gate.py": (
+        "tests/client/proxyctl/worker/attempt/test_walls.py"
+    ),
     "client/proxyctl/worker/executors/base/none.py": (
         "tests/client/proxyctl/worker/attempt/test_attempt.py"
     ),

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxyctl.worker.executors.base.base import (
-    GATE,
     INPUTS,
     LABEL,
     PLACES,
@@ -44,6 +43,7 @@ from proxyctl.worker.executors.base.family import (
     is_outside,
     user_of,
 )
+from proxyctl.worker.executors.base.gate import make_gate, open_gate
 from proxyctl.worker.executors.base.outer import around
 from proxyctl.worker.executors.base.ownership import FIRST_UID, UIDS, give_away, uid_of
 from proxyctl.worker.executors.base.signals import send
@@ -205,13 +205,7 @@ class BwrapExecutor:
         if self._network is None:
             raise TaskError("refused", "the owner of this device gives jobs no network")
         self._network.open(task.attempt_id, first_process(pid))
-        # If an earlier agent has opened it already, no process waits there any more.
-        with suppress(OSError):
-            gate = os.open(task.folder / GATE, os.O_WRONLY | os.O_NONBLOCK)
-            try:
-                os.write(gate, b"\n")
-            finally:
-                os.close(gate)
+        open_gate(task.folder)
 
     def can_reach_ports(self) -> bool:
         """Return True."""
@@ -476,8 +470,7 @@ def _make_folders(task: Task, uid: int | None) -> None:
         for name in (WORK, INPUTS):
             (task.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         if task.network == "egress":
-            with suppress(FileExistsError):
-                os.mkfifo(task.folder / GATE, 0o600)
+            make_gate(task.folder)
     except OSError as error:
         raise TaskError("host", f"the folder of an attempt could not be made: {error}") from None
     if uid is not None:

@@ -6,11 +6,11 @@ out is served when the job starts.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from proxyctl.worker.executors.base.base import GATE, Task, TaskError
+from proxyctl.worker.executors.base.base import Task, TaskError
+from proxyctl.worker.executors.base.gate import make_gate, open_gate
 from proxyctl.worker.executors.containers import trial
 from proxyctl.worker.executors.containers.engine import Engine, EngineError, call, remove
 from proxyctl.worker.executors.containers.naming import network_name_of
@@ -55,8 +55,7 @@ class Networks:
             call(self._engine, "start", name)
         except EngineError as error:
             raise TaskError("host", str(error)) from None
-        with suppress(FileExistsError):
-            os.mkfifo(task.folder / GATE, 0o600)
+        make_gate(task.folder)
         return network.env()
 
     def refuse_if_unable(self, task: Task) -> None:
@@ -86,13 +85,7 @@ class Networks:
         except EngineError as error:
             raise TaskError("host", str(error)) from None
         network.open(task.attempt_id, int(text))
-        # If an earlier agent has opened the gate already, no process waits at it any more.
-        with suppress(OSError):
-            gate = os.open(task.folder / GATE, os.O_WRONLY | os.O_NONBLOCK)
-            try:
-                os.write(gate, b"\n")
-            finally:
-                os.close(gate)
+        open_gate(task.folder)
 
     def close(self, attempt_id: str) -> None:
         """End the network of an attempt, if it has one."""
