@@ -11,7 +11,8 @@ from itertools import islice
 from market.events.context import Context
 from storage.attempts import attempts as queries
 from storage.attempts.attempts import RenewalRow
-from storage.engines.errors import StoreError, level_of
+from storage.engines.errors import StoreError
+from storage.engines.outage import Outage
 
 WRITE_SECONDS = 2.0  # another daemon may judge the silence, so it should see them soon
 WRITE_MAX_ATTEMPTS = 1_000  # in one statement, so that others do not wait long for it
@@ -34,7 +35,9 @@ class Renewals:
         self._now = context.now
         self._unwritten: dict[tuple[str, int], RenewalRow] = {}
         self._flushing = asyncio.Lock()
-        self._store_failing = False
+        self._outage = Outage(
+            _logger, "renewals of attempts wait for the store to return", logging.ERROR
+        )
 
     def renew(self, job_id: str, attempt: int) -> None:
         """Note that a device works on an attempt, as a log that arrives shows."""
@@ -74,12 +77,6 @@ class Renewals:
             try:
                 await self.flush()
             except StoreError as error:
-                if not self._store_failing:
-                    _logger.log(
-                        level_of(error, logging.ERROR),
-                        "renewals of attempts wait for the store to return: %s",
-                        error,
-                    )
-                self._store_failing = True
+                self._outage.failed(error)
             else:
-                self._store_failing = False
+                self._outage.ended()

@@ -12,7 +12,8 @@ from market.events.context import Context
 from market.events.recording import NewEvent, record_all
 from storage.devices import devices as queries
 from storage.devices.devices import DeviceRow
-from storage.engines.errors import StoreError, level_of
+from storage.engines.errors import StoreError
+from storage.engines.outage import Outage
 from storage.engines.store import Transaction
 
 ONLINE_SECONDS = 90
@@ -65,7 +66,7 @@ class DeviceReports:
         # report, while it is being revoked.
         self._revoked: dict[str, None] = {}
         self._flushing = asyncio.Lock()
-        self._store_failing = False
+        self._outage = Outage(_logger, "heartbeats wait for the store to return", logging.ERROR)
 
     def of_token(self, token_hash: str) -> DeviceRow | None:
         """Return the device of a token from memory; None if the store must be read."""
@@ -124,15 +125,9 @@ class DeviceReports:
             try:
                 await self.flush()
             except StoreError as error:
-                if not self._store_failing:
-                    _logger.log(
-                        level_of(error, logging.ERROR),
-                        "heartbeats wait for the store to return: %s",
-                        error,
-                    )
-                self._store_failing = True
+                self._outage.failed(error)
             else:
-                self._store_failing = False
+                self._outage.ended()
 
     async def flush(self) -> None:
         """Write every report that is not in the store yet; one flush waits for the other.

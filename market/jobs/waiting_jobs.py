@@ -17,7 +17,8 @@ from market.jobs.matching import JobBook, Needs, WaitingJob
 from proxyctl.protocol.jobspec import Payload, Resources, SpecError
 from storage.dispatch import claims as queries
 from storage.dispatch.claims import ExcludedRow, WaitingRow
-from storage.engines.errors import StoreError, UnavailableError, level_of
+from storage.engines.errors import StoreError, UnavailableError
+from storage.engines.outage import Outage
 from storage.engines.store import Store, Transaction
 from storage.jobs import copies as copy_queries
 from storage.jobs.copies import MemberRow
@@ -224,7 +225,7 @@ class WaitingJobs:
         self._is_claimed = finds.is_claimed
         self._now = now
         self._to_read = _ToRead(bounds.jobs, now)
-        self._is_failing = False
+        self._outage = Outage(_logger, "jobs wait for the store to return", logging.WARNING)
 
     def read_soon(self, job_id: str) -> None:
         """Queue a job that may wait to be read."""
@@ -241,17 +242,11 @@ class WaitingJobs:
             try:
                 await self.catch_up()
             except StoreError as error:
-                if not self._is_failing:
-                    _logger.log(
-                        level_of(error, logging.WARNING),
-                        "jobs wait for the store to return: %s",
-                        error,
-                    )
-                self._is_failing = True
+                self._outage.failed(error)
                 self._to_read.look_again()
                 await asyncio.sleep(FAILED_SECONDS)
             else:
-                self._is_failing = False
+                self._outage.ended()
 
     async def catch_up(self) -> None:
         """Read the queued jobs now.

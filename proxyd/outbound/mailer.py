@@ -22,6 +22,7 @@ from market.accounts.outbox import Item, Outbox
 from proxyd.loop.fair_slots import FairSlots
 from storage.accounts.outbox import OutboxRow
 from storage.engines.errors import StoreError, level_of
+from storage.engines.outage import Outage
 
 SENDERS = 8  # mail servers let one client have ten connections or more
 # Retries may have half of the senders: e-mails that fail for hours must not hold up new ones.
@@ -120,7 +121,7 @@ class Mailer:
         # One domain, whose server may be slow on purpose, never has all senders.
         self._slots = FairSlots[str](SENDERS)
         self._tidy_at = 0.0
-        self._store_is_failing = False
+        self._outage = Outage(_logger, "e-mails wait for the store to return", logging.WARNING)
         # Consecutive attempts that found the server unavailable, and when the next one may be made
         # (monotonic seconds).
         self._failures = 0
@@ -153,15 +154,9 @@ class Mailer:
                 while await self._begin_some(group, again=again):
                     pass
         except StoreError as error:
-            if not self._store_is_failing:
-                _logger.log(
-                    level_of(error, logging.WARNING),
-                    "e-mails wait for the store to return: %s",
-                    error,
-                )
-            self._store_is_failing = True
+            self._outage.failed(error)
         else:
-            self._store_is_failing = False
+            self._outage.ended()
 
     async def _begin_some(self, group: asyncio.TaskGroup, *, again: bool) -> bool:
         """Start sending some retries (`again`) or some new e-mails. Return whether any began.
