@@ -139,12 +139,14 @@ test: setup
 	@$(MUST_BE_COMPILED)
 	@echo "make test: every test that ran passed, of $$($(VENV)/bin/proxyd --version)"
 
-# Runs all tests of the data path, compiled and interpreted, all of the marketplace on both engines, and the long ones.
+# Runs all tests of the data path, compiled and interpreted, all of the marketplace on both engines, the property tests
+# with all examples, and the long ones.
 test-both: setup
 	@$(IS_COMPILED) || { $(VENV)/bin/proxyd --version; echo "make test-both: nothing is compiled here" >&2; exit 1; }
 	$(TESTS) --engines checked $(DATA_PATH) tests/market tests/storage
 	$(TESTS) tests/integration tests/faults -k postgres
 	PROXYD_INTERPRETED=1 $(TESTS) $(DATA_PATH)
+	PROXYD_EXAMPLES=all $(TESTS) -m hypothesis
 	$(TESTS) -m long --ignore tests/conformance
 
 # Runs every test and measures the lines that they reach; fails below the floor in pyproject.toml. Not a part of

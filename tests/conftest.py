@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+from support.base.brief import examples
 from support.database import postgres, sqlite
 from support.daemons import process
 from support.base.clock import Clock
@@ -35,7 +36,11 @@ pytest_plugins = [
 # Every run has the same examples, and a busy machine has its time for each: the defaults are random
 # examples and a fifth of a second.
 settings.register_profile(
-    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "tests",
+    max_examples=examples(100),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tests")
 

@@ -19,6 +19,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support.base.brief import examples
 from support.base.cases import cases
 from support.base.clock import Clock
 from support.base.descriptors import all_gone, at_rest, none_left
@@ -1140,7 +1141,7 @@ def test_no_datagram_harms_an_association(tmp_path: Path) -> None:
         outer = runner.run(client.reaches(target))
         try:
 
-            @hypothesis_settings(max_examples=200, deadline=None)
+            @hypothesis_settings(max_examples=examples(200), deadline=None)
             @given(st.lists(HEADS, max_size=10))
             def fuzz(datagrams: list[bytes]) -> None:
                 runner.run(attack(datagrams))

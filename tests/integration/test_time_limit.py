@@ -56,7 +56,6 @@ async def test_the_next_one_runs():
             HANGS_IN_TEARDOWN,
             WAITS_FOR_A_THREAD,
         ],
-        2,
     ),
 )
 def test_a_test_that_hangs_fails_within_its_limit(test: str, tmp_path: Path) -> None:

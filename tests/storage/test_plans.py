@@ -69,7 +69,7 @@ SMALLEST_WORK = 2_500
 _AVOIDED = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

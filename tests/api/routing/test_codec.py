@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.brief import examples
 from support.base.cases import cases
 from support.base.cost import seconds_of
 
@@ -404,7 +405,7 @@ def test_a_value_cannot_put_the_blame_on_another_field(value: str) -> None:
     assert error.field == "word"
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=60).map(lambda text: text.encode())))
 def test_no_bytes_do_anything_but_decode_or_be_refused(data: bytes) -> None:
     refusal = refusal_of(data)
@@ -421,7 +422,7 @@ some_fields = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(some_fields)
 def test_no_values_do_anything_but_decode_or_be_refused(fields: dict[str, object]) -> None:
     known = {field.name for field in msgspec.structs.fields(Everything)}

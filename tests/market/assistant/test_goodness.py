@@ -225,7 +225,6 @@ async def test_a_model_is_shown_the_photo_and_the_rules_of_evidence(market: Mark
     assert not {"amount", "reward", "credits"} & set(members)
 
 
-@pytest.mark.both_engines
 async def test_a_hundred_at_once_earn_one_user_the_daily_cap(market: Market) -> None:
     user = await market.person()
     caller = await caller_of(market, user)

@@ -11,6 +11,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.base.brief import examples
 from support.base.clock import Clock
 from support.market import nodes
 from support.market.market import Market
@@ -220,7 +221,7 @@ async def seen(tx: Transaction, node_id: str, now: int) -> None:
 
 TestSlices = Slices.TestCase
 TestSlices.settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -122,7 +122,8 @@ def test_an_owner_of_many_ipv6_networks_has_a_share_of_the_limit_and_no_multiple
 
     assert allowed(["2001:db8:1:2::/64"] * 10) == 3
     assert allowed([f"2001:db8:1:{subnet:x}::/64" for subnet in range(256)]) == 3 * 4 - 3
-    assert allowed([f"2001:db8:1:{subnet:x}::/64" for subnet in range(65_536)]) == 3 * 16 - 3 * 4
+    subnets = [f"2001:db8:1:{subnet:x}::/64" for subnet in range(0, 65_536, 16)]
+    assert allowed(subnets) == 3 * 16 - 3 * 4
     assert allowed(["2001:db8:2:2::/64"]) == 1
     made.take_back("2001:db8:1:2::/64")
     assert allowed(["2001:db8:1:2::/64"]) == 1

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support.base.brief import examples
 
 from market.jobs.matching import (
     COMPACTED_FROM,
@@ -173,7 +174,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(operations, st.randoms(use_true_random=False))
 def test_the_best_is_the_best_of_a_plain_list(
     done: list[tuple[str, int]], chance: random.Random

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 from msgspec.structs import replace
+from support.base.brief import examples
 from support.base.clock import Clock
 from support.database import sqlite
 from support.market.jobs import prove
@@ -603,7 +604,7 @@ async def together(coroutines: list[Awaitable[Any]]) -> list[Any]:
 # Shrinking takes its time.
 TestMarketplace = pytest.mark.early(pytest.mark.timeout(400)(Marketplace.TestCase))
 TestMarketplace.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

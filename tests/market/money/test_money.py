@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.base.brief import examples
 from support.base.cases import cases
 
 from market.money.money import (
@@ -165,27 +166,27 @@ def test_a_size_is_exact_to_the_byte(number: int | Decimal, size: int) -> None:
     assert scaled(number, BYTE_DIGITS) == size
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(amounts)
 @example(Decimal("0.0000005000000000000000000000000000001"))
 def test_scaling_has_the_result_of_fractions(number: Decimal) -> None:
     assert micro(number) == half_even(Fraction(number) * MICRO)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.integers(0, 10**18 - 1))
 def test_every_amount_comes_back_from_its_decimal(amount: int) -> None:
     assert micro(Decimal(amount).scaleb(-6)) == amount
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.floats(0, 1e9))
 def test_the_shortest_decimal_of_a_float_is_off_by_half_a_millionth_at_most(number: float) -> None:
     text = repr(number)
     assert abs(Fraction(micro(Decimal(text))) - Fraction(text) * MICRO) <= Fraction(1, 2)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(sizes, prices)
 def test_cost_is_exact_and_rounded_up(size: int, price: int) -> None:
     exact = Fraction(size * price, GB)
@@ -193,7 +194,7 @@ def test_cost_is_exact_and_rounded_up(size: int, price: int) -> None:
     assert type(cost(size, price)) is int
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(sizes, prices)
 def test_earnings_are_exact_and_rounded_down(size: int, price: int) -> None:
     exact = Fraction(size * price, GB)
@@ -201,7 +202,7 @@ def test_earnings_are_exact_and_rounded_down(size: int, price: int) -> None:
     assert type(earned(size, price)) is int
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(sizes, sizes, prices)
 def test_the_held_amount_covers_any_use(quota: int, used: int, price: int) -> None:
     used = min(used, quota)
@@ -209,7 +210,7 @@ def test_the_held_amount_covers_any_use(quota: int, used: int, price: int) -> No
     assert cost(quota, price) - earned(quota, price) <= 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(sizes, max_size=10), prices)
 def test_parts_never_earn_more_than_the_whole(parts: list[int], price: int) -> None:
     assert sum(earned(part, price) for part in parts) <= earned(sum(parts), price)
@@ -240,7 +241,7 @@ def test_an_amount_is_shown_with_two_decimals_and_none_lost(amount: int, text: s
     assert as_decimal(amount) == text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(-(10**18), 10**18))
 def test_the_shown_number_is_the_amount(amount: int) -> None:
     assert Fraction(as_decimal(amount)) * MICRO == amount

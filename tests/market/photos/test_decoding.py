@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageOps
 from PIL.PngImagePlugin import PngInfo
+from support.base.brief import examples
 from support.base.cases import cases
 from support.market import pictures
 from support.market.pictures import jpeg, natural, png
@@ -242,7 +243,7 @@ def test_texts_are_unpacked_within_one_budget() -> None:
     assert len(found.metadata) <= containers.METADATA_MAX_BYTES
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_any_bytes_are_read_or_refused(data: st.DataObject) -> None:
     file = bytearray(data.draw(st.sampled_from((*SMALL, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))))

@@ -201,6 +201,7 @@ def test_variables_that_no_shell_understands_are_named(bare: Checkout, variable:
     assert bare.look() == f"21 interpreted: {why}; `make setup` compiles it"
 
 
+@pytest.mark.long
 def test_a_blank_compiler_is_none_that_was_named(checkout: Checkout) -> None:
     assert checkout.build(CC=" ") == ""
 

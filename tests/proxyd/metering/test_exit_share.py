@@ -4,6 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.base.brief import examples
 from support.market.metering import Stalled, session_of, use
 
 from market.bandwidth.leases import Usage
@@ -150,7 +151,9 @@ class AnyTraffic(RuleBasedStateMachine):
 
 
 TestAnyTraffic = AnyTraffic.TestCase
-TestAnyTraffic.settings = settings(deadline=None, max_examples=150, stateful_step_count=40)
+TestAnyTraffic.settings = settings(
+    deadline=None, max_examples=examples(150), stateful_step_count=40
+)
 
 
 def test_there_is_one_share_of_each_exit() -> None:

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.brief import examples
 from support.base.cases import cases
 from support.clients.owner import BOUND, Owner
 
@@ -919,7 +920,7 @@ pieces = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(pieces, max_size=10).map(b"".join),
     st.lists(st.integers(1, 4096), min_size=1, max_size=20),

@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.brief import examples
 from support.base.cases import cases
 from support.clients.owner import BOUND, Owner
 
@@ -703,7 +704,7 @@ plausible = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.booleans(),
     st.lists(plausible, max_size=8),

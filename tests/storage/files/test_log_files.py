@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.base.brief import examples
 
 from storage.files import log_files as module
 from storage.files.log_files import Attempt, Extent, LogFiles, Part
@@ -213,5 +214,5 @@ class Model(RuleBasedStateMachine):
 
 def test_any_sequence_of_appends_crashes_and_losses() -> None:
     run_state_machine_as_test(
-        Model, settings=settings(max_examples=30, stateful_step_count=30, deadline=None)
+        Model, settings=settings(max_examples=examples(30), stateful_step_count=30, deadline=None)
     )

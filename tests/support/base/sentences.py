@@ -111,13 +111,36 @@ def sentences_of(path: Path) -> Iterator[Sentence]:
         yield from _of_words(path)
     else:
         source = path.read_text()
-        nodes = list(ast.walk(ast.parse(source)))
-        texts = (
-            each for each in nodes if isinstance(each, ast.Constant) and "#" in str(each.value)
-        )
-        yield from _of_comments(path, source, texts)
-        for node in nodes:
-            yield from _of_node(path, node)
+        statements = list(_statements(ast.parse(source)))
+        yield from _of_comments(path, source, _texts_with_hash(source, statements))
+        for each in statements:
+            yield from _of_statement(path, each)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module or statement, and the statements within it.
+
+    The expressions are left out: they are nine of ten nodes, and a sentence of the code begins in a
+    statement.
+    """
+    yield node
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+        if isinstance(inner := getattr(node, name, None), list):
+            for each in inner:
+                yield from _statements(each)
+
+
+def _texts_with_hash(source: str, statements: list[ast.AST]) -> Iterator[ast.Constant]:
+    """Yield the texts of the code on lines with a `#`, which can look like a comment."""
+    marked = {number for number, row in enumerate(source.splitlines(), 1) if "#" in row}
+    for statement in statements:
+        if not isinstance(statement, ast.stmt) or hasattr(statement, "body"):
+            continue
+        last = statement.end_lineno or statement.lineno
+        if not marked.isdisjoint(range(statement.lineno, last + 1)):
+            for each in ast.walk(statement):
+                if isinstance(each, ast.Constant) and "#" in str(each.value):
+                    yield each
 
 
 def _split(text: str) -> list[str]:
@@ -125,16 +148,16 @@ def _split(text: str) -> list[str]:
     return [each for each in _END.split(" ".join(text.split())) if " " in each]
 
 
-def _of_node(path: Path, node: ast.AST) -> Iterator[Sentence]:
+def _of_statement(path: Path, node: ast.AST) -> Iterator[Sentence]:
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         if doc := ast.get_docstring(node):
             line = node.body[0].lineno
             first, *rest = _split(doc) or [""]
             yield Sentence(path, line, "summary", first)
             yield from (Sentence(path, line, "docstring", each) for each in rest)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in _LOGGED:
-            yield from _of_argument(path, node, "log")
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        if isinstance(node.value.func, ast.Attribute) and node.value.func.attr in _LOGGED:
+            yield from _of_argument(path, node.value, "log")
     elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         yield from _of_argument(path, node.exc, "error")
 

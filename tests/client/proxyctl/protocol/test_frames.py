@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.base.brief import examples
 from support.base.cases import cases
 
 from proxyctl.exit.carrying.carrier import PORTS_SAID_MAX
@@ -483,7 +484,7 @@ def test_of_a_frame_that_is_not_complete_no_more_is_kept_than_a_frame_has() -> N
     assert not reader._buffer
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_garbage_is_frames_or_an_error_and_nothing_else(data: bytes, size: int) -> None:
     reader = FrameReader()

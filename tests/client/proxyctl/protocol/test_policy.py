@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.brief import examples
 from support.base.cases import cases
 
 from proxyctl.protocol.policy import Policy, embedded_ipv4, is_global
@@ -314,7 +315,7 @@ addresses = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(addresses, st.integers(1, 65535))
 def test_an_address_that_python_does_not_call_public_is_refused(
     address: Address, port: int
@@ -334,7 +335,7 @@ def test_an_address_that_python_does_not_call_public_is_refused(
         assert not DEFAULT.permits(address, port)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(addresses)
 def test_a_permitted_address_lies_in_no_special_range(address: Address) -> None:
     if not DEFAULT.permits(address, 443):
@@ -345,7 +346,7 @@ def test_a_permitted_address_lies_in_no_special_range(address: Address) -> None:
     assert not [name for name in table if judged in ipaddress.ip_network(name)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.ip_addresses(v=4))
 def test_a_mapped_address_fares_as_the_address_does(address: IPv4Address) -> None:
     policy = Policy(allow=["10.0.0.0/8"], deny=["8.0.0.0/8"])

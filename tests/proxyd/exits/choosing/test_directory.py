@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.base.brief import examples
 from support.base.cases import cases
 
 from proxyctl.protocol.frames import DialOutcome
@@ -1117,5 +1118,7 @@ class Machine(RuleBasedStateMachine):
             assert bucket.members
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 test_it_does_as_a_naive_model = Machine.TestCase

@@ -363,7 +363,7 @@ def test_links_that_stay_inside_are_made(tmp_path: Path) -> None:
 
 
 # Enough to meet each rule many times; `make fuzz-archives` makes hundreds of thousands.
-ARCHIVES = int(os.environ.get("PROXYD_FUZZ_ARCHIVES", "600"))
+ARCHIVES = int(os.environ.get("PROXYD_FUZZ_ARCHIVES", "300"))
 START = int(os.environ.get("PROXYD_FUZZ_START", "0"))
 
 
