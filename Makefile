@@ -102,10 +102,10 @@ worker: $(STAMP)
 		--unless-agreed --max-jobs 4 $(LENT)
 	@$(PROXYCTL) worker run --folder var/$(DEMO)-worker
 
-# The number of test processes: two more than the machine has cores, up to PROCESSES, because a test waits half of its
+# The number of test processes: four more than the machine has cores, up to PROCESSES, because a test waits two thirds of its
 # time, for a timeout or another process. Each has its own PostgreSQL.
-PROCESSES ?= 4
-WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 2 < $(PROCESSES) ? cores + 2 : $(PROCESSES))))
+PROCESSES ?= 6
+WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 4 < $(PROCESSES) ? cores + 4 : $(PROCESSES))))
 
 # Caches pytest's rewritten form of every test file, which each of those processes would otherwise make.
 REWRITE = PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m pytest --collect-only --quiet \
