@@ -125,11 +125,17 @@ def machine() -> str:
 
 
 def rewrite(mark: str, text: str) -> None:
-    """Put a text between its two marks in the documentation, and change nothing else."""
+    """Put a text between its two marks in the documentation, and change nothing else.
+
+    The documentation shows only a choice of the tables: without the marks nothing changes.
+    """
     mark = f"<!-- {mark} -->"
-    before, _, rest = REPORT.read_text().partition(mark)
-    _, found, after = rest.partition(mark)
-    assert found, f"{REPORT.name} has no two marks {mark}"
+    before, first, rest = REPORT.read_text().partition(mark)
+    if not first:
+        progress(f"{REPORT.name} has no place for {mark}")
+        return
+    _, second, after = rest.partition(mark)
+    assert second, f"{REPORT.name} has only one mark {mark}"
     REPORT.write_text(f"{before}{mark}\n{text}\n{mark}{after}")
 
 

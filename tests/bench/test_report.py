@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import report
+from bench import growth, report
 from bench.report import Bound, Samples
 
 
@@ -69,5 +69,23 @@ def test_one_part_of_the_document_is_rewritten_and_the_rest_is_left_alone(tmp_pa
     assert document.read_text() == (
         "a\n<!-- x -->\nnew\n<!-- x -->\nb\n<!-- y -->\nkept\n<!-- y -->\n"
     )
+
+
+def test_a_part_without_a_place_in_the_document_changes_nothing(tmp_path, monkeypatch):
+    document = tmp_path / "benchmarks.md"
+    document.write_text("a\n<!-- x -->\n")
+    monkeypatch.setattr(report, "REPORT", document)
+    report.rewrite("z", "printed only")
+    assert document.read_text() == "a\n<!-- x -->\n"
     with pytest.raises(AssertionError):
-        report.rewrite("z", "lost")
+        report.rewrite("x", "between one mark and the end")
+
+
+def test_the_cpu_time_of_a_request_is_in_brackets_behind_its_time():
+    figures = {1_000: {"start, s": 0.4521, "jobs, ms": 1.128, "jobs, CPU ms": 1.01}}
+    assert growth.table(figures).splitlines() == [
+        "| transfers | 1,000 |",
+        "|---|---|",
+        "| start, s | 0.452 |",
+        "| jobs, ms | 1.13 (1.01) |",
+    ]
