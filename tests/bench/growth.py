@@ -43,7 +43,6 @@ SIZES = (1_000, 100_000, 1_000_000)
 REQUESTS, STARTS = 101, 5
 NEW_JOB = {"title": "x", "job_type": "script", "price_credit": 0.001, "duration_hrs": 1}
 COMMAND_SECONDS = 900
-CPU = ", CPU ms"
 
 LISTS = {
     "a hundred of my sessions": "/api/bandwidth/sessions",
@@ -107,7 +106,7 @@ def requests(daemon: Process, client: Client) -> Figures:
         before = cpu_seconds(daemon.process.pid)
         figures[f"{name}, ms"] = median_ms(lambda path=path: client.seconds("GET", path))
         used = cpu_seconds(daemon.process.pid) - before
-        figures[f"{name}{CPU}"] = used / REQUESTS * 1000
+        figures[f"{name}, CPU ms"] = used / REQUESTS * 1000
     created: list[str] = []
 
     def create() -> float:
@@ -233,26 +232,16 @@ def _databases(engine: str, folder: Path) -> Iterator[Callable[[], str]]:
 
 
 def table(figures: dict[int, Figures]) -> str:
-    """Return the figures as Markdown, a column for each size.
-
-    The CPU time of a request is in brackets behind its time.
-    """
+    """Return the figures as Markdown, a column for each size."""
     sizes = list(figures)
     names = list(dict.fromkeys(name for each in figures.values() for name in each))
-    names = [name for name in names if not name.endswith(CPU)]
     lines = [f"| {' | '.join(['transfers', *(f'{size:,}' for size in sizes)])} |"]
     lines.append("|---" * (len(sizes) + 1) + "|")
     lines += [
-        f"| {' | '.join([name, *(_cell(figures[size], name) for size in sizes)])} |"
+        f"| {' | '.join([name, *(f'{figures[size][name]:.3g}' for size in sizes)])} |"
         for name in names
     ]
     return "\n".join(lines)
-
-
-def _cell(figures: Figures, name: str) -> str:
-    """Return a figure, with the CPU time of the same request where it was measured."""
-    cpu = figures.get(f"{name.removesuffix(', ms')}{CPU}")
-    return f"{figures[name]:.3g}" if cpu is None else f"{figures[name]:.3g} ({cpu:.3g})"
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import growth, report
+from bench import report
 from bench.report import Bound, Samples
 
 
@@ -84,13 +84,3 @@ def test_a_part_without_a_place_in_the_document_changes_nothing(tmp_path, monkey
     assert document.read_text() == "a\n<!-- x -->\n"
     with pytest.raises(AssertionError):
         report.rewrite("x", "between one mark and the end")
-
-
-def test_the_cpu_time_of_a_request_is_in_brackets_behind_its_time():
-    figures = {1_000: {"start, s": 0.4521, "jobs, ms": 1.128, "jobs, CPU ms": 1.01}}
-    assert growth.table(figures).splitlines() == [
-        "| transfers | 1,000 |",
-        "|---|---|",
-        "| start, s | 0.452 |",
-        "| jobs, ms | 1.13 (1.01) |",
-    ]
