@@ -79,7 +79,7 @@ class Bound:
         if self.figure is None:
             return "not measured"
         kept = self.figure <= self.limit if self.at_most else self.figure >= self.limit
-        return "pass" if kept else "**miss**"
+        return "pass" if kept else "miss"
 
     @property
     def wanted(self) -> str:
@@ -87,11 +87,8 @@ class Bound:
 
     @property
     def measured(self) -> str:
-        """Return the figure, and the verdict unless it is a pass."""
-        if self.figure is None:
-            return self.verdict
-        figure = f"{self.figure:.3f}"
-        return figure if self.verdict == "pass" else f"{figure} {self.verdict}"
+        """Return the figure of a missed promise."""
+        return self.verdict if self.figure is None else f"{self.figure:.3f}"
 
 
 @dataclass
@@ -104,10 +101,12 @@ class Part:
     notes: list[str] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """Return the tables and the notes."""
+        """Return the table of the figures, the missed and the kept promises, and the notes."""
         blocks = [_samples_table(self.samples)] if self.samples.measures() else []
-        if self.bounds:
-            blocks.append(_table(["promised", "wanted", "measured"], _bound_rows(self.bounds)))
+        if missed := [each for each in self.bounds if each.verdict != "pass"]:
+            blocks.append(_table(["missed", "wanted", "measured"], _missed_rows(missed)))
+        if kept := [each for each in self.bounds if each.verdict == "pass"]:
+            blocks.append(f"Kept: {'; '.join(_kept(kept))}.")
         return "\n\n".join([*blocks, *self.notes])
 
 
@@ -125,11 +124,17 @@ def machine() -> str:
 
 
 def rewrite(mark: str, text: str) -> None:
-    """Put a text between its two marks in the documentation, and change nothing else."""
+    """Put a text between its two marks in the documentation, and change nothing else.
+
+    The documentation shows only a choice of the tables: without the marks nothing changes.
+    """
     mark = f"<!-- {mark} -->"
-    before, _, rest = REPORT.read_text().partition(mark)
-    _, found, after = rest.partition(mark)
-    assert found, f"{REPORT.name} has no two marks {mark}"
+    before, first, rest = REPORT.read_text().partition(mark)
+    if not first:
+        progress(f"{REPORT.name} has no place for {mark}")
+        return
+    _, second, after = rest.partition(mark)
+    assert second, f"{REPORT.name} has only one mark {mark}"
     REPORT.write_text(f"{before}{mark}\n{text}\n{mark}{after}")
 
 
@@ -138,20 +143,32 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _bound_rows(bounds: Iterable[Bound]) -> list[list[str]]:
-    """Return a row for each promise; bounds `case: promise` with one promise share a row."""
+def _groups(bounds: Iterable[Bound]) -> Iterable[tuple[str, list[Bound]]]:
+    """Return the bounds by promise: bounds `case: promise` with one promise are a group."""
     groups: dict[tuple[str, str], list[Bound]] = {}
     for bound in bounds:
         promise = bound.promise.rpartition(": ")[2]
         groups.setdefault((promise, bound.wanted), []).append(bound)
+    for (promise, _), group in groups.items():
+        yield (promise if len(group) > 1 else group[0].promise), group
+
+
+def _missed_rows(bounds: Iterable[Bound]) -> list[list[str]]:
+    """Return a row for each promise, with each case that misses it."""
     rows = []
-    for (promise, wanted), group in groups.items():
-        if len(group) == 1:
-            rows.append([group[0].promise, wanted, group[0].measured])
-            continue
-        cases = [f"{bound.promise.rpartition(': ')[0]} {bound.measured}" for bound in group]
-        rows.append([promise, wanted, "; ".join(cases)])
+    for promise, group in _groups(bounds):
+        cases = [f"{each.promise.rpartition(': ')[0]} {each.measured}" for each in group]
+        measured = "; ".join(cases) if len(group) > 1 else group[0].measured
+        rows.append([promise, group[0].wanted, measured])
     return rows
+
+
+def _kept(bounds: Iterable[Bound]) -> Iterable[str]:
+    """Return each kept promise with its bound and, in brackets, the worst figure of its cases."""
+    for promise, group in _groups(bounds):
+        figures = [each.figure for each in group if each.figure is not None]
+        worst = max(figures) if group[0].at_most else min(figures)
+        yield f"{promise} {group[0].wanted} ({worst:.3f})"
 
 
 def _samples_table(samples: Samples) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from standardwebhooks.webhooks import Webhook
 from support.base.cases import cases
+from support.base.waiting import until_true
 from support.daemons import process
 from support.daemons.process import ROOT
 from support.targets import threads
@@ -73,6 +74,14 @@ class Home(http.server.BaseHTTPRequestHandler):
 [port] = [int(word.partition("=")[2]) for word in sys.argv if word.startswith("--port=")]
 http.server.HTTPServer(("127.0.0.1", port), Home).serve_forever()
 ''')
+"""
+# Python asks the resolver of the system, which may not know the names below "localhost".
+LOCALHOST = """
+import socket
+look_up = socket.getaddrinfo
+def of_this_machine(host, *more, **named):
+    return look_up("127.0.0.1" if host.endswith(".localhost") else host, *more, **named)
+socket.getaddrinfo = of_this_machine
 """
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*ROOT.glob("*.md"), *PAGES]
@@ -311,6 +320,87 @@ def test_the_walk_through_of_jobs_runs(tmp_path: Path, demonstration: Demonstrat
     assert '"warnings":["\\"a quiet place\\" is not understood' in printed
     assert '"secrets":{"API_KEY":""}' in printed
     assert "not for everybody" not in printed
+
+
+def run_python(name: str, replaced: dict[str, str], **variables: str) -> str:
+    """Run the Python of a page, with values in the place of its names, and return its output."""
+    page = (ROOT / "docs" / "how-to" / name).read_text()
+    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for text, value in replaced.items():
+        assert text in program
+        program = program.replace(text, value)
+    done = subprocess.run(
+        [sys.executable, "-c", LOCALHOST + program],
+        env={**process.environment(""), **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def variables(demonstration: Demonstration) -> dict[str, str]:
+    """Return the address of the API, and a login with money and an exit."""
+    api, file = process.Api(demonstration.api), demonstration.folder / "proxyd-demo.token"
+    until_true(file.exists, "the account of the demonstration")
+    token = file.read_text().strip()
+    _, made = api.call("POST", "/api/worker/token/create", {"name": "phone"}, token)
+    _, terms = api.call("GET", "/api/exits/terms", token=token)
+    consent = {"token_id": made["token_id"], "terms_hash": terms["terms_hash"]}
+    status, body = api.call("POST", "/api/worker/exit/consent", consent, token)
+    assert status == 200, body
+    return {"API": demonstration.api, "TOKEN": token}
+
+
+@cases(
+    ("name", "printed"),
+    [
+        ("console.md", "'usd_balance': "),
+        ("exits.md", "phone offline 0"),
+        ("exits-money.md", "'password': "),
+        ("geography.md", "127.0.0.1 "),
+    ],
+)
+def test_the_python_of_the_page_runs(name: str, printed: str, variables: dict[str, str]) -> None:
+    assert printed in run_python(name, {}, **variables)
+
+
+def test_the_python_of_the_pages_about_the_proxy_runs(variables: dict[str, str]) -> None:
+    api = process.Api(variables["API"])
+    proxy = api.buy(variables["TOKEN"], gb=0.01)["proxy"]
+    login = {"NAME": proxy["username"], "PASSWORD": proxy["password"]}
+    page = {"http://127.0.0.1:8080": api.api, "127.0.0.1:1080": f"127.0.0.1:{proxy['port']}"}
+    assert '"ip":"127.0.0.1"' in run_python("demonstration.md", {**login, **page})
+    wishes = {"-country-de-session-abc": "-direct", "HOST:PORT": page["127.0.0.1:1080"]}
+    page = {"https://example.com/": f"{api.api}/"}
+    assert run_python("leaving.md", {**login, **wishes, **page}) == "200\n"
+
+
+def test_the_python_of_the_page_about_apps_runs(
+    tmp_path: Path, demonstration: Demonstration, variables: dict[str, str]
+) -> None:
+    require_sandbox(tmp_path)
+    api, token = process.Api(demonstration.api), variables["TOKEN"]
+    serve = "exec python3 -m http.server --bind 127.0.0.1 8000"
+    ports = [{"name": "web", "port": 8000}]
+    payload = {"script": serve, "interpreter": "bash", "ports": ports, "ready": {"port": 8000}}
+    job = {"title": "page", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
+    with demonstration.working():
+        status, posted = api.call("POST", "/api/jobs", {**job, "payload": payload}, token)
+        assert status == 200, posted
+        path = f"/api/jobs/{posted['job_id']}"
+
+        def is_ready() -> bool:
+            _, body = api.call("GET", f"{path}/app", token=token)
+            return bool(body["app"]["is_ready"])
+
+        until_true(is_ready, "the page of the job")
+        printed = run_python("apps.md", {}, JOB=posted["job_id"], **variables)
+        assert "<title>Directory listing" in printed
+        api.call("POST", f"{path}/cancel", token=token)
 
 
 def test_requirements_are_understood_as_documented() -> None:
