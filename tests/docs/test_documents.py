@@ -281,6 +281,7 @@ def test_the_tutorial_runs(tmp_path: Path, demonstration: Demonstration) -> None
     assert not (tmp_path / "lent").exists()
 
 
+@pytest.mark.long  # the other page with a device of its own is the tutorial
 def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
     with demonstration.working():  # it must not take the page's job
@@ -293,6 +294,7 @@ def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonst
     assert printed.rstrip().endswith("not running")
 
 
+@pytest.mark.long
 def test_the_walk_through_of_packages_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
     stand_in_for_pip(tmp_path)
