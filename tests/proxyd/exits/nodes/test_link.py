@@ -87,6 +87,7 @@ class Node:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.frames: list[Frame] = []
         self.is_over = False
+        self.answers = True
         self.writer = writer
         self._task = asyncio.get_running_loop().create_task(self._read(reader))
 
@@ -105,7 +106,11 @@ class Node:
         frames = LinkReader()
         with suppress(ConnectionError, ssl.SSLError):
             while data := await reader.read(65_536):
-                self.frames += frames.receive_data(data)
+                received = frames.receive_data(data)
+                self.frames += received
+                for each in received:
+                    if self.answers and isinstance(each, Ping):
+                        self.send(Pong(each.payload))
         self.is_over = True
 
 
@@ -358,6 +363,7 @@ async def test_a_link_of_a_node_that_is_not_in_the_database_ends(service: Servic
 async def test_a_node_that_is_silent_loses_its_link(service: Service) -> None:
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
+        node.answers = False
         node.send(Exits((announced("theirs"),)))
         await until(lambda: node.is_over, "it is cut")
         assert node.has(Ping)
