@@ -10,7 +10,7 @@ from api.reverse.server import AppServer, UnreachedError
 from proxyd.acceptor import Acceptor
 from proxyd.exits.attached.secure import reset_on_close
 from proxyd.exits.dialling.orders import AWAY, TunnelError
-from proxyd.exits.dialling.tunnels import Tunnels
+from proxyd.exits.dialling.tunnels import DeviceTunnels
 from proxyd.loop import cancellation
 from storage.engines.errors import StoreError, level_of
 
@@ -31,7 +31,7 @@ class JobStreams:
             reached.
     """
 
-    def __init__(self, tunnels: Tunnels | None) -> None:
+    def __init__(self, tunnels: DeviceTunnels | None) -> None:
         self._tunnels = tunnels
 
     async def __call__(

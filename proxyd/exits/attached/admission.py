@@ -8,10 +8,11 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, final
 
 from market.base.networks import Address, counted_network, crowded
+from market.exits.consents import ExitGrant, Exits
 from proxyctl.protocol.frames import CALLS, DENY, SECURE, UDP, Hello, ServiceLimits, Welcome
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import HELD, Attached
-from proxyd.exits.attached.control import AGAIN_SECONDS, Authority, Control, ExitGrant
+from proxyd.exits.attached.control import AGAIN_SECONDS, Control
 from proxyd.exits.attached.notices import NODES_FEATURE
 from proxyd.exits.attached.pool import ParkedBudget, Pool
 from proxyd.exits.attached.roster import Roster
@@ -49,7 +50,7 @@ class Admission:
         self,
         reactor: Reactor,
         roster: Roster,
-        authority: Authority,
+        authority: Exits,
         locate: Callable[[str], Place],
         budget: ParkedBudget,
         counters: ExitCounters,

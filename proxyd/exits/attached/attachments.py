@@ -3,6 +3,7 @@
 import logging
 from typing import Final, Protocol, final
 
+from market.exits.consents import ExitGrant
 from proxyctl.protocol.frames import FrameError, Hello, encode
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.admission import Admission, limits_of
@@ -11,7 +12,6 @@ from proxyd.exits.attached.control import (
     AGAIN_SECONDS,
     SOON_SECONDS,
     Control,
-    ExitGrant,
     Loaner,
 )
 from proxyd.exits.attached.detached import Detached

@@ -24,6 +24,7 @@ from enum import IntEnum
 from typing import Any, Final, Protocol, cast, final
 
 from market.base.errors import MarketError
+from market.exits.consents import ExitGrant, Exits
 from proxyctl.protocol.frames import (
     PREFACE,
     WORK,
@@ -127,85 +128,6 @@ class NoLoans(Loaner):
         """See `Loaner.close`."""
 
 
-class GrantedLimits(Protocol):
-    """Limits on the use of a device; 0 is no limit. See `frames.ServiceLimits` of the protocol."""
-
-    @property
-    def connections(self) -> int:
-        """Open connections."""
-
-    @property
-    def bytes_per_second(self) -> int:
-        """Both ways together."""
-
-    @property
-    def bytes_per_day(self) -> int:
-        """Both ways together."""
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """Of targets."""
-
-
-class ExitGrant(Protocol):
-    """Permission of the marketplace for a device that may attach."""
-
-    @property
-    def device_id(self) -> str:
-        """Identifier of the device."""
-
-    @property
-    def user_id(self) -> str:
-        """Whose."""
-
-    @property
-    def min_price_per_gb(self) -> int:
-        """Micro-USD; cheaper sessions do not leave through it."""
-
-    @property
-    def limits(self) -> GrantedLimits:
-        """Bounds on its use."""
-
-    @property
-    def bytes_today(self) -> int:
-        """Bytes that it has carried since 00:00 UTC, as far as they are known."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether it stays attached and carries nothing."""
-
-
-class Authority(Protocol):
-    """Knows the devices that may attach, and their permissions."""
-
-    async def authorize(self, token: str, terms: str) -> ExitGrant:
-        """Return the grant of a device.
-
-        Args:
-            token: a worker token.
-            terms: the SHA-256 of the terms that a person at the device has agreed to.
-
-        Raises:
-            MarketError: why it may not, in words for its owner.
-            StoreError: the store did not answer.
-        """
-
-    async def current(self, device_id: str) -> ExitGrant:
-        """Return the present grant of a device that was authorized before.
-
-        Raises:
-            MarketError: why it may do nothing any more, in words for its owner.
-            StoreError: the store did not answer.
-        """
-
-    def price_floor(self, country: str) -> int:
-        """Return the least price of sessions that leave there, in micro-USD per GB.
-
-        Args:
-            country: of the exit, in lower case; "" if it is not known.
-        """
-
-
 class Members(Protocol):
     """Takes exits in and lets them go, as their control connections say."""
 
@@ -263,7 +185,7 @@ class ControlServices:
     """
 
     loop: asyncio.AbstractEventLoop
-    authority: Authority
+    authority: Exits
     members: Members
     counters: ExitCounters
     spawn: Callable[[Coroutine[Any, Any, None]], None]

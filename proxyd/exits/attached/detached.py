@@ -9,8 +9,8 @@ import logging
 from typing import final
 
 from market.base.errors import MarketError
+from market.exits.consents import Exits
 from proxyd.exits.attached.attached import Adopted, Attached
-from proxyd.exits.attached.control import Authority
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.attached.work import Work
 from proxyd.exits.choosing.entries import Place
@@ -29,7 +29,7 @@ class Detached:
         work: runs the questions to it.
     """
 
-    def __init__(self, roster: Roster, authority: Authority, work: Work) -> None:
+    def __init__(self, roster: Roster, authority: Exits, work: Work) -> None:
         self._roster = roster
         self._authority = authority
         self._work = work

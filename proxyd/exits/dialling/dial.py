@@ -51,11 +51,12 @@ from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached.attached import Attached, Carrier
 from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.choosing.entries import ANY_PORT, NO_FEATURES, Missing
+from proxyd.exits.choosing.labels import Labels
 from proxyd.exits.choosing.places import Place
 from proxyd.exits.dialling.evidence import Evidence
 from proxyd.exits.dialling.target import TLS_PORT, Target, name_at_exit, seen_address
 from proxyd.exits.dialling.watch import ASK_AGAIN_SECONDS, LATE_SECONDS, Watch, patience
-from proxyd.exits.nodes.borrowing import Lendable
+from proxyd.exits.nodes.remote import RemoteExit
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.pace import Pace
@@ -158,7 +159,7 @@ class Chooser(Protocol):
         now: float,
         features: frozenset[str],
         port: int,
-    ) -> Attached | Lendable | Missing:
+    ) -> Attached | RemoteExit | Missing:
         """Choose an exit: see `Directory.pick`."""
 
     def note(
@@ -185,26 +186,8 @@ class Chooser(Protocol):
 class Borrower(Protocol):
     """Borrows exits that are attached to other nodes."""
 
-    def exit_of(self, entry: Lendable) -> Attached | None:
+    def exit_of(self, entry: RemoteExit) -> Attached | None:
         """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
-
-
-class Labels(Protocol):
-    """Agrees with other nodes on the exits of labels."""
-
-    def must_ask(self, wants: Wants, session_id: str) -> bool:
-        """Return whether nodes have to agree on the exit of a label before it is used."""
-
-    def must_look(self, wants: Wants, session_id: str) -> bool:
-        """Return whether a label without an exit here may have one that is away."""
-
-    def ask(
-        self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]
-    ) -> Cancellable:
-        """Agree on the exit of a label; `done` is called later, unless that is cancelled.
-
-        `holder` is the account of the session.
-        """
 
 
 # Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
@@ -548,7 +531,7 @@ class ExitDial(Cancellable, Expiring):
                 return Failure.NO_EXIT
             tried.append(chosen.device_id)
 
-    def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
+    def _dialled_by(self, chosen: Attached | RemoteExit) -> Attached | None:
         """Return the exit to dial through: borrow an exit of another node, if that is possible."""
         if isinstance(chosen, Attached):
             return chosen

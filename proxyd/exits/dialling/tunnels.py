@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 A device that holds an attempt with ports is attached to the exits' port as a worker (`Tunnel` in
 `proxyctl.protocol.frames`); it is no exit by that, and asks for no consent. For a stream into a job
-(`Tunnels.open`) the device gets an order with a ticket. The device connects to the port inside the
-job's sandbox, and opens a work connection under TLS that shows the ticket. The daemon joins that
-connection to a pair of sockets, like a connection of an exit (`secure.py`). One of the sockets is
-the stream.
+(`DeviceTunnels.open`) the device gets an order with a ticket. The device connects to the port
+inside the job's sandbox, and opens a work connection under TLS that shows the ticket. The daemon
+joins that connection to a pair of sockets, like a connection of an exit (`secure.py`). One of the
+sockets is the stream.
 
 The device is not trusted: a ticket lets one connection in, once, and only while a caller waits for
 it; the bytes that the device may send on its control connection are bounded; and so is the number
@@ -21,17 +21,19 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from market.base.errors import MarketError
+from market.devices.devices import Devices
 from proxyctl.protocol.frames import Drain, Open, Preface, Tunnel, Tunnelled
 from proxyd.exits.attached.control import AGAIN_SECONDS, OLDEST_PROTOCOL, SOON_SECONDS, Control
 from proxyd.exits.attached.secure import Seal, make_pair
 from proxyd.exits.dialling.orders import AWAY, BUSY, TIMEOUT, Order, TunnelError
 from proxyd.exits.dialling.streams import Streams, join
-from proxyd.exits.dialling.workers import Worker, WorkerId, WorkerTable
+from proxyd.exits.dialling.workers import Worker, WorkerTable
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.loop.reactor import Reactor
+from storage.devices.devices import DeviceRow
 from storage.engines.errors import StoreError, level_of
 
 SWEEP_SECONDS: Final = 60.0  # between looks for idle streams
@@ -57,54 +59,6 @@ class TunnelBounds:
 USUAL: Final = TunnelBounds()
 
 
-class Tunnels(Protocol):
-    """Opens streams into jobs; belongs to one event loop."""
-
-    async def open(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
-    ) -> socket.socket:
-        """Return a stream into a job.
-
-        Its other end is the job's own 127.0.0.1:port inside its sandbox. Each way ends by itself
-        (`shutdown`), a reset is a reset, and a side that reads slowly makes the other side wait.
-
-        Args:
-            device_id: that runs the attempt.
-            job_id: of the job.
-            attempt: its number, from 1.
-            port: that the job's payload declares.
-            seconds: after which it is given up.
-            buyer_id: the buyer of the job; one buyer has a part of all streams.
-
-        Returns:
-            a connected TCP socket, non-blocking; the caller's to close.
-
-        Raises:
-            TunnelError: with the reason.
-        """
-
-    def is_attached(self, device_id: str) -> bool:
-        """Return whether a device can open streams now; any open may fail all the same."""
-
-
-class WorkerAuthority(Protocol):
-    """Knows worker tokens."""
-
-    async def authenticate(self, token: str) -> WorkerId:
-        """Return the device that a token belongs to.
-
-        Raises:
-            MarketError: no device has the token, or it was revoked; in words for its owner.
-            StoreError: the store did not answer.
-        """
-
-    async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
-        """Return those of some devices whose tokens were revoked; raises StoreError."""
-
-    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
-        """Return those that hold an open attempt at a job with ports; raises StoreError."""
-
-
 @final
 class TunnelCounts:
     """Counts since the start: `attached` devices, `gone` ones by reason, `opens` by outcome."""
@@ -118,7 +72,7 @@ class TunnelCounts:
 
 
 @final
-class DeviceTunnels(Tunnels):
+class DeviceTunnels:
     """The devices that are attached as workers, and the streams into their jobs.
 
     Args:
@@ -132,7 +86,7 @@ class DeviceTunnels(Tunnels):
     def __init__(
         self,
         reactor: Reactor,
-        authority: WorkerAuthority,
+        authority: Devices,
         most: int,
         heartbeat_seconds: float,
         bounds: TunnelBounds = USUAL,
@@ -165,13 +119,31 @@ class DeviceTunnels(Tunnels):
     # --- for the callers that open streams -------------------------------------------------------
 
     def is_attached(self, device_id: str) -> bool:
-        """See `Tunnels.is_attached`."""
+        """Return whether a device can open streams now; any open may fail all the same."""
         return device_id in self._workers
 
     async def open(
         self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> socket.socket:
-        """See `Tunnels.open`."""
+        """Return a stream into a job.
+
+        Its other end is the job's own 127.0.0.1:port inside its sandbox. Each way ends by itself
+        (`shutdown`), a reset is a reset, and a side that reads slowly makes the other side wait.
+
+        Args:
+            device_id: that runs the attempt.
+            job_id: of the job.
+            attempt: its number, from 1.
+            port: that the job's payload declares.
+            seconds: after which it is given up.
+            buyer_id: the buyer of the job; one buyer has a part of all streams.
+
+        Returns:
+            a connected TCP socket, non-blocking; the caller's to close.
+
+        Raises:
+            TunnelError: with the reason.
+        """
         has_room = self._streams.enter(buyer_id, self.most)  # until there is a stream, or none
         try:
             if not has_room:
@@ -309,7 +281,7 @@ class DeviceTunnels(Tunnels):
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def _attach(self, control: Control, device: WorkerId) -> None:
+    def _attach(self, control: Control, device: DeviceRow) -> None:
         older = self._workers.get(device.id)
         if older is not None:
             older.refuse("attached_again", "The same device has attached again.", AGAIN_SECONDS)
