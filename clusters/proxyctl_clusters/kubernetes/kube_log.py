@@ -6,13 +6,15 @@ import os
 import threading
 import time
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxyctl_clusters.kubernetes import kube_objects as objects
 from proxyctl_clusters.kubernetes.kube_api import KubeError, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
+
+    from proxyctl_clusters.kubernetes.kube_api import KubeApi
 
 MISSING: Final = b"\n[some of the log is missing here: the node has thrown it away]\n"
 
@@ -23,15 +25,6 @@ _KNOWN_BYTES: Final = 4096
 # A node keeps ten megabytes of a log unless its owner says otherwise; a larger log is not read as a
 # whole.
 _WHOLE_MAX_BYTES: Final = 256 << 20
-
-
-class Source(Protocol):
-    """The server of a log; see `KubeApi`."""
-
-    def lines(
-        self, path: str, query: Mapping[str, str], size: int, opened: Opened
-    ) -> Generator[bytes, None, None]:
-        """Yield the bytes of a log."""
 
 
 class LogFollower:
@@ -52,7 +45,7 @@ class LogFollower:
     """
 
     def __init__(
-        self, source: Source, path: str, descriptor: int, ring: Callable[[], None]
+        self, source: KubeApi, path: str, descriptor: int, ring: Callable[[], None]
     ) -> None:
         self.has_begun = False
         self._source = source

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from proxyctl.protocol.jobspec.payload import Payload
     from proxyctl.worker.agent.rules import Rules
-    from proxyctl.worker.attempt.attempt import Transfers
-    from proxyctl.worker.attempt.pump import LogSender
+    from proxyctl.worker.attempt.log_sender import LogSender
     from proxyctl.worker.executors.base.base import Executor
+    from proxyctl.worker.files.transfers import FileTransfers
     from proxyctl.worker.network.ports import Ports
     from proxyctl.worker.sensors.nvidia import Gpu
     from proxyctl.worker.task.journal import Entry
@@ -39,7 +39,7 @@ class Device:
     executors: Mapping[str, Executor]
     executor_for: Callable[[Payload], Executor]
     log_sender: Callable[[Entry, Path], LogSender]
-    transfers: Transfers
+    transfers: FileTransfers
     ports: Ports
     gpus: tuple[Gpu, ...]
     capabilities: Callable[[], Mapping[str, Any]]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from proxyctl.worker.attempt.attempt import Transfers
     from proxyctl.worker.attempt.interruption import Interruption
-    from proxyctl.worker.attempt.pump import LogSender
+    from proxyctl.worker.attempt.log_sender import LogSender
+    from proxyctl.worker.files.transfers import FileTransfers
     from proxyctl.worker.task.journal import Entry, Report
 
 # For sending outputs, without the waits between tries. The marketplace takes an attempt back unpaid
@@ -32,7 +32,7 @@ class Delivery:
         interruption: of the attempt.
     """
 
-    def __init__(self, folder: Path, transfers: Transfers, interruption: Interruption) -> None:
+    def __init__(self, folder: Path, transfers: FileTransfers, interruption: Interruption) -> None:
         self._folder = folder
         self._transfers = transfers
         self._interruption = interruption

@@ -78,7 +78,7 @@ USUAL: Final = TransferBounds()
 
 
 class FileTransfers:
-    """Brings the files of attempts from the marketplace, and back there (`attempt.Transfers`).
+    """Brings the files of attempts from the marketplace, and back there.
 
     Args:
         link: asks the API.
@@ -94,7 +94,7 @@ class FileTransfers:
         self._lend = lend
 
     def fetch(self, entry: Entry, folder: Path, patience: Patience) -> None:
-        """Bring the inputs, and the checkpoint of an attempt before.
+        """Bring the inputs, and the checkpoint of an attempt before; not all once it is over.
 
         Raises:
             TaskError: they are not available.

@@ -19,7 +19,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors.base.base import (
     INPUTS,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
+    from proxyctl.worker.executors.bwrap.egress import Egress
     from proxyctl.worker.executors.limits.base import Admission, LimitHolder
 
 PROGRAM: Final = "/usr/bin/bwrap"
@@ -111,19 +112,6 @@ EOF
 sudo systemctl reload apparmor"""
 
 
-class JobNetwork(Protocol):
-    """Gives jobs a way out; see `egress.py`."""
-
-    def open(self, attempt_id: str, pid: int) -> None:
-        """Serve the job whose network namespace a process is in; raises TaskError."""
-
-    def close(self, attempt_id: str) -> None:
-        """Stop serving the job."""
-
-    def env(self) -> dict[str, str]:
-        """Return the environment variables of a job."""
-
-
 class BwrapExecutor:
     """Jobs under bubblewrap.
 
@@ -139,7 +127,7 @@ class BwrapExecutor:
     def __init__(
         self,
         limits: LimitHolder,
-        network: JobNetwork | None = None,
+        network: Egress | None = None,
         *,
         program: str = PROGRAM,
         scope: str = NO_SCOPE,

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    from proxyctl.worker.executors.bwrap.bwrap import JobNetwork
+    from proxyctl.worker.executors.bwrap.egress import Egress
     from proxyctl.worker.images.images import Images
 
 _GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
@@ -88,7 +88,7 @@ class Containers:
         folder: Path,
         has_gpus: bool = False,
         images: Images | None = None,
-        network: JobNetwork | None = None,
+        network: Egress | None = None,
     ) -> None:
         self.name = engine.name
         self.engine = engine
