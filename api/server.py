@@ -78,7 +78,6 @@ class _Fixed:
         served: the pages by their paths.
         console: the pages of the console, if they are served.
         exposition: the metrics, if they are served.
-        clients: finds the address of a client behind a proxy.
     """
 
     def __init__(

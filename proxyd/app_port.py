@@ -58,7 +58,6 @@ class AppPort:
     """The listener of apps, for the code that starts and stops it.
 
     Args:
-        server: serves apps.
         sock: listens already, and is owned from here on.
         tls: speaks TLS on it; None for plain HTTP.
         sweep_seconds: between two sweeps of its streams.

@@ -162,12 +162,9 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     """One client.
 
     Args:
-        services: shared by all connections.
         client: whose socket is owned from here on.
         protocol: waits for the answer to the request.
-        session: whose bytes are spent.
         wants: selects the exits that it may leave through; None for directly.
-        request: from the client.
         unread: whether its socket may have more to read.
     """
 

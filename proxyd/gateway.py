@@ -106,15 +106,11 @@ class Gateway:
 
     Args:
         reactor: shared by the sockets of the loop; closed with the gateway.
-        meter: knows sessions and counts their bytes.
         exit_: the way out for connections; closed with the gateway.
         resolver: looks up the targets of datagrams, which leave from this machine.
-        policy: says which of those may be sent to.
-        limits: bounds on connections.
         public_address: where other networks reach this machine, if that is known.
         record: is called with the record of each connection that has shown credentials.
         exits: the ways out through devices, if they may attach; closed with the gateway.
-        bounds: on clients.
     """
 
     def __init__(

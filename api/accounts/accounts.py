@@ -151,9 +151,6 @@ class AccountRoutes:
     """The routes of accounts.
 
     Args:
-        accounts: registers people and lets them in.
-        recovery: confirms addresses and replaces forgotten passwords.
-        cookies: where browsers keep logins.
         has_mail: whether e-mails go out.
     """
 

@@ -70,7 +70,6 @@ class ReferralRoutes:
     """The routes of the referral programme.
 
     Args:
-        referrals: the programme.
         app_url: where the links lead.
     """
 

@@ -120,10 +120,6 @@ class AssistantRoutes:
     """The routes of the assistant.
 
     Args:
-        chat: answers messages.
-        photos: decodes photos.
-        goodness: looks at them.
-        throttle: bounds how often a caller may ask.
         photo_max_bytes: the largest file.
     """
 

@@ -60,8 +60,7 @@ class AppRoutes:
     """The routes of apps.
 
     Args:
-        apps: the apps and their keys.
-        door: where they are reached; None where this service has none.
+        door: where apps are reached; None where this service has none.
     """
 
     def __init__(self, apps: Apps, door: AppServer | None) -> None:

@@ -125,7 +125,6 @@ class AttemptRoutes:
     """The routes of attempts.
 
     Args:
-        reports: receive the reports of devices.
         lease_seconds: for how long a device may be silent about an attempt.
     """
 

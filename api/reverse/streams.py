@@ -31,7 +31,6 @@ class Stream:
         job_id: the job that it leads to.
 
     Args:
-        streams: where it is counted.
         end: ends it; called once at most.
     """
 

@@ -66,8 +66,7 @@ class Upstream:
 
     Args:
         protocol: connected.
-        transport: its transport.
-        sock: that it has.
+        sock: of the transport.
         reset: has the closing of a socket be a reset.
     """
 

@@ -48,7 +48,6 @@ class Server(PrivateServer):
 
     Args:
         handler: answers requests.
-        limits: the bounds.
         clients: knows the trusted proxies. All clients of one come from its address, which is
             therefore not bounded like a client; its connections make room like others.
         tls: the TLS context; None for plain HTTP.

@@ -36,7 +36,6 @@ class Uploads:
     """Bounds how many forms are in memory at once, of one caller and in all; the others wait.
 
     Args:
-        bounds: the bounds.
         waiting_seconds: how long a form waits.
     """
 
@@ -68,10 +67,8 @@ class Form(Generic[_Body]):
     """A form that has not been read.
 
     Args:
-        request: the request that it is the body of.
-        kind: the type to read it as.
+        kind: the type to read the body as.
         max_bytes: the largest body.
-        uploads: the bound on forms in memory.
         client: the network that its sender is counted by.
         user_id: the sender, "" without a login.
         is_strict: whether a field that `kind` does not have is refused.

@@ -223,14 +223,7 @@ class _Heard:
 
 
 class Rollouts:
-    """Replaces replicas, and applies the changes that buyers request.
-
-    Args:
-        context: the store, identifiers and the time.
-        jobs: the marketplace that replicas go to.
-        specs: stores the payloads of jobs.
-        pace: the steps that are done together.
-    """
+    """Replaces replicas, and applies the changes that buyers request."""
 
     def __init__(
         self, context: Context, jobs: Jobs, specs: Specs, pace: RolloutPace = USUAL_PACE

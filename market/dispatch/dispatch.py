@@ -48,8 +48,6 @@ class Dispatch:
     """Assignment of jobs to devices that request work.
 
     Args:
-        context: the store and the time.
-        specs: reads payloads with their secrets.
         bounds: returns the limits of a device.
         terms: the terms of the replies; may be replaced.
         end_unreadable: ends a job whose secrets cannot be read any more.

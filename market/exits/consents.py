@@ -228,13 +228,7 @@ class MyExit(Struct, frozen=True):
 
 
 class Exits:
-    """Exits, their permissions, their bytes and their earnings.
-
-    Args:
-        context: the store, identifiers and the time.
-        devices: know the tokens of devices.
-        terms: the terms of the operator.
-    """
+    """Exits, their permissions, their bytes and their earnings."""
 
     def __init__(self, context: Context, devices: Devices, terms: ExitTerms) -> None:
         self._attached: Attached = NoneAttached()

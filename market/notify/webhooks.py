@@ -173,12 +173,7 @@ class Webhooks:
     """Endpoints and their deliveries.
 
     Args:
-        context: the store, identifiers and the time.
-        sealing: seals the secrets of endpoints.
-        letters: e-mails to users.
-        terms: where webhooks may go.
         jitter: returns the factor of the next pause.
-        bounds: the number of deliveries that wait.
     """
 
     def __init__(

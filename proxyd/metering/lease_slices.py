@@ -55,7 +55,6 @@ class LeaseSlice:
     Args:
         session_id: the session.
         granted: how many bytes were leased at first.
-        fence: until when bytes may be handed out.
         on_low: called with this slice when it should request more.
     """
 

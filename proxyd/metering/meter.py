@@ -133,11 +133,6 @@ class Meter(Admitter):
     """See above. To the marketplace it is `market.bandwidth.sessions.Traffic`.
 
     Args:
-        leases: grants bytes, and takes the counts.
-        sessions: the known sessions.
-        admission: admits clients.
-        writer: writes counts down.
-        settler: settles used-up sessions.
         tallies: counts begun and refused connections; the gateway counts there.
         wake: set when there is something to write before the writer's pause is over.
     """

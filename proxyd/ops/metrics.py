@@ -77,7 +77,6 @@ class Metrics(Collector):
     """The daemon's metrics, in a registry of their own; it measures the loop and the ledger itself.
 
     Args:
-        sources: the parts that the numbers are read from.
         role: the number of this process, if there are several; None where there is one.
     """
 

@@ -62,7 +62,6 @@ class Child:
 
     Args:
         index: the number.
-        listeners: its sockets.
         monotonic: a clock, in seconds.
     """
 

@@ -90,7 +90,6 @@ class SqliteStore:
 
     Args:
         path: the file.
-        writer: the connection that writes.
         readers: the connections that read.
         folder: where the processes meet that share the file; None for a daemon that has it for
             itself, and for a command of the operator's.

@@ -35,8 +35,7 @@ class LogFollower:
     If that is gone as well, a line reports that something is missing.
 
     Args:
-        source: of the log.
-        path: of the log there.
+        path: of the log on its server.
         descriptor: where it is shown.
         ring: is called when the log has come to an end, or broken off.
 

@@ -35,13 +35,8 @@ class Admission:
     """Decides whether one more exit may attach, and makes it.
 
     Args:
-        reactor: the poller and the clock of the loop.
-        roster: the exits that are attached.
         authority: returns the least price of sessions that leave in a country.
         locate: says where an address is.
-        budget: how many connections all exits may have waiting.
-        counters: count these connections.
-        limits: bounds.
         own_ports: addresses and ports that are closed to buyers; None where all are open.
         encrypts_all: whether only connections under TLS are used.
     """

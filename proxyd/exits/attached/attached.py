@@ -107,7 +107,6 @@ class Agent:
     attach.
 
     Args:
-        pool: its connections that wait.
         send: takes a frame for it.
     """
 
@@ -168,11 +167,9 @@ class Attached(Carrier, Expiring):
         device_id: identifier of the device.
         owner_id: whose.
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
-        place: where it is.
         network: it is counted by this.
         address: as the daemon sees it.
         granted: bounds on its use, by the account.
-        pool: its connections that wait.
         send: takes a frame for it.
         beat: called when a heartbeat is due.
         now: the loop's clock.

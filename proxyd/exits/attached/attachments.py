@@ -48,17 +48,7 @@ class Attachments:
     """Takes exits in, applies the changes of the marketplace and of owners, and lets exits go.
 
     Args:
-        roster: the exits that are attached.
-        admission: decides which may attach.
-        heartbeats: look whether they are there.
-        offers: passes their offers on.
-        detached: keeps the connections through exits that are gone.
-        origins: counts them where their connections leave.
-        notices: notifies their agents.
-        neighbours: the other nodes.
-        loaner: lends them to these.
         watch: checks whether they are honest; None if all count as honest.
-        counters: count the outcomes of attachments.
     """
 
     def __init__(

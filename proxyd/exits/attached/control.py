@@ -240,9 +240,7 @@ class Control(asyncio.Protocol):
     `attached` is set while its exit is attached. `began` is when it came (loop time, seconds).
 
     Args:
-        services: shared by all of them.
         address: where it comes from.
-        holder: knows the connections that are open.
     """
 
     __slots__ = (

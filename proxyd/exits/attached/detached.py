@@ -24,9 +24,7 @@ class Detached:
     """Relays through devices that are not attached, or not yet again.
 
     Args:
-        roster: the exits that are attached.
         authority: says whether a device may carry anything.
-        work: runs the questions to it.
     """
 
     def __init__(self, roster: Roster, authority: Exits, work: Work) -> None:

@@ -97,7 +97,6 @@ class ExitBase:
     """The parts of the exits' port that its checks and its loans need, made before the listener.
 
     Args:
-        services: collaborators of all parts.
         limits: bounds at first.
     """
 
@@ -124,12 +123,9 @@ class ExitListener:
     """The exits' port: starts, changes and stops its parts.
 
     Args:
-        base: the parts that were made before.
         context: speaks TLS.
-        loaner: lends exits to other nodes, and borrows theirs.
         watch: checks whether exits are honest; None if all count as honest.
         workers: the devices that are attached as workers; None where there are none.
-        bounds: on devices.
     """
 
     def __init__(

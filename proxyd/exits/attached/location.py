@@ -21,7 +21,6 @@ class Location:
 
     Args:
         device_id: the device.
-        place: where that is.
         network: it is counted by this.
     """
 

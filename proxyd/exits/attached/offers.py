@@ -13,13 +13,7 @@ from proxyd.exits.choosing.entries import Entry
 
 @final
 class Offers:
-    """Passes on the offers of exits, and answers questions about them.
-
-    Args:
-        roster: the exits that are attached.
-        directory: chooses among them.
-        neighbours: the other nodes.
-    """
+    """Passes on the offers of exits, and answers questions about them."""
 
     def __init__(self, roster: Roster, directory: Directory[Any], neighbours: Neighbours) -> None:
         self._roster = roster
@@ -100,13 +94,7 @@ class Offers:
 
 @final
 class Verdicts:
-    """Executes verdicts on the honesty of exits.
-
-    Args:
-        roster: the exits that are attached.
-        neighbours: the other nodes.
-        detached: relays through devices that are not attached any more.
-    """
+    """Executes verdicts on the honesty of exits."""
 
     def __init__(self, roster: Roster, neighbours: Neighbours, detached: Detached) -> None:
         self._roster = roster

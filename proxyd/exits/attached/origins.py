@@ -30,12 +30,8 @@ class Origins:
     """Takes calls of exits, and counts each exit where its connections leave.
 
     Args:
-        roster: the exits that are attached.
-        directory: chooses among them, by where they are.
-        neighbours: the other nodes.
         locate: says where an address is.
-        authority: returns the least price of sessions that leave there.
-        limits: bounds.
+        authority: returns the least price of sessions that leave in a country.
     """
 
     def __init__(

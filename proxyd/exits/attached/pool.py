@@ -122,7 +122,6 @@ class Parked(Watcher):
     received bytes are the target's, and stay in the kernel until the relay has them.
 
     Args:
-        pool: where it waits.
         number: its ticket's.
         sock: owned from here on.
         since: when it began to wait (loop time, seconds).
@@ -285,10 +284,7 @@ class Pool:
     """The connections of one exit that wait, the tickets for more, and the dials that wait for one.
 
     Args:
-        reactor: shared by the sockets of the loop.
         send: takes a frame for the exit.
-        budget: how many all exits may have waiting.
-        counters: count them.
         is_secure: whether those that wait are under TLS.
     """
 

@@ -91,7 +91,6 @@ class Directory(Generic[Exit]):
 
     Args:
         chance: returns numbers from 0 to below 1; tests hand in a seeded one.
-        bounds: sizes of its tables and searches.
     """
 
     __slots__ = ("_bindings", "_bounds", "_chance", "_faults", "_files", "_picks")

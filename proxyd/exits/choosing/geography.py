@@ -115,7 +115,6 @@ class Geography:
     `attribution` is the text that its answers must be shown with.
 
     Args:
-        known: countries by network.
         countries: the sources that have to agree.
         city: the file of cities.
         asn: the file of networks.

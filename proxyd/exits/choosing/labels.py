@@ -84,9 +84,6 @@ class Labels:
     """Agrees with the other nodes on the exits of labels; see the theory above.
 
     Args:
-        loop: the event loop.
-        store: where nodes agree.
-        bindings: the labels that are known here.
         is_alone: returns whether there is no other node to agree with.
         tell_moved: tells the other nodes that a label has moved.
         seconds: the wall clock, in UTC.

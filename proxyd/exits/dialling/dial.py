@@ -238,15 +238,10 @@ class Exits(Ways):
 
     Args:
         reactor: shared by the sockets of the loop; one that is handed over stays watched.
-        directory: knows the attached exits, and chooses among them.
-        resolver: looks names up.
-        policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
-        counters: count the outcomes of dials.
         encrypts_all: whether every connection of an exit is to be under TLS.
         borrower: borrows exits of other nodes; None where there are none.
         labels: agree with other nodes on the exits of labels; None where there are none.
-        times: how long an exit has before another one is tried.
     """
 
     __slots__ = (
@@ -323,9 +318,6 @@ class ExitDial(Cancellable, Expiring):
     """One dial of a target through exits; see the theory above.
 
     Args:
-        exits: shared by all dials.
-        wants: the buyer's requirements on the exit.
-        session: whose buyer it is for.
         port: the target's port; `ANY_PORT` for datagrams.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """
@@ -775,9 +767,7 @@ class _Attempt(Asker):
     """One order of one exit.
 
     Args:
-        dial: wants it.
-        attached: the exit.
-        pool: where its connections wait that will do.
+        pool: where connections of the exit wait that will do.
     """
 
     __slots__ = ("_dial", "_parked", "_place", "_pool", "attached", "began", "is_overdue")

@@ -41,8 +41,6 @@ class OriginCheck:
     `permits` says which addresses of the daemon may be called; others are not public.
 
     Args:
-        ways: how connections are made.
-        calls: hears them arrive.
         door: returns the host and port that exits attach to.
         seconds: how long a call may take.
     """

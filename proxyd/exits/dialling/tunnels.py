@@ -76,11 +76,8 @@ class DeviceTunnels:
     """The devices that are attached as workers, and the streams into their jobs.
 
     Args:
-        reactor: shared by the sockets of the loop.
-        authority: knows worker tokens.
         most: bound on the open streams, and bound on the attached devices.
         heartbeat_seconds: between two pings of a device.
-        bounds: on the streams of a device, and on checks of tokens.
     """
 
     def __init__(

@@ -109,13 +109,9 @@ class Borrowing:
     """The exits that are borrowed; see the theory above.
 
     Args:
-        reactor: shared by the sockets of the loop.
-        budget: how many connections of exits may wait.
-        counters: count them.
         door: returns where work connections come in: a host, and a port.
         detached: takes an exit that is gone while connections through it go on.
         heartbeat_seconds: seconds between two pings of each.
-        bounds: on the number of loans, and on the time of an unused one.
     """
 
     __slots__ = (

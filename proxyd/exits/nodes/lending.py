@@ -75,10 +75,7 @@ class _Loan:
     """One exit that is lent to one node.
 
     Args:
-        link: the way to the borrower.
-        frame: its request.
         number: the agent's number of the loan.
-        attached: the exit.
     """
 
     __slots__ = (
@@ -111,12 +108,7 @@ class _Loan:
 
 @final
 class Lending:
-    """The exits that are lent; see the theory above.
-
-    Args:
-        lenders: knows the attached exits.
-        bounds: how many loans are given.
-    """
+    """The exits that are lent; see the theory above."""
 
     __slots__ = (
         "_bounds",

@@ -14,12 +14,7 @@ from proxyd.wire.links import Borrow, Borrowed, Carrying, Loan, Passed
 
 @final
 class Loans(Loaner):
-    """Hands the frames of loans to the side that they concern.
-
-    Args:
-        borrowing: the exits of other nodes.
-        lending: the exits of this one.
-    """
+    """Hands the frames of loans to the side that they concern."""
 
     __slots__ = ("_borrowing", "_lending")
 

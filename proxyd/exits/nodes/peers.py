@@ -78,12 +78,6 @@ class Peers:
     """The other nodes that take exits, and a link with each.
 
     `links` are the open ones, by node. `node_id` is this node's identifier in them.
-
-    Args:
-        loop: the event loop.
-        cluster: this node among the others.
-        handler: notified of links and of their frames.
-        bounds: on the other nodes.
     """
 
     def __init__(

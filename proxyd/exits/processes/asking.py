@@ -149,7 +149,6 @@ class AskedExits(Ways, LineEnd):
         reactor: shared by the sockets of the loop; sockets that are handed over are not watched.
         address: of the Unix socket where that process answers.
         seconds: how long a dial may take in all.
-        times: how often that process is spoken to.
     """
 
     __slots__ = (
@@ -397,7 +396,6 @@ class AskedDial(Cancellable, Expiring):
     """One ask.
 
     Args:
-        exits: has asked it.
         number: its own.
         message: the ask, which goes out again when the other process was started again.
         done: called with the outcome; never after `cancel`.
@@ -426,11 +424,9 @@ class AskedExit(Carrier):
     """The exit of one relay, which another process knows.
 
     Args:
-        exits: tells that process.
         number: the ask's.
         device_id: identifier of the device.
         address: where it attaches from.
-        place: where it is.
     """
 
     __slots__ = ("_carried", "_exits", "_place", "_told", "address", "device_id", "number")

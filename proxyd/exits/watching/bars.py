@@ -21,10 +21,7 @@ class Bars:
     """Cuts exits and bars them.
 
     Args:
-        judge: writes verdicts down.
-        gate: lets go of exits.
         condemned: called with each device that is cut, before a later round can count it as honest.
-        counters: count verdicts.
         tasks: run the writes of verdicts that no round waits for.
         write_again_seconds: between two attempts to write a verdict down.
     """

@@ -83,14 +83,9 @@ class Canaries:
     """Checks that exits carry the bytes of buyers and targets unchanged.
 
     Args:
-        ways: make connections.
         pages: with known answers.
         origins: looks where exits' connections leave; None for no such looks.
-        judge: writes verdicts down.
-        gate: lets go of exits.
-        counters: count rounds and verdicts.
         chance: draws the times, the pages, and the place where names are looked up.
-        bounds: how it looks, and for how long.
     """
 
     def __init__(

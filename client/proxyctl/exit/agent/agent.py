@@ -79,13 +79,10 @@ class Agent:
     """One exit; made inside of a running event loop.
 
     Args:
-        consent: the consent of its owner.
         folder: where its files are.
-        guard: judges where connections may go.
         now: the device's own time.
         read_power: returns why the device should rest, in words; may block.
         relays: makes the relays that carry connections here.
-        bounds: its waits, and the bounds on its connections.
     """
 
     def __init__(

@@ -33,7 +33,6 @@ class OwnerWishes:
 
     Args:
         path: of the control file.
-        restraints: receive the pause.
         revoked: called when the owner has withdrawn the consent.
     """
 
@@ -91,13 +90,8 @@ class Watcher:
     """Looks at the device and at the owner's wishes once a second.
 
     Args:
-        journal: is saved, and begins new days.
-        restraints: receive the state of the power supply.
-        surroundings: are read anew.
         read_power: returns why the device should rest, in words; may block.
         changed: called when the restraints may have changed.
-        wishes: are obeyed.
-        state: is saved.
         seconds: between two looks.
     """
 

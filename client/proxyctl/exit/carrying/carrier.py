@@ -111,13 +111,7 @@ class Carrier:
     """Dials, relays and counts. It and its running relays outlive attachments.
 
     Args:
-        guard: judges where connections may go.
-        limits: the owner's.
-        journal: counts bytes and remembers targets.
         counted: called after bytes were counted, when a limit of bytes is reached.
-        relays: how connections are carried here.
-        loop: the event loop.
-        bounds: on its connections.
     """
 
     def __init__(
@@ -638,11 +632,9 @@ class _Attachment:
 
     Args:
         loan: the number of the loan; `_HOME` for the daemon itself.
-        pool: the work connections that wait.
         address: where the daemon was reached.
         public: where the daemon sees this exit's connections come from.
         send: sends a frame.
-        loop: the event loop.
     """
 
     def __init__(

@@ -60,10 +60,7 @@ class Agent:
     """One agent, in a folder that is its own.
 
     Args:
-        consent: of the owner.
         folder: of the agent; the caller has locked it.
-        link: with the marketplace.
-        device: that it works on.
         patience_s: how long the owner's rules may be broken before jobs are stopped.
     """
 

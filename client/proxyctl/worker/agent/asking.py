@@ -34,9 +34,6 @@ class Question:
 
     Args:
         capabilities: returns the abilities of the device.
-        lend: the loan of the owner.
-        attempts: on this device.
-        lifecycle: of the agent.
     """
 
     def __init__(
@@ -85,12 +82,6 @@ class Asker:
         question: for work.
 
     Args:
-        link: with the marketplace.
-        question: for work.
-        intake: carries out orders.
-        attempts: on this device.
-        lifecycle: of the agent.
-        state: receives words for the owner.
         revoked: called when the marketplace does not know the token of this device.
     """
 

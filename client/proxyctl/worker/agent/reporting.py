@@ -23,7 +23,6 @@ class StateFile:
 
     Args:
         path: of the file.
-        lifecycle: of the agent.
     """
 
     def __init__(self, path: Path, lifecycle: Lifecycle) -> None:

@@ -24,10 +24,6 @@ class Workshop:
         journal: of all attempts.
 
     Args:
-        consent: of the owner.
-        link: with the marketplace.
-        journal: of all attempts.
-        device: that the attempts run on.
         ended: called at the very end of an attempt, with its identifier.
         revoked: called when the marketplace does not know the token of this device.
     """

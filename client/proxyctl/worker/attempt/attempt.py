@@ -135,8 +135,6 @@ class Attempt:
     """One attempt.
 
     Args:
-        entry: of the journal.
-        tools: that all attempts share.
         is_adopted: an agent before this one has taken it.
     """
 

@@ -28,8 +28,6 @@ class Delivery:
 
     Args:
         folder: of the attempt.
-        transfers: of files.
-        interruption: of the attempt.
     """
 
     def __init__(self, folder: Path, transfers: FileTransfers, interruption: Interruption) -> None:

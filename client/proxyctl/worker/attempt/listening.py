@@ -22,7 +22,6 @@ class Listening:
 
     Args:
         attempt_id: of the attempt.
-        ports: serves the ports of all attempts.
         ring: called when the job has become ready.
     """
 

@@ -24,7 +24,6 @@ class Pump:
 
     Args:
         name: of the thread.
-        sender: of the logs.
         refused: called with the reason when the daemon takes no more.
     """
 

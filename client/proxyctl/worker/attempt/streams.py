@@ -61,7 +61,6 @@ class Streams:
     """The pipes that a program prints to, and the logs that keep the output.
 
     Args:
-        bell: rings for new output.
         full: called when the disk has no room for output.
     """
 

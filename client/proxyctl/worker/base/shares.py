@@ -39,7 +39,6 @@ class Shares:
     """The loan of the owner, and its free part.
 
     Args:
-        lend: the loan of the owner.
         gpus: the present GPUs of the loan.
     """
 

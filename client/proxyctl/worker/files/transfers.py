@@ -81,10 +81,7 @@ class FileTransfers:
     """Brings the files of attempts from the marketplace, and back there.
 
     Args:
-        link: asks the API.
-        web: sends and fetches files.
         lend: the loan of the owner; each attempt has its share of the disk.
-        bounds: the limits of transfers.
     """
 
     def __init__(self, link: Link, web: Web, lend: Lend, bounds: TransferBounds = USUAL) -> None:

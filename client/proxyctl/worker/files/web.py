@@ -46,7 +46,6 @@ class Web:
     Args:
         api: the address of the API.
         token: the worker token of this device.
-        outward: connects to all other places.
     """
 
     def __init__(self, api: str, token: str, outward: Outward) -> None:

@@ -113,7 +113,6 @@ class JobTunnel:
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
         allowance: of the bytes through ports; closed with the tunnel.
         pool: of threads that may block.
-        bounds: how many streams there are, and for how long.
     """
 
     def __init__(
@@ -284,8 +283,6 @@ class _Joiner:
     """Joins ports of jobs with work connections to the daemon.
 
     Args:
-        loop: the event loop.
-        allowance: of the bytes through ports.
         pool: of threads that may block.
     """
 
@@ -355,8 +352,6 @@ class _Attempt:
     """The streams into one attempt; counts their bytes.
 
     Args:
-        served: the attempt.
-        allowance: of all attempts.
         spent: called when nothing may go through any more.
     """
 

@@ -116,7 +116,6 @@ class BwrapExecutor:
     """Jobs under bubblewrap.
 
     Args:
-        limits: hold the bounds of jobs.
         network: gives jobs a way out; None if the owner does not want that.
         program: bubblewrap's.
         scope: of the agent: jobs of other agents are not touched.

@@ -74,7 +74,6 @@ class Containers:
     """Runs attempts as containers of one engine.
 
     Args:
-        engine: which.
         folder: the agent's; it tells its containers from those of another agent.
         has_gpus: whether this device lends GPUs, which an engine then has to know.
         images: fetches the images of jobs; None if no images are fetched.

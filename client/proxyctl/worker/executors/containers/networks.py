@@ -26,8 +26,6 @@ class Networks:
     """Gives the jobs of one engine their networks.
 
     Args:
-        engine: runs the containers.
-        creation: makes the containers.
         network: serves the way out of jobs; None if the owner does not want that.
     """
 

@@ -20,8 +20,6 @@ class Suitability:
     """Checks an engine, and keeps the findings.
 
     Args:
-        engine: to check.
-        creation: makes the container of the trial.
         folder: of the agent.
     """
 
