@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind, in_turns, matches
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 
 class SessionRow(NamedTuple):
@@ -127,15 +127,7 @@ _SESSION = f"SELECT {_COLUMNS} FROM bandwidth_sessions"
 
 async def insert(tx: Transaction, session: SessionRow) -> None:
     """Add a session."""
-    await tx.run(
-        f"""
-        INSERT INTO bandwidth_sessions ({_COLUMNS})
-        VALUES (:id, :user_id, :username, :password_hash, :quota_bytes, :bytes_used,
-            :bytes_leased, :price_per_gb, :status, :created_at, :expires_at, :ended_at,
-            :exit, :exit_share_percent)
-        """,
-        **session._asdict(),
-    )
+    await insert_row(tx, "bandwidth_sessions", **session._asdict())
 
 
 async def lock(tx: Transaction, session_ids: Sequence[str]) -> None:
@@ -336,11 +328,9 @@ async def lease(
     )
     if changed == 0:
         return False
-    await tx.run(
-        """
-        INSERT INTO bandwidth_leases (id, session_id, granted_bytes, node_id)
-        VALUES (:id, :session_id, :granted_bytes, :node_id)
-        """,
+    await insert_row(
+        tx,
+        "bandwidth_leases",
         id=lease_id,
         session_id=session.id,
         granted_bytes=size,

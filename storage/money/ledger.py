@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 
 class EntryRow(NamedTuple):
@@ -63,16 +63,7 @@ class CountRow(NamedTuple):
 async def insert_accounts(tx: Transaction, accounts: list[tuple[str, str, str, str]]) -> None:
     """Open accounts, each `(id, user_id, kind, currency)`, at zero."""
     for account, user_id, kind, currency in accounts:
-        await tx.run(
-            """
-            INSERT INTO accounts (id, user_id, kind, currency)
-            VALUES (:id, :user_id, :kind, :currency)
-            """,
-            id=account,
-            user_id=user_id,
-            kind=kind,
-            currency=currency,
-        )
+        await insert_row(tx, "accounts", id=account, user_id=user_id, kind=kind, currency=currency)
 
 
 async def insert_transfer(
@@ -106,15 +97,7 @@ async def insert_entry(tx: Transaction, transfer_id: str, line: int, entry: Entr
     Raises:
         ConstraintError: `accounts_never_negative`, when the debited user has less.
     """
-    await tx.run(
-        """
-        INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
-        VALUES (:transfer_id, :line, :currency, :debit_account, :credit_account, :amount)
-        """,
-        transfer_id=transfer_id,
-        line=line,
-        **entry._asdict(),
-    )
+    await insert_row(tx, "entries", transfer_id=transfer_id, line=line, **entry._asdict())
 
 
 async def insert_entries(tx: Transaction, transfer_id: str, entries: Sequence[EntryRow]) -> None:
@@ -153,11 +136,9 @@ async def find_entries(tx: Transaction, business_key: str) -> list[EntryRow]:
 
 async def insert_hold(tx: Transaction, hold: HoldRow, created_at: int) -> None:
     """Record an open hold."""
-    await tx.run(
-        """
-        INSERT INTO holds (id, user_id, currency, amount, created_at)
-        VALUES (:id, :user_id, :currency, :amount, :created_at)
-        """,
+    await insert_row(
+        tx,
+        "holds",
         id=hold.id,
         user_id=hold.user_id,
         currency=hold.currency,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.events.events import EventRow
 
 EVERY_TYPE = "*"
@@ -181,8 +181,7 @@ def _not_before(endpoint: EndpointRow, event: EventRow) -> int:
 
 async def insert_endpoint(tx: Transaction, row: EndpointRow) -> None:
     """Add an endpoint."""
-    values = ", ".join(f":{name}" for name in EndpointRow._fields)
-    await tx.run(f"INSERT INTO webhook_endpoints ({_ENDPOINT}) VALUES ({values})", **row._asdict())
+    await insert_row(tx, "webhook_endpoints", **row._asdict())
 
 
 async def endpoints(tx: Transaction, user_id: str) -> list[EndpointRow]:
@@ -487,12 +486,7 @@ async def record_attempt(
     )
     if not changed:
         return False
-    values = ", ".join(f":{name}" for name in AttemptRow._fields)
-    await tx.run(
-        f"INSERT INTO webhook_attempts (delivery_id, {_ATTEMPT}) VALUES (:delivery_id, {values})",
-        delivery_id=row.id,
-        **attempt._asdict(),
-    )
+    await insert_row(tx, "webhook_attempts", delivery_id=row.id, **attempt._asdict())
     await tx.run(
         "DELETE FROM webhook_attempts WHERE delivery_id = :id AND number <= :oldest",
         id=row.id,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import CountRow, DifferenceRow
 
 
@@ -41,12 +41,11 @@ class OutcomeRow(NamedTuple):
 
 
 _COLUMNS = ", ".join(SampleRow._fields)
-_VALUES = ", ".join(f":{name}" for name in SampleRow._fields)
 
 
 async def insert(tx: Transaction, sample: SampleRow) -> None:
     """Add a sample."""
-    await tx.run(f"INSERT INTO job_samples ({_COLUMNS}) VALUES ({_VALUES})", **sample._asdict())
+    await insert_row(tx, "job_samples", **sample._asdict())
 
 
 async def find(tx: Transaction, job_id: str) -> SampleRow | None:
