@@ -208,7 +208,6 @@ class AccountRoutes:
                 "Who am I",
                 self.me,
                 ProfileReply,
-                auth=Auth.JWT,
                 scope=Scope.ACCOUNT_READ,
             ),
             Route("POST", "/auth/logout", "Log out", self.logout, Reply, auth=Auth.JWT),

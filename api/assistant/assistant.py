@@ -191,7 +191,6 @@ class AssistantRoutes:
                 "What my photos of good deeds have earned, and what is left today",
                 self.rewards,
                 RewardsReply,
-                auth=Auth.JWT,
                 scope=Scope.ASSISTANT_USE,
             ),
         ]

@@ -175,7 +175,6 @@ class AttemptRoutes:
                 "See how the attempts at one of my jobs went",
                 self.attempts,
                 AttemptsReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_READ,
                 errors=(Code.JOB_NOT_FOUND,),
             ),
