@@ -50,7 +50,6 @@ class ClientBounds:
         room_after_seconds: from here on a handshake may be cut to make room. A fixed time, and
             short: a share of the seconds of a handshake would let a client keep all slots that it
             fills once in that time.
-        closing: how long clients have to take the last bytes.
     """
 
     room_after_seconds: float = 0.5

@@ -36,14 +36,7 @@ _logger = logging.getLogger("meter")
 
 @dataclass(frozen=True, slots=True)
 class MeterBounds:
-    """The bounds of the parts of a meter.
-
-    Attributes:
-        memory: of sessions that are over.
-        tallies: of counts of connections.
-        unknown: of credentials and addresses that open nothing.
-        cluster: when a node among others reports and lets go.
-    """
+    """The bounds of the parts of a meter."""
 
     memory: MemoryBounds = MEMORY
     tallies: TallyBounds = TALLIES

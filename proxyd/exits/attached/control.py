@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Protocol, cast, final
+from typing import Any, Final, Protocol, cast
 
 from market.base.errors import MarketError
 from market.exits.consents import ExitGrant, Exits
@@ -77,16 +77,18 @@ _ANSWERS: Final = {
 _logger = logging.getLogger("exits")
 
 
-class Loaner(Protocol):
-    """Lends exits to other nodes, and borrows theirs."""
+class Loaner:
+    """Lends exits to other nodes, and borrows theirs; this one is of a node without others."""
 
     __slots__ = ()
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of borrowed exits and of lent ones."""
+        return 0, 0
 
-    def find(self, attachment: int) -> Attached | None:
+    def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - nothing is borrowed
         """Return the exit of another node whose work connections name an attachment."""
+        return None
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
         """Act on an agent's frame of a loan; raises FrameError if an agent must not send it."""
@@ -99,33 +101,6 @@ class Loaner(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
-
-
-@final
-class NoLoans(Loaner):
-    """A node without others lends nothing, and borrows nothing."""
-
-    __slots__ = ()
-
-    def counts(self) -> tuple[int, int]:
-        """See `Loaner.counts`."""
-        return 0, 0
-
-    def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - as the protocol has it
-        """See `Loaner.find`."""
-        return None
-
-    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
-        """See `Loaner.agent_said`."""
-
-    def ended(self, attached: Attached, reason: str) -> None:
-        """See `Loaner.ended`."""
-
-    def change_heartbeat(self, seconds: float) -> None:
-        """See `Loaner.change_heartbeat`."""
-
-    def close(self) -> None:
-        """See `Loaner.close`."""
 
 
 class Members(Protocol):

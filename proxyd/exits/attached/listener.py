@@ -55,8 +55,6 @@ class PortBounds:
     """The bounds on devices at the exits' port.
 
     Attributes:
-        arrivals: the time for the first message of a connection.
-        control: the bounds on an agent.
         tls_end_seconds: for the end of a connection under TLS.
         nodes_seconds: how long a change among the nodes waits for others.
     """

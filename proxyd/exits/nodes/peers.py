@@ -47,7 +47,6 @@ class MeshBounds:
         entries_per_turn: that are announced or taken out in one turn of the loop: of 100,000 each
             takes 250 us.
         shared_max: different places and terms that are kept once for all exits: 10 MB of each.
-        link: how often a link is looked at.
     """
 
     link_seconds: float = 5.0

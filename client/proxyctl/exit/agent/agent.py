@@ -54,8 +54,6 @@ class AgentBounds:
         grace_seconds: for connections under way when the battery runs low, or the hour is over.
         drain_grace_seconds: for a daemon that stops, beside the time that it has said.
         watch_seconds: between two looks at the device and its owner's wishes.
-        retries: between attempts to attach.
-        carrying: the bounds on connections.
     """
 
     grace_seconds: float = 10.0

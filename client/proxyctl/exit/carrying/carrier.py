@@ -92,7 +92,6 @@ class CarryingBounds:
         borrowers_max: daemons that one exit is lent to at once: more than a service has.
         borrower_seconds: how long a connection to one of them may take.
         parked_max: work connections that are open and wait.
-        datagrams: how long datagrams and names are kept.
     """
 
     idle_seconds: float = 1_800.0

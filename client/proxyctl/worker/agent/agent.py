@@ -61,7 +61,6 @@ class Agent:
 
     Args:
         folder: of the agent; the caller has locked it.
-        patience_s: how long the owner's rules may be broken before jobs are stopped.
     """
 
     def __init__(
@@ -70,8 +69,6 @@ class Agent:
         folder: Path,
         link: Link,
         device: Device,
-        *,
-        patience_s: float = PATIENCE_SECONDS,
     ) -> None:
         self._folder = folder
         self._device = device
@@ -108,7 +105,7 @@ class Agent:
             lifecycle,
             attempts,
             asker=self._asker,
-            patience_s=patience_s,
+            patience_s=PATIENCE_SECONDS,
         )
 
     def drain(self) -> None:

@@ -91,17 +91,11 @@ class Tools:
     """The tools that attempts share.
 
     Attributes:
-        consent: of the owner.
-        link: with the marketplace.
-        journal: of all attempts.
         supervisors: that wait.
         executor_for: returns the one for a payload; raises TaskError if no executor fits.
         log_sender: makes the one of an attempt, which has this folder.
-        transfers: of files.
-        ports: of jobs that listen on some.
         ended: is called at the very end of an attempt, with its identifier.
         revoked: is called when the daemon does not know this device any more.
-        times: how long the steps of an attempt wait.
     """
 
     consent: Consent
