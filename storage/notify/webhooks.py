@@ -91,6 +91,7 @@ class Waiting(NamedTuple):
     since: int | None
 
 
+_UNCHANGED = ("id", "user_id", "created_at", "disabled_at", "disabled_reason")
 _ENDPOINT = ", ".join(EndpointRow._fields)
 _DELIVERY_TYPES = {
     "id": "TEXT",
@@ -205,26 +206,9 @@ async def endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> EndpointR
 
 async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
     """Store the fields of an endpoint, except its state and the reason of that."""
-    await tx.run(
-        """
-        UPDATE webhook_endpoints SET url = :url, types = :types, description = :description,
-            sealed_secret = :sealed_secret, sealed_old_secret = :sealed_old_secret,
-            old_until = :old_until, made_by = :made_by, proven_at = :proven_at,
-            failing_since = :failing_since, quiet_until = :quiet_until
-        WHERE id = :id
-        """,
-        id=row.id,
-        url=row.url,
-        types=row.types,
-        description=row.description,
-        sealed_secret=row.sealed_secret,
-        sealed_old_secret=row.sealed_old_secret,
-        old_until=row.old_until,
-        made_by=row.made_by,
-        proven_at=row.proven_at,
-        failing_since=row.failing_since,
-        quiet_until=row.quiet_until,
-    )
+    values = {name: value for name, value in row._asdict().items() if name not in _UNCHANGED}
+    changes = ", ".join(f"{name} = :{name}" for name in values)
+    await tx.run(f"UPDATE webhook_endpoints SET {changes} WHERE id = :id", id=row.id, **values)
 
 
 async def enable(tx: Transaction, endpoint_id: str) -> bool:
