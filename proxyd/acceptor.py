@@ -32,7 +32,6 @@ class Acceptor(Generic[Sock]):
 
     Args:
         listener: listens already, and is owned from here on.
-        welcome: takes a client.
         shed: closes at most the given number of clients that have not finished, and returns their
             number.
         new_socket: makes a socket of a family, a type, a protocol and a descriptor.

@@ -148,11 +148,7 @@ class LoginsReply(Reply, kw_only=True):
 
 
 class AccountRoutes:
-    """The routes of accounts.
-
-    Args:
-        has_mail: whether e-mails go out.
-    """
+    """The routes of accounts."""
 
     def __init__(
         self, accounts: Accounts, recovery: Recovery, cookies: Cookies, *, has_mail: bool

@@ -117,11 +117,7 @@ class RewardsReply(Reply, kw_only=True):
 
 
 class AssistantRoutes:
-    """The routes of the assistant.
-
-    Args:
-        photo_max_bytes: the largest file.
-    """
+    """The routes of the assistant."""
 
     def __init__(
         self,

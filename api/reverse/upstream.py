@@ -65,8 +65,6 @@ class Upstream:
     """A connection to a job, with one request at a time.
 
     Args:
-        protocol: connected.
-        sock: of the transport.
         reset: has the closing of a socket be a reset.
     """
 

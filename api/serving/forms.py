@@ -33,11 +33,7 @@ _Body = TypeVar("_Body", bound=Struct)
 
 
 class Uploads:
-    """Bounds how many forms are in memory at once, of one caller and in all; the others wait.
-
-    Args:
-        waiting_seconds: how long a form waits.
-    """
+    """Bounds how many forms are in memory at once, of one caller and in all; the others wait."""
 
     def __init__(
         self, bounds: SlotBounds = READING, waiting_seconds: float = WAITING_SECONDS
@@ -68,7 +64,6 @@ class Form(Generic[_Body]):
 
     Args:
         kind: the type to read the body as.
-        max_bytes: the largest body.
         client: the network that its sender is counted by.
         user_id: the sender, "" without a login.
         is_strict: whether a field that `kind` does not have is refused.

@@ -89,11 +89,6 @@ class Dispatch:
 
         The comparison uses its last offer here, or else its last report, which has its total and
         not its free resources.
-
-        Args:
-            row: the device.
-            limit: the largest number of jobs.
-            network: the network of the request.
         """
         offer = self.devices.offer_of(row)
         offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))

@@ -145,7 +145,6 @@ class Dial(Cancellable, Expiring):
     """One dial of a target.
 
     Args:
-        port: the target's port.
         asker: the network whose look-ups are counted, if several compete.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """

@@ -52,7 +52,6 @@ class ExitShare(Payer):
     store. `pace` is how fast the exit may go; None if this node knows no pace.
 
     Args:
-        device_id: the exit.
         moved: has the share in it from when `used` changes.
     """
 

@@ -53,7 +53,6 @@ class LeaseSlice:
     when the session was first seen without connections, None while it has some.
 
     Args:
-        session_id: the session.
         granted: how many bytes were leased at first.
         on_low: called with this slice when it should request more.
     """

@@ -133,7 +133,6 @@ class _Line:
     """Passes the notices of other nodes on while the link is connected.
 
     Args:
-        hearers: get the notices.
         lost: called when the connection is lost.
     """
 

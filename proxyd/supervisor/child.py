@@ -61,7 +61,6 @@ class Child:
     """A process number, and the process that has it now.
 
     Args:
-        index: the number.
         monotonic: a clock, in seconds.
     """
 

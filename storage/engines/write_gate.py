@@ -105,7 +105,6 @@ class _Lock:
     """A lock on a file that is replaced if another process has it for too long.
 
     Args:
-        name: of the file.
         makes_files: whether it makes the file if it is missing.
         is_crowded: whether all processes may wait for it at the same time.
     """

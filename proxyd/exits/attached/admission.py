@@ -36,7 +36,6 @@ class Admission:
 
     Args:
         authority: returns the least price of sessions that leave in a country.
-        locate: says where an address is.
         own_ports: addresses and ports that are closed to buyers; None where all are open.
         encrypts_all: whether only connections under TLS are used.
     """

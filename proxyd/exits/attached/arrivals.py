@@ -256,7 +256,6 @@ class Arrival(Watcher, Expiring):
 
     Args:
         sock: owned from here on.
-        address: where it comes from.
         network: it is counted by this.
     """
 

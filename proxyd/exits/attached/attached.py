@@ -105,9 +105,6 @@ class Agent:
     `pool` has its connections that wait, `secure` those under TLS, if it can do that. `dials` are
     the orders that it has not answered. `knows_nodes` says that it was sent where else it may
     attach.
-
-    Args:
-        send: takes a frame for it.
     """
 
     __slots__ = ("dials", "knows_nodes", "pool", "secure", "send")
@@ -164,13 +161,10 @@ class Attached(Carrier, Expiring):
 
     Args:
         attachment: its number, which its work connections name.
-        device_id: identifier of the device.
-        owner_id: whose.
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         network: it is counted by this.
         address: as the daemon sees it.
         granted: bounds on its use, by the account.
-        send: takes a frame for it.
         beat: called when a heartbeat is due.
         now: the loop's clock.
     """

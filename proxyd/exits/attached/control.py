@@ -213,9 +213,6 @@ class Control(asyncio.Protocol):
     """One control connection.
 
     `attached` is set while its exit is attached. `began` is when it came (loop time, seconds).
-
-    Args:
-        address: where it comes from.
     """
 
     __slots__ = (

@@ -121,7 +121,6 @@ class ExitListener:
     """The exits' port: starts, changes and stops its parts.
 
     Args:
-        context: speaks TLS.
         watch: checks whether exits are honest; None if all count as honest.
         workers: the devices that are attached as workers; None where there are none.
     """

@@ -20,7 +20,6 @@ class Location:
     one. `seen` are its public addresses, as far as they are known.
 
     Args:
-        device_id: the device.
         network: it is counted by this.
     """
 

@@ -30,7 +30,6 @@ class Origins:
     """Takes calls of exits, and counts each exit where its connections leave.
 
     Args:
-        locate: says where an address is.
         authority: returns the least price of sessions that leave in a country.
     """
 

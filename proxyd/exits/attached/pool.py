@@ -97,11 +97,7 @@ class Asker(Protocol):
 
 @final
 class ParkedBudget:
-    """Bound on the waiting connections of all exits together.
-
-    Args:
-        most: that number.
-    """
+    """Bound on the waiting connections of all exits together."""
 
     __slots__ = ("most", "wanted")
 
@@ -152,7 +148,6 @@ class TicketBook:
     """The tickets of one pool: `out` has the tickets that are handed out, by their numbers.
 
     Args:
-        send: takes a frame for the exit.
         first: the number of the first ticket.
     """
 
@@ -284,7 +279,6 @@ class Pool:
     """The connections of one exit that wait, the tickets for more, and the dials that wait for one.
 
     Args:
-        send: takes a frame for the exit.
         is_secure: whether those that wait are under TLS.
     """
 

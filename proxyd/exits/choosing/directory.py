@@ -304,13 +304,7 @@ class Directory(Generic[Exit]):
     def _walk(
         self, buckets: Sequence[Bucket[Exit]], total: int, start: int
     ) -> Iterator[Member[Exit]]:
-        """Yield exits in turn, as if the buckets were one ring; of many exits, only a part.
-
-        Args:
-            buckets: the buckets.
-            total: how many exits there are in them.
-            start: the position to begin at.
-        """
+        """Yield exits in turn, as if the buckets were one ring; of many exits, only a part."""
         left = min(total, self._bounds.searched_max)
         for bucket in (*buckets, *buckets):
             part = bucket.members[start : start + left]

@@ -43,7 +43,6 @@ class Worker(asyncio.Protocol):
     """The control connection of one device.
 
     Args:
-        attachment: its number.
         heartbeat_seconds: returns the time between two pings.
         waiting_max_bytes: of frames for a device that does not read.
         lost: called once, with the reason, when the device is attached no more.

@@ -225,7 +225,6 @@ class _Heart:
     Args:
         seconds: between two beats.
         inbox: knows when the other node has sent something last.
-        ping: sends a ping.
         silent: called with the reason when the other node has been silent for long.
     """
 

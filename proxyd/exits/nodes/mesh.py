@@ -50,7 +50,6 @@ class Mesh:
     """The exits of all nodes: the directory has those of the other nodes, and these those of here.
 
     Args:
-        directory: gets the exits of other nodes.
         milliseconds: the wall clock, in UTC.
     """
 

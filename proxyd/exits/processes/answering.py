@@ -334,7 +334,6 @@ class AwayRelay(Adopted):
     be.
 
     Args:
-        number: of the ask.
         before: bytes that it had carried before it was known here.
     """
 

@@ -396,7 +396,6 @@ class AskedDial(Cancellable, Expiring):
     """One ask.
 
     Args:
-        number: its own.
         message: the ask, which goes out again when the other process was started again.
         done: called with the outcome; never after `cancel`.
     """
@@ -424,8 +423,6 @@ class AskedExit(Carrier):
     """The exit of one relay, which another process knows.
 
     Args:
-        number: the ask's.
-        device_id: identifier of the device.
         address: where it attaches from.
     """
 

@@ -83,7 +83,6 @@ class Canaries:
     """Checks that exits carry the bytes of buyers and targets unchanged.
 
     Args:
-        pages: with known answers.
         origins: looks where exits' connections leave; None for no such looks.
         chance: draws the times, the pages, and the place where names are looked up.
     """

@@ -29,7 +29,6 @@ class Truths:
     `is_ready` is set once every page was tried.
 
     Args:
-        pages: the named pages.
         twice_seconds: between the two fetches of a page.
     """
 

@@ -32,7 +32,6 @@ class Borrower:
 
     Args:
         host: an address, or a name.
-        port: its port.
         home: where the exit's own daemon was reached; None if it was not reached yet.
         seconds: how long a buyer waits for a connection.
     """

@@ -192,7 +192,6 @@ class SecureDoor:
     """Has work connections wait under TLS.
 
     Args:
-        context: speaks TLS.
         host: the daemon's name, which its certificate is compared with where that is not pinned.
         is_ours: says of a certificate (DER) whether it is the daemon's.
     """

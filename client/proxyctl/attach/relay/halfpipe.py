@@ -97,8 +97,6 @@ class HalfPipe:
     the sink takes no more, perhaps because it `was_reset`.
 
     Args:
-        source: is read from.
-        sink: is written to.
         said: called once, with the first bytes from the source; None if they are not needed.
     """
 

@@ -65,7 +65,6 @@ class Attaching:
 
     Args:
         guard: judges the addresses of nodes that a daemon named.
-        hello: returns the first frame of a connection.
         refused: called when a daemon refuses this exit.
         drain_grace_seconds: added to the time that a stopping daemon names.
     """

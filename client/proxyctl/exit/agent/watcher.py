@@ -59,12 +59,7 @@ class OwnerWishes:
 
 
 class StateFile:
-    """The state of the agent, in a file that the owner's commands read.
-
-    Args:
-        path: of the file.
-        describe: returns the fields.
-    """
+    """The state of the agent, in a file that the owner's commands read."""
 
     def __init__(self, path: Path, describe: Callable[[], dict[str, Any]]) -> None:
         self._path = path

@@ -633,7 +633,6 @@ class _Attachment:
         loan: the number of the loan; `_HOME` for the daemon itself.
         address: where the daemon was reached.
         public: where the daemon sees this exit's connections come from.
-        send: sends a frame.
     """
 
     def __init__(

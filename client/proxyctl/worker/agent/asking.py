@@ -30,11 +30,7 @@ _REPLACED: Final = (
 
 
 class Question:
-    """The question for work: the abilities of the device, and its free part.
-
-    Args:
-        capabilities: returns the abilities of the device.
-    """
+    """The question for work: the abilities of the device, and its free part."""
 
     def __init__(
         self,
@@ -77,9 +73,6 @@ class Question:
 
 class Asker:
     """Asks for work, and carries out the answers.
-
-    Attributes:
-        question: for work.
 
     Args:
         revoked: called when the marketplace does not know the token of this device.

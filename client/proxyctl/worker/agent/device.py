@@ -27,7 +27,6 @@ class Device:
         executors: the usable ones, by name, in the order of preference.
         executor_for: returns the executor for a payload; raises TaskError if no executor fits.
         log_sender: makes the sender of an attempt's log.
-        gpus: the present GPUs that the owner lends.
         capabilities: returns the capabilities of the device, for the daemon.
         readings: returns the readings of the sensors, for every heartbeat.
         close: closes the parts that executors share, at the very end.

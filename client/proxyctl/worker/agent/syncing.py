@@ -26,7 +26,6 @@ class Syncer:
     So a device that is busy with other requests does not count as lost.
 
     Args:
-        readings: returns the readings of the device.
         revoked: called when the marketplace does not know the token of this device.
     """
 

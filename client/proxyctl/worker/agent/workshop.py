@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 class Workshop:
     """Makes attempts; `open` comes before the first one.
 
-    Attributes:
-        journal: of all attempts.
-
     Args:
         ended: called at the very end of an attempt, with its identifier.
         revoked: called when the marketplace does not know the token of this device.
@@ -54,9 +51,6 @@ class Workshop:
 
     def open(self, folder: Path) -> None:
         """Start a supervisor in advance, and collect the tools.
-
-        Args:
-            folder: of the agent.
 
         Raises:
             OSError: no supervisor can be started.

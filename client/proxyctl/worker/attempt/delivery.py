@@ -24,11 +24,7 @@ _logger = logging.getLogger("worker")
 
 
 class Delivery:
-    """Sends results, within a limit of time over all tries.
-
-    Args:
-        folder: of the attempt.
-    """
+    """Sends results, within a limit of time over all tries."""
 
     def __init__(self, folder: Path, transfers: FileTransfers, interruption: Interruption) -> None:
         self._folder = folder
@@ -52,14 +48,7 @@ class Delivery:
     def send_log(
         self, sender: LogSender, attempt_id: str, report: Report, seconds: float
     ) -> Report:
-        """Send the rest of the log for a limited time; return a report of the part that was sent.
-
-        Args:
-            sender: of the log.
-            attempt_id: for this agent's own log.
-            report: of the attempt.
-            seconds: for sending.
-        """
+        """Send the rest of the log for a limited time; return a report of the sent part."""
         deadline = time.monotonic() + seconds
         while sender.send() and not self._interruption.is_leaving:
             if time.monotonic() > deadline:

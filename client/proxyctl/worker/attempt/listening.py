@@ -21,7 +21,6 @@ class Listening:
     """Has the ports of one attempt served.
 
     Args:
-        attempt_id: of the attempt.
         ring: called when the job has become ready.
     """
 

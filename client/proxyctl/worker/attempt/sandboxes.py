@@ -110,10 +110,6 @@ def usable(
 def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
     """Return the cores and the bytes of memory of the machine or cluster that runs jobs.
 
-    Args:
-        sandbox: the wishes of the owner.
-        folder: of the agent.
-
     Raises:
         TaskError: the cluster does not report them.
     """

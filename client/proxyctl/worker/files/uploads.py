@@ -47,8 +47,6 @@ class Uploader:
     """Sends the files of one attempt.
 
     Args:
-        job_id: the job.
-        attempt: the number of the attempt.
         is_stopped: returns whether the files are not wanted any more.
 
     Attributes:

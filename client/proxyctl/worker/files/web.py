@@ -44,7 +44,6 @@ class Web:
     """Sends and fetches files for one device.
 
     Args:
-        api: the address of the API.
         token: the worker token of this device.
     """
 

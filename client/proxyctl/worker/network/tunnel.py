@@ -107,8 +107,6 @@ class JobTunnel:
     """Lets the daemon's users into jobs; a `WayIn`, and belongs to one event loop.
 
     Args:
-        api: the address of the marketplace.
-        token: of this device.
         ask: returns the reply of the API to a path; blocks, and raises LinkError and RefusedError.
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
         allowance: of the bytes through ports; closed with the tunnel.

@@ -117,7 +117,6 @@ class BwrapExecutor:
 
     Args:
         network: gives jobs a way out; None if the owner does not want that.
-        program: bubblewrap's.
         scope: of the agent: jobs of other agents are not touched.
     """
 
