@@ -128,8 +128,8 @@ def way_out(
             seconds=clock.seconds,
             bounds=bounds.labels,
         )
-        hub.lender = loans
-        hub.labels = labels
+        hub.join_lender(loans)
+        hub.join_labels(labels)
         nodes = AmongNodes(hub, mesh, loans, labels)
     exits = Exits(
         reactor,
@@ -191,7 +191,7 @@ def exit_port(
     loans = Loaner() if nodes is None else nodes.loans
     listener = ExitListener(base, context, loans, canaries, tunnels, bounds.port)
     if nodes is not None:
-        nodes.hub.port = listener
+        nodes.hub.join_port(listener)
     port = ExitPort(
         listener,
         listeners.exits,
@@ -230,7 +230,7 @@ def _base(way: WayOut, market: Market, geography: "Geography", limits: ExitLimit
     base = ExitBase(services, limits)
     way.directory.watch(base.offers.standby_changed)
     if nodes is not None:
-        nodes.hub.detached = base.detached
+        nodes.hub.join_detached(base.detached)
     return base
 
 

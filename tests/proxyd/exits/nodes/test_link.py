@@ -168,7 +168,7 @@ async def register(
 
 
 async def test_a_node_with_a_proof_is_linked_and_notified_of_every_exit(service: Service) -> None:
-    mesh_of(service).hub.lender = Choosing()
+    mesh_of(service).hub._lenders[:] = [Choosing()]
     await register(service, FIRST)
     made = await consented(service)
     device = await made.attach(service)
@@ -257,7 +257,7 @@ async def flood(service: Service, first: bytes) -> None:
 async def test_a_node_that_talks_garbage_loses_only_its_link(
     service: Service, garbage: bytes
 ) -> None:
-    mesh_of(service).hub.lender = lender = Choosing()
+    mesh_of(service).hub._lenders[:] = [lender := Choosing()]
     await register(service, FIRST)
     made = await consented(service)
     device = await made.attach(service)
@@ -369,7 +369,7 @@ async def test_an_exit_that_is_not_attached_or_not_lent_is_refused(service: Serv
     async with dialling(service, greeting(service)) as node:
         node.send(Borrow(1, "device", "127.0.0.1", 1, 1))
         await until(lambda: Borrowed(1, "gone") in node.frames)
-        mesh_of(service).hub.lender = None
+        mesh_of(service).hub._lenders.clear()
         node.send(Borrow(3, "device", "127.0.0.1", 1, 1))
         await until(lambda: Borrowed(3, "not_lent") in node.frames)
 
