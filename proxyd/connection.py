@@ -42,8 +42,7 @@ from typing import Final, Protocol, final
 from proxyd.access import ENDING_OF_FAILURE, Access, Ending
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
-from proxyd.exits.attached.load import Carried
-from proxyd.exits.choosing.places import yields_at
+from proxyd.exits.choosing.places import Carried, yields_at
 from proxyd.exits.dialling.dial import Via, Ways
 from proxyd.exits.dialling.target import TLS_PORT
 from proxyd.handshake import Client

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from storage.engines.store import Transaction, insert_row
-from storage.money.ledger import CountRow, DifferenceRow, differences
+from storage.money.ledger import DifferenceRow, differences
 
 
 class ReviewRow(NamedTuple):  # as wide as its table
@@ -123,15 +123,15 @@ async def disputed(tx: Transaction, *, limit: int) -> list[ReviewRow]:
 
 async def earned_in_review(tx: Transaction, user_id: str) -> int:
     """Return the earnings of a worker that are in review, in micro-credits."""
-    row = await tx.one(
-        CountRow,
+    number = await tx.one(
+        int,
         f"""
         SELECT CAST(COALESCE(SUM(earned), 0) AS BIGINT) FROM job_reviews
         WHERE user_id = :user_id AND {IS_OPEN}
         """,
         user_id=user_id,
     )
-    return row.number if row is not None else 0
+    return number or 0
 
 
 async def kept_against_reviews(tx: Transaction) -> list[DifferenceRow]:

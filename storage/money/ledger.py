@@ -54,12 +54,6 @@ class TotalRow(NamedTuple):
     amount: int
 
 
-class CountRow(NamedTuple):
-    """A single number."""
-
-    number: int
-
-
 async def insert_accounts(tx: Transaction, accounts: list[tuple[str, str, str, str]]) -> None:
     """Open accounts, each `(id, user_id, kind, currency)`, at zero."""
     for account, user_id, kind, currency in accounts:
@@ -209,10 +203,7 @@ async def left_in_hold(tx: Transaction, hold_id: str) -> int:
 
 async def balance(tx: Transaction, account: str) -> int | None:
     """Return the balance of an account, in micro-units."""
-    row = await tx.one(
-        CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
-    )
-    return row.number if row is not None else None
+    return await tx.one(int, "SELECT balance FROM accounts WHERE id = :account", account=account)
 
 
 # Both sides of both accounts. Each part is a range of an index that has all its columns; the
@@ -266,14 +257,12 @@ async def moved(
 
 async def count_accounts(tx: Transaction) -> int:
     """Return how many accounts there are."""
-    row = await tx.one(CountRow, "SELECT COUNT(*) FROM accounts")
-    return row.number if row is not None else 0
+    return await tx.one(int, "SELECT COUNT(*) FROM accounts") or 0
 
 
 async def count_transfers(tx: Transaction) -> int:
     """Return the number of all posted transfers."""
-    row = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
-    return row.number if row is not None else 0
+    return await tx.one(int, "SELECT COUNT(*) FROM transfers") or 0
 
 
 def differences(expected: str, actual: str) -> str:

@@ -20,13 +20,13 @@ from proxyctl.protocol.frames import (
     Frame,
     ServiceLimits,
 )
-from proxyd.exits.attached.load import Carried, Load
+from proxyd.exits.attached.load import Load
 from proxyd.exits.attached.location import Location
 from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.attached.pulse import Pulse
 from proxyd.exits.attached.terms import TLS_PORT, Terms
 from proxyd.exits.choosing.entries import Place as Where
-from proxyd.exits.choosing.places import Place, Places
+from proxyd.exits.choosing.places import Carried, Place, Places
 from proxyd.loop.deadlines import Expiring
 
 if TYPE_CHECKING:

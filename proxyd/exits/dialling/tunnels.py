@@ -19,9 +19,9 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 from market.base.errors import MarketError
 from market.devices.devices import Devices
@@ -323,12 +323,8 @@ class DeviceTunnels:
         attached = [*self._workers.devices()]
         if not attached:
             return
-        try:
-            needed = set(await self._authority.listening_among(attached))
-        except StoreError as error:  # the next check asks again
-            _logger.log(
-                level_of(error, logging.WARNING), "workers cannot be looked up now: %s", error
-            )
+        needed = await _among(self._authority.listening_among(attached))
+        if needed is None:
             return
         for device_id in attached:
             worker = self._workers.get(device_id)
@@ -339,14 +335,7 @@ class DeviceTunnels:
         """Cut the devices whose tokens were revoked, with all that goes through them."""
         if not device_ids:
             return
-        try:
-            revoked = set(await self._authority.revoked_among(device_ids))
-        except StoreError as error:  # the next check asks again
-            _logger.log(
-                level_of(error, logging.WARNING), "workers cannot be looked up now: %s", error
-            )
-            return
-        for device_id in revoked:
+        for device_id in await _among(self._authority.revoked_among(device_ids)) or ():
             worker = self._workers.get(device_id)
             if worker is not None:
                 words = "The token of this device was revoked."
@@ -356,3 +345,12 @@ class DeviceTunnels:
     def _over(self, seal: Seal) -> None:
         """Stop counting a stream, which is over. A second call does nothing."""
         self._streams.remove(seal)
+
+
+async def _among(answer: Coroutine[Any, Any, list[str]]) -> set[str] | None:
+    """Return the devices that the store names; None when it does not answer."""
+    try:
+        return set(await answer)
+    except StoreError as error:  # the next check asks again
+        _logger.log(level_of(error, logging.WARNING), "workers cannot be looked up now: %s", error)
+        return None

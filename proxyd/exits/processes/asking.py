@@ -30,9 +30,8 @@ from msgspec import DecodeError
 from market.base.networks import Address
 from proxyd.egress.exit import Cancellable
 from proxyd.exits.attached.attached import Carrier
-from proxyd.exits.attached.load import Carried
 from proxyd.exits.choosing.entries import ANY_PORT
-from proxyd.exits.choosing.places import Place
+from proxyd.exits.choosing.places import Carried, Place
 from proxyd.exits.dialling.dial import Buyer, Done, Via, Ways
 from proxyd.exits.processes.line import Line, LineEnd, is_ours
 from proxyd.loop.deadlines import Deadlines, Expiring
