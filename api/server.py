@@ -75,10 +75,8 @@ class _Fixed:
     """Answers that no route makes: pages, the console and the metrics.
 
     Args:
-        served: the pages by their paths.
         console: the pages of the console, if they are served.
         exposition: the metrics, if they are served.
-        clients: finds the address of a client behind a proxy.
     """
 
     def __init__(
@@ -127,7 +125,6 @@ class HttpServer(Front):
     """Serves a table of routes to clients whose sockets it is handed.
 
     Args:
-        routes: the table.
         authenticate: returns the login of a session token, or raises `MarketError`.
         authenticate_key: the same for an API key, and the address that it is shown from.
         authenticate_worker: the same for the tokens of worker devices.

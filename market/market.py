@@ -96,13 +96,8 @@ class Market:
     built first, then the meter, then this.
 
     Args:
-        context: the store, identifiers and the time.
-        rules: the settings of the operator.
         keys: hash passwords, sign tokens, seal waiting e-mails and the secrets of jobs.
-        leases: grant the bytes of sessions.
-        traffic: the live counters.
         observed_seconds: seconds in which this daemon could receive reports of devices.
-        blobs: keeps the bytes of artifacts.
         live_uses: the live use of sessions in the memory of this process.
         is_shared: whether other daemons work on the same store.
     """

@@ -31,12 +31,9 @@ class Acceptor(Generic[Sock]):
     """Hands each client of one listening socket over, from now until it is closed.
 
     Args:
-        loop: the event loop.
         listener: listens already, and is owned from here on.
-        welcome: takes a client.
         shed: closes at most the given number of clients that have not finished, and returns their
             number.
-        logger: where failures are logged.
         new_socket: makes a socket of a family, a type, a protocol and a descriptor.
     """
 

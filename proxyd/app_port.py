@@ -10,7 +10,7 @@ from api.reverse.server import AppServer, UnreachedError
 from proxyd.acceptor import Acceptor
 from proxyd.exits.attached.secure import reset_on_close
 from proxyd.exits.dialling.orders import AWAY, TunnelError
-from proxyd.exits.dialling.tunnels import Tunnels
+from proxyd.exits.dialling.tunnels import DeviceTunnels
 from proxyd.loop import cancellation
 from storage.engines.errors import StoreError, level_of
 
@@ -31,7 +31,7 @@ class JobStreams:
             reached.
     """
 
-    def __init__(self, tunnels: Tunnels | None) -> None:
+    def __init__(self, tunnels: DeviceTunnels | None) -> None:
         self._tunnels = tunnels
 
     async def __call__(
@@ -58,7 +58,6 @@ class AppPort:
     """The listener of apps, for the code that starts and stops it.
 
     Args:
-        server: serves apps.
         sock: listens already, and is owned from here on.
         tls: speaks TLS on it; None for plain HTTP.
         sweep_seconds: between two sweeps of its streams.

@@ -43,16 +43,6 @@ class ExitBounds:
     """The bounds of the parts that have to do with exits.
 
     Attributes:
-        port: of devices, where they attach.
-        directory: of the memory of exits.
-        dials: of dials through them.
-        labels: of agreements between nodes.
-        mesh: of the other nodes.
-        borrowing: of exits of other nodes.
-        lending: of exits that other nodes use.
-        asking: of the process that has the exits, for another one.
-        canaries: of looks whether exits are honest.
-        tunnels: of streams into jobs.
         call_seconds: of a call that shows where connections of an exit leave.
     """
 
@@ -74,15 +64,7 @@ EXITS: Final = ExitBounds()
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a process.
-
-    Attributes:
-        clients: of the proxy.
-        metering: of sessions and their bytes.
-        exits: of devices that carry connections.
-        checks: how often sessions, bonuses and exits are checked.
-        api: of connections and requests of the API.
-    """
+    """The bounds of a process."""
 
     clients: ClientBounds = CLIENTS
     metering: MeterBounds = METERING

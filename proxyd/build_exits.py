@@ -20,7 +20,7 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import Resolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits.attached import certificate
-from proxyd.exits.attached.control import NoLoans
+from proxyd.exits.attached.control import Loaner
 from proxyd.exits.attached.listener import ExitBase, ExitListener, PortServices
 from proxyd.exits.attached.neighbours import Alone
 from proxyd.exits.attached.pool import ParkedBudget
@@ -66,10 +66,8 @@ class WayOut:
     """The dials through exits, and the parts that the port of exits shares with them.
 
     Attributes:
-        exits: dial.
         directory: chooses among the exits that are attached.
         own_ports: the ports of the service, which no buyer reaches through an exit.
-        budget: bounds the connections of exits that wait.
         nodes: the parts that know of other nodes; None where there can be none.
     """
 
@@ -190,7 +188,7 @@ def exit_port(
         bounds.tunnels,
     )
     nodes, context = way.nodes, exits_context(cert, key)
-    loans = NoLoans() if nodes is None else nodes.loans
+    loans = Loaner() if nodes is None else nodes.loans
     listener = ExitListener(base, context, loans, canaries, tunnels, bounds.port)
     if nodes is not None:
         nodes.hub.join_port(listener)

@@ -61,8 +61,6 @@ class Trade:
     """The marketplace, and the parts that are closed with it.
 
     Attributes:
-        market: the marketplace.
-        blobs: keeps files of jobs.
         observed_time: for how long this daemon has been there to hear devices.
         is_shared: whether other daemons may work on the same database.
         app_url: where the links in e-mails lead.

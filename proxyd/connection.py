@@ -42,8 +42,7 @@ from typing import Final, Protocol, final
 from proxyd.access import ENDING_OF_FAILURE, Access, Ending
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
-from proxyd.exits.attached.load import Carried
-from proxyd.exits.choosing.places import yields_at
+from proxyd.exits.choosing.places import Carried, yields_at
 from proxyd.exits.dialling.dial import Via, Ways
 from proxyd.exits.dialling.target import TLS_PORT
 from proxyd.handshake import Client
@@ -162,12 +161,9 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     """One client.
 
     Args:
-        services: shared by all connections.
         client: whose socket is owned from here on.
         protocol: waits for the answer to the request.
-        session: whose bytes are spent.
         wants: selects the exits that it may leave through; None for directly.
-        request: from the client.
         unread: whether its socket may have more to read.
     """
 

@@ -68,14 +68,8 @@ class Daemon:
     """Everything that runs, built but not started.
 
     Args:
-        settings: of the operator.
-        listeners: the sockets to serve on.
         store: an open store, claimed for this daemon.
-        membership: keeps this daemon known to others on its database.
-        meter: counts the bytes of live sessions.
-        gateway: the proxy.
         helpers: closed after the proxy.
-        bus: passes changes on, also to other processes.
         services: the marketplace; None in a process that has only the proxy.
         role: the role of this process among several; None for a single process.
         exit_port: where devices attach; None where they cannot.

@@ -39,14 +39,9 @@ class ExitPort:
     """The exits of a daemon, for the code that starts and stops it, and for the marketplace.
 
     Args:
-        listener: takes exits in.
         sock: listens already, and is owned from here on.
-        door: where devices find it.
-        context: speaks TLS for it.
+        context: speaks TLS with devices.
         geography: says where exits are; closed with the port.
-        tunnels: streams into jobs on devices that are attached as workers.
-        canaries: look whether exits are honest, as long as the port is there.
-        own_ports: addresses and ports that no buyer reaches through an exit.
         mesh: the other nodes and their exits; None where there can be none.
         labels: agree with the other nodes on the exits of labels; None where there can be none.
         desk: answers the other processes of this machine; None where there are none.

@@ -50,7 +50,6 @@ class ClientBounds:
         room_after_seconds: from here on a handshake may be cut to make room. A fixed time, and
             short: a share of the seconds of a handshake would let a client keep all slots that it
             fills once in that time.
-        closing: how long clients have to take the last bytes.
     """
 
     room_after_seconds: float = 0.5
@@ -106,15 +105,11 @@ class Gateway:
 
     Args:
         reactor: shared by the sockets of the loop; closed with the gateway.
-        meter: knows sessions and counts their bytes.
         exit_: the way out for connections; closed with the gateway.
         resolver: looks up the targets of datagrams, which leave from this machine.
-        policy: says which of those may be sent to.
-        limits: bounds on connections.
         public_address: where other networks reach this machine, if that is known.
         record: is called with the record of each connection that has shown credentials.
         exits: the ways out through devices, if they may attach; closed with the gateway.
-        bounds: on clients.
     """
 
     def __init__(

@@ -156,7 +156,6 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     """One client until its request; a `MeteredConnection` once it is admitted.
 
     Args:
-        services: the objects that all handshakes share.
         client: whose socket is owned from here on.
     """
 

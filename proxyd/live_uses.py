@@ -7,11 +7,7 @@ from proxyd.metering.meter import Meter
 
 
 class LiveSessions:
-    """Answers `market.notify.live_usage.LiveUses`.
-
-    Args:
-        meter: knows the sessions.
-    """
+    """Answers `market.notify.live_usage.LiveUses`."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter

@@ -19,7 +19,6 @@ class Membership:
     """Keeps this daemon known to the others, and takes back the leases of dead ones.
 
     Args:
-        leases: grant the bytes of sessions.
         node: this daemon among others; None where there can be no others.
     """
 

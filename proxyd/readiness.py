@@ -15,8 +15,6 @@ class Readiness:
     """Gives the reason why this process cannot serve.
 
     Args:
-        gateway: accepts the clients of the proxy.
-        store: the database.
         node: this process among others; None where there are no others.
         seconds: how long the database has for an answer.
     """

@@ -79,16 +79,9 @@ class Services:
     """The marketplace and its API, built but not started.
 
     Args:
-        market: the marketplace.
-        http: the API.
-        mailer: sends its e-mails.
-        model: answers for its assistant; None where none is configured.
-        photos: decodes photos of good deeds.
-        blobs: keeps files of jobs.
+        model: answers for the assistant; None where none is configured.
         observed_time: for how long this daemon has been there to hear devices.
-        webhooks: sends the notices that users have requested.
         app_port: where apps are reached; None where they are not.
-        times: how often sessions, bonuses and exits are checked.
     """
 
     def __init__(

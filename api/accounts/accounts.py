@@ -148,14 +148,7 @@ class LoginsReply(Reply, kw_only=True):
 
 
 class AccountRoutes:
-    """The routes of accounts.
-
-    Args:
-        accounts: registers people and lets them in.
-        recovery: confirms addresses and replaces forgotten passwords.
-        cookies: where browsers keep logins.
-        has_mail: whether e-mails go out.
-    """
+    """The routes of accounts."""
 
     def __init__(
         self, accounts: Accounts, recovery: Recovery, cookies: Cookies, *, has_mail: bool
@@ -211,7 +204,6 @@ class AccountRoutes:
                 "Who am I",
                 self.me,
                 ProfileReply,
-                auth=Auth.JWT,
                 scope=Scope.ACCOUNT_READ,
             ),
             Route("POST", "/auth/logout", "Log out", self.logout, Reply, auth=Auth.JWT),

@@ -70,7 +70,6 @@ class ReferralRoutes:
     """The routes of the referral programme.
 
     Args:
-        referrals: the programme.
         app_url: where the links lead.
     """
 
@@ -87,7 +86,6 @@ class ReferralRoutes:
                 "My referral code and what came of it",
                 self.info,
                 InfoReply,
-                auth=Auth.JWT,
                 scope=Scope.ACCOUNT_READ,
             ),
             Route(
@@ -96,7 +94,6 @@ class ReferralRoutes:
                 "Who came by my code, and what that brought me",
                 self.referred,
                 ReferralsReply,
-                auth=Auth.JWT,
                 scope=Scope.ACCOUNT_READ,
             ),
             Route(

@@ -117,15 +117,7 @@ class RewardsReply(Reply, kw_only=True):
 
 
 class AssistantRoutes:
-    """The routes of the assistant.
-
-    Args:
-        chat: answers messages.
-        photos: decodes photos.
-        goodness: looks at them.
-        throttle: bounds how often a caller may ask.
-        photo_max_bytes: the largest file.
-    """
+    """The routes of the assistant."""
 
     def __init__(
         self,
@@ -195,7 +187,6 @@ class AssistantRoutes:
                 "What my photos of good deeds have earned, and what is left today",
                 self.rewards,
                 RewardsReply,
-                auth=Auth.JWT,
                 scope=Scope.ASSISTANT_USE,
             ),
         ]

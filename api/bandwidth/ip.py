@@ -28,11 +28,7 @@ class IpReply(Reply, kw_only=True):
 
 
 class IpRoutes:
-    """The route of the client's own address.
-
-    Args:
-        exits: know where addresses are.
-    """
+    """The route of the client's own address."""
 
     def __init__(self, exits: Exits) -> None:
         self._exits = exits

@@ -10,7 +10,7 @@ from api.http.identifiers import in_body, in_path
 from api.http.literals import SESSION_STATUSES
 from api.routing.codec import Money, Size, money
 from api.routing.listing import Page, Timestamp, timestamp
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.bandwidth.allowlist import ADDRESSES_MAX
 from market.bandwidth.sessions import QUOTA_MAX_BYTES, Bandwidth, OneSession, Purchase, Session
@@ -197,7 +197,6 @@ class BandwidthRoutes:
                 "Buy a proxy session",
                 self.create,
                 BuyReply,
-                auth=Auth.JWT,
                 scope=Scope.SESSIONS_WRITE,
                 body=BuyRequest,
                 example={"gb": 0.5, "price_per_gb": 2},
@@ -227,7 +226,6 @@ class BandwidthRoutes:
                 "List my proxy sessions",
                 self.sessions,
                 ListReply,
-                auth=Auth.JWT,
                 scope=Scope.SESSIONS_READ,
                 query=ListQuery,
             ),
@@ -237,7 +235,6 @@ class BandwidthRoutes:
                 "Look at a proxy session of mine",
                 self.one,
                 OneReply,
-                auth=Auth.JWT,
                 scope=Scope.SESSIONS_READ,
                 errors=(Code.SESSION_NOT_FOUND,),
             ),
@@ -247,7 +244,6 @@ class BandwidthRoutes:
                 "End a proxy session",
                 self.end,
                 Reply,
-                auth=Auth.JWT,
                 scope=Scope.SESSIONS_WRITE,
                 body=EndRequest,
                 errors=(Code.SESSION_NOT_FOUND,),
@@ -258,7 +254,6 @@ class BandwidthRoutes:
                 "Prove that I come from an address of allow_ips",
                 self.allow,
                 AllowReply,
-                auth=Auth.JWT,
                 scope=Scope.SESSIONS_WRITE,
                 body=AllowRequest,
                 errors=(

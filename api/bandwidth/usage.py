@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from api.http.identifiers import in_body
 from api.routing.listing import Timestamp, timestamp
-from api.routing.routes import Auth, Call, Csv, Nothing, Reply, Route
+from api.routing.routes import Call, Csv, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.bandwidth.usage import FORECAST_HOURS, Forecast, Point, Series, Sum, UsageHistory
 from market.bandwidth.usage_range import Range, Step, range_of, zone_of
@@ -145,7 +145,6 @@ class UsageRoutes:
                 "How much I have used, by the hour or day",
                 self.series,
                 UsageReply,
-                auth=Auth.JWT,
                 scope=Scope.USAGE_READ,
                 query=UsageQuery,
                 weight=USAGE_WEIGHT,
@@ -157,7 +156,6 @@ class UsageRoutes:
                 "How much I have used, as a table",
                 self.csv,
                 Csv,
-                auth=Auth.JWT,
                 scope=Scope.USAGE_READ,
                 query=UsageQuery,
                 weight=USAGE_WEIGHT,
@@ -169,7 +167,6 @@ class UsageRoutes:
                 "How much I have used today, lately, and ever",
                 self.summary,
                 SummaryReply,
-                auth=Auth.JWT,
                 scope=Scope.USAGE_READ,
                 query=SummaryQuery,
                 errors=(Code.TOO_MANY_ROWS,),

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from api.http.identifiers import in_path
 from api.reverse.admission import KEY_PARAMETER
 from api.reverse.server import AppServer
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.deploys.apps import Apps, Opened
@@ -60,8 +60,7 @@ class AppRoutes:
     """The routes of apps.
 
     Args:
-        apps: the apps and their keys.
-        door: where they are reached; None where this service has none.
+        door: where apps are reached; None where this service has none.
     """
 
     def __init__(self, apps: Apps, door: AppServer | None) -> None:
@@ -79,7 +78,6 @@ class AppRoutes:
                 "Where my job is opened in a browser",
                 self.of_job,
                 AppReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_READ,
                 errors=of_job,
             ),
@@ -89,7 +87,6 @@ class AppRoutes:
                 "Have another key open my job, and end what the one before has opened",
                 self.new_job_key,
                 AppReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 errors=of_job,
             ),
@@ -99,7 +96,6 @@ class AppRoutes:
                 "Where my deploy and its replicas are opened in a browser",
                 self.of_deploy,
                 DeployAppsReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_READ,
                 errors=of_deploy,
             ),
@@ -109,7 +105,6 @@ class AppRoutes:
                 "Have another key open my deploy, and end what the one before has opened",
                 self.new_deploy_key,
                 AppReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 errors=of_deploy,
             ),

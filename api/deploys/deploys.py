@@ -20,7 +20,7 @@ from api.http.literals import (
 from api.jobs.shortages import Shortages
 from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.deploys.deploys import (
@@ -306,7 +306,6 @@ class DeployRoutes:
                 "Queue a deploy",
                 self.create,
                 DeployReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 body=DeployRequest,
                 example={
@@ -334,7 +333,6 @@ class DeployRoutes:
                 "List my deploys",
                 self.own,
                 ListReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_READ,
                 query=Page,
             ),
@@ -344,7 +342,6 @@ class DeployRoutes:
                 "Look at one of my deploys",
                 self.one,
                 OneReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_READ,
                 errors=(Code.DEPLOY_NOT_FOUND,),
             ),
@@ -354,7 +351,6 @@ class DeployRoutes:
                 "Cancel what is left of a deploy",
                 self.cancel,
                 Reply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 errors=(Code.DEPLOY_NOT_FOUND,),
             ),
@@ -368,7 +364,6 @@ class DeployRoutes:
                 "Have the replicas of a deploy run something else",
                 self.revise,
                 RevisionReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 body=RevisionRequest,
                 fixed=FIXED,
@@ -382,7 +377,6 @@ class DeployRoutes:
                 "Have the replicas run what they ran before",
                 self.rollback,
                 RevisionReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 body=RollbackRequest,
                 body_optional=True,
@@ -400,7 +394,6 @@ class DeployRoutes:
                 "Replace every replica by one that runs the same",
                 self.restart,
                 RevisionReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 idempotent=True,
                 errors=(*CHANGE_ERRORS, Code.PAYLOAD_INVALID, Code.TOO_MUCH_JOB_TEXT),
@@ -411,7 +404,6 @@ class DeployRoutes:
                 "List the last revisions of a deploy",
                 self.revisions,
                 RevisionsReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_READ,
                 errors=(Code.DEPLOY_NOT_FOUND, Code.DEPLOY_HAS_NO_REVISIONS),
             ),
@@ -425,7 +417,6 @@ class DeployRoutes:
                 "Have more or fewer replicas",
                 self.scale,
                 Reply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 body=ScaleRequest,
                 example={"replicas": 3},
@@ -437,7 +428,6 @@ class DeployRoutes:
                 "Start and stop no replica for now",
                 self.pause,
                 Reply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 errors=CHANGE_ERRORS,
             ),
@@ -447,7 +437,6 @@ class DeployRoutes:
                 "Go on with a deploy that was paused",
                 self.resume,
                 Reply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 errors=CHANGE_ERRORS,
             ),

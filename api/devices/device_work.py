@@ -24,7 +24,7 @@ from api.http.literals import (
 )
 from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.devices.devices import Devices
@@ -180,7 +180,6 @@ class DeviceRoutes:
                 "Look at one of my devices, and why it gets no work",
                 self.one,
                 DeviceReply,
-                auth=Auth.JWT,
                 scope=Scope.DEVICES_READ,
                 errors=errors,
             ),
@@ -190,7 +189,6 @@ class DeviceRoutes:
                 "List the jobs that one of my devices has had",
                 self.jobs,
                 DoneReply,
-                auth=Auth.JWT,
                 scope=Scope.DEVICES_READ,
                 query=Page,
                 errors=errors,
@@ -201,7 +199,6 @@ class DeviceRoutes:
                 "What one of my devices has earned by day",
                 self.earnings,
                 EarnedReply,
-                auth=Auth.JWT,
                 scope=Scope.DEVICES_READ,
                 query=DaysQuery,
                 errors=errors,

@@ -83,12 +83,7 @@ class SupplyReply(Reply, kw_only=True):
 
 
 class SupplyRoutes:
-    """The route of the supply.
-
-    Args:
-        found: the supply.
-        exits: name the sources of countries.
-    """
+    """The route of the supply."""
 
     def __init__(self, found: supply.Supply, exits: Exits) -> None:
         self._supply = found

@@ -103,8 +103,6 @@ class TransportError(Exception):
     """The transport refuses a request before the marketplace sees it.
 
     Args:
-        reason: the refusal.
-        headers: headers of the response.
         message: one sentence for the client's developer; by default the reason's own meaning.
     """
 

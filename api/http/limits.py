@@ -30,7 +30,6 @@ class ConnectionTimes:
     """The times of a server's connections.
 
     Attributes:
-        body: how slowly a request body may come.
         keepalive_seconds: how long a connection waits for the head of its next request.
         linger_seconds: after a refusal, for a client that is still sending its body.
         shutdown_seconds: for requests in progress when the server stops.
@@ -76,7 +75,6 @@ class ApiLimits(Struct, frozen=True):
         memory: bytes of bodies that have not ended and of answers that have not left.
         memory_per_network: the same, of one network.
         stall_seconds: how long a client may read nothing of its answer.
-        times: of connections and requests.
     """
 
     requests_per_second: int = 0

@@ -65,7 +65,6 @@ class Rates:
     """The rates of the API: of each login, device and network, and of all of a user's together.
 
     Args:
-        limits: the rates.
         now: a steady clock, in seconds.
     """
 

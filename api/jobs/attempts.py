@@ -125,7 +125,6 @@ class AttemptRoutes:
     """The routes of attempts.
 
     Args:
-        reports: receive the reports of devices.
         lease_seconds: for how long a device may be silent about an attempt.
     """
 
@@ -176,7 +175,6 @@ class AttemptRoutes:
                 "See how the attempts at one of my jobs went",
                 self.attempts,
                 AttemptsReply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_READ,
                 errors=(Code.JOB_NOT_FOUND,),
             ),

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from api.http.identifiers import in_path
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.jobs.reviews import REASON_MAX_CHARACTERS, Reviews
@@ -33,7 +33,6 @@ class ReviewRoutes:
                 "Confirm the result of one of my jobs, and have it paid for",
                 self.confirm,
                 Reply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 errors=errors,
             ),
@@ -43,7 +42,6 @@ class ReviewRoutes:
                 "Dispute the result of one of my jobs",
                 self.dispute,
                 Reply,
-                auth=Auth.JWT,
                 scope=Scope.JOBS_WRITE,
                 body=DisputeRequest,
                 example={"reason": "The file is empty."},

@@ -24,12 +24,7 @@ MONEY = (
 
 
 class Shortages:
-    """Compares jobs that wait with the devices that asked for work last.
-
-    Args:
-        jobs: the needs of jobs that wait.
-        dispatch: the devices.
-    """
+    """Compares jobs that wait with the devices that asked for work last."""
 
     def __init__(self, jobs: Jobs, dispatch: Dispatch) -> None:
         self._jobs = jobs

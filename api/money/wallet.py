@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from api.http.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKind
 from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.accounts.wallet import Change, Wallet
 from market.exits.consents import Exits
@@ -72,7 +72,6 @@ class WalletRoutes:
                 "What is in my wallet",
                 self.balances,
                 WalletReply,
-                auth=Auth.JWT,
                 scope=Scope.WALLET_READ,
             ),
             Route(
@@ -81,7 +80,6 @@ class WalletRoutes:
                 "List what moved in my wallet",
                 self.transactions,
                 TransactionsReply,
-                auth=Auth.JWT,
                 scope=Scope.WALLET_READ,
                 query=Page,
             ),

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from api.http.identifiers import in_body
 from api.routing.listing import Limit, Listing, Timestamp, timestamp
-from api.routing.routes import Auth, Call, Event, Reply, Route, Streamed
+from api.routing.routes import Call, Event, Reply, Route, Streamed
 from api.routing.sse import BYE, ByeEvent
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
@@ -94,7 +94,6 @@ class EventRoutes:
                 "What has happened to me, newest first",
                 self.page,
                 EventsReply,
-                auth=Auth.JWT,
                 scope=Scope.EVENTS_READ,
                 query=EventsQuery,
             ),
@@ -104,7 +103,6 @@ class EventRoutes:
                 "Follow what happens to me, and how fast my sessions are used",
                 self.stream,
                 Streamed,
-                auth=Auth.JWT,
                 scope=Scope.EVENTS_READ,
                 query=StreamQuery,
                 errors=(Code.TOO_BUSY,),

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.http.identifiers import in_path
 from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.notify.webhooks import DESCRIPTION_MAX_CHARACTERS, URL_MAX_CHARACTERS, Secret, Webhooks
@@ -182,7 +182,6 @@ class WebhookRoutes:
                 "Be told of events at a URL, signed with a secret that is shown once",
                 self.create,
                 NewWebhookReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 body=NewWebhook,
                 errors=(Code.TOO_MANY_WEBHOOKS,),
@@ -194,7 +193,6 @@ class WebhookRoutes:
                 "My endpoints",
                 self.all,
                 WebhooksReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
             ),
             Route(
@@ -203,7 +201,6 @@ class WebhookRoutes:
                 "Change an endpoint, or enable it again",
                 self.change,
                 WebhookReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 body=WebhookChange,
                 errors=ENDPOINT_ERRORS,
@@ -215,7 +212,6 @@ class WebhookRoutes:
                 "Delete an endpoint, and what waits for it",
                 self.delete,
                 Reply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 errors=ENDPOINT_ERRORS,
             ),
@@ -225,7 +221,6 @@ class WebhookRoutes:
                 "Give an endpoint another secret",
                 self.roll,
                 SecretReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 body_optional=True,
                 errors=ENDPOINT_ERRORS,
@@ -236,7 +231,6 @@ class WebhookRoutes:
                 "Send an endpoint an event that says that nothing has happened",
                 self.test,
                 TestReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 body_optional=True,
                 errors=ENDPOINT_ERRORS + BY_HAND_ERRORS,
@@ -251,7 +245,6 @@ class WebhookRoutes:
                 "Send what has failed since a time again",
                 self.recover,
                 RecoverReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 body=RecoverRequest,
                 errors=ENDPOINT_ERRORS + BY_HAND_ERRORS,
@@ -263,7 +256,6 @@ class WebhookRoutes:
                 "What was sent to an endpoint, or is to be, newest first",
                 self.deliveries,
                 DeliveriesReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 query=DeliveriesQuery,
                 errors=ENDPOINT_ERRORS,
@@ -274,7 +266,6 @@ class WebhookRoutes:
                 "One delivery, with each attempt at it",
                 self.delivery,
                 DeliveryDetailReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 errors=(Code.DELIVERY_NOT_FOUND,),
             ),
@@ -284,7 +275,6 @@ class WebhookRoutes:
                 "Send something again now",
                 self.retry,
                 DeliveryReply,
-                auth=Auth.JWT,
                 scope=Scope.WEBHOOKS_WRITE,
                 body_optional=True,
                 errors=(Code.DELIVERY_NOT_FOUND, *BY_HAND_ERRORS),

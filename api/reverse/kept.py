@@ -45,11 +45,7 @@ class Way(NamedTuple):
 
 
 class Kept:
-    """Idle connections to workers, for one event loop.
-
-    Args:
-        bounds: their number, and the time.
-    """
+    """Idle connections to workers, for one event loop."""
 
     def __init__(self, bounds: KeptBounds = USUAL_BOUNDS) -> None:
         self.bounds = bounds

@@ -16,11 +16,7 @@ PAUSED_SECONDS = 600  # or until its replica is another one
 
 
 class RefusedError(Exception):
-    """A request does not reach a job.
-
-    Args:
-        refusal: why.
-    """
+    """A request does not reach a job."""
 
     def __init__(self, refusal: "Refusal") -> None:
         super().__init__(refusal.title)

@@ -26,7 +26,6 @@ class Answered(web.StreamResponse):
     """An answer that was sent already.
 
     Args:
-        status: its status.
         keeps: whether another request may follow on the connection.
     """
 

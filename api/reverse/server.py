@@ -122,8 +122,6 @@ class AppServer(Front):
     Args:
         find: returns an app that has a key, or None.
         key_hashes: returns the hash of the key of each of some apps that still has one.
-        reach: opens streams into jobs.
-        terms: the operator's settings.
         trusted_proxies: networks whose X-Forwarded-For is believed.
     """
 

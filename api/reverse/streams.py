@@ -31,7 +31,6 @@ class Stream:
         job_id: the job that it leads to.
 
     Args:
-        streams: where it is counted.
         end: ends it; called once at most.
     """
 
@@ -79,9 +78,6 @@ class Streams:
     """All streams of a daemon.
 
     `refused` is how many requests reached no job, `ended` how many streams were ended from here.
-
-    Args:
-        most_per_app: how many an app may have.
     """
 
     def __init__(self, most_per_app: int) -> None:

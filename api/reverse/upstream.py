@@ -65,9 +65,6 @@ class Upstream:
     """A connection to a job, with one request at a time.
 
     Args:
-        protocol: connected.
-        transport: its transport.
-        sock: that it has.
         reset: has the closing of a socket be a reset.
     """
 

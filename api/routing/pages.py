@@ -59,9 +59,7 @@ class Page:
     """A page.
 
     Args:
-        content_type: its media type.
         body: its bytes, or a function that makes them at the first request.
-        headers: further headers of the response.
         is_packed: whether the bytes are compressed for clients that take them so; once, at the
             first request. They hold no secret, so their length says nothing.
     """

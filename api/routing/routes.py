@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from api.http.errors import Transport
 from market.accounts.accounts import Caller
@@ -178,7 +178,8 @@ class Call(Struct, Generic[Body, Query], frozen=True):
 class Route(Struct, frozen=True):
     """One endpoint. `path` may hold `{names}`; `errors` are the refusals of its own.
 
-    An API key with `scope` does where a login is wanted; without a scope, none does.
+    A route with a `scope` wants a login, unless `auth` is set. An API key with the scope does where
+    a login is wanted; without a scope, none does.
 
     With `body_optional`, a request without a body is one with an empty object. An `idempotent` one
     honours an Idempotency-Key. `example` is a body that works; `unavailable` are refusals of the
@@ -232,3 +233,7 @@ class Route(Struct, frozen=True):
     is_held: bool = False
     weight: int = 1
     fixed: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.scope is not None and self.auth is Auth.NONE:
+            structs.force_setattr(self, "auth", Auth.JWT)

@@ -81,7 +81,6 @@ class RawBody:
     for a piece, and the sender is not read from meanwhile.
 
     Args:
-        request: the request that it is the body of.
         max_bytes: the largest body, in bytes; of a compressed one, once it is unpacked.
         encodings: the values of Content-Encoding that are unpacked.
 

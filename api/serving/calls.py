@@ -29,8 +29,6 @@ class CallReader:
     """Reads the calls of a table of routes.
 
     Args:
-        routes: the table.
-        callers: authenticates callers, and counts their requests.
         is_current: returns whether the login or key of a caller is still valid.
         body_max_bytes: the largest request body; a route takes less if its type is smaller.
         seal: seals the answers that are stored for requests with an Idempotency-Key.

@@ -47,8 +47,6 @@ class Server(PrivateServer):
     """aiohttp's low-level server, on sockets that it is handed, in bounded number.
 
     Args:
-        handler: answers requests.
-        limits: the bounds.
         clients: knows the trusted proxies. All clients of one come from its address, which is
             therefore not bounded like a client; its connections make room like others.
         tls: the TLS context; None for plain HTTP.

@@ -33,12 +33,7 @@ _Body = TypeVar("_Body", bound=Struct)
 
 
 class Uploads:
-    """Bounds how many forms are in memory at once, of one caller and in all; the others wait.
-
-    Args:
-        bounds: the bounds.
-        waiting_seconds: how long a form waits.
-    """
+    """Bounds how many forms are in memory at once, of one caller and in all; the others wait."""
 
     def __init__(
         self, bounds: SlotBounds = READING, waiting_seconds: float = WAITING_SECONDS
@@ -68,10 +63,7 @@ class Form(Generic[_Body]):
     """A form that has not been read.
 
     Args:
-        request: the request that it is the body of.
-        kind: the type to read it as.
-        max_bytes: the largest body.
-        uploads: the bound on forms in memory.
+        kind: the type to read the body as.
         client: the network that its sender is counted by.
         user_id: the sender, "" without a login.
         is_strict: whether a field that `kind` does not have is refused.

@@ -117,13 +117,8 @@ class Accounts:
     """Registration and login of users, and the lookup of callers.
 
     Args:
-        context: the store, identifiers and the time.
-        passwords: hashes and verifies.
-        tokens: signs and verifies.
-        limits: the limits of failures and registrations.
         rewards: the bonuses of a referral for the newcomer and for the owner of the code.
         proofs: makes the e-mail that asks a newcomer to confirm their address.
-        letters: e-mails to users.
     """
 
     def __init__(

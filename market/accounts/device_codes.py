@@ -60,8 +60,6 @@ class DeviceCodes:
     """Authorisation of programs that a user has approved.
 
     Args:
-        context: the store, identifiers and the time.
-        letters: e-mails to users.
         app_url: where the page is that people type the code into.
         waiting_max: how many programs may wait for an answer.
     """

@@ -115,8 +115,6 @@ class ApiKeys:
     """Makes, lists and ends keys, and knows who calls with one.
 
     Args:
-        context: the store and the time.
-        letters: e-mails to users.
         listed_max: how many keys of a user are listed.
     """
 

@@ -18,8 +18,7 @@ class Letters:
     """Puts e-mails to users into the queue.
 
     Args:
-        emails: the e-mails that wait.
-        app_url: where the links in them lead.
+        app_url: where the links in e-mails lead.
     """
 
     def __init__(self, emails: Outbox, app_url: str) -> None:

@@ -52,8 +52,6 @@ class Outbox:
     """Queue of one channel; `waiting` is its length when `tidy` last counted.
 
     Args:
-        context: the store, identifiers and the time.
-        sealing: seals the items.
         channel: the channel's name: "mail", for one.
         most: how many items may wait; beyond it the largest shares lose theirs.
     """

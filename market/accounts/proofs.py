@@ -43,9 +43,7 @@ class Proofs:
     """Generator of secrets and their e-mails, `EMAILS_PER_WINDOW` for each user or address.
 
     Args:
-        context: the store, identifiers and the time.
-        outbox: the e-mails that wait.
-        app_url: the prefix of the links in them.
+        app_url: the prefix of the links in e-mails.
     """
 
     def __init__(self, context: Context, outbox: Outbox, app_url: str) -> None:

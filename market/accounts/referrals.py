@@ -116,8 +116,6 @@ class Referrals:
     """The referral programme.
 
     Args:
-        context: the store, identifiers and the time.
-        rewards: the bonuses of a referral.
         chain_max: the longest chain of users that is searched for a circle.
         pay_max: the number of referrals that one transaction pays.
     """

@@ -33,11 +33,7 @@ class Change(NamedTuple):
 
 
 class Wallet:
-    """Reader of users' wallets.
-
-    Args:
-        context: the store, identifiers and the time.
-    """
+    """Reader of users' wallets."""
 
     def __init__(self, context: Context) -> None:
         self._store = context.store

@@ -129,7 +129,6 @@ class Asking:
     """Calls one model.
 
     Args:
-        model: the model.
         slots: shared by all models of the same server.
         seconds: how long an answer may take in all, with waiting and the retry.
         policy: of calls that fail, or whose answer does not end.

@@ -78,16 +78,7 @@ class Offer(Struct, frozen=True):
 
 
 class Responder:
-    """Answers by topic.
-
-    Args:
-        bandwidth: has the caller's sessions.
-        jobs: has the caller's jobs.
-        devices: has the caller's devices.
-        exits: knows which of them are online.
-        referrals: has the caller's code.
-        offer: the price to quote.
-    """
+    """Answers by topic."""
 
     def __init__(
         self,

@@ -60,9 +60,8 @@ class Chat:
     """Answers messages.
 
     Args:
-        responder: answers without a model.
         asking: calls the model; None without one.
-        model: its name on the server.
+        model: the name of the model on the server.
     """
 
     def __init__(self, responder: Responder, asking: Asking | None, model: str) -> None:

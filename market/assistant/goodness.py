@@ -134,10 +134,8 @@ class Goodness:
     """Rewards for good deeds in photos.
 
     Args:
-        context: the store, identifiers and the time.
-        terms: the rewards for good deeds.
         asking: calls the vision model; None without one.
-        model: its name on the server.
+        model: the name of the model on the server.
     """
 
     def __init__(

@@ -25,9 +25,6 @@ class Renewals:
 
     It holds at most the running attempts: the caller of `renew` has checked that the attempt is the
     current one.
-
-    Args:
-        context: the store and the time.
     """
 
     def __init__(self, context: Context) -> None:

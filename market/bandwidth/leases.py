@@ -85,9 +85,6 @@ class Leases:
     """Grants of bytes to the meter, and storage of its reports.
 
     `node_id` is this daemon among several on the database, None when there is only one.
-
-    Args:
-        context: the store, identifiers and the time.
     """
 
     def __init__(self, context: Context) -> None:

@@ -165,10 +165,6 @@ class Bandwidth:
     """Sale of sessions.
 
     Args:
-        context: the store, identifiers and the time.
-        leases: settle sessions.
-        traffic: the live counters.
-        terms: prices and addresses.
         bounds: returns the limits of one user.
         exit_terms: the least price of sessions through exits, and the share of the exits' owners.
         expire_max_sessions: most sessions that one sweep ends.

@@ -113,9 +113,6 @@ class UsageHistory:
     """Answers for usage, and adds old hours up to days.
 
     Args:
-        context: the store and the time.
-        leases: knows the identifier of this node.
-        traffic: the live counters.
         rolled_max_rows: how many hours one transaction adds up.
     """
 

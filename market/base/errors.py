@@ -381,7 +381,6 @@ class MarketError(Exception):
     """A refusal: the call cannot be carried out, and nothing was changed.
 
     Args:
-        code: the stable code.
         message: one sentence for the caller; the code's own meaning by default.
         field: the field of the request that is wrong, if it is one.
         retry_after_seconds: how long to wait before another attempt, where one makes sense.

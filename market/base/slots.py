@@ -75,7 +75,6 @@ class Slots:
     A caller whose own bound is reached is passed over, and keeps its place in the queue.
 
     Args:
-        bounds: the bounds.
         refusal: makes the exception for a caller that gets no slot.
     """
 

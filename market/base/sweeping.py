@@ -15,7 +15,6 @@ class Sweep:
 
     Args:
         failure: the log line for an item that fails, with %s for its identifier.
-        logger: where it is logged.
     """
 
     def __init__(self, failure: str, logger: logging.Logger) -> None:

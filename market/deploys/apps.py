@@ -71,9 +71,7 @@ class Apps:
     """Keys and targets of apps.
 
     Args:
-        context: the store, identifiers and the time.
         sealing: encrypts keys, so that buyers can see them again.
-        specs: work of jobs.
     """
 
     def __init__(self, context: Context, sealing: Sealing, specs: Specs) -> None:

@@ -188,10 +188,6 @@ class Deploys:
     """Deploys of buyers.
 
     Args:
-        context: the store, identifiers and the time.
-        jobs: the marketplace that takes their replicas.
-        rollouts: start replicas of deploys with a template.
-        rates: the rates of GPUs.
         images: default images, by type.
         listed_replicas_max: the largest number of replicas in one part of a list.
     """

@@ -223,14 +223,7 @@ class _Heard:
 
 
 class Rollouts:
-    """Replaces replicas, and applies the changes that buyers request.
-
-    Args:
-        context: the store, identifiers and the time.
-        jobs: the marketplace that replicas go to.
-        specs: stores the payloads of jobs.
-        pace: the steps that are done together.
-    """
+    """Replaces replicas, and applies the changes that buyers request."""
 
     def __init__(
         self, context: Context, jobs: Jobs, specs: Specs, pace: RolloutPace = USUAL_PACE
@@ -576,13 +569,7 @@ class Rollouts:
 
     async def _cancel(self, tx: Transaction, user_id: str, deploy_id: str) -> list[JobRow]:
         """End a deploy. Return the jobs of its replicas as they were before the stop."""
-        await tx.lock("deploys", [deploy_id])
-        deploy = await deploy_queries.find(tx, deploy_id)
-        if deploy is None or deploy.user_id != user_id:
-            raise MarketError(Code.DEPLOY_NOT_FOUND)
-        rollout = await queries.find(tx, deploy_id)
-        if rollout is None:
-            raise MarketError(Code.DEPLOY_HAS_NO_REVISIONS)
+        _, rollout = await _own(tx, user_id, deploy_id, may_be_over=True)
         if rollout.state != "over":
             await _change(tx, rollout, rollout._replace(state="over", problem=None))
             cancelled = DeployCancelled(deploy_id)
@@ -880,7 +867,9 @@ def _earlier(
     return next(iter(available if available or is_available else earlier), None)
 
 
-async def _own(tx: Transaction, user_id: str, deploy_id: str) -> tuple[DeployRow, RolloutRow]:
+async def _own(
+    tx: Transaction, user_id: str, deploy_id: str, *, may_be_over: bool = False
+) -> tuple[DeployRow, RolloutRow]:
     """Lock one of a user's deploys, and return it as it is.
 
     Raises:
@@ -893,7 +882,7 @@ async def _own(tx: Transaction, user_id: str, deploy_id: str) -> tuple[DeployRow
     rollout = await queries.find(tx, deploy_id)
     if rollout is None:
         raise MarketError(Code.DEPLOY_HAS_NO_REVISIONS)
-    if rollout.state == "over":
+    if rollout.state == "over" and not may_be_over:
         raise MarketError(Code.DEPLOY_OVER)
     return deploy, rollout
 

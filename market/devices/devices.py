@@ -75,7 +75,6 @@ class Devices:
     """Worker devices.
 
     Args:
-        context: the store, identifiers and the time.
         bounds: returns the limits of one user.
         is_shared: whether other daemons receive reports of the same devices. Then each request
             reads the store, and only unsaved reports come from memory.

@@ -49,7 +49,6 @@ class DeviceReports:
     """Keeps the latest reports of devices, and the tokens that were revoked lately.
 
     Args:
-        context: the store and the time.
         is_shared: whether other daemons get reports of the same devices. Then a report stays in
             memory only until it is written.
         pace: the time between writes of reports, and the number of devices in memory.

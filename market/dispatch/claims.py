@@ -79,7 +79,6 @@ class Claims:
     """Storage of pairs, in batches.
 
     Args:
-        context: the store, identifiers and the time.
         bounds: returns the limits of a device.
     """
 

@@ -59,9 +59,6 @@ class DeviceWork:
     """Reports to owners about the work of their devices.
 
     Args:
-        context: the store and the time.
-        devices: knows the online devices.
-        dispatch: knows the devices that request work, and the waiting jobs.
         is_shared: whether devices can request work from other daemons, which are not visible here.
     """
 

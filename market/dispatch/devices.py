@@ -61,7 +61,6 @@ class AskingDevices:
     """The devices that ask, or have asked.
 
     Args:
-        jobs: the jobs that wait.
         pace: returns times and sizes.
 
     Attributes:

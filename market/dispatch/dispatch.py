@@ -48,8 +48,6 @@ class Dispatch:
     """Assignment of jobs to devices that request work.
 
     Args:
-        context: the store and the time.
-        specs: reads payloads with their secrets.
         bounds: returns the limits of a device.
         terms: the terms of the replies; may be replaced.
         end_unreadable: ends a job whose secrets cannot be read any more.
@@ -91,11 +89,6 @@ class Dispatch:
 
         The comparison uses its last offer here, or else its last report, which has its total and
         not its free resources.
-
-        Args:
-            row: the device.
-            limit: the largest number of jobs.
-            network: the network of the request.
         """
         offer = self.devices.offer_of(row)
         offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))

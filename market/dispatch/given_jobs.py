@@ -17,8 +17,6 @@ class GivenJobs:
     """Reader of jobs that were given to devices.
 
     Args:
-        store: the database.
-        specs: reads payloads with their secrets.
         end_unreadable: ends a job whose secrets cannot be read any more.
     """
 

@@ -51,7 +51,6 @@ class Lookups:
     """Looks devices up.
 
     Args:
-        context: the store.
         samples: gives jobs whose answers are known; None where there are none.
     """
 

@@ -57,8 +57,6 @@ class Pairing:
     """Pairs jobs with requests.
 
     Args:
-        context: the store, the bus and the time.
-        specs: knows which secrets can be read.
         bounds: returns the bounds of each device and owner.
         credit: the worth of a credit, in micro-USD.
         pace: returns times and sizes.

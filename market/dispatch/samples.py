@@ -118,11 +118,7 @@ class Samples:
     """Assignment of samples to devices, from tasks that are ready.
 
     Args:
-        context: the store, identifiers and the time.
-        terms: the operator's spending on samples.
-        specs: stores the specifications of jobs.
         bounds: returns the limits of a device.
-        sizes: the length of the tasks.
     """
 
     def __init__(

@@ -34,12 +34,7 @@ class ExitRecord(Struct, frozen=True):
 
 
 class ExitCanaries:
-    """Bans of exits that lie.
-
-    Args:
-        context: the store, identifiers and the time.
-        exits: notify watchers.
-    """
+    """Bans of exits that lie."""
 
     def __init__(self, context: Context, exits: Exits) -> None:
         self._context = context

@@ -151,67 +151,46 @@ class Whereabouts(Struct, frozen=True):
 
 
 class Attached(Protocol):
-    """Requests of the marketplace to the attached exits; the daemon implements them."""
+    """Requests of the marketplace to the attached exits; the daemon implements them.
+
+    The bodies here are of a daemon without exits.
+    """
 
     def door(self) -> Door | None:
         """Return the address where exits attach, or None if they cannot."""
+        return None
 
     def doors(self) -> Sequence[Door]:
         """Return the addresses where devices attach to the other daemons of this service."""
-
-    def state(self, device_id: str) -> str | None:
-        """Return why an attached device carries nothing, "" if it carries, None if it is away."""
-
-    def coverage(self) -> Sequence[Coverage]:
-        """Return the number of exits that accept connections, by country."""
-
-    def attribution(self) -> Sequence[str]:
-        """Return the sources to credit wherever the location of exits is shown."""
-
-    def origins(self) -> Sequence[OriginRow]:
-        """Return the origin of each attached device."""
-
-    def locate(self, address: str) -> Whereabouts:
-        """Return the location of an address."""
-
-    def remark(self, device_id: str) -> str:
-        """Return a remark for the owner of an attached device, or ""."""
-
-
-class NoneAttached:
-    """An `Attached` of a daemon without exits."""
-
-    def door(self) -> Door | None:
-        """See `Attached.door`."""
-        return None
-
-    def doors(self) -> Sequence[Door]:
-        """See `Attached.doors`."""
         return ()
 
     def state(self, device_id: str) -> str | None:  # noqa: ARG002 - nobody is there
-        """See `Attached.state`."""
+        """Return why an attached device carries nothing, "" if it carries, None if it is away."""
         return None
 
     def coverage(self) -> Sequence[Coverage]:
-        """See `Attached.coverage`."""
+        """Return the number of exits that accept connections, by country."""
         return ()
 
     def attribution(self) -> Sequence[str]:
-        """See `Attached.attribution`."""
+        """Return the sources to credit wherever the location of exits is shown."""
         return ()
 
     def origins(self) -> Sequence[OriginRow]:
-        """See `Attached.origins`."""
+        """Return the origin of each attached device."""
         return ()
 
     def locate(self, address: str) -> Whereabouts:  # noqa: ARG002 - nothing is known of any
-        """See `Attached.locate`."""
+        """Return the location of an address."""
         return Whereabouts()
 
     def remark(self, device_id: str) -> str:  # noqa: ARG002 - nobody is there
-        """See `Attached.remark`."""
+        """Return a remark for the owner of an attached device, or ""."""
         return ""
+
+
+class NoneAttached(Attached):
+    """An `Attached` of a daemon without exits."""
 
 
 class MyExit(Struct, frozen=True):
@@ -228,13 +207,7 @@ class MyExit(Struct, frozen=True):
 
 
 class Exits:
-    """Exits, their permissions, their bytes and their earnings.
-
-    Args:
-        context: the store, identifiers and the time.
-        devices: know the tokens of devices.
-        terms: the terms of the operator.
-    """
+    """Exits, their permissions, their bytes and their earnings."""
 
     def __init__(self, context: Context, devices: Devices, terms: ExitTerms) -> None:
         self._attached: Attached = NoneAttached()

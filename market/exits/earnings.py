@@ -50,12 +50,7 @@ USUAL_PACE = AdvancePace()
 
 
 class ExitAdvances:
-    """Posts the earnings of exits from sessions that continue.
-
-    Args:
-        context: the store, identifiers and the time.
-        pace: the time between posts, and their sizes.
-    """
+    """Posts the earnings of exits from sessions that continue."""
 
     def __init__(self, context: Context, pace: AdvancePace = USUAL_PACE) -> None:
         self.pace = pace

@@ -45,7 +45,6 @@ class ExitPayouts:
     """Payments to the owners of exits.
 
     Args:
-        context: the store, identifiers and the time.
         hold_seconds: how long earnings stay pending.
         due_max: among how many earnings owners to be paid are looked for at a time.
     """

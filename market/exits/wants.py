@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 LIFETIME_SECONDS: Final = 600  # the usual lifetime of a label at other services
 LIFETIME_LEAST_SECONDS: Final = 60
@@ -268,6 +268,9 @@ def _key_of(word: str) -> str:
     raise WantsError(shown, f"The parameter '{shown}' is not known{hint}")
 
 
+_Reader = Callable[[Wants, str], Wants | None]
+
+
 def _consistent(wants: Wants, words: dict[str, str]) -> Wants:
     """Return wishes that do not contradict each other, a state without its country before it.
 
@@ -303,16 +306,6 @@ def _country(wants: Wants, value: str) -> Wants | None:
     if not countries <= COUNTRIES:
         return None
     return replace(wants, countries=tuple(sorted(countries)))
-
-
-def _state(wants: Wants, value: str) -> Wants | None:
-    name = value.lower()
-    return replace(wants, state=name) if _PLACE.fullmatch(name) else None
-
-
-def _city(wants: Wants, value: str) -> Wants | None:
-    name = value.lower()
-    return replace(wants, city=name) if _PLACE.fullmatch(name) else None
 
 
 def _asn(wants: Wants, value: str) -> Wants | None:
@@ -353,20 +346,20 @@ def _tls(wants: Wants, value: str) -> Wants | None:
     return replace(wants, tls_only=True) if value.lower() == "only" else None
 
 
-def _strict(wants: Wants, value: str) -> Wants | None:
-    return None if value else replace(wants, strict=True)
+def _place(field: str) -> _Reader:
+    """Return the reader of a name of a place."""
+
+    def read(wants: Wants, value: str) -> Wants | None:
+        changed: dict[str, Any] = {field: value.lower()}
+        return replace(wants, **changed) if _PLACE.fullmatch(value.lower()) else None
+
+    return read
 
 
-def _rotate(wants: Wants, value: str) -> Wants | None:
-    return None if value else replace(wants, rotate=True)
-
-
-def _secure(wants: Wants, value: str) -> Wants | None:
-    return None if value else replace(wants, secure=True)
-
-
-def _direct(wants: Wants, value: str) -> Wants | None:
-    return None if value else replace(wants, direct=True)
+def _flag(field: str) -> _Reader:
+    """Return the reader of a parameter without a value."""
+    changed: dict[str, Any] = {field: True}
+    return lambda wants, value: None if value else replace(wants, **changed)
 
 
 def _spelled_out(wants: Wants, key: str) -> Wants:
@@ -386,18 +379,18 @@ def _shown(text: str) -> str:
     return _UNSHOWABLE.sub("?", text[:SHOWN_MAX_CHARACTERS]) + rest
 
 
-_READERS: Final[dict[str, Callable[[Wants, str], Wants | None]]] = {
+_READERS: Final[dict[str, _Reader]] = {
     "country": _country,
-    "state": _state,
-    "city": _city,
+    "state": _place("state"),
+    "city": _place("city"),
     "asn": _asn,
     "kind": _kind,
     "session": _session,
     "lifetime": _lifetime,
     "dns": _dns,
     "tls": _tls,
-    "strict": _strict,
-    "rotate": _rotate,
-    "secure": _secure,
-    "direct": _direct,
+    "strict": _flag("strict"),
+    "rotate": _flag("rotate"),
+    "secure": _flag("secure"),
+    "direct": _flag("direct"),
 }

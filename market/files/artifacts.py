@@ -193,9 +193,6 @@ class Artifacts:
     """Files of jobs.
 
     Args:
-        context: the store, identifiers and the time.
-        blobs: keeps the bytes.
-        terms: how much may be kept, and for how long.
         pace: the time in which files wait for their turn, and the least rate.
     """
 

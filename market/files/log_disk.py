@@ -15,11 +15,7 @@ _Result = TypeVar("_Result")
 
 
 class LogDisk:
-    """Calls methods of the files in threads of its own.
-
-    Args:
-        files: the files.
-    """
+    """Calls methods of the files in threads of its own."""
 
     def __init__(self, files: LogFiles) -> None:
         self._files = files

@@ -20,8 +20,6 @@ class LogKeeper:
     """Removes logs that are too old, or exceed a user's limit.
 
     Args:
-        context: the store and the time.
-        disk: has the files of logs.
         keep_seconds: how long a log is kept once its attempt is over.
         bytes_per_user: how much the logs of a user may take once their attempts are over; 0 for no
             limit.

@@ -72,10 +72,6 @@ USUAL_BOUNDS = ReaderBounds()
 class Readers:
     """All who read logs in this daemon.
 
-    Args:
-        bus: passes on that something came.
-        bounds: the number of readers.
-
     Attributes:
         by_job: the readers of each job's log.
     """

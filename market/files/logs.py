@@ -226,12 +226,9 @@ class Logs:
     """The logs of all attempts.
 
     Args:
-        context: the store and the time.
-        terms: the limits on bytes and rate.
         seconds: a clock that cannot be set, in seconds.
         renewed: called with an attempt (job, number) whose log arrives, which is a sign of life.
         is_shared: whether other daemons work on the same store and the same folder.
-        pace: the pace of readers of growing logs.
 
     Attributes:
         readers: clients that read live.
@@ -528,7 +525,6 @@ class LogContent:
     """Kept bytes of a stream as one file; a line in each gap has the number of missing bytes.
 
     Args:
-        extent: the kept bytes.
         read: returns bytes of the stream by their offset and number.
 
     Attributes:

@@ -71,12 +71,8 @@ class AttemptReports:
     """Reports of devices about the attempts that they hold.
 
     Args:
-        context: the store and the time.
-        devices: hear that a device is alive.
         sweeper: takes back the jobs that a device has forgotten. Its notices also publish the
             progress of attempts.
-        renewals: remember signs of life.
-        logs: are notified of the beginning of a log.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
             clock that cannot be set.
     """

@@ -51,7 +51,6 @@ class Reading(Struct, frozen=True):
     """A result, read for a comparison.
 
     Attributes:
-        result: the result.
         value: the JSON value; None where the result is not, or cannot be, compared as JSON.
         words: the text between numbers, if numbers are compared.
         numbers: the numbers as written, one fewer than words.

@@ -116,11 +116,7 @@ class Jobs:
     """The marketplace of jobs.
 
     Args:
-        context: the store, identifiers and the time.
-        terms: of the operator.
         bounds: returns the limits on the open things of one user or one device.
-        specs: stores the payloads of jobs.
-        logs: keep the logs of attempts.
 
     Attributes:
         outcomes: the units of work that end jobs and attempts.

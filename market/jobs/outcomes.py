@@ -61,8 +61,6 @@ class Outcomes:
     """Ends attempts and jobs, in transactions of the caller, which notifies others once committed.
 
     Args:
-        context: identifiers and the time.
-        terms: the operator's decisions about jobs.
         bounds: returns the present bounds.
     """
 
@@ -185,9 +183,6 @@ class Outcomes:
 
 class JobNotices:
     """Publishes changes of jobs, and counts how attempts ended.
-
-    Args:
-        bus: passes the notices on, also to other daemons.
 
     Attributes:
         ends: the number of attempts that ended here, by outcome.

@@ -88,10 +88,6 @@ class Overdue:
     """Search for attempts that ended without a report.
 
     Args:
-        context: the store and the time.
-        devices: know the time of each device's last report.
-        renewals: know the time of each attempt's last renewal.
-        leases: the longest silences of attempts.
         observed_seconds: seconds in which this daemon could receive reports, by a monotonic clock.
         end_max_attempts: most attempts of each kind that one look finds.
     """

@@ -64,11 +64,7 @@ class Decision(Struct, frozen=True):
 
 
 class Reviews:
-    """Decisions about the payment for finished jobs.
-
-    Args:
-        context: the store, identifiers and the time.
-    """
+    """Decisions about the payment for finished jobs."""
 
     def __init__(self, context: Context) -> None:
         self._store = context.store

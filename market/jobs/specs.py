@@ -107,11 +107,7 @@ def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> 
 
 
 class Specs:
-    """Store of the payloads and needs of jobs.
-
-    Args:
-        sealing: encrypts secrets.
-    """
+    """Store of the payloads and needs of jobs."""
 
     def __init__(self, sealing: Sealing) -> None:
         self._sealing = sealing

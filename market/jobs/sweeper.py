@@ -37,12 +37,7 @@ class JobSweeper:
     """Takes jobs back from devices, and cancels the jobs that no device takes.
 
     Args:
-        context: the store and the time.
-        overdue: finds the attempts that have ended without a report.
-        outcomes: the units of work that end jobs and attempts.
-        notices: publish these ends.
         waiting_seconds: how long a job waits for a device.
-        sweeps: the number of jobs that one look finds.
 
     Attributes:
         notices: as given.

@@ -13,7 +13,6 @@ class JobTerms(Struct, frozen=True):
     Attributes:
         fee: the house's part of a payment, in ten-thousandths.
         waiting_seconds: how long a job waits for a worker.
-        leases: how long attempts may be silent.
         review_hours: how long the buyer of a job with a payload may look at its result before the
             worker is paid; 0 pays without a review.
         has_samples: whether jobs are counted after which a device is given a sample.

@@ -198,12 +198,8 @@ class WaitingJobs:
     """Copy of the waiting jobs in memory, as the store has them.
 
     Args:
-        store: the database.
-        book: jobs in memory without a device.
         credit: the value of a credit, in micro-USD.
-        finds: takes the jobs that were read.
         now: returns the time in UTC seconds.
-        bounds: the number of jobs in memory, and of one read.
     """
 
     def __init__(

@@ -208,9 +208,7 @@ class EventFeed:
     """Events for their users.
 
     Args:
-        context: the store, the time, and the recorded events.
         terms: the limit of followers; may be replaced.
-        usage: makes frames of live usage.
         pace: times and sizes; may be replaced.
     """
 

@@ -74,8 +74,6 @@ class LiveUsage:
     """Frames for users who watch.
 
     Args:
-        context: the store.
-        leases: knows whether this is one node of several.
         uses: the counters in memory; None without counters, as in tests.
         monotonic: a monotonic clock, in seconds.
     """

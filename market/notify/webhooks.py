@@ -15,7 +15,7 @@ import hashlib
 import hmac
 import random
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
@@ -170,16 +170,7 @@ class _Body(Struct):
 
 
 class Webhooks:
-    """Endpoints and their deliveries.
-
-    Args:
-        context: the store, identifiers and the time.
-        sealing: seals the secrets of endpoints.
-        letters: e-mails to users.
-        terms: where webhooks may go.
-        jitter: returns the factor of the next pause.
-        bounds: the number of deliveries that wait.
-    """
+    """Endpoints and their deliveries."""
 
     def __init__(
         self,
@@ -187,7 +178,6 @@ class Webhooks:
         sealing: Sealing,
         letters: Letters,
         terms: WebhookTerms,
-        jitter: Callable[[], float] = lambda: random.uniform(1 - JITTER, 1 + JITTER),  # noqa: S311
         bounds: QueueBounds = USUAL_BOUNDS,
     ) -> None:
         self.bounds = bounds
@@ -197,7 +187,6 @@ class Webhooks:
         self._sealing = sealing
         self._letters = letters
         self._terms = terms
-        self._jitter = jitter
         self._by_hand = Throttle(BY_HAND_PER_WINDOW, WINDOW_SECONDS, context.now)
         # As `sweep` has counted it last; and attempts of this process, by how they ended.
         self.waiting = Waiting(0, None)
@@ -549,7 +538,7 @@ class Webhooks:
 
     def _pause(self, tries: int, outcome: DeliveryOutcome) -> int:
         """Return the pause in seconds before the next attempt, after `tries` attempts."""
-        pause = round(SCHEDULE[tries] * self._jitter())
+        pause = round(SCHEDULE[tries] * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311
         return max(pause, min(outcome.retry_after_seconds, RETRY_AFTER_MAX_SECONDS))
 
     async def _disable(

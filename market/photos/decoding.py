@@ -25,7 +25,6 @@ class Photos:
     """Decodes photos, a bounded number at a time.
 
     Args:
-        limits: the largest photo.
         waiting_max: how many photos are in memory, with those being decoded.
     """
 

@@ -21,7 +21,6 @@ class MadeByKeys:
     """Counts and ends the tokens and endpoints that the keys of users have made.
 
     Args:
-        context: the store, the time and the record of events.
         devices: forget tokens that were revoked.
         exits: cut those of devices that were revoked.
         sweeper: takes their work back.

@@ -49,13 +49,8 @@ class Recovery:
     """Sends secrets by mail and accepts them back.
 
     Args:
-        context: the store, identifiers and the time.
-        passwords: hashes new ones.
-        proofs: makes the secrets, and their e-mails.
         requests: where requests wait whose address is still to be looked up.
-        letters: e-mails to users.
         accounts: forgets the failed logins of users who prove their address.
-        limits: how often a client may fail.
         on_revoked: called with the worker tokens that a reset has revoked.
     """
 

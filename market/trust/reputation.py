@@ -87,11 +87,6 @@ def is_good(outcome: str, kind: FailureKind | None, *, has_begun: bool) -> bool 
     The result of the work itself never counts: otherwise a buyer could harm devices with jobs that
     fail. A refusal before the work has begun does not count either, because owners have rules of
     their own that the matching does not know.
-
-    Args:
-        outcome: the outcome of the attempt.
-        kind: the kind of the failure, as the device reports it.
-        has_begun: whether work had begun.
     """
     if outcome == "completed":
         return True

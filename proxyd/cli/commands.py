@@ -9,9 +9,9 @@ import getpass
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from config.load import Check, SettingsError, load
 from config.settings import Settings
@@ -110,9 +110,16 @@ def _demo(settings: Settings, _options: Namespace) -> int:
     return 0
 
 
+def _answer(work: Coroutine[Any, Any, str]) -> int:
+    """Run a command, and print its report; return its exit status."""
+    from proxyd.loop import runner
+
+    say(runner.run(work))
+    return 0
+
+
 def _create_user(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
     work = bookkeeping.create_user(
         settings,
@@ -121,8 +128,7 @@ def _create_user(settings: Settings, options: Namespace) -> int:
         password=_password(from_stdin=options.password_stdin),
         amounts=_amounts(options),
     )
-    say(runner.run(work))
-    return 0
+    return _answer(work)
 
 
 def _password(*, from_stdin: bool) -> str:
@@ -147,72 +153,56 @@ def _password(*, from_stdin: bool) -> str:
 
 def _deposit(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
     work = bookkeeping.deposit(
         settings, email=options.email, amounts=_amounts(options), reference=options.reference
     )
-    say(runner.run(work))
-    return 0
+    return _answer(work)
 
 
 def _claw_back(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
     work = bookkeeping.claw_back_exit(
         settings, device_id=options.device, reason=options.reason, with_owner=options.owner
     )
-    say(runner.run(work))
-    return 0
+    return _answer(work)
 
 
 def _list_exits(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
-    say(runner.run(bookkeeping.list_exits(settings)))
-    return 0
+    return _answer(bookkeeping.list_exits(settings))
 
 
 def _show_exit(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
-    say(runner.run(bookkeeping.show_exit(settings, device_id=options.device)))
-    return 0
+    return _answer(bookkeeping.show_exit(settings, device_id=options.device))
 
 
 def _pardon_exit(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
-    say(runner.run(bookkeeping.pardon_exit(settings, device_id=options.device)))
-    return 0
+    return _answer(bookkeeping.pardon_exit(settings, device_id=options.device))
 
 
 def _list_disputes(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
-    say(runner.run(bookkeeping.list_disputes(settings)))
-    return 0
+    return _answer(bookkeeping.list_disputes(settings))
 
 
 def _uphold(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
-    say(runner.run(bookkeeping.decide_dispute(settings, job_id=options.job, for_buyer=False)))
-    return 0
+    return _answer(bookkeeping.decide_dispute(settings, job_id=options.job, for_buyer=False))
 
 
 def _reverse(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
-    say(runner.run(bookkeeping.decide_dispute(settings, job_id=options.job, for_buyer=True)))
-    return 0
+    return _answer(bookkeeping.decide_dispute(settings, job_id=options.job, for_buyer=True))
 
 
 def _audit(settings: Settings, _options: Namespace) -> int:

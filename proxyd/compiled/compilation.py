@@ -71,8 +71,6 @@ class Compilation:
         place: the folder for the results, which exists; the path of one within the checkout is
             relative to its root: the checkout may be moved then, and nothing changes. Results of an
             earlier run are not made again.
-        toolchain: makes objects of C.
-        steps: runs the programs.
     """
 
     def __init__(self, checkout: Path, place: Path, toolchain: Toolchain, steps: Steps) -> None:

@@ -85,8 +85,6 @@ class CompiledLoader(ExtensionFileLoader):
     """Loads one of the modules in the library; tracebacks show the lines of its source.
 
     Args:
-        name: the module's full name.
-        library: the path of the library.
         root: the folder with the package `proxyd`.
     """
 

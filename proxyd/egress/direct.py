@@ -85,8 +85,6 @@ class DirectExit(Exit):
 
     Args:
         reactor: the resources that the sockets of the loop share; a connected socket stays watched.
-        resolver: looks names up.
-        policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
         racers_max: how many sockets may connect beside the first one of their dial; when that
             number is reached, the next candidate of a dial takes the place of the one before.
@@ -147,8 +145,6 @@ class Dial(Cancellable, Expiring):
     """One dial of a target.
 
     Args:
-        exit_: the resources that all dials share.
-        port: the target's port.
         asker: the network whose look-ups are counted, if several compete.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """

@@ -33,8 +33,6 @@ class Lookup(Cancellable):
 
     Args:
         loop: the loop of the query.
-        resolver: asks.
-        name: the name.
         asker: the network that it counts for, if several compete.
         done: called once with the answer, never before this returns or after `cancel`.
     """

@@ -28,7 +28,6 @@ class Deadlines(Generic[Member]):
     may be changed, for the present members too: the oldest stay the first.
 
     Args:
-        loop: the event loop.
         seconds: how long each may take.
     """
 

@@ -12,8 +12,6 @@ class OwnedTasks:
     A task that fails is logged with its traceback, and the others go on.
 
     Args:
-        loop: the event loop.
-        logger: where failures are logged.
         words: name of the failed work for the log.
     """
 

@@ -70,11 +70,7 @@ class Epoll(Protocol):
 
 @final
 class Poller:
-    """Calls `ready` of a socket's watcher when the socket has events.
-
-    Args:
-        loop: the event loop.
-    """
+    """Calls `ready` of a socket's watcher when the socket has events."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

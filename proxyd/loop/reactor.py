@@ -20,7 +20,6 @@ class Reactor:
     holds nothing of theirs afterwards.
 
     Args:
-        loop: the event loop.
         pipes_max: limit of existing pipes.
     """
 

@@ -29,7 +29,6 @@ class Turns:
     """The movers that wait for their turn, first come, first served.
 
     Args:
-        loop: the event loop.
         slice_seconds: how long turns are given before the loop does its other work.
     """
 

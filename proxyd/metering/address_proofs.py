@@ -21,9 +21,7 @@ class AddressProofs:
     """The addresses that were proved and are not written down.
 
     Args:
-        leases: writes them down.
         sessions: the known sessions, with the addresses that are pending.
-        allowlist: receives the proved addresses.
         wake: set when there is something to write.
     """
 

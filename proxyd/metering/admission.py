@@ -57,9 +57,6 @@ class Admission:
     `connections_per_session` is the limit of open connections; it may be changed.
 
     Args:
-        leases: grants bytes.
-        sessions: the known sessions.
-        writer: makes sessions of grants.
         tallies: count refusals of clients that show a session's credentials.
         now: the wall clock, in UTC seconds.
         connections_per_session: see above.

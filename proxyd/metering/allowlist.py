@@ -22,9 +22,7 @@ class Allowlist:
     """Finds the sessions that client addresses open.
 
     Args:
-        sessions: the known sessions.
         find: asks the store which session an address opens, and makes that session known.
-        bounds: how long it is remembered that an address opens none.
     """
 
     def __init__(

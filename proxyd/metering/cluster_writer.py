@@ -153,8 +153,6 @@ class _Leaving:
     """Sessions to report on for the last time, and the end of their refusal (loop time).
 
     Args:
-        leases: takes the last reports.
-        sessions: the known sessions.
         wake: set when there is something to do.
         cut_seconds: how long a session is refused at most.
     """
@@ -228,8 +226,6 @@ class _CatchingUp:
     """Looks up the known sessions in the store, because notices were missed.
 
     Args:
-        leases: returns the state of sessions.
-        sessions: the known sessions.
         wake: set when there is something to do.
     """
 
@@ -270,13 +266,7 @@ class ClusterWriter:
     """The `Writer` of a node among others.
 
     Args:
-        leases: grants bytes, and takes the counts.
-        sessions: the known sessions.
-        settler: settles sessions that are used up.
-        tallies: the outcomes of connections.
-        fence: until when bytes may be handed out.
         wake: set when there is something to do.
-        times: when it reports and lets go.
     """
 
     def __init__(

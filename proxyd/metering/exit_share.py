@@ -52,8 +52,6 @@ class ExitShare(Payer):
     store. `pace` is how fast the exit may go; None if this node knows no pace.
 
     Args:
-        session: the whole.
-        device_id: the exit.
         moved: has the share in it from when `used` changes.
     """
 
@@ -153,9 +151,6 @@ class ExitShares:
 
     There is one for each exit that the session has used, as long as the session is known: a count
     in all has to be remembered.
-
-    Args:
-        session: the whole.
     """
 
     __slots__ = ("_by_device", "_moved", "_session")

@@ -53,9 +53,7 @@ class LeaseSlice:
     when the session was first seen without connections, None while it has some.
 
     Args:
-        session_id: the session.
         granted: how many bytes were leased at first.
-        fence: until when bytes may be handed out.
         on_low: called with this slice when it should request more.
     """
 

@@ -36,14 +36,7 @@ _logger = logging.getLogger("meter")
 
 @dataclass(frozen=True, slots=True)
 class MeterBounds:
-    """The bounds of the parts of a meter.
-
-    Attributes:
-        memory: of sessions that are over.
-        tallies: of counts of connections.
-        unknown: of credentials and addresses that open nothing.
-        cluster: when a node among others reports and lets go.
-    """
+    """The bounds of the parts of a meter."""
 
     memory: MemoryBounds = MEMORY
     tallies: TallyBounds = TALLIES
@@ -133,11 +126,6 @@ class Meter(Admitter):
     """See above. To the marketplace it is `market.bandwidth.sessions.Traffic`.
 
     Args:
-        leases: grants bytes, and takes the counts.
-        sessions: the known sessions.
-        admission: admits clients.
-        writer: writes counts down.
-        settler: settles used-up sessions.
         tallies: counts begun and refused connections; the gateway counts there.
         wake: set when there is something to write before the writer's pause is over.
     """

@@ -61,7 +61,6 @@ class Reaper:
     the same for as long as this process looks.
 
     Args:
-        leases: closes the leases of nodes.
         link: knows of some nodes that they have ended.
         observed_time: for how long this process was there to notice things.
         timeout_seconds: a node is dead when it was not seen for this time.
@@ -105,7 +104,6 @@ class Duties:
     reaps: the node that sweeps reaps, and while no node sweeps, every node reaps.
 
     Args:
-        link: the connection to the others.
         may_sweep: whether it takes the sweepers' lock; a process that does not sweep must not.
     """
 
@@ -135,8 +133,6 @@ class _Line:
     """Passes the notices of other nodes on while the link is connected.
 
     Args:
-        link: the connection to the others.
-        hearers: get the notices.
         lost: called when the connection is lost.
     """
 
@@ -181,11 +177,6 @@ class Node:
     """Keeps this daemon known to the others.
 
     Args:
-        link: the connection to the others.
-        leases: the leases of this node.
-        writer: hands out bytes, and gets the notices of the others.
-        fence: until when it may.
-        identifiers: makes identifiers.
         boottime: a clock that goes on while the machine sleeps, in seconds.
         observed_time: for how long this node was there to notice things.
         timeout_seconds: a node is dead when it was not seen for this time.

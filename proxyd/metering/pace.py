@@ -21,7 +21,6 @@ class Pace:
     """A speed limit.
 
     Args:
-        loop: the event loop.
         bytes_per_second: how much may be taken, in both directions together; 0 for any amount.
     """
 

@@ -76,7 +76,6 @@ class LiveSession(Divisible):
     selects the exits of a client that requests none itself; None for directly.
 
     Args:
-        grant: the lease.
         on_spent: called with the session at the delivery of the last byte granted.
         pace: how fast it may go; None for as fast as it can.
         changed: has the session in it from when `used` changes.

@@ -50,7 +50,6 @@ class Sessions:
     Args:
         forgotten: called with each session that ended long enough ago that no client returns to it;
             None if the owner needs no call.
-        bounds: limits of the memory of ended sessions.
     """
 
     def __init__(

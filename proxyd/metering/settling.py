@@ -24,8 +24,6 @@ class Settler:
     """The sessions that are used up and not settled; one contains their identifiers.
 
     Args:
-        leases: captures their cost.
-        sessions: the known sessions.
         wake: set when there is something to settle.
     """
 

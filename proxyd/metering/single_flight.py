@@ -46,11 +46,7 @@ USUAL: Final = NegativeBounds()
 
 
 class NegativeCache(Generic[Key]):
-    """The last keys that opened nothing, each for a moment.
-
-    Args:
-        bounds: how many and for how long.
-    """
+    """The last keys that opened nothing, each for a moment."""
 
     def __init__(self, bounds: NegativeBounds = USUAL) -> None:
         self._bounds = bounds

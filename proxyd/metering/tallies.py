@@ -31,11 +31,7 @@ USUAL: Final = TallyBounds()
 
 @final
 class Tallies:
-    """Counts by session, until they are taken to be written down.
-
-    Args:
-        bounds: how many sessions have counts.
-    """
+    """Counts by session, until they are taken to be written down."""
 
     __slots__ = ("_begun", "_bounds", "_refused")
 

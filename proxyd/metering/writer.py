@@ -67,14 +67,7 @@ def unreported(changed: set[LiveSession]) -> list[LiveSession]:
 
 @final
 class SoloWriter:
-    """The `Writer` of the one daemon of a database.
-
-    Args:
-        leases: takes the counts.
-        sessions: the known sessions.
-        settler: settles used-up sessions.
-        tallies: counts begun and refused connections.
-    """
+    """The `Writer` of the one daemon of a database."""
 
     def __init__(
         self, leases: Leases, sessions: Sessions, settler: Settler, tallies: Tallies

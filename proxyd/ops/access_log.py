@@ -100,7 +100,6 @@ class _DayFiles:
     """The files, one for each day, and the lines that wait for the one that is open.
 
     Args:
-        folder: where the files are.
         keep_days: files older than that are deleted.
 
     Attributes:

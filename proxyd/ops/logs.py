@@ -74,11 +74,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class JournalFormatter(logging.Formatter):
-    """Puts a priority before each line, for the journal: systemd.exec(5), SyslogLevelPrefix=.
-
-    Args:
-        other: formats the lines.
-    """
+    """Puts a priority before each line, for the journal: systemd.exec(5), SyslogLevelPrefix=."""
 
     def __init__(self, other: logging.Formatter) -> None:
         super().__init__()

@@ -77,7 +77,6 @@ class Metrics(Collector):
     """The daemon's metrics, in a registry of their own; it measures the loop and the ledger itself.
 
     Args:
-        sources: the parts that the numbers are read from.
         role: the number of this process, if there are several; None where there is one.
     """
 
@@ -162,28 +161,15 @@ class Metrics(Collector):
         yield _count("proxyd_connections_refused", "Clients over a limit", counters.refused)
         over_rate = gateway.datagrams_over_rate
         yield _count("proxyd_udp_datagrams_over_rate", "Datagrams dropped, too many", over_rate)
-        relays = CounterMetricFamily("proxyd_relays", "Relays begun", labels=["protocol"])
-        for protocol, number in counters.relays.items():
-            relays.add_metric([protocol], number)
-        yield relays
-        traffic = CounterMetricFamily("proxyd_bytes", "Bytes relayed", labels=["direction"])
+        yield _labelled("proxyd_relays", "Relays begun", "protocol", counters.relays)
         # A broken connection gives bytes back. A counter must not fall: to Prometheus that is a
         # restart, after which all bytes count again.
         up, down = map(max, self._highest_traffic, gateway.traffic())
         self._highest_traffic = up, down
-        for direction, size in (("up", up), ("down", down)):
-            traffic.add_metric([direction], size)
-        yield traffic
-        failures = CounterMetricFamily(
-            "proxyd_handshake_failures", "Clients not admitted", labels=["reason"]
-        )
-        for reason, number in counters.handshake_failures.items():
-            failures.add_metric([reason], number)
-        yield failures
-        dials = CounterMetricFamily("proxyd_dial_failures", "Failed dials", labels=["reason"])
-        for reason, number in counters.dial_failures.items():
-            dials.add_metric([reason], number)
-        yield dials
+        yield _labelled("proxyd_bytes", "Bytes relayed", "direction", {"up": up, "down": down})
+        failed = counters.handshake_failures
+        yield _labelled("proxyd_handshake_failures", "Clients not admitted", "reason", failed)
+        yield _labelled("proxyd_dial_failures", "Failed dials", "reason", counters.dial_failures)
         yield _histogram(
             "proxyd_dial_seconds", "Time to the outcome of a dial", {"": counters.dials}
         )
@@ -225,44 +211,26 @@ class Metrics(Collector):
             yield from _artifacts(market.artifacts.traffic)
 
     def _work(self, market: Market) -> Iterator[Metric]:
-        ends = CounterMetricFamily(
-            "proxyd_attempts", "Attempts at jobs that ended", labels=["outcome"]
-        )
-        for outcome, number in market.jobs.notices.ends.items():
-            ends.add_metric([outcome], number)
-        yield ends
-        jobs = GaugeMetricFamily("proxyd_jobs", "Open jobs, and those in review", labels=["state"])
-        review = GaugeMetricFamily(
-            "proxyd_review_credits", "What workers wait for of jobs in review", labels=["state"]
-        )
+        ends = market.jobs.notices.ends
+        yield _labelled("proxyd_attempts", "Attempts at jobs that ended", "outcome", ends)
         rows = {row.state: row for row in self._jobs}
-        for state in JOB_STATES:
-            row = rows.get(state) or StateRow(state, 0, 0)
-            jobs.add_metric([state], row.jobs)
-            if state in REVIEW_STATES:
-                review.add_metric([state], row.earned / MICRO)
-        yield jobs
-        yield review
-        samples = CounterMetricFamily(
-            "proxyd_samples", "Jobs of known answer, as all daemons have seen", labels=["result"]
-        )
-        outcomes = {row.outcome: row.samples for row in self._samples}
-        for outcome in SAMPLE_OUTCOMES:
-            samples.add_metric([outcome], outcomes.get(outcome, 0))
-        yield samples
-        replicas = CounterMetricFamily(
-            "proxyd_rollout_replicas", "Replicas started and stopped", labels=["step"]
-        )
-        replicas.add_metric(["start"], market.rollouts.started)
-        replicas.add_metric(["stop"], market.rollouts.stopped)
-        yield replicas
-        deploys = GaugeMetricFamily(
-            "proxyd_deploys", "Deploys that say what they run and are not over", labels=["state"]
-        )
+        found = [rows.get(state) or StateRow(state, 0, 0) for state in JOB_STATES]
+        jobs = {row.state: row.jobs for row in found}
+        yield _gauges("proxyd_jobs", "Open jobs, and those in review", "state", jobs)
+        review = {row.state: row.earned / MICRO for row in found if row.state in REVIEW_STATES}
+        words = "What workers wait for of jobs in review"
+        yield _gauges("proxyd_review_credits", words, "state", review)
+        counts = {row.outcome: row.samples for row in self._samples}
+        samples = {outcome: counts.get(outcome, 0) for outcome in SAMPLE_OUTCOMES}
+        words = "Jobs of known answer, as all daemons have seen"
+        yield _labelled("proxyd_samples", words, "result", samples)
+        replicas = {"start": market.rollouts.started, "stop": market.rollouts.stopped}
+        words = "Replicas started and stopped"
+        yield _labelled("proxyd_rollout_replicas", words, "step", replicas)
         counts = {row.state: row.deploys for row in self._deploys}
-        for state in ROLLOUT_STATES:
-            deploys.add_metric([state], counts.get(state, 0))
-        yield deploys
+        deploys = {state: counts.get(state, 0) for state in ROLLOUT_STATES}
+        words = "Deploys that say what they run and are not over"
+        yield _gauges("proxyd_deploys", words, "state", deploys)
         if self._sources.apps is not None:
             yield from _apps(self._sources.apps)
         yield from _logs(market.logs)
@@ -278,84 +246,53 @@ def _logs(logs: Logs) -> Iterator[Metric]:
 def _database(health: Health) -> Iterator[Metric]:
     is_up = health.trouble is None
     yield _gauge("proxyd_store_up", "Whether the database accepts writes", int(is_up))
-    failures = CounterMetricFamily(
-        "proxyd_store_failures", "Units of work that were refused", labels=["reason"]
-    )
-    for cause in Cause:
-        failures.add_metric([cause.value], health.failures.get(cause, 0))
-    yield failures
+    failures = {cause.value: health.failures.get(cause, 0) for cause in Cause}
+    words = "Units of work that were refused"
+    yield _labelled("proxyd_store_failures", words, "reason", failures)
     yield _count("proxyd_store_repeated", "Units of work that were run again", health.repeated)
     yield _count("proxyd_store_failovers", "Moves to another server", health.failovers)
-    server = GaugeMetricFamily(
-        "proxyd_store_server", "The server that accepts writes", labels=["host"]
-    )
-    if health.server:
-        server.add_metric([health.server], int(is_up))
-    yield server
+    server = {health.server: int(is_up)} if health.server else {}
+    yield _gauges("proxyd_store_server", "The server that accepts writes", "host", server)
 
 
 def _artifacts(traffic: Traffic) -> Iterator[Metric]:
-    moved = CounterMetricFamily(
-        "proxyd_artifact_bytes", "Bytes of jobs' files through the API", labels=["direction"]
-    )
-    moved.add_metric(["received"], traffic.received_bytes)
-    moved.add_metric(["sent"], traffic.sent_bytes)
-    yield moved
-    ends = CounterMetricFamily(
-        "proxyd_artifacts", "Files of jobs that were sent to the end", labels=["outcome"]
-    )
-    ends.add_metric(["whole"], traffic.finished)
-    ends.add_metric(["mismatch"], traffic.mismatches)
-    yield ends
+    moved = {"received": traffic.received_bytes, "sent": traffic.sent_bytes}
+    words = "Bytes of jobs' files through the API"
+    yield _labelled("proxyd_artifact_bytes", words, "direction", moved)
+    ends = {"whole": traffic.finished, "mismatch": traffic.mismatches}
+    words = "Files of jobs that were sent to the end"
+    yield _labelled("proxyd_artifacts", words, "outcome", ends)
 
 
 def _apps(server: AppServer) -> Iterator[Metric]:
     streams = server.streams
     yield _gauge("proxyd_app_connections", "Clients of apps", server.connections)
     yield _gauge("proxyd_app_streams", "Requests and WebSockets into apps", len(streams))
-    moved = CounterMetricFamily(
-        "proxyd_app_bytes", "Bytes of bodies into and out of apps", labels=["direction"]
-    )
-    moved.add_metric(["received"], streams.totals.received)
-    moved.add_metric(["sent"], streams.totals.sent)
-    yield moved
-    requests = CounterMetricFamily(
-        "proxyd_app_requests", "Requests for apps, by what became of them", labels=["outcome"]
-    )
-    requests.add_metric(["answered"], streams.totals.requests)
-    requests.add_metric(["refused"], streams.refused)
-    yield requests
+    moved = {"received": streams.totals.received, "sent": streams.totals.sent}
+    words = "Bytes of bodies into and out of apps"
+    yield _labelled("proxyd_app_bytes", words, "direction", moved)
+    requests = {"answered": streams.totals.requests, "refused": streams.refused}
+    words = "Requests for apps, by what became of them"
+    yield _labelled("proxyd_app_requests", words, "outcome", requests)
     yield _count("proxyd_app_streams_ended", "Streams that were ended from here", streams.ended)
 
 
 def _deliveries(webhooks: Webhooks) -> Iterator[Metric]:
-    yield _labelled(
-        "proxyd_webhook_attempts", "Attempts at webhooks", "outcome", dict(webhooks.ends)
-    )
+    yield _labelled("proxyd_webhook_attempts", "Attempts at webhooks", "outcome", webhooks.ends)
     yield _gauge("proxyd_webhook_waiting", "Webhooks that wait", webhooks.waiting.deliveries)
     yield _gauge("proxyd_webhook_late_seconds", "Webhooks are late by", webhooks.late_seconds)
 
 
 def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "proxyd_dispatch_jobs", "Jobs in memory for which no device waits", len(dispatch.jobs)
-    )
-    yield GaugeMetricFamily(
-        "proxyd_dispatch_shapes", "Different needs of these jobs", dispatch.jobs.shapes
-    )
-    yield GaugeMetricFamily(
-        "proxyd_dispatch_devices", "Devices whose requests for work are held", dispatch.held
-    )
-    claims = dispatch.claims
-    yield CounterMetricFamily(
-        "proxyd_claims", "Jobs given to devices that asked for work", claims.claimed
-    )
-    yield CounterMetricFamily(
-        "proxyd_claims_taken", "Jobs that another device had taken before", claims.taken
-    )
-    yield CounterMetricFamily(
-        "proxyd_claim_seconds", "Time in transactions that give jobs to devices", claims.seconds
-    )
+    jobs, claims = dispatch.jobs, dispatch.claims
+    yield _gauge("proxyd_dispatch_jobs", "Jobs in memory for which no device waits", len(jobs))
+    yield _gauge("proxyd_dispatch_shapes", "Different needs of these jobs", jobs.shapes)
+    words = "Devices whose requests for work are held"
+    yield _gauge("proxyd_dispatch_devices", words, dispatch.held)
+    yield _count("proxyd_claims", "Jobs given to devices that asked for work", claims.claimed)
+    yield _count("proxyd_claims_taken", "Jobs that another device had taken before", claims.taken)
+    words = "Time in transactions that give jobs to devices"
+    yield _count("proxyd_claim_seconds", words, claims.seconds)
 
 
 def _tunnel_metrics(tunnels: DeviceTunnels) -> Iterator[Metric]:
@@ -364,25 +301,17 @@ def _tunnel_metrics(tunnels: DeviceTunnels) -> Iterator[Metric]:
     yield _gauge("proxyd_tunnel_streams", "Streams into jobs that are open", tunnels.streams)
     yield _count("proxyd_tunnel_attachments", "Devices that have attached", tunnels.counts.attached)
     received, sent = tunnels.moved
-    for name, words, label, numbers in (
-        ("proxyd_tunnel_gone", "Workers that were let go of", "reason", tunnels.counts.gone),
-        ("proxyd_tunnel_opens", "Streams asked for", "outcome", tunnels.counts.opens),
-        (
-            "proxyd_tunnel_bytes",
-            "Bytes of streams",
-            "direction",
-            {"from_job": received, "to_job": sent},
-        ),
-    ):
-        yield _labelled(name, words, label, numbers)
+    gone, opens = tunnels.counts.gone, tunnels.counts.opens
+    yield _labelled("proxyd_tunnel_gone", "Workers that were let go of", "reason", gone)
+    yield _labelled("proxyd_tunnel_opens", "Streams asked for", "outcome", opens)
+    moved = {"from_job": received, "to_job": sent}
+    yield _labelled("proxyd_tunnel_bytes", "Bytes of streams", "direction", moved)
 
 
 def _exits(listener: ExitListener) -> Iterator[Metric]:
     counters = listener.counters
-    countries = GaugeMetricFamily("proxyd_exits", "Exits that take some", labels=["country"])
-    for country, number in listener.offers.by_country().items():
-        countries.add_metric([country], number)
-    yield countries
+    countries = listener.offers.by_country()
+    yield _gauges("proxyd_exits", "Exits that take some", "country", countries)
     yield _gauge("proxyd_exits_attached", "Exits attached", len(listener))
     yield _gauge("proxyd_exits_nodes", "Other nodes whose exits are known", listener.nodes)
     borrowed, lent = listener.loaner.counts()
@@ -421,6 +350,13 @@ def _count(name: str, description: str, value: float) -> Metric:
 
 def _labelled(name: str, description: str, label: str, numbers: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(name, description, labels=[label])
+    for value, number in numbers.items():
+        family.add_metric([value], number)
+    return family
+
+
+def _gauges(name: str, description: str, label: str, numbers: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, description, labels=[label])
     for value, number in numbers.items():
         family.add_metric([value], number)
     return family

@@ -62,7 +62,6 @@ class SharedMetrics(Collector):
     """The sum of the metrics of this process and the others.
 
     Args:
-        role: the number of this process, and the shared records.
         collect: returns the metrics of only this process.
     """
 

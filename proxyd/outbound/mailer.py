@@ -99,10 +99,7 @@ class Mailer:
     """Sends the e-mails that wait in the outbox.
 
     Args:
-        outbox: the e-mails that wait.
-        transport: sends one.
         is_alone: whether no other daemon sends from this outbox.
-        timing: the pauses.
     """
 
     def __init__(

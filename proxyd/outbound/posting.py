@@ -44,7 +44,6 @@ class Poster:
 
     Args:
         resolver: looks names up, as for sessions.
-        policy: says which addresses may be dialled.
         agent: the name of this program in requests.
         tls: the accepted certificates; by default those that this machine trusts.
         seconds: how long a request may take, from the look-up to the end of the answer.

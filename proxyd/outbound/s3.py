@@ -48,11 +48,7 @@ _WRONG_PARTS = frozenset(("InvalidPart", "InvalidPartOrder", "EntityTooSmall", "
 
 
 class S3Blobs:
-    """`Blobs` in a bucket.
-
-    Args:
-        signer: signs requests for it.
-    """
+    """`Blobs` in a bucket."""
 
     is_elsewhere = True
     late_seconds = LATE_SECONDS

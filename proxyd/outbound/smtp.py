@@ -38,7 +38,6 @@ class SmtpTransport:
     """Sends e-mails by SMTP, each over a connection of its own.
 
     Args:
-        server: the mail server.
         connect_seconds: for the TCP connection, TLS, the greeting and the login.
         send_seconds: for the server's word on one e-mail.
     """

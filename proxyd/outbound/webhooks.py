@@ -64,12 +64,9 @@ class WebhookSender:
     """Attempts the due deliveries.
 
     Args:
-        webhooks: list the due deliveries, and write down their results.
         resolver: looks names up, as for sessions.
-        policy: says which addresses may be dialled.
         agent: the name of this program in requests.
         tls: the accepted certificates; by default those that this machine trusts.
-        bounds: how many attempts are made, and how long they are waited for.
     """
 
     def __init__(

@@ -115,11 +115,6 @@ class Closer:
     """Owns sockets from the decision to close them until they are closed.
 
     `per_network` counts the clients' sockets by network.
-
-    Args:
-        loop: the event loop.
-        poller: watches them.
-        bounds: how long their peers have.
     """
 
     def __init__(

@@ -72,11 +72,8 @@ class ExitWay(Watcher, InTransit):
     exit's to look up.
 
     Args:
-        reactor: the resources that the sockets of the loop share.
         closer: takes over the connection when it ends in order.
         sock: the work connection, watched already; owned from here on.
-        session: whose bytes are spent.
-        share: the session's share of the exit.
         ports: of targets.
         looks_up: whether the exit looks names up.
     """

@@ -29,10 +29,8 @@ class Relay(Owner):
     The relay owns both sockets from here on.
 
     Args:
-        reactor: the resources that the sockets of the loop share.
         client: the client's socket, non-blocking.
         target: the target's socket, non-blocking.
-        session: whose bytes are spent.
         closer: takes over sockets whose last bytes are still on their way.
         closed: called once, when the relay has let go of both sockets.
         network: the network that the client's socket counts for until it is closed.
@@ -211,7 +209,6 @@ class _SocketWatcher(Watcher):
     """One of a relay's sockets, as the poller sees it: the source of one half, the sink of another.
 
     Args:
-        relay: the relay.
         source_of: the half that reads from the socket.
         sink_of: the half that writes to it.
     """

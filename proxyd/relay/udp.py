@@ -114,14 +114,11 @@ class Association(Receiver):
     `is_broken` says that the exit was lost; datagrams themselves know no reset.
 
     Args:
-        reactor: the resources that the sockets of the loop share.
         closer: takes over the TCP connection when it ends in order.
-        egress: where datagrams may go.
         control: the client's TCP connection, non-blocking; owned from here on.
         inner: a bound UDP socket that the client sends to, non-blocking; owned from here on.
         client: the client's address, the only one that may send.
         client_port: the port it has announced to send from; 0 when its first datagram shows it.
-        session: whose bytes are spent.
         closed: called once, when the association has let go of everything.
         way: through which exit the datagrams leave; None for directly. Owned from here on.
         share: the session's share of that exit.
@@ -496,8 +493,6 @@ class _Reader(Watcher):
     """Watcher of one socket of an association: its reads in each turn are bounded.
 
     Args:
-        association: whose socket it is.
-        loop: the event loop.
         read: reads once; False when there is nothing more to be read.
     """
 

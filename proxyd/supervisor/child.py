@@ -61,8 +61,6 @@ class Child:
     """A process number, and the process that has it now.
 
     Args:
-        index: the number.
-        listeners: its sockets.
         monotonic: a clock, in seconds.
     """
 

@@ -105,7 +105,6 @@ class Supervisor:
     """Runs `proxy.processes` processes until a signal stops it.
 
     Args:
-        settings: the operator's settings.
         listeners: the sockets of process 0; the other processes get sockets beside them.
         work: runs in each process, and returns its exit status.
         read: reads the settings again, and raises `SettingsError`.

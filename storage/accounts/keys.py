@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 
 class KeyRow(NamedTuple):
@@ -46,11 +46,7 @@ _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
 
 async def insert(tx: Transaction, row: KeyRow) -> None:
     """Add a key."""
-    values = ", ".join(f":{name}" for name in KeyRow._fields)
-    await tx.run(
-        f"INSERT INTO api_keys ({_COLUMNS}) VALUES ({values})",
-        **row._asdict(),
-    )
+    await insert_row(tx, "api_keys", **row._asdict())
 
 
 async def find_by_hash(tx: Transaction, key_hash: str) -> KeyRow | None:

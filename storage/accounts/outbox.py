@@ -116,14 +116,7 @@ async def claim(tx: Transaction, row: OutboxRow, *, now: int, until: int) -> boo
 
 
 async def put_off(tx: Transaction, row: OutboxRow, *, attempts: int, not_before: int) -> None:
-    """Return a claimed item until it is due again; nothing if another sender has claimed it since.
-
-    Args:
-        tx: the transaction.
-        row: the item as it was claimed.
-        attempts: the number of attempts to store.
-        not_before: when it is due again.
-    """
+    """Return a claimed item until it is due again, unless another sender has claimed it since."""
     await tx.run(
         """
         UPDATE outbox SET attempts = :attempts, not_before = :not_before, claimed_at = NULL

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from storage.engines.store import Transaction, Value
+from storage.engines.store import Transaction, Value, insert_row
 
 # How long logins and secrets of e-mails are kept after they ran out. If a clock that was ahead is
 # set back meanwhile, they are valid again, as their owners expect.
@@ -96,12 +96,10 @@ async def insert_login(
         user_id=user_id,
         moment=created_at - KEPT_SECONDS,
     )
-    await tx.run(
-        """
-        INSERT INTO login_sessions (id, user_id, created_at, expires_at, network, user_agent)
-        VALUES (:session_id, :user_id, :created_at, :expires_at, :network, :user_agent)
-        """,
-        session_id=session_id,
+    await insert_row(
+        tx,
+        "login_sessions",
+        id=session_id,
         user_id=user_id,
         created_at=created_at,
         expires_at=expires_at,
@@ -240,15 +238,13 @@ async def insert_mail_token(
         moment=now - KEPT_SECONDS,
     )
     await void_mail_tokens(tx, user_id, purpose=purpose, now=now)
-    await tx.run(
-        """
-        INSERT INTO mail_tokens (token_hash, user_id, purpose, created_at, expires_at)
-        VALUES (:token_hash, :user_id, :purpose, :now, :expires_at)
-        """,
+    await insert_row(
+        tx,
+        "mail_tokens",
         token_hash=token_hash,
         user_id=user_id,
         purpose=purpose,
-        now=now,
+        created_at=now,
         expires_at=expires_at,
     )
 
@@ -346,13 +342,7 @@ async def note_network(
     others = await tx.one(
         int, "SELECT COUNT(*) FROM login_networks WHERE user_id = :user_id", user_id=user_id
     )
-    await tx.run(
-        """
-        INSERT INTO login_networks (user_id, network_hash, seen_at)
-        VALUES (:user_id, :network_hash, :now)
-        """,
-        **values,
-    )
+    await insert_row(tx, "login_networks", user_id=user_id, network_hash=network_hash, seen_at=now)
     if others is not None and others >= keep:
         await tx.run(
             """

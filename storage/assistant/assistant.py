@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow, differences
 
 BANDS = ("band_a", "band_b", "band_c", "band_d")
@@ -119,27 +119,16 @@ async def prints_near(tx: Transaction, band: int, values: Sequence[int]) -> list
 
 async def insert_reward(tx: Transaction, reward: RewardRow) -> None:
     """Add a reward."""
-    await tx.run(
-        """
-        INSERT INTO goodness_rewards
-            (id, user_id, day, category, confidence, model, amount, file_hash, created_at)
-        VALUES
-            (:id, :user_id, :day, :category, :confidence, :model, :amount, :file_hash, :created_at)
-        """,
-        **reward._asdict(),
-    )
+    await insert_row(tx, "goodness_rewards", **reward._asdict())
 
 
 async def insert_print(
     tx: Transaction, reward_id: str, number: int, row: PrintRow, bands: Sequence[int]
 ) -> None:
     """Add a print of a rewarded photo, with its bands; `number` counts the photo's prints."""
-    await tx.run(
-        """
-        INSERT INTO goodness_prints
-            (reward_id, number, bits, detail, band_a, band_b, band_c, band_d)
-        VALUES (:reward_id, :number, :bits, :detail, :band_a, :band_b, :band_c, :band_d)
-        """,
+    await insert_row(
+        tx,
+        "goodness_prints",
         reward_id=reward_id,
         number=number,
         bits=row.bits,

@@ -12,7 +12,6 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.bandwidth.sessions import IdRow
 from storage.engines.store import Transaction
 
 
@@ -88,13 +87,12 @@ async def is_any_taken(tx: Transaction, user_id: str, rows: Sequence[AddressRow]
 
 async def find_session(tx: Transaction, port_index: int, address: str) -> str | None:
     """Return the active session that an address opens."""
-    session = await tx.one(
-        IdRow,
+    return await tx.one(
+        str,
         "SELECT session_id FROM session_addresses WHERE address = :address AND slot = :port_index",
         address=address,
         port_index=port_index,
     )
-    return session.id if session is not None else None
 
 
 async def of_session(tx: Transaction, session_id: str) -> list[AddressRow]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind, in_turns, matches
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 
 class SessionRow(NamedTuple):
@@ -113,12 +113,6 @@ class ExpiringRow(NamedTuple):
     expires_at: int
 
 
-class IdRow(NamedTuple):
-    """Row with only an identifier."""
-
-    id: str
-
-
 _COLUMNS = """id, user_id, username, password_hash, quota_bytes, bytes_used, bytes_leased,
     price_per_gb, status, created_at, expires_at, ended_at, exit, exit_share_percent"""
 LEASE_COLUMNS = "id, session_id, granted_bytes, used_bytes, exit_bytes"
@@ -127,15 +121,7 @@ _SESSION = f"SELECT {_COLUMNS} FROM bandwidth_sessions"
 
 async def insert(tx: Transaction, session: SessionRow) -> None:
     """Add a session."""
-    await tx.run(
-        f"""
-        INSERT INTO bandwidth_sessions ({_COLUMNS})
-        VALUES (:id, :user_id, :username, :password_hash, :quota_bytes, :bytes_used,
-            :bytes_leased, :price_per_gb, :status, :created_at, :expires_at, :ended_at,
-            :exit, :exit_share_percent)
-        """,
-        **session._asdict(),
-    )
+    await insert_row(tx, "bandwidth_sessions", **session._asdict())
 
 
 async def lock(tx: Transaction, session_ids: Sequence[str]) -> None:
@@ -238,15 +224,14 @@ def of_node(node_id: str | None) -> str:
 
 async def due_to_expire(tx: Transaction, *, now: int, limit: int) -> list[str]:
     """Return active sessions whose time is over, at most `limit`; their users take turns."""
-    rows = await tx.all(
-        IdRow,
+    return await tx.all(
+        str,
         in_turns(
             "bandwidth_sessions", by="expires_at", due="status = 'active' AND expires_at <= :now"
         ),
         now=now,
         limit=limit,
     )
-    return [row.id for row in rows]
 
 
 async def count_active(tx: Transaction, user_id: str) -> int:
@@ -276,17 +261,16 @@ async def count(tx: Transaction, user_id: str, *, most: int) -> int:
 
 async def used_up(tx: Transaction) -> list[str]:
     """Return active sessions whose bytes are all used."""
-    rows = await tx.all(
-        IdRow,
+    return await tx.all(
+        str,
         "SELECT id FROM bandwidth_sessions WHERE status = 'active' AND bytes_used = quota_bytes",
     )
-    return [row.id for row in rows]
 
 
 async def is_used_up(tx: Transaction, session_id: str) -> bool:
     """Return whether every byte of a session is used."""
     row = await tx.one(
-        IdRow,
+        str,
         "SELECT id FROM bandwidth_sessions WHERE id = :id AND bytes_used = quota_bytes",
         id=session_id,
     )
@@ -336,11 +320,9 @@ async def lease(
     )
     if changed == 0:
         return False
-    await tx.run(
-        """
-        INSERT INTO bandwidth_leases (id, session_id, granted_bytes, node_id)
-        VALUES (:id, :session_id, :granted_bytes, :node_id)
-        """,
+    await insert_row(
+        tx,
+        "bandwidth_leases",
         id=lease_id,
         session_id=session.id,
         granted_bytes=size,
@@ -352,7 +334,7 @@ async def lease(
 async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bool:
     """Return whether other nodes have open leases of a session."""
     row = await tx.one(
-        IdRow,
+        str,
         """
         SELECT id FROM bandwidth_leases
         WHERE closed_at IS NULL AND session_id = :session_id AND COALESCE(node_id, '') <> :node_id
@@ -522,8 +504,8 @@ async def close_leases(tx: Transaction, leases: Sequence[LeaseRow], now: int) ->
 
 async def usage_mismatches(tx: Transaction) -> list[str]:
     """Return the sessions whose counters are not the sums of their leases."""
-    rows = await tx.all(
-        IdRow,
+    return await tx.all(
+        str,
         """
         SELECT s.id FROM bandwidth_sessions AS s
         LEFT JOIN bandwidth_leases AS l ON l.session_id = s.id
@@ -534,7 +516,6 @@ async def usage_mismatches(tx: Transaction) -> list[str]:
             ), 0)
         """,
     )
-    return [row.id for row in rows]
 
 
 async def counted_of_users(tx: Transaction, user_ids: Sequence[str]) -> list[CountedRow]:

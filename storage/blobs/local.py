@@ -60,9 +60,8 @@ class LocalBlobs:
     """`Blobs` beneath a folder, made with the first upload and accessible only to this user.
 
     Args:
-        folder: where.
         reserve_bytes: how much of its file system is left free.
-        is_shared: whether other processes also receive uploads there.
+        is_shared: whether other processes also receive uploads in the folder.
     """
 
     is_elsewhere = False

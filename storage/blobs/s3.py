@@ -47,7 +47,6 @@ class Signer:
     """Signs requests for the objects of a bucket.
 
     Args:
-        bucket: where they are.
         now: the wall clock, in UTC seconds.
     """
 

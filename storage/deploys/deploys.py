@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.jobs.jobs import PAID
 
 
@@ -37,12 +37,11 @@ class ReplicaRow(NamedTuple):
 
 
 _COLUMNS = ", ".join(DeployRow._fields)
-_VALUES = ", ".join(f":{name}" for name in DeployRow._fields)
 
 
 async def insert(tx: Transaction, deploy: DeployRow) -> None:
     """Add a deploy."""
-    await tx.run(f"INSERT INTO deploys ({_COLUMNS}) VALUES ({_VALUES})", **deploy._asdict())
+    await insert_row(tx, "deploys", **deploy._asdict())
 
 
 async def find(tx: Transaction, deploy_id: str) -> DeployRow | None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 IS_OPEN = "state IN ('progressing', 'available', 'stuck')"
 
@@ -115,8 +115,7 @@ _REPLICA_COLUMNS = ", ".join(ReplicaRow._fields)
 
 async def insert(tx: Transaction, rollout: RolloutRow) -> None:
     """Add the rollout of a deploy."""
-    values = ", ".join(f":{name}" for name in RolloutRow._fields)
-    await tx.run(f"INSERT INTO deploy_rollouts ({_COLUMNS}) VALUES ({values})", **rollout._asdict())
+    await insert_row(tx, "deploy_rollouts", **rollout._asdict())
 
 
 async def find(tx: Transaction, deploy_id: str) -> RolloutRow | None:
@@ -223,11 +222,7 @@ async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[str]:
 
 async def insert_revision(tx: Transaction, revision: RevisionRow, *, keep: int) -> None:
     """Add a revision, and delete the oldest ones beyond the newest `keep`."""
-    values = ", ".join(f":{name}" for name in RevisionRow._fields)
-    await tx.run(
-        f"INSERT INTO deploy_revisions ({_REVISION_COLUMNS}) VALUES ({values})",
-        **revision._asdict(),
-    )
+    await insert_row(tx, "deploy_revisions", **revision._asdict())
     await tx.run(
         "DELETE FROM deploy_revisions WHERE deploy_id = :deploy_id AND revision <= :oldest",
         deploy_id=revision.deploy_id,
@@ -287,11 +282,7 @@ async def mark_revision(tx: Transaction, deploy_id: str, revision: int, state: s
 
 async def insert_replica(tx: Transaction, replica: ReplicaRow) -> None:
     """Record which replica a job is."""
-    values = ", ".join(f":{name}" for name in ReplicaRow._fields)
-    await tx.run(
-        f"INSERT INTO deploy_replicas ({_REPLICA_COLUMNS}) VALUES ({values})",
-        **replica._asdict(),
-    )
+    await insert_row(tx, "deploy_replicas", **replica._asdict())
 
 
 async def replica(tx: Transaction, job_id: str) -> ReplicaRow | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 # In a payload as it is stored, without spaces: quotes within a text of it have backslashes.
 _LISTENS = '%"ports":[{%'
@@ -57,12 +57,11 @@ class PresentRow(NamedTuple):
 
 
 _COLUMNS = ", ".join(DeviceRow._fields)
-_VALUES = ", ".join(f":{name}" for name in DeviceRow._fields)
 
 
 async def insert(tx: Transaction, device: DeviceRow) -> None:
     """Add a device."""
-    await tx.run(f"INSERT INTO devices ({_COLUMNS}) VALUES ({_VALUES})", **device._asdict())
+    await insert_row(tx, "devices", **device._asdict())
 
 
 async def count_in_use(tx: Transaction, user_id: str) -> int:

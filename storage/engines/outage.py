@@ -11,7 +11,6 @@ class Outage:
     """Logs the first failure of consecutive ones.
 
     Args:
-        logger: gets the line.
         words: begin the line; the error follows them.
         level: of a failure that the store has not logged itself.
     """

@@ -133,9 +133,8 @@ class PostgresStore:
     """A `Store` in a PostgreSQL database.
 
     Args:
-        database: where it is, and whether it accepts writes.
-        pool: connections to it.
-        aside: connections for `set_aside`, which do not wait for those; None to share the pool.
+        aside: connections for `set_aside`, which do not wait for those of the pool; None to share
+            the pool.
         unit_seconds: the most time for one unit.
     """
 

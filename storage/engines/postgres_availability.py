@@ -62,7 +62,6 @@ class Availability:
     """Whether the database accepts writes at the moment.
 
     Args:
-        servers: finds the server that does.
         patience_seconds: how long units wait from the beginning of an outage.
         options: the options of each connection of the search.
     """

@@ -39,7 +39,6 @@ class PostgresLink:
     """A `Link` to a PostgreSQL server.
 
     Args:
-        servers: finds the server.
         timeout_seconds: how long the connection may be silent before the server ends it. The
             server must do so itself: nothing tells it that a daemon hangs, or is cut off.
         on_lost: called when the connection was lost, or the server did not answer.

@@ -89,9 +89,6 @@ class SqliteStore:
     """A `Store` in one SQLite file, with write-ahead logging and durable commits.
 
     Args:
-        path: the file.
-        writer: the connection that writes.
-        readers: the connections that read.
         folder: where the processes meet that share the file; None for a daemon that has it for
             itself, and for a command of the operator's.
         gate: where writers take turns, None where there are no others.

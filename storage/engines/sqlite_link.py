@@ -38,8 +38,6 @@ class SqliteLink:
     """A `Link` to the other processes on an SQLite database.
 
     Args:
-        store: the database.
-        folder: where its processes meet.
         timeout_seconds: how long the holder of the sweepers' lock may be silent before it loses it.
     """
 
@@ -167,7 +165,6 @@ class _SweeperLock:
     until then, which is harmless: every sweep decides in transactions.
 
     Args:
-        folder: where the file is.
         timeout_seconds: how long it may stay unchanged.
     """
 

@@ -67,6 +67,12 @@ class Transaction(Protocol):
         """
 
 
+async def insert_row(tx: Transaction, table: str, **values: Value) -> None:
+    """Insert one row with a value for each of some columns. Raises as `Transaction.run`."""
+    columns, named = ", ".join(values), ", ".join(f":{name}" for name in values)
+    await tx.run(f"INSERT INTO {table} ({columns}) VALUES ({named})", **values)
+
+
 class Link(Protocol):
     """A node's connection to the others on its database: presence, notices, the sweepers' lock.
 

@@ -40,7 +40,6 @@ class WriteGate:
     """See above. It is entered by one thread.
 
     Args:
-        folder: where the locks are.
         makes_files: whether it makes files that are missing.
         patience_seconds: after which a process that has a lock is taken to hang.
 
@@ -106,8 +105,6 @@ class _Lock:
     """A lock on a file that is replaced if another process has it for too long.
 
     Args:
-        folder: where the file is.
-        name: of the file.
         makes_files: whether it makes the file if it is missing.
         is_crowded: whether all processes may wait for it at the same time.
     """

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow, differences
 
 DAY_SECONDS = 86_400
@@ -306,13 +306,7 @@ async def consent(
 
 async def insert_consent(tx: Transaction, consent: ConsentRow) -> None:
     """Add to the history of a device."""
-    await tx.run(
-        """
-        INSERT INTO exit_consents (id, device_id, event, terms_hash, reason, created_at)
-        VALUES (:id, :device_id, :event, :terms_hash, :reason, :created_at)
-        """,
-        **consent._asdict(),
-    )
+    await insert_row(tx, "exit_consents", **consent._asdict())
 
 
 async def consents(tx: Transaction, device_id: str) -> list[ConsentRow]:
@@ -402,13 +396,7 @@ async def barred(tx: Transaction, limit: int) -> list[BarredRow]:
 
 async def insert_finding(tx: Transaction, finding: FindingRow) -> None:
     """Store a finding about a device."""
-    await tx.run(
-        """
-        INSERT INTO exit_canaries (id, device_id, kind, evidence, found_at, pardoned_at)
-        VALUES (:id, :device_id, :kind, :evidence, :found_at, :pardoned_at)
-        """,
-        **finding._asdict(),
-    )
+    await insert_row(tx, "exit_canaries", **finding._asdict())
 
 
 async def findings(tx: Transaction, device_id: str) -> list[FindingRow]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind, matches
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 
 class ArtifactRow(NamedTuple):  # as wide as its table
@@ -48,14 +48,13 @@ class EndedRow(NamedTuple):
 
 
 _COLUMNS = ", ".join(ArtifactRow._fields)
-_VALUES = ", ".join(f":{name}" for name in ArtifactRow._fields)
 _ARTIFACT = f"SELECT {_COLUMNS} FROM artifacts"
 _OF_A = ", ".join(f"a.{name}" for name in ArtifactRow._fields)
 
 
 async def insert(tx: Transaction, artifact: ArtifactRow) -> None:
     """Add an artifact."""
-    await tx.run(f"INSERT INTO artifacts ({_COLUMNS}) VALUES ({_VALUES})", **artifact._asdict())
+    await insert_row(tx, "artifacts", **artifact._asdict())
 
 
 async def find(tx: Transaction, artifact_id: str) -> ArtifactRow | None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow
 
 
@@ -82,21 +82,13 @@ class OutputRow(NamedTuple):
 
 
 _GROUP = ", ".join(GroupRow._fields)
-_VALUES = ", ".join(f":{name}" for name in GroupRow._fields)
 
 
 async def insert(tx: Transaction, group: GroupRow, job_ids: Sequence[str]) -> None:
     """Add a group of jobs, the first copy first."""
-    await tx.run(f"INSERT INTO copy_groups ({_GROUP}) VALUES ({_VALUES})", **group._asdict())
+    await insert_row(tx, "copy_groups", **group._asdict())
     for number, job_id in enumerate(job_ids, start=1):
-        await tx.run(
-            """
-            INSERT INTO job_copies (job_id, group_id, number) VALUES (:job_id, :group_id, :number)
-            """,
-            job_id=job_id,
-            group_id=group.id,
-            number=number,
-        )
+        await insert_row(tx, "job_copies", job_id=job_id, group_id=group.id, number=number)
 
 
 async def find(tx: Transaction, job_id: str) -> GroupRow | None:

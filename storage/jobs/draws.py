@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow
 
 
@@ -34,12 +34,11 @@ class UnreadyRow(NamedTuple):
 
 
 _COLUMNS = ", ".join(DrawRow._fields)
-_VALUES = ", ".join(f":{name}" for name in DrawRow._fields)
 
 
 async def insert(tx: Transaction, draw: DrawRow, *, served_seconds: int) -> None:
     """Record a payment to an attempt, and the part of the paid time in which it could be used."""
-    await tx.run(f"INSERT INTO job_draws ({_COLUMNS}) VALUES ({_VALUES})", **draw._asdict())
+    await insert_row(tx, "job_draws", **draw._asdict())
     await tx.run(
         """
         UPDATE job_attempts SET served_seconds = :seconds

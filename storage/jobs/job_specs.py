@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 
 class SpecRow(NamedTuple):
@@ -33,12 +33,11 @@ class WarningsRow(NamedTuple):
 
 
 _COLUMNS = ", ".join(SpecRow._fields)
-_VALUES = ", ".join(f":{name}" for name in SpecRow._fields)
 
 
 async def insert(tx: Transaction, spec: SpecRow) -> None:
     """Add the specification of a job."""
-    await tx.run(f"INSERT INTO job_specs ({_COLUMNS}) VALUES ({_VALUES})", **spec._asdict())
+    await insert_row(tx, "job_specs", **spec._asdict())
 
 
 async def find(tx: Transaction, job_id: str) -> SpecRow | None:

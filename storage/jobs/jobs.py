@@ -5,7 +5,7 @@ from typing import NamedTuple
 from storage.attempts import attempts
 from storage.attempts.attempts import EndRow
 from storage.engines.paging import NEWEST_FIRST, behind, in_turns, matches
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 
 class JobRow(NamedTuple):  # as wide as its table
@@ -138,7 +138,6 @@ _PAID_SO_FAR = f"COALESCE(h.captured, NULLIF(h.drawn, 0)) - {_REVERSED}"
 _LEFT = "CASE WHEN h.resolved_at IS NULL THEN h.amount - h.drawn END"
 
 _COLUMNS = ", ".join(JobRow._fields)
-_VALUES = ", ".join(f":{name}" for name in JobRow._fields)
 _JOB = f"SELECT {_COLUMNS} FROM jobs"
 _OPEN_COLUMNS = ", ".join(OpenJobRow._fields)
 _OWN_COLUMNS = ", ".join(f"j.{name}" for name in OwnJobRow._fields[:-2])
@@ -162,7 +161,7 @@ _OPEN_PARTS = {
 
 async def insert(tx: Transaction, job: JobRow) -> None:
     """Add a job."""
-    await tx.run(f"INSERT INTO jobs ({_COLUMNS}) VALUES ({_VALUES})", **job._asdict())
+    await insert_row(tx, "jobs", **job._asdict())
 
 
 async def find(tx: Transaction, job_id: str) -> JobRow | None:
@@ -272,15 +271,13 @@ async def start(tx: Transaction, *, job_id: str, device_id: str, now: int) -> Jo
         now=now,
     )
     if job is not None:
-        await tx.run(
-            """
-            INSERT INTO job_attempts (job_id, attempt, device_id, started_at)
-            VALUES (:job_id, :attempt, :device_id, :now)
-            """,
+        await insert_row(
+            tx,
+            "job_attempts",
             job_id=job_id,
             attempt=job.attempts,
             device_id=device_id,
-            now=now,
+            started_at=now,
         )
     return job
 

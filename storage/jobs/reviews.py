@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
-from storage.money.ledger import CountRow, DifferenceRow, differences
+from storage.engines.store import Transaction, insert_row
+from storage.money.ledger import DifferenceRow, differences
 
 
 class ReviewRow(NamedTuple):  # as wide as its table
@@ -31,7 +31,6 @@ class ReviewRow(NamedTuple):  # as wide as its table
 
 
 _COLUMNS = ", ".join(ReviewRow._fields)
-_VALUES = ", ".join(f":{name}" for name in ReviewRow._fields)
 _REVIEW = f"SELECT {_COLUMNS} FROM job_reviews"
 IS_OPEN = "state IN ('held', 'disputed')"
 # The reference of a review, with `r`: the name of its hold, and the beginning of its transfers'
@@ -46,7 +45,7 @@ _KEPT = "CASE WHEN currency = 'credit' THEN price - earned ELSE price END"
 
 async def insert(tx: Transaction, review: ReviewRow) -> None:
     """Add a review."""
-    await tx.run(f"INSERT INTO job_reviews ({_COLUMNS}) VALUES ({_VALUES})", **review._asdict())
+    await insert_row(tx, "job_reviews", **review._asdict())
 
 
 async def of_job(tx: Transaction, job_id: str) -> list[ReviewRow]:
@@ -124,15 +123,15 @@ async def disputed(tx: Transaction, *, limit: int) -> list[ReviewRow]:
 
 async def earned_in_review(tx: Transaction, user_id: str) -> int:
     """Return the earnings of a worker that are in review, in micro-credits."""
-    row = await tx.one(
-        CountRow,
+    number = await tx.one(
+        int,
         f"""
         SELECT CAST(COALESCE(SUM(earned), 0) AS BIGINT) FROM job_reviews
         WHERE user_id = :user_id AND {IS_OPEN}
         """,
         user_id=user_id,
     )
-    return row.number if row is not None else 0
+    return number or 0
 
 
 async def kept_against_reviews(tx: Transaction) -> list[DifferenceRow]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 
 
 class EntryRow(NamedTuple):
@@ -54,25 +54,10 @@ class TotalRow(NamedTuple):
     amount: int
 
 
-class CountRow(NamedTuple):
-    """A single number."""
-
-    number: int
-
-
 async def insert_accounts(tx: Transaction, accounts: list[tuple[str, str, str, str]]) -> None:
     """Open accounts, each `(id, user_id, kind, currency)`, at zero."""
     for account, user_id, kind, currency in accounts:
-        await tx.run(
-            """
-            INSERT INTO accounts (id, user_id, kind, currency)
-            VALUES (:id, :user_id, :kind, :currency)
-            """,
-            id=account,
-            user_id=user_id,
-            kind=kind,
-            currency=currency,
-        )
+        await insert_row(tx, "accounts", id=account, user_id=user_id, kind=kind, currency=currency)
 
 
 async def insert_transfer(
@@ -106,15 +91,7 @@ async def insert_entry(tx: Transaction, transfer_id: str, line: int, entry: Entr
     Raises:
         ConstraintError: `accounts_never_negative`, when the debited user has less.
     """
-    await tx.run(
-        """
-        INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
-        VALUES (:transfer_id, :line, :currency, :debit_account, :credit_account, :amount)
-        """,
-        transfer_id=transfer_id,
-        line=line,
-        **entry._asdict(),
-    )
+    await insert_row(tx, "entries", transfer_id=transfer_id, line=line, **entry._asdict())
 
 
 async def insert_entries(tx: Transaction, transfer_id: str, entries: Sequence[EntryRow]) -> None:
@@ -153,11 +130,9 @@ async def find_entries(tx: Transaction, business_key: str) -> list[EntryRow]:
 
 async def insert_hold(tx: Transaction, hold: HoldRow, created_at: int) -> None:
     """Record an open hold."""
-    await tx.run(
-        """
-        INSERT INTO holds (id, user_id, currency, amount, created_at)
-        VALUES (:id, :user_id, :currency, :amount, :created_at)
-        """,
+    await insert_row(
+        tx,
+        "holds",
         id=hold.id,
         user_id=hold.user_id,
         currency=hold.currency,
@@ -228,10 +203,7 @@ async def left_in_hold(tx: Transaction, hold_id: str) -> int:
 
 async def balance(tx: Transaction, account: str) -> int | None:
     """Return the balance of an account, in micro-units."""
-    row = await tx.one(
-        CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
-    )
-    return row.number if row is not None else None
+    return await tx.one(int, "SELECT balance FROM accounts WHERE id = :account", account=account)
 
 
 # Both sides of both accounts. Each part is a range of an index that has all its columns; the
@@ -285,14 +257,12 @@ async def moved(
 
 async def count_accounts(tx: Transaction) -> int:
     """Return how many accounts there are."""
-    row = await tx.one(CountRow, "SELECT COUNT(*) FROM accounts")
-    return row.number if row is not None else 0
+    return await tx.one(int, "SELECT COUNT(*) FROM accounts") or 0
 
 
 async def count_transfers(tx: Transaction) -> int:
     """Return the number of all posted transfers."""
-    row = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
-    return row.number if row is not None else 0
+    return await tx.one(int, "SELECT COUNT(*) FROM transfers") or 0
 
 
 def differences(expected: str, actual: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.events.events import EventRow
 
 EVERY_TYPE = "*"
@@ -91,6 +91,7 @@ class Waiting(NamedTuple):
     since: int | None
 
 
+_UNCHANGED = ("id", "user_id", "created_at", "disabled_at", "disabled_reason")
 _ENDPOINT = ", ".join(EndpointRow._fields)
 _DELIVERY_TYPES = {
     "id": "TEXT",
@@ -181,8 +182,7 @@ def _not_before(endpoint: EndpointRow, event: EventRow) -> int:
 
 async def insert_endpoint(tx: Transaction, row: EndpointRow) -> None:
     """Add an endpoint."""
-    values = ", ".join(f":{name}" for name in EndpointRow._fields)
-    await tx.run(f"INSERT INTO webhook_endpoints ({_ENDPOINT}) VALUES ({values})", **row._asdict())
+    await insert_row(tx, "webhook_endpoints", **row._asdict())
 
 
 async def endpoints(tx: Transaction, user_id: str) -> list[EndpointRow]:
@@ -206,26 +206,9 @@ async def endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> EndpointR
 
 async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
     """Store the fields of an endpoint, except its state and the reason of that."""
-    await tx.run(
-        """
-        UPDATE webhook_endpoints SET url = :url, types = :types, description = :description,
-            sealed_secret = :sealed_secret, sealed_old_secret = :sealed_old_secret,
-            old_until = :old_until, made_by = :made_by, proven_at = :proven_at,
-            failing_since = :failing_since, quiet_until = :quiet_until
-        WHERE id = :id
-        """,
-        id=row.id,
-        url=row.url,
-        types=row.types,
-        description=row.description,
-        sealed_secret=row.sealed_secret,
-        sealed_old_secret=row.sealed_old_secret,
-        old_until=row.old_until,
-        made_by=row.made_by,
-        proven_at=row.proven_at,
-        failing_since=row.failing_since,
-        quiet_until=row.quiet_until,
-    )
+    values = {name: value for name, value in row._asdict().items() if name not in _UNCHANGED}
+    changes = ", ".join(f"{name} = :{name}" for name in values)
+    await tx.run(f"UPDATE webhook_endpoints SET {changes} WHERE id = :id", id=row.id, **values)
 
 
 async def enable(tx: Transaction, endpoint_id: str) -> bool:
@@ -487,12 +470,7 @@ async def record_attempt(
     )
     if not changed:
         return False
-    values = ", ".join(f":{name}" for name in AttemptRow._fields)
-    await tx.run(
-        f"INSERT INTO webhook_attempts (delivery_id, {_ATTEMPT}) VALUES (:delivery_id, {values})",
-        delivery_id=row.id,
-        **attempt._asdict(),
-    )
+    await insert_row(tx, "webhook_attempts", delivery_id=row.id, **attempt._asdict())
     await tx.run(
         "DELETE FROM webhook_attempts WHERE delivery_id = :id AND number <= :oldest",
         id=row.id,

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.engines.store import Transaction
-from storage.money.ledger import CountRow, DifferenceRow
+from storage.engines.store import Transaction, insert_row
+from storage.money.ledger import DifferenceRow
 
 
 class SampleRow(NamedTuple):
@@ -41,12 +41,11 @@ class OutcomeRow(NamedTuple):
 
 
 _COLUMNS = ", ".join(SampleRow._fields)
-_VALUES = ", ".join(f":{name}" for name in SampleRow._fields)
 
 
 async def insert(tx: Transaction, sample: SampleRow) -> None:
     """Add a sample."""
-    await tx.run(f"INSERT INTO job_samples ({_COLUMNS}) VALUES ({_VALUES})", **sample._asdict())
+    await insert_row(tx, "job_samples", **sample._asdict())
 
 
 async def find(tx: Transaction, job_id: str) -> SampleRow | None:
@@ -111,21 +110,21 @@ async def count_job(tx: Transaction, device_id: str) -> None:
 
 async def spent_since(tx: Transaction, since: int) -> int:
     """Return the price of the samples since a moment that were paid, or may be."""
-    row = await tx.one(
-        CountRow,
+    number = await tx.one(
+        int,
         """
         SELECT CAST(COALESCE(SUM(price), 0) AS BIGINT) FROM job_samples
         WHERE created_at >= :since AND COALESCE(outcome, 'right') = 'right'
         """,
         since=since,
     )
-    return row.number if row is not None else 0
+    return number or 0
 
 
 async def spent_on(tx: Transaction, owner_id: str, since: int) -> int:
     """Return the same for the samples of one owner's devices."""
-    row = await tx.one(
-        CountRow,
+    number = await tx.one(
+        int,
         """
         SELECT CAST(COALESCE(SUM(price), 0) AS BIGINT) FROM job_samples
         WHERE created_at >= :since AND COALESCE(outcome, 'right') = 'right'
@@ -134,7 +133,7 @@ async def spent_on(tx: Transaction, owner_id: str, since: int) -> int:
         since=since,
         owner_id=owner_id,
     )
-    return row.number if row is not None else 0
+    return number or 0
 
 
 async def last_waits(tx: Transaction, *, limit: int) -> list[int]:
@@ -159,8 +158,8 @@ async def users_since(tx: Transaction) -> int:
 
 async def firsts_since(tx: Transaction, owner_id: str, since: int) -> int:
     """Count the devices of an owner that have had their first sample since a moment."""
-    row = await tx.one(
-        CountRow,
+    number = await tx.one(
+        int,
         """
         SELECT COUNT(*) FROM job_samples
         WHERE created_at >= :since AND owner_id = :owner_id AND is_first = 1
@@ -168,7 +167,7 @@ async def firsts_since(tx: Transaction, owner_id: str, since: int) -> int:
         since=since,
         owner_id=owner_id,
     )
-    return row.number if row is not None else 0
+    return number or 0
 
 
 async def shown(tx: Transaction, job_ids: Sequence[str]) -> dict[str, str]:

@@ -174,9 +174,6 @@ def _text(fields: Mapping[str, Any], name: str, folder: Path) -> str:
 class KubeApi:
     """Calls of an API server, each on a connection of its own; any thread may call.
 
-    Args:
-        access: where it is.
-
     Raises:
         KubeError: a certificate cannot be used.
     """

@@ -6,13 +6,15 @@ import os
 import threading
 import time
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxyctl_clusters.kubernetes import kube_objects as objects
 from proxyctl_clusters.kubernetes.kube_api import KubeError, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
+
+    from proxyctl_clusters.kubernetes.kube_api import KubeApi
 
 MISSING: Final = b"\n[some of the log is missing here: the node has thrown it away]\n"
 
@@ -25,15 +27,6 @@ _KNOWN_BYTES: Final = 4096
 _WHOLE_MAX_BYTES: Final = 256 << 20
 
 
-class Source(Protocol):
-    """The server of a log; see `KubeApi`."""
-
-    def lines(
-        self, path: str, query: Mapping[str, str], size: int, opened: Opened
-    ) -> Generator[bytes, None, None]:
-        """Yield the bytes of a log."""
-
-
 class LogFollower:
     """Shows the output of a pod, by a thread of its own.
 
@@ -42,8 +35,7 @@ class LogFollower:
     If that is gone as well, a line reports that something is missing.
 
     Args:
-        source: of the log.
-        path: of the log there.
+        path: of the log on its server.
         descriptor: where it is shown.
         ring: is called when the log has come to an end, or broken off.
 
@@ -52,7 +44,7 @@ class LogFollower:
     """
 
     def __init__(
-        self, source: Source, path: str, descriptor: int, ring: Callable[[], None]
+        self, source: KubeApi, path: str, descriptor: int, ring: Callable[[], None]
     ) -> None:
         self.has_begun = False
         self._source = source

@@ -82,7 +82,6 @@ class Kubernetes:
 
     Args:
         folder: of the agent, on a volume that pods also have.
-        settings: the owner's settings of the cluster.
         queue_seconds: after which a job that has no node is given back.
     """
 

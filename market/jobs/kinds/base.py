@@ -21,7 +21,6 @@ class Frame(Struct, frozen=True):
     Attributes:
         tx: the transaction; it has locked the job, with a copy all copies.
         context: records events, and makes identifiers.
-        terms: the operator's decisions about jobs.
         least_price: micro-credits; a job with a lower price is as good as free.
         moment: the time, and identifiers of transfers.
     """
@@ -51,11 +50,9 @@ class JobOutcome(Struct, frozen=True):
     """The new state of a job at the end of an attempt.
 
     Attributes:
-        status: the job's new status.
         result: the result, where the device has delivered one.
         failure_reason: the reason of a failure or a cancellation.
         attempt: the outcome of the attempt, where it is not the job's new status.
-        ending: the device's report about the attempt.
     """
 
     status: JobStatus
@@ -70,7 +67,6 @@ class Failure(Struct, frozen=True):
 
     Attributes:
         reason: the reason, which the buyer reads.
-        ending: the device's report about the attempt.
         attempt: its outcome, "failed" or "lost".
         is_lost: whether its device has fallen silent.
     """

@@ -42,7 +42,6 @@ class Plain:
 
     Args:
         frame: the transaction, which has locked the job, with the values from outside.
-        job: the row of the job.
     """
 
     def __init__(self, frame: Frame, job: JobRow) -> None:

@@ -8,10 +8,11 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, final
 
 from market.base.networks import Address, counted_network, crowded
+from market.exits.consents import ExitGrant, Exits
 from proxyctl.protocol.frames import CALLS, DENY, SECURE, UDP, Hello, ServiceLimits, Welcome
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import HELD, Attached
-from proxyd.exits.attached.control import AGAIN_SECONDS, Authority, Control, ExitGrant
+from proxyd.exits.attached.control import AGAIN_SECONDS, Control
 from proxyd.exits.attached.notices import NODES_FEATURE
 from proxyd.exits.attached.pool import ParkedBudget, Pool
 from proxyd.exits.attached.roster import Roster
@@ -34,13 +35,7 @@ class Admission:
     """Decides whether one more exit may attach, and makes it.
 
     Args:
-        reactor: the poller and the clock of the loop.
-        roster: the exits that are attached.
         authority: returns the least price of sessions that leave in a country.
-        locate: says where an address is.
-        budget: how many connections all exits may have waiting.
-        counters: count these connections.
-        limits: bounds.
         own_ports: addresses and ports that are closed to buyers; None where all are open.
         encrypts_all: whether only connections under TLS are used.
     """
@@ -49,7 +44,7 @@ class Admission:
         self,
         reactor: Reactor,
         roster: Roster,
-        authority: Authority,
+        authority: Exits,
         locate: Callable[[str], Place],
         budget: ParkedBudget,
         counters: ExitCounters,

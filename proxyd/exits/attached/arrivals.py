@@ -68,16 +68,8 @@ class Arrivals:
     """Takes connections in, within bounds, until the kind of each is known.
 
     Args:
-        reactor: shared by the sockets of the loop.
-        limits: bounds.
         counters: count the connections that are closed.
-        roster: the exits that are attached.
-        origins: expects calls.
-        loaner: borrows exits of other nodes.
-        controls: take over connections that speak TLS.
         arriving: counts arrivals by their networks; `controls` also count there.
-        work: runs handshakes.
-        times: that each has for its first message.
     """
 
     def __init__(
@@ -263,9 +255,7 @@ class Arrival(Watcher, Expiring):
     """A connection whose kind is not known yet.
 
     Args:
-        arrivals: take it further.
         sock: owned from here on.
-        address: where it comes from.
         network: it is counted by this.
     """
 

@@ -20,13 +20,13 @@ from proxyctl.protocol.frames import (
     Frame,
     ServiceLimits,
 )
-from proxyd.exits.attached.load import Carried, Load
+from proxyd.exits.attached.load import Load
 from proxyd.exits.attached.location import Location
 from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.attached.pulse import Pulse
 from proxyd.exits.attached.terms import TLS_PORT, Terms
 from proxyd.exits.choosing.entries import Place as Where
-from proxyd.exits.choosing.places import Place, Places
+from proxyd.exits.choosing.places import Carried, Place, Places
 from proxyd.loop.deadlines import Expiring
 
 if TYPE_CHECKING:
@@ -105,10 +105,6 @@ class Agent:
     `pool` has its connections that wait, `secure` those under TLS, if it can do that. `dials` are
     the orders that it has not answered. `knows_nodes` says that it was sent where else it may
     attach.
-
-    Args:
-        pool: its connections that wait.
-        send: takes a frame for it.
     """
 
     __slots__ = ("dials", "knows_nodes", "pool", "secure", "send")
@@ -165,15 +161,10 @@ class Attached(Carrier, Expiring):
 
     Args:
         attachment: its number, which its work connections name.
-        device_id: identifier of the device.
-        owner_id: whose.
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
-        place: where it is.
         network: it is counted by this.
         address: as the daemon sees it.
         granted: bounds on its use, by the account.
-        pool: its connections that wait.
-        send: takes a frame for it.
         beat: called when a heartbeat is due.
         now: the loop's clock.
     """

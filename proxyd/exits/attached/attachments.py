@@ -3,6 +3,7 @@
 import logging
 from typing import Final, Protocol, final
 
+from market.exits.consents import ExitGrant
 from proxyctl.protocol.frames import FrameError, Hello, encode
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.admission import Admission, limits_of
@@ -11,7 +12,6 @@ from proxyd.exits.attached.control import (
     AGAIN_SECONDS,
     SOON_SECONDS,
     Control,
-    ExitGrant,
     Loaner,
 )
 from proxyd.exits.attached.detached import Detached
@@ -48,17 +48,7 @@ class Attachments:
     """Takes exits in, applies the changes of the marketplace and of owners, and lets exits go.
 
     Args:
-        roster: the exits that are attached.
-        admission: decides which may attach.
-        heartbeats: look whether they are there.
-        offers: passes their offers on.
-        detached: keeps the connections through exits that are gone.
-        origins: counts them where their connections leave.
-        notices: notifies their agents.
-        neighbours: the other nodes.
-        loaner: lends them to these.
         watch: checks whether they are honest; None if all count as honest.
-        counters: count the outcomes of attachments.
     """
 
     def __init__(

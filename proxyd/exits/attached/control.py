@@ -21,9 +21,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Protocol, cast, final
+from typing import Any, Final, Protocol, cast
 
 from market.base.errors import MarketError
+from market.exits.consents import ExitGrant, Exits
 from proxyctl.protocol.frames import (
     PREFACE,
     WORK,
@@ -76,16 +77,18 @@ _ANSWERS: Final = {
 _logger = logging.getLogger("exits")
 
 
-class Loaner(Protocol):
-    """Lends exits to other nodes, and borrows theirs."""
+class Loaner:
+    """Lends exits to other nodes, and borrows theirs; this one is of a node without others."""
 
     __slots__ = ()
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of borrowed exits and of lent ones."""
+        return 0, 0
 
-    def find(self, attachment: int) -> Attached | None:
+    def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - nothing is borrowed
         """Return the exit of another node whose work connections name an attachment."""
+        return None
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
         """Act on an agent's frame of a loan; raises FrameError if an agent must not send it."""
@@ -98,112 +101,6 @@ class Loaner(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
-
-
-@final
-class NoLoans(Loaner):
-    """A node without others lends nothing, and borrows nothing."""
-
-    __slots__ = ()
-
-    def counts(self) -> tuple[int, int]:
-        """See `Loaner.counts`."""
-        return 0, 0
-
-    def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - as the protocol has it
-        """See `Loaner.find`."""
-        return None
-
-    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
-        """See `Loaner.agent_said`."""
-
-    def ended(self, attached: Attached, reason: str) -> None:
-        """See `Loaner.ended`."""
-
-    def change_heartbeat(self, seconds: float) -> None:
-        """See `Loaner.change_heartbeat`."""
-
-    def close(self) -> None:
-        """See `Loaner.close`."""
-
-
-class GrantedLimits(Protocol):
-    """Limits on the use of a device; 0 is no limit. See `frames.ServiceLimits` of the protocol."""
-
-    @property
-    def connections(self) -> int:
-        """Open connections."""
-
-    @property
-    def bytes_per_second(self) -> int:
-        """Both ways together."""
-
-    @property
-    def bytes_per_day(self) -> int:
-        """Both ways together."""
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """Of targets."""
-
-
-class ExitGrant(Protocol):
-    """Permission of the marketplace for a device that may attach."""
-
-    @property
-    def device_id(self) -> str:
-        """Identifier of the device."""
-
-    @property
-    def user_id(self) -> str:
-        """Whose."""
-
-    @property
-    def min_price_per_gb(self) -> int:
-        """Micro-USD; cheaper sessions do not leave through it."""
-
-    @property
-    def limits(self) -> GrantedLimits:
-        """Bounds on its use."""
-
-    @property
-    def bytes_today(self) -> int:
-        """Bytes that it has carried since 00:00 UTC, as far as they are known."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether it stays attached and carries nothing."""
-
-
-class Authority(Protocol):
-    """Knows the devices that may attach, and their permissions."""
-
-    async def authorize(self, token: str, terms: str) -> ExitGrant:
-        """Return the grant of a device.
-
-        Args:
-            token: a worker token.
-            terms: the SHA-256 of the terms that a person at the device has agreed to.
-
-        Raises:
-            MarketError: why it may not, in words for its owner.
-            StoreError: the store did not answer.
-        """
-
-    async def current(self, device_id: str) -> ExitGrant:
-        """Return the present grant of a device that was authorized before.
-
-        Raises:
-            MarketError: why it may do nothing any more, in words for its owner.
-            StoreError: the store did not answer.
-        """
-
-    def price_floor(self, country: str) -> int:
-        """Return the least price of sessions that leave there, in micro-USD per GB.
-
-        Args:
-            country: of the exit, in lower case; "" if it is not known.
-        """
 
 
 class Members(Protocol):
@@ -263,7 +160,7 @@ class ControlServices:
     """
 
     loop: asyncio.AbstractEventLoop
-    authority: Authority
+    authority: Exits
     members: Members
     counters: ExitCounters
     spawn: Callable[[Coroutine[Any, Any, None]], None]
@@ -316,11 +213,6 @@ class Control(asyncio.Protocol):
     """One control connection.
 
     `attached` is set while its exit is attached. `began` is when it came (loop time, seconds).
-
-    Args:
-        services: shared by all of them.
-        address: where it comes from.
-        holder: knows the connections that are open.
     """
 
     __slots__ = (

@@ -23,11 +23,6 @@ class Controls:
     One that has not attached is a stranger: it counts as arriving, and makes room for others.
 
     Args:
-        loop: the event loop.
-        context: speaks TLS.
-        services: collaborators of all control connections.
-        counters: count handshakes that fail.
-        arriving: counts arrivals by their networks.
         end_seconds: for the end of TLS. The last words go out first, some records; then the exit
             has to say that it has read the end.
     """

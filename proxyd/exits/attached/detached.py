@@ -9,8 +9,8 @@ import logging
 from typing import final
 
 from market.base.errors import MarketError
+from market.exits.consents import Exits
 from proxyd.exits.attached.attached import Adopted, Attached
-from proxyd.exits.attached.control import Authority
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.attached.work import Work
 from proxyd.exits.choosing.entries import Place
@@ -24,12 +24,10 @@ class Detached:
     """Relays through devices that are not attached, or not yet again.
 
     Args:
-        roster: the exits that are attached.
         authority: says whether a device may carry anything.
-        work: runs the questions to it.
     """
 
-    def __init__(self, roster: Roster, authority: Authority, work: Work) -> None:
+    def __init__(self, roster: Roster, authority: Exits, work: Work) -> None:
         self._roster = roster
         self._authority = authority
         self._work = work

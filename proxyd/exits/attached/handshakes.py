@@ -41,7 +41,6 @@ class Handshakes(Generic[Member]):
     """The handshakes that wait and those under way, the oldest first.
 
     Args:
-        loop: the event loop.
         begin: begins one; `end` follows.
     """
 

@@ -17,9 +17,6 @@ class Heartbeats:
     """Looks at each exit every few seconds.
 
     Args:
-        loop: the event loop.
-        roster: the exits that are attached.
-        neighbours: the other nodes.
         seconds: between two heartbeats of an exit.
         now: the wall clock, in UTC seconds.
     """

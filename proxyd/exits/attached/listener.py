@@ -15,27 +15,29 @@ The parts, each in a module of its own, from the first byte of a connection on:
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from market.base.networks import NetworkCounts
+from market.exits.consents import Exits
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.admission import Admission
 from proxyd.exits.attached.arrivals import USUAL as ARRIVALS
 from proxyd.exits.attached.arrivals import Arrivals, ArrivalTimes
 from proxyd.exits.attached.attachments import Attachments, Watch
 from proxyd.exits.attached.control import USUAL as CONTROL
-from proxyd.exits.attached.control import Authority, ControlBounds, ControlServices, Loaner
+from proxyd.exits.attached.control import ControlBounds, ControlServices, Loaner
 from proxyd.exits.attached.controls import TLS_END_SECONDS, Controls
 from proxyd.exits.attached.detached import Detached
 from proxyd.exits.attached.heartbeats import Heartbeats
 from proxyd.exits.attached.neighbours import Neighbours
 from proxyd.exits.attached.notices import NODES_SECONDS, Notices
-from proxyd.exits.attached.offers import Book, Offers, Verdicts
+from proxyd.exits.attached.offers import Offers, Verdicts
 from proxyd.exits.attached.origins import Origins
 from proxyd.exits.attached.pool import ParkedBudget
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.attached.seals import Seals, Workers
 from proxyd.exits.attached.work import Work
+from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.choosing.entries import Place
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
@@ -53,8 +55,6 @@ class PortBounds:
     """The bounds on devices at the exits' port.
 
     Attributes:
-        arrivals: the time for the first message of a connection.
-        control: the bounds on an agent.
         tls_end_seconds: for the end of a connection under TLS.
         nodes_seconds: how long a change among the nodes waits for others.
     """
@@ -79,8 +79,8 @@ class PortServices:
     """
 
     reactor: Reactor
-    authority: Authority
-    directory: Book
+    authority: Exits
+    directory: Directory[Any]
     locate: Callable[[str], Place]
     counters: ExitCounters
     now: Callable[[], int]
@@ -95,7 +95,6 @@ class ExitBase:
     """The parts of the exits' port that its checks and its loans need, made before the listener.
 
     Args:
-        services: collaborators of all parts.
         limits: bounds at first.
     """
 
@@ -122,12 +121,8 @@ class ExitListener:
     """The exits' port: starts, changes and stops its parts.
 
     Args:
-        base: the parts that were made before.
-        context: speaks TLS.
-        loaner: lends exits to other nodes, and borrows theirs.
         watch: checks whether exits are honest; None if all count as honest.
         workers: the devices that are attached as workers; None where there are none.
-        bounds: on devices.
     """
 
     def __init__(

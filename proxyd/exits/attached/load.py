@@ -1,25 +1,9 @@
 """The load of one exit: buyers' connections, their places, and the bytes of the day."""
 
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import final
 
-from proxyd.exits.choosing.places import Place, Places
-
-
-class Carried(Protocol):
-    """A buyer's connection that goes through an exit."""
-
-    __slots__ = ()
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """The bytes relayed so far, from the client and to it."""
-
-    def yields_at(self) -> float:
-        """Return the loop time at which it gives way to others if it moves nothing until then."""
-
-    def abort(self) -> None:
-        """Cut it now, after giving back the bytes that were not delivered."""
+from proxyd.exits.choosing.places import Carried, Place, Places
 
 
 @final

@@ -20,8 +20,6 @@ class Location:
     one. `seen` are its public addresses, as far as they are known.
 
     Args:
-        device_id: the device.
-        place: where that is.
         network: it is counted by this.
     """
 

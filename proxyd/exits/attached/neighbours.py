@@ -15,6 +15,7 @@ class Neighbours(Protocol):
 
     def __len__(self) -> int:
         """Return the number of other nodes."""
+        return 0
 
     def since(self, device_id: str) -> int:
         """Return the time of attachment of a device that attaches now (UTC, milliseconds).
@@ -31,11 +32,13 @@ class Neighbours(Protocol):
     def gone(self, attached: Attached) -> None:
         """An exit is not attached any more."""
 
-    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:  # noqa: ARG002 - none is
         """Take a connection that has begun with `data`; False if it is not a node's."""
+        return False
 
     def doors(self) -> list[Door]:
         """Return the addresses of other nodes where devices may attach, the best first."""
+        return []
 
 
 @final
@@ -52,9 +55,6 @@ class Alone(Neighbours):
         self._now = now
         self._since = 0
 
-    def __len__(self) -> int:
-        return 0
-
     def since(self, device_id: str) -> int:  # noqa: ARG002 - nobody else has it
         """See `Neighbours.since`."""
         self._since = max(self._now() * 1000, self._since + 1)
@@ -68,11 +68,3 @@ class Alone(Neighbours):
 
     def gone(self, attached: Attached) -> None:
         """See `Neighbours.gone`."""
-
-    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:  # noqa: ARG002 - as above
-        """See `Neighbours.welcome`."""
-        return False
-
-    def doors(self) -> list[Door]:
-        """See `Neighbours.doors`."""
-        return []

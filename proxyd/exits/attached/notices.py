@@ -24,11 +24,7 @@ class Notices:
     """Notifies the agents that are attached.
 
     Args:
-        loop: the event loop.
-        roster: the exits that are attached.
-        neighbours: the other nodes.
         own_ports: addresses and ports that are closed to buyers; None where all are open.
-        work: runs notices to many agents.
         nodes_seconds: how long a change among the nodes waits for others.
     """
 

@@ -1,46 +1,21 @@
 """The offer of each exit, for the directory, other nodes, its owner and its own agent."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Protocol, final
+from typing import Any, final
 
 from proxyd.exits.attached.attached import HELD, STANDBY, Attached
 from proxyd.exits.attached.detached import Detached
 from proxyd.exits.attached.neighbours import Neighbours
 from proxyd.exits.attached.roster import Roster
-from proxyd.exits.choosing.entries import Entry, Region
-
-
-class Book(Protocol):
-    """Chooses among exits: the part of the directory that the exits' port uses."""
-
-    def is_standby(self, entry: Attached) -> bool:
-        """Return whether an exit is a standby, because another one of its network is chosen."""
-
-    def coverage(self) -> Mapping[Region, int]:
-        """Return the number of exits to choose from, by region."""
-
-    def expire(self, now: float) -> None:
-        """Forget marks that are over; to be called every few seconds."""
-
-    def add(self, entry: Attached) -> None:
-        """Add an exit to choose from."""
-
-    def remove(self, entry: Attached) -> None:
-        """Remove an exit from the choice."""
+from proxyd.exits.choosing.directory import Directory
+from proxyd.exits.choosing.entries import Entry
 
 
 @final
 class Offers:
-    """Passes on the offers of exits, and answers questions about them.
+    """Passes on the offers of exits, and answers questions about them."""
 
-    Args:
-        roster: the exits that are attached.
-        directory: chooses among them.
-        neighbours: the other nodes.
-    """
-
-    def __init__(self, roster: Roster, directory: Book, neighbours: Neighbours) -> None:
+    def __init__(self, roster: Roster, directory: Directory[Any], neighbours: Neighbours) -> None:
         self._roster = roster
         self._directory = directory
         self._neighbours = neighbours
@@ -119,13 +94,7 @@ class Offers:
 
 @final
 class Verdicts:
-    """Executes verdicts on the honesty of exits.
-
-    Args:
-        roster: the exits that are attached.
-        neighbours: the other nodes.
-        detached: relays through devices that are not attached any more.
-    """
+    """Executes verdicts on the honesty of exits."""
 
     def __init__(self, roster: Roster, neighbours: Neighbours, detached: Detached) -> None:
         self._roster = roster

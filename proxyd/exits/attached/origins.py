@@ -6,15 +6,15 @@ See `dialling/origin.py` for how an exit is made to call.
 import logging
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Final, final
+from typing import Any, Final, final
 
 from market.base.networks import Address, NetworkCounts, counted_network, crowded, plain
+from market.exits.consents import Exits
 from proxyctl.protocol.frames import CALLS, Seen
 from proxyd.exits.attached.attached import CROWDED, WANDERING, Attached
-from proxyd.exits.attached.control import Authority
 from proxyd.exits.attached.neighbours import Neighbours
-from proxyd.exits.attached.offers import Book
 from proxyd.exits.attached.roster import Roster
+from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.choosing.entries import Place
 from proxyd.limits import ExitLimits
 
@@ -30,21 +30,16 @@ class Origins:
     """Takes calls of exits, and counts each exit where its connections leave.
 
     Args:
-        roster: the exits that are attached.
-        directory: chooses among them, by where they are.
-        neighbours: the other nodes.
-        locate: says where an address is.
-        authority: returns the least price of sessions that leave there.
-        limits: bounds.
+        authority: returns the least price of sessions that leave in a country.
     """
 
     def __init__(
         self,
         roster: Roster,
-        directory: Book,
+        directory: Directory[Any],
         neighbours: Neighbours,
         locate: Callable[[str], Place],
-        authority: Authority,
+        authority: Exits,
         limits: ExitLimits,
     ) -> None:
         self._roster = roster

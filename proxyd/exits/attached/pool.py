@@ -97,11 +97,7 @@ class Asker(Protocol):
 
 @final
 class ParkedBudget:
-    """Bound on the waiting connections of all exits together.
-
-    Args:
-        most: that number.
-    """
+    """Bound on the waiting connections of all exits together."""
 
     __slots__ = ("most", "wanted")
 
@@ -122,7 +118,6 @@ class Parked(Watcher):
     received bytes are the target's, and stay in the kernel until the relay has them.
 
     Args:
-        pool: where it waits.
         number: its ticket's.
         sock: owned from here on.
         since: when it began to wait (loop time, seconds).
@@ -153,7 +148,6 @@ class TicketBook:
     """The tickets of one pool: `out` has the tickets that are handed out, by their numbers.
 
     Args:
-        send: takes a frame for the exit.
         first: the number of the first ticket.
     """
 
@@ -285,10 +279,6 @@ class Pool:
     """The connections of one exit that wait, the tickets for more, and the dials that wait for one.
 
     Args:
-        reactor: shared by the sockets of the loop.
-        send: takes a frame for the exit.
-        budget: how many all exits may have waiting.
-        counters: count them.
         is_secure: whether those that wait are under TLS.
     """
 

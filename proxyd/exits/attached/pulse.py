@@ -14,7 +14,6 @@ class Pulse:
     `heard_at` is when it last sent anything (loop time, seconds).
 
     Args:
-        send: takes a frame for it.
         now: the loop's clock.
     """
 

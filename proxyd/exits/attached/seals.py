@@ -43,10 +43,7 @@ class Seals:
     """Takes work connections under TLS, of an exit or of a worker.
 
     Args:
-        poller: watches the sockets of pairs.
-        roster: the exits that are attached.
         workers: the devices that are attached as workers; None where there are none.
-        work: runs the tasks that make the pairs.
     """
 
     def __init__(self, poller: Poller, roster: Roster, workers: Workers | None, work: Work) -> None:

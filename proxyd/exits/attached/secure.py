@@ -178,7 +178,6 @@ class _Side(asyncio.Protocol):
     """The one of the pair that a seal passes on to.
 
     Args:
-        seal: whose it is.
         watch: watches it when the loop does not.
     """
 
@@ -271,9 +270,7 @@ class _Watch:
     """Notices that the other end of a socket is closed.
 
     Args:
-        poller: reports it.
         fd: the socket, whose events the loop does not report; its owner closes it.
-        seal: notified.
     """
 
     def __init__(self, poller: Poller, fd: int, seal: Seal) -> None:

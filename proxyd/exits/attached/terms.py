@@ -22,8 +22,6 @@ class Terms:
     carries port 443 only.
 
     Args:
-        loop: the event loop.
-        owner_id: whose exit it is.
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         granted: the limits of the account at first.
     """

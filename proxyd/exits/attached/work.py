@@ -12,11 +12,7 @@ _logger = logging.getLogger("exits")
 
 @final
 class Work:
-    """The tasks that are under way for exits.
-
-    Args:
-        loop: the event loop.
-    """
+    """The tasks that are under way for exits."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.is_stopping = False

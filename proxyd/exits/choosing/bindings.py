@@ -54,11 +54,7 @@ class Binding:
 
 @final
 class Bindings:
-    """The bindings of all sessions.
-
-    Args:
-        bounds: sizes of the tables.
-    """
+    """The bindings of all sessions."""
 
     __slots__ = ("_bounds", "_by_session", "_held", "_holders", "_total", "_unswept")
 

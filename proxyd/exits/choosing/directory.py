@@ -91,7 +91,6 @@ class Directory(Generic[Exit]):
 
     Args:
         chance: returns numbers from 0 to below 1; tests hand in a seeded one.
-        bounds: sizes of its tables and searches.
     """
 
     __slots__ = ("_bindings", "_bounds", "_chance", "_faults", "_files", "_picks")
@@ -305,13 +304,7 @@ class Directory(Generic[Exit]):
     def _walk(
         self, buckets: Sequence[Bucket[Exit]], total: int, start: int
     ) -> Iterator[Member[Exit]]:
-        """Yield exits in turn, as if the buckets were one ring; of many exits, only a part.
-
-        Args:
-            buckets: the buckets.
-            total: how many exits there are in them.
-            start: the position to begin at.
-        """
+        """Yield exits in turn, as if the buckets were one ring; of many exits, only a part."""
         left = min(total, self._bounds.searched_max)
         for bucket in (*buckets, *buckets):
             part = bucket.members[start : start + left]

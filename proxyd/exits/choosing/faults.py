@@ -29,7 +29,6 @@ class Faults(Generic[Exit]):
 
     Args:
         files: the exits that are attached, with their records.
-        bounds: sizes of the tables.
     """
 
     __slots__ = ("_blamed", "_bounds", "_files", "_gone", "_suspects", "_unproven", "grudges")

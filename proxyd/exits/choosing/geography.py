@@ -115,11 +115,7 @@ class Geography:
     `attribution` is the text that its answers must be shown with.
 
     Args:
-        known: countries by network.
         countries: the sources that have to agree.
-        city: the file of cities.
-        asn: the file of networks.
-        attribution: the sources of the data.
     """
 
     def __init__(
@@ -231,7 +227,6 @@ class Known:
     """Countries of networks that an operator knows.
 
     Args:
-        networks: countries by network.
         problems: gets a line for each network that is not valid.
     """
 
@@ -330,7 +325,6 @@ class Records:
 
     Args:
         setting: the setting with its path.
-        path: the file.
         fields: the paths of the wanted value in a record.
 
     Raises:

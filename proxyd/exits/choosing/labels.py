@@ -24,10 +24,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Any, Final
 
 from proxyd.exits.choosing.bindings import Binding
 from proxyd.exits.choosing.bounds import USUAL as DIRECTORY
+from proxyd.exits.choosing.directory import Directory
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.wire.wants import Wants
 from storage.engines.errors import StoreError
@@ -59,19 +60,6 @@ class LabelBounds:
 USUAL: Final = LabelBounds()
 
 
-class Bindings(Protocol):
-    """The labels that are known here; the directory has it."""
-
-    def binding(self, wants: Wants, session_id: str) -> Binding | None:
-        """Return the binding of a label."""
-
-    def bindings(self, session_id: str) -> list[Binding]:
-        """Return all bindings of a session."""
-
-    def adopt(self, wants: Wants, session_id: str, binding: Binding, holder: str) -> None:
-        """Bind a label that is new here as others have; `holder` is the account of the session."""
-
-
 class Question:
     """A dial that waits for the exit of a label.
 
@@ -96,9 +84,6 @@ class Labels:
     """Agrees with the other nodes on the exits of labels; see the theory above.
 
     Args:
-        loop: the event loop.
-        store: where nodes agree.
-        bindings: the labels that are known here.
         is_alone: returns whether there is no other node to agree with.
         tell_moved: tells the other nodes that a label has moved.
         seconds: the wall clock, in UTC.
@@ -109,7 +94,7 @@ class Labels:
         self,
         loop: asyncio.AbstractEventLoop,
         store: Store,
-        bindings: Bindings,
+        bindings: Directory[Any],
         *,
         is_alone: Callable[[], bool],
         tell_moved: Callable[[str, str], None],

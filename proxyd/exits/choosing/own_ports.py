@@ -28,8 +28,6 @@ class OwnPorts:
     """Says which addresses and ports are the service's own.
 
     Args:
-        is_here: says whether an address is this machine's.
-        resolver: looks names up.
         ports: of this daemon, for clients on this machine and from outside.
         hosts: names and addresses of this daemon, beside those of doors.
         networks: networks that the operator denies to all sessions (CIDR).

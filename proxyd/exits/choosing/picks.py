@@ -11,11 +11,7 @@ PER_SITE_AND_MINUTE: Final = 30
 
 @final
 class Picks:
-    """The picks that later choices depend on.
-
-    Args:
-        bounds: sizes of the tables.
-    """
+    """The picks that later choices depend on."""
 
     __slots__ = ("_bounds", "_last", "_last_before", "_minute", "_sites")
 

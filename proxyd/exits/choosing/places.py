@@ -44,8 +44,8 @@ AGAIN_SECONDS: Final = 0.25  # before a search in vain is repeated: a draw asks 
 RESERVED_SHARE: Final = 4  # a quarter of the places is for buyers with less than half
 
 
-class Yielding(Protocol):
-    """A connection that may give way."""
+class Carried(Protocol):
+    """A buyer's connection that goes through an exit."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class Yielding(Protocol):
         """Return the loop time at which it gives way to others if it moves nothing until then."""
 
     def abort(self) -> None:
-        """Cut it at once, after a refund for the bytes that were not delivered."""
+        """Cut it now, after giving back the bytes that were not delivered."""
 
 
 def yields_at(active_at: float, *, is_half_closed: bool) -> float:
@@ -90,7 +90,7 @@ class Place:
         self.buyer = buyer
         self.is_datagrams = is_datagrams
         self.number = 0
-        self.relay: Yielding | None = None
+        self.relay: Carried | None = None
 
     def recent_bytes(self, now: float) -> int:
         """Return the bytes that it has moved in the last minute, or a little longer."""
@@ -229,7 +229,7 @@ class Places:
         kind.full_times += 1
         kind.full_until = now + seconds
 
-    def begin(self, place: Place, relay: Yielding) -> None:
+    def begin(self, place: Place, relay: Carried) -> None:
         """Put a connection into a place."""
         place.relay = relay
         self._all.full_times = 0

@@ -50,7 +50,6 @@ class Wish(Generic[Exit]):
     that rotates. `port` and the countries of `area` may be changed.
 
     Args:
-        area: places of the exits that will do.
         owner_id: the buyer's account, whose own exits are out of the question.
         price_per_gb: the price of the session, in micro-USD.
         target: the name or address to be dialled.

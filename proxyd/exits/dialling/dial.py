@@ -51,11 +51,12 @@ from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached.attached import Attached, Carrier
 from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.choosing.entries import ANY_PORT, NO_FEATURES, Missing
+from proxyd.exits.choosing.labels import Labels
 from proxyd.exits.choosing.places import Place
 from proxyd.exits.dialling.evidence import Evidence
 from proxyd.exits.dialling.target import TLS_PORT, Target, name_at_exit, seen_address
 from proxyd.exits.dialling.watch import ASK_AGAIN_SECONDS, LATE_SECONDS, Watch, patience
-from proxyd.exits.nodes.borrowing import Lendable
+from proxyd.exits.nodes.remote import RemoteExit
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.pace import Pace
@@ -158,7 +159,7 @@ class Chooser(Protocol):
         now: float,
         features: frozenset[str],
         port: int,
-    ) -> Attached | Lendable | Missing:
+    ) -> Attached | RemoteExit | Missing:
         """Choose an exit: see `Directory.pick`."""
 
     def note(
@@ -185,26 +186,8 @@ class Chooser(Protocol):
 class Borrower(Protocol):
     """Borrows exits that are attached to other nodes."""
 
-    def exit_of(self, entry: Lendable) -> Attached | None:
+    def exit_of(self, entry: RemoteExit) -> Attached | None:
         """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
-
-
-class Labels(Protocol):
-    """Agrees with other nodes on the exits of labels."""
-
-    def must_ask(self, wants: Wants, session_id: str) -> bool:
-        """Return whether nodes have to agree on the exit of a label before it is used."""
-
-    def must_look(self, wants: Wants, session_id: str) -> bool:
-        """Return whether a label without an exit here may have one that is away."""
-
-    def ask(
-        self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]
-    ) -> Cancellable:
-        """Agree on the exit of a label; `done` is called later, unless that is cancelled.
-
-        `holder` is the account of the session.
-        """
 
 
 # Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
@@ -255,15 +238,10 @@ class Exits(Ways):
 
     Args:
         reactor: shared by the sockets of the loop; one that is handed over stays watched.
-        directory: knows the attached exits, and chooses among them.
-        resolver: looks names up.
-        policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
-        counters: count the outcomes of dials.
         encrypts_all: whether every connection of an exit is to be under TLS.
         borrower: borrows exits of other nodes; None where there are none.
         labels: agree with other nodes on the exits of labels; None where there are none.
-        times: how long an exit has before another one is tried.
     """
 
     __slots__ = (
@@ -340,9 +318,6 @@ class ExitDial(Cancellable, Expiring):
     """One dial of a target through exits; see the theory above.
 
     Args:
-        exits: shared by all dials.
-        wants: the buyer's requirements on the exit.
-        session: whose buyer it is for.
         port: the target's port; `ANY_PORT` for datagrams.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """
@@ -548,7 +523,7 @@ class ExitDial(Cancellable, Expiring):
                 return Failure.NO_EXIT
             tried.append(chosen.device_id)
 
-    def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
+    def _dialled_by(self, chosen: Attached | RemoteExit) -> Attached | None:
         """Return the exit to dial through: borrow an exit of another node, if that is possible."""
         if isinstance(chosen, Attached):
             return chosen
@@ -792,9 +767,7 @@ class _Attempt(Asker):
     """One order of one exit.
 
     Args:
-        dial: wants it.
-        attached: the exit.
-        pool: where its connections wait that will do.
+        pool: where connections of the exit wait that will do.
     """
 
     __slots__ = ("_dial", "_parked", "_place", "_pool", "attached", "began", "is_overdue")

@@ -19,31 +19,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from secrets import token_bytes
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from market.base.networks import Address
 from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, CALLS, Call
 from proxyctl.protocol.policy import is_global
 from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.origins import Origins
 from proxyd.exits.dialling.errand import Unknown, Ways
 
 CALL_SECONDS: Final = 10.0  # a connection through the exit, and a few bytes
 VERSIONS: Final = (4, 6)
 
 _logger = logging.getLogger("exits")
-
-
-class Calls(Protocol):
-    """Receives calls, and files exits; the listener has it."""
-
-    def expect(self, number: bytes, called: Callable[[str], None]) -> None:
-        """Call `called` with the address that a number arrives from."""
-
-    def forget_call(self, number: bytes) -> None:
-        """Expect a number no more."""
-
-    def leaves_from(self, attached: Attached, address: str) -> None:
-        """Apply the source address of an exit's connections."""
 
 
 @final
@@ -53,8 +41,6 @@ class OriginCheck:
     `permits` says which addresses of the daemon may be called; others are not public.
 
     Args:
-        ways: how connections are made.
-        calls: hears them arrive.
         door: returns the host and port that exits attach to.
         seconds: how long a call may take.
     """
@@ -62,7 +48,7 @@ class OriginCheck:
     def __init__(
         self,
         ways: Ways,
-        calls: Calls,
+        calls: Origins,
         door: Callable[[], tuple[str, int]],
         seconds: float = CALL_SECONDS,
     ) -> None:

@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 A device that holds an attempt with ports is attached to the exits' port as a worker (`Tunnel` in
 `proxyctl.protocol.frames`); it is no exit by that, and asks for no consent. For a stream into a job
-(`Tunnels.open`) the device gets an order with a ticket. The device connects to the port inside the
-job's sandbox, and opens a work connection under TLS that shows the ticket. The daemon joins that
-connection to a pair of sockets, like a connection of an exit (`secure.py`). One of the sockets is
-the stream.
+(`DeviceTunnels.open`) the device gets an order with a ticket. The device connects to the port
+inside the job's sandbox, and opens a work connection under TLS that shows the ticket. The daemon
+joins that connection to a pair of sockets, like a connection of an exit (`secure.py`). One of the
+sockets is the stream.
 
 The device is not trusted: a ticket lets one connection in, once, and only while a caller waits for
 it; the bytes that the device may send on its control connection are bounded; and so is the number
@@ -19,19 +19,21 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Any, Final, final
 
 from market.base.errors import MarketError
+from market.devices.devices import Devices
 from proxyctl.protocol.frames import Drain, Open, Preface, Tunnel, Tunnelled
 from proxyd.exits.attached.control import AGAIN_SECONDS, OLDEST_PROTOCOL, SOON_SECONDS, Control
 from proxyd.exits.attached.secure import Seal, make_pair
 from proxyd.exits.dialling.orders import AWAY, BUSY, TIMEOUT, Order, TunnelError
 from proxyd.exits.dialling.streams import Streams, join
-from proxyd.exits.dialling.workers import Worker, WorkerId, WorkerTable
+from proxyd.exits.dialling.workers import Worker, WorkerTable
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.loop.reactor import Reactor
+from storage.devices.devices import DeviceRow
 from storage.engines.errors import StoreError, level_of
 
 SWEEP_SECONDS: Final = 60.0  # between looks for idle streams
@@ -57,54 +59,6 @@ class TunnelBounds:
 USUAL: Final = TunnelBounds()
 
 
-class Tunnels(Protocol):
-    """Opens streams into jobs; belongs to one event loop."""
-
-    async def open(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
-    ) -> socket.socket:
-        """Return a stream into a job.
-
-        Its other end is the job's own 127.0.0.1:port inside its sandbox. Each way ends by itself
-        (`shutdown`), a reset is a reset, and a side that reads slowly makes the other side wait.
-
-        Args:
-            device_id: that runs the attempt.
-            job_id: of the job.
-            attempt: its number, from 1.
-            port: that the job's payload declares.
-            seconds: after which it is given up.
-            buyer_id: the buyer of the job; one buyer has a part of all streams.
-
-        Returns:
-            a connected TCP socket, non-blocking; the caller's to close.
-
-        Raises:
-            TunnelError: with the reason.
-        """
-
-    def is_attached(self, device_id: str) -> bool:
-        """Return whether a device can open streams now; any open may fail all the same."""
-
-
-class WorkerAuthority(Protocol):
-    """Knows worker tokens."""
-
-    async def authenticate(self, token: str) -> WorkerId:
-        """Return the device that a token belongs to.
-
-        Raises:
-            MarketError: no device has the token, or it was revoked; in words for its owner.
-            StoreError: the store did not answer.
-        """
-
-    async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
-        """Return those of some devices whose tokens were revoked; raises StoreError."""
-
-    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
-        """Return those that hold an open attempt at a job with ports; raises StoreError."""
-
-
 @final
 class TunnelCounts:
     """Counts since the start: `attached` devices, `gone` ones by reason, `opens` by outcome."""
@@ -118,21 +72,18 @@ class TunnelCounts:
 
 
 @final
-class DeviceTunnels(Tunnels):
+class DeviceTunnels:
     """The devices that are attached as workers, and the streams into their jobs.
 
     Args:
-        reactor: shared by the sockets of the loop.
-        authority: knows worker tokens.
         most: bound on the open streams, and bound on the attached devices.
         heartbeat_seconds: between two pings of a device.
-        bounds: on the streams of a device, and on checks of tokens.
     """
 
     def __init__(
         self,
         reactor: Reactor,
-        authority: WorkerAuthority,
+        authority: Devices,
         most: int,
         heartbeat_seconds: float,
         bounds: TunnelBounds = USUAL,
@@ -165,13 +116,31 @@ class DeviceTunnels(Tunnels):
     # --- for the callers that open streams -------------------------------------------------------
 
     def is_attached(self, device_id: str) -> bool:
-        """See `Tunnels.is_attached`."""
+        """Return whether a device can open streams now; any open may fail all the same."""
         return device_id in self._workers
 
     async def open(
         self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> socket.socket:
-        """See `Tunnels.open`."""
+        """Return a stream into a job.
+
+        Its other end is the job's own 127.0.0.1:port inside its sandbox. Each way ends by itself
+        (`shutdown`), a reset is a reset, and a side that reads slowly makes the other side wait.
+
+        Args:
+            device_id: that runs the attempt.
+            job_id: of the job.
+            attempt: its number, from 1.
+            port: that the job's payload declares.
+            seconds: after which it is given up.
+            buyer_id: the buyer of the job; one buyer has a part of all streams.
+
+        Returns:
+            a connected TCP socket, non-blocking; the caller's to close.
+
+        Raises:
+            TunnelError: with the reason.
+        """
         has_room = self._streams.enter(buyer_id, self.most)  # until there is a stream, or none
         try:
             if not has_room:
@@ -309,7 +278,7 @@ class DeviceTunnels(Tunnels):
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def _attach(self, control: Control, device: WorkerId) -> None:
+    def _attach(self, control: Control, device: DeviceRow) -> None:
         older = self._workers.get(device.id)
         if older is not None:
             older.refuse("attached_again", "The same device has attached again.", AGAIN_SECONDS)
@@ -354,12 +323,8 @@ class DeviceTunnels(Tunnels):
         attached = [*self._workers.devices()]
         if not attached:
             return
-        try:
-            needed = set(await self._authority.listening_among(attached))
-        except StoreError as error:  # the next check asks again
-            _logger.log(
-                level_of(error, logging.WARNING), "workers cannot be looked up now: %s", error
-            )
+        needed = await _among(self._authority.listening_among(attached))
+        if needed is None:
             return
         for device_id in attached:
             worker = self._workers.get(device_id)
@@ -370,14 +335,7 @@ class DeviceTunnels(Tunnels):
         """Cut the devices whose tokens were revoked, with all that goes through them."""
         if not device_ids:
             return
-        try:
-            revoked = set(await self._authority.revoked_among(device_ids))
-        except StoreError as error:  # the next check asks again
-            _logger.log(
-                level_of(error, logging.WARNING), "workers cannot be looked up now: %s", error
-            )
-            return
-        for device_id in revoked:
+        for device_id in await _among(self._authority.revoked_among(device_ids)) or ():
             worker = self._workers.get(device_id)
             if worker is not None:
                 words = "The token of this device was revoked."
@@ -387,3 +345,12 @@ class DeviceTunnels(Tunnels):
     def _over(self, seal: Seal) -> None:
         """Stop counting a stream, which is over. A second call does nothing."""
         self._streams.remove(seal)
+
+
+async def _among(answer: Coroutine[Any, Any, list[str]]) -> set[str] | None:
+    """Return the devices that the store names; None when it does not answer."""
+    try:
+        return set(await answer)
+    except StoreError as error:  # the next check asks again
+        _logger.log(level_of(error, logging.WARNING), "workers cannot be looked up now: %s", error)
+        return None

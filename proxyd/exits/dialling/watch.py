@@ -28,9 +28,6 @@ class Watch:
     """The timer of one dial, and its last question to an exit.
 
     `has_hedged` says whether the order went out a second time.
-
-    Args:
-        loop: the event loop.
     """
 
     __slots__ = ("_asked_at", "_due", "_loop", "_timer", "has_hedged")

@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from secrets import randbits, token_bytes
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from proxyctl.protocol.frames import (
     PING_BYTES,
@@ -25,6 +25,7 @@ from proxyd.exits.attached.attached import ATTACHMENT_BITS, SILENT_BEATS
 from proxyd.exits.attached.control import ANSWER_BYTES, GOODBYE_SECONDS
 from proxyd.exits.dialling.orders import BUSY, GONE, PAUSED, REFUSED, TIMEOUT, Orders
 from proxyd.exits.dialling.streams import count_down
+from storage.devices.devices import DeviceRow
 
 OWNERS_SHARE: Final = 2  # of all devices that may be attached, one owner's are half at most
 
@@ -37,26 +38,11 @@ _REASONS: Final = {
 _logger = logging.getLogger("tunnels")
 
 
-class WorkerId(Protocol):
-    """Device that has shown its token, and its owner."""
-
-    @property
-    def id(self) -> str:
-        """Identifier of the device."""
-
-    @property
-    def user_id(self) -> str:
-        """Account of its owner."""
-
-
 @final
 class Worker(asyncio.Protocol):
     """The control connection of one device.
 
     Args:
-        device: the device of the connection.
-        attachment: its number.
-        loop: the event loop.
         heartbeat_seconds: returns the time between two pings.
         waiting_max_bytes: of frames for a device that does not read.
         lost: called once, with the reason, when the device is attached no more.
@@ -64,7 +50,7 @@ class Worker(asyncio.Protocol):
 
     def __init__(
         self,
-        device: WorkerId,
+        device: DeviceRow,
         attachment: int,
         loop: asyncio.AbstractEventLoop,
         heartbeat_seconds: Callable[[], float],

@@ -20,18 +20,19 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import islice
 from secrets import randbits
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from market.base.networks import Address
-from proxyctl.protocol.frames import Dialled, Pong, ServiceLimits, decode_whole, encode
+from proxyctl.protocol.frames import Dialled, Pong, decode_whole, encode
 from proxyctl.protocol.frames import Frame as AgentFrame
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import ATTACHMENT_BITS, HARMLESS, SILENT_BEATS, Attached
 from proxyd.exits.attached.pool import ParkedBudget, Pool
-from proxyd.exits.choosing.entries import Place
+from proxyd.exits.nodes.link import Link
+from proxyd.exits.nodes.remote import RemoteExit
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.reactor import Reactor
-from proxyd.wire.links import Borrow, Borrowed, Carrying, Frame, LoanNumbers, Passed, Return
+from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed, Return
 
 EVICTED_AMONG: Final = 32  # of the oldest loans one that is idle makes room, if there is one
 
@@ -55,74 +56,6 @@ class BorrowingBounds:
 USUAL: Final = BorrowingBounds()
 
 
-class NodeLink(Protocol):
-    """The connection with another node."""
-
-    @property
-    def node_id(self) -> str:
-        """The other node."""
-
-    @property
-    def loans(self) -> LoanNumbers:
-        """Gives numbers to the loans that this side takes over it."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the link has ended."""
-
-    def send(self, frame: Frame) -> None:
-        """Send a frame, or nothing if it is over."""
-
-
-class Lendable(Protocol):
-    """An exit that another node has announced; `borrowed` is the exit to dial here, if any."""
-
-    borrowed: Attached | None
-
-    @property
-    def device_id(self) -> str:
-        """Identifier of the device."""
-
-    @property
-    def owner_id(self) -> str:
-        """Whose."""
-
-    @property
-    def min_price_per_gb(self) -> int:
-        """Micro-USD; cheaper sessions do not leave through it."""
-
-    @property
-    def place(self) -> Place:
-        """Where it is."""
-
-    @property
-    def network(self) -> str:
-        """Network in which it is counted."""
-
-    @property
-    def address(self) -> str:
-        """As its home sees it."""
-
-    @property
-    def limits(self) -> ServiceLimits:
-        """Bounds on its use."""
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Features that its agent and its owner offer."""
-
-    @property
-    def rtt(self) -> float:
-        """The round trip between it and its home, in seconds."""
-
-    @property
-    def link(self) -> NodeLink:
-        """The way to its home."""
-
-    def allows(self, port: int) -> bool:
-        """Return whether its owner allows a port of targets."""
-
-
 @final
 class _Loan:
     """One exit that is borrowed.
@@ -133,7 +66,7 @@ class _Loan:
 
     __slots__ = ("_attached", "_reported", "device_id", "entry", "link", "number")
 
-    def __init__(self, entry: Lendable) -> None:
+    def __init__(self, entry: RemoteExit) -> None:
         self.entry = entry
         self.device_id = entry.device_id
         self.link = entry.link
@@ -176,13 +109,9 @@ class Borrowing:
     """The exits that are borrowed; see the theory above.
 
     Args:
-        reactor: shared by the sockets of the loop.
-        budget: how many connections of exits may wait.
-        counters: count them.
         door: returns where work connections come in: a host, and a port.
         detached: takes an exit that is gone while connections through it go on.
         heartbeat_seconds: seconds between two pings of each.
-        bounds: on the number of loans, and on the time of an unused one.
     """
 
     __slots__ = (
@@ -217,12 +146,12 @@ class Borrowing:
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, heartbeat_seconds)
         self._by_device: dict[str, _Loan] = {}  # the oldest first
         self._by_attachment: dict[int, _Loan] = {}
-        self._by_link: dict[NodeLink, dict[int, _Loan]] = {}
+        self._by_link: dict[Link, dict[int, _Loan]] = {}
 
     def __len__(self) -> int:
         return len(self._by_device)
 
-    def exit_of(self, entry: Lendable) -> Attached | None:
+    def exit_of(self, entry: RemoteExit) -> Attached | None:
         """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None:
@@ -239,7 +168,7 @@ class Borrowing:
         loan = self._by_attachment.get(attachment)
         return None if loan is None else loan.attached
 
-    def has(self, link: NodeLink, number: int) -> bool:
+    def has(self, link: Link, number: int) -> bool:
         """Return whether a number belongs to a loan of this side."""
         return number in self._by_link.get(link, ())
 
@@ -255,19 +184,19 @@ class Borrowing:
 
     # --- messages of homes ---------------------------------------------------------------------
 
-    def changed(self, entry: Lendable) -> None:
+    def changed(self, entry: RemoteExit) -> None:
         """A home says something else of an exit."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None and loan.entry is entry:
             loan.attached.change(entry.limits, entry.features, entry.min_price_per_gb)
 
-    def borrowed(self, link: NodeLink, frame: Borrowed) -> None:
+    def borrowed(self, link: Link, frame: Borrowed) -> None:
         """A home does not lend an exit, or not any more."""
         loan = self._by_link.get(link, {}).get(frame.number)
         if loan is not None:  # else it was given back just now
             self._end(loan, frame.code)
 
-    def passed(self, link: NodeLink, frame: Passed) -> None:
+    def passed(self, link: Link, frame: Passed) -> None:
         """The agent of an exit has said something.
 
         Raises:
@@ -283,20 +212,20 @@ class Borrowing:
         elif isinstance(said, Pong):
             attached.ponged(said.payload)
 
-    def returned(self, link: NodeLink, number: int) -> None:
+    def returned(self, link: Link, number: int) -> None:
         """A home has lost an exit."""
         loan = self._by_link.get(link, {}).get(number)
         if loan is not None:
             self._end(loan, "lost")
 
-    def lost(self, link: NodeLink) -> None:
+    def lost(self, link: Link) -> None:
         """A link is gone."""
         for loan in tuple(self._by_link.get(link, {}).values()):
             self._end(loan, "lost")
 
     # --- loans ---------------------------------------------------------------------------------
 
-    def _borrow(self, entry: Lendable) -> Attached:
+    def _borrow(self, entry: RemoteExit) -> Attached:
         reactor, loan = self._reactor, _Loan(entry)
         attachment = self._fresh()
         pool = Pool(reactor, loan.send, self._budget, self._counters)

@@ -18,11 +18,7 @@ _Equal = TypeVar("_Equal")
 
 @final
 class RemoteExits:
-    """The exits of other nodes, by link and device.
-
-    Args:
-        bounds: on the other nodes.
-    """
+    """The exits of other nodes, by link and device."""
 
     __slots__ = ("_bounds", "_by_link", "_places", "_terms")
 

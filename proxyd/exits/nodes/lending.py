@@ -35,7 +35,7 @@ from proxyctl.protocol.frames import (
 )
 from proxyctl.protocol.frames import Return as ReturnToHome
 from proxyd.exits.attached.attached import Attached
-from proxyd.exits.nodes.borrowing import NodeLink
+from proxyd.exits.nodes.link import Link
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed
 
 FEATURE: Final = "lend"  # of an agent that can carry for other daemons than its own
@@ -75,10 +75,7 @@ class _Loan:
     """One exit that is lent to one node.
 
     Args:
-        link: the way to the borrower.
-        frame: its request.
         number: the agent's number of the loan.
-        attached: the exit.
     """
 
     __slots__ = (
@@ -90,7 +87,7 @@ class _Loan:
         "size",
     )
 
-    def __init__(self, link: NodeLink, frame: Borrow, number: int, attached: Attached) -> None:
+    def __init__(self, link: Link, frame: Borrow, number: int, attached: Attached) -> None:
         self.link = link
         self.frame = frame
         self.number = number
@@ -111,12 +108,7 @@ class _Loan:
 
 @final
 class Lending:
-    """The exits that are lent; see the theory above.
-
-    Args:
-        lenders: knows the attached exits.
-        bounds: how many loans are given.
-    """
+    """The exits that are lent; see the theory above."""
 
     __slots__ = (
         "_bounds",
@@ -133,7 +125,7 @@ class Lending:
         self._lenders = lenders
         self._next = 1
         self._by_number: dict[int, _Loan] = {}
-        self._by_link: dict[NodeLink, dict[int, _Loan]] = {}
+        self._by_link: dict[Link, dict[int, _Loan]] = {}
         self._by_device: dict[str, dict[int, _Loan]] = {}
         # Until when, in seconds of the loop's clock; the oldest first.
         self._unreached: dict[tuple[int, str, int], float] = {}
@@ -148,7 +140,7 @@ class Lending:
 
     # --- messages of borrowers -----------------------------------------------------------------
 
-    def borrow(self, link: NodeLink, frame: Borrow) -> None:
+    def borrow(self, link: Link, frame: Borrow) -> None:
         """A node wants an exit.
 
         Raises:
@@ -179,7 +171,7 @@ class Lending:
         self._by_device.setdefault(frame.device_id, {})[loan.number] = loan
         attached.say(Lend(loan.number, frame.host, frame.port, frame.attachment))
 
-    def passed(self, link: NodeLink, frame: Passed) -> None:
+    def passed(self, link: Link, frame: Passed) -> None:
         """A borrower has something to say to an agent.
 
         Raises:
@@ -195,13 +187,13 @@ class Lending:
             raise FrameError(f"a frame of the type {type(said).__name__}, which no borrower says")
         loan.attached.say(For(loan.number, frame.frame))
 
-    def carrying(self, link: NodeLink, frame: Carrying) -> None:
+    def carrying(self, link: Link, frame: Carrying) -> None:
         """A borrower tells how much goes through an exit."""
         loan = self._by_link.get(link, {}).get(frame.number)
         if loan is not None:
             loan.carrying(frame.connections, frame.size)
 
-    def returned(self, link: NodeLink, number: int) -> None:
+    def returned(self, link: Link, number: int) -> None:
         """A borrower needs an exit no more."""
         loan = self._by_link.get(link, {}).get(number)
         if loan is not None:
@@ -209,7 +201,7 @@ class Lending:
             if not loan.attached.is_gone:
                 loan.attached.say(ReturnToHome(loan.number))
 
-    def lost(self, link: NodeLink) -> None:
+    def lost(self, link: Link) -> None:
         """A link is gone."""
         for number in tuple(self._by_link.get(link, ())):
             self.returned(link, number)

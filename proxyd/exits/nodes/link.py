@@ -130,7 +130,6 @@ class _Inbox:
     `heard_at` is when bytes came last (loop time, seconds).
 
     Args:
-        loop: the event loop.
         reader: has read the bytes that came before.
         turn_seconds: for frames, in one turn of the loop.
         act: called with each frame; raises FrameError for one that must not come.
@@ -224,10 +223,8 @@ class _Heart:
     """Heartbeats of a link: pings, and the end of a link whose other node is silent.
 
     Args:
-        loop: the event loop.
         seconds: between two beats.
         inbox: knows when the other node has sent something last.
-        ping: sends a ping.
         silent: called with the reason when the other node has been silent for long.
     """
 
@@ -270,9 +267,6 @@ class LinkLife:
     """Life of a link: it opens when both nodes have proved themselves, and ends once.
 
     `settled` is set once the link is open, or never will be; `closed` gets the reason of its end.
-
-    Args:
-        loop: the event loop.
     """
 
     __slots__ = ("closed", "is_open", "is_over", "settled", "was_open")
@@ -304,11 +298,7 @@ class Link(asyncio.Protocol):
     may be chosen here; `loans` numbers the loans of this side.
 
     Args:
-        loop: the event loop.
-        handler: notified of the link, and of its frames.
-        ends: the two nodes.
         reader: has read the bytes that came before.
-        times: how often the link is looked at, and for how long.
     """
 
     __slots__ = (

@@ -5,19 +5,16 @@ from typing import final
 from proxyctl.protocol.frames import For, Lent
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.control import Loaner
-from proxyd.exits.nodes.borrowing import Borrowing, Lendable, NodeLink
+from proxyd.exits.nodes.borrowing import Borrowing
 from proxyd.exits.nodes.lending import Lending
+from proxyd.exits.nodes.link import Link
+from proxyd.exits.nodes.remote import RemoteExit
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Loan, Passed
 
 
 @final
 class Loans(Loaner):
-    """Hands the frames of loans to the side that they concern.
-
-    Args:
-        borrowing: the exits of other nodes.
-        lending: the exits of this one.
-    """
+    """Hands the frames of loans to the side that they concern."""
 
     __slots__ = ("_borrowing", "_lending")
 
@@ -25,13 +22,13 @@ class Loans(Loaner):
         self._borrowing = borrowing
         self._lending = lending
 
-    def exit_of(self, entry: Lendable) -> Attached | None:
+    def exit_of(self, entry: RemoteExit) -> Attached | None:
         """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
         return self._borrowing.exit_of(entry)
 
     # --- messages of other nodes ---------------------------------------------------------------
 
-    def lending(self, link: NodeLink, frame: Loan) -> None:
+    def lending(self, link: Link, frame: Loan) -> None:
         """Act on another node's frame about a loan.
 
         Raises:
@@ -53,14 +50,14 @@ class Loans(Loaner):
         else:
             self._lending.returned(link, frame.number)
 
-    def changed(self, remote: Lendable) -> None:
+    def changed(self, remote: RemoteExit) -> None:
         """Another node says something else of an exit."""
         self._borrowing.changed(remote)
 
-    def gone(self, remote: Lendable) -> None:
+    def gone(self, remote: RemoteExit) -> None:
         """An exit is gone: its node says why over the loan, if there is one."""
 
-    def lost(self, link: NodeLink) -> None:
+    def lost(self, link: Link) -> None:
         """A link is gone, and with it all loans over it."""
         self._borrowing.lost(link)
         self._lending.lost(link)

@@ -50,12 +50,7 @@ class Mesh:
     """The exits of all nodes: the directory has those of the other nodes, and these those of here.
 
     Args:
-        loop: the event loop.
-        cluster: this node among the others.
-        directory: gets the exits of other nodes.
         milliseconds: the wall clock, in UTC.
-        hub: notified of news from other nodes.
-        bounds: on them.
     """
 
     def __init__(

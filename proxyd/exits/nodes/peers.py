@@ -47,7 +47,6 @@ class MeshBounds:
         entries_per_turn: that are announced or taken out in one turn of the loop: of 100,000 each
             takes 250 us.
         shared_max: different places and terms that are kept once for all exits: 10 MB of each.
-        link: how often a link is looked at.
     """
 
     link_seconds: float = 5.0
@@ -78,12 +77,6 @@ class Peers:
     """The other nodes that take exits, and a link with each.
 
     `links` are the open ones, by node. `node_id` is this node's identifier in them.
-
-    Args:
-        loop: the event loop.
-        cluster: this node among the others.
-        handler: notified of links and of their frames.
-        bounds: on the other nodes.
     """
 
     def __init__(

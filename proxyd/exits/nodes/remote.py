@@ -41,8 +41,6 @@ class RemoteExit:
     `borrowed` is the exit that this node dials while it borrows this one.
 
     Args:
-        link: with its node.
-        announced: its announcement.
         place: where it is; equal ones are one object.
         terms: its terms; as `place`.
     """

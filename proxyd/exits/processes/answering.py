@@ -63,8 +63,6 @@ class ExitDesk:
     """Answers the other processes of this machine.
 
     Args:
-        exits: dials.
-        listener: knows the attached exits.
         sock: listens, does not block, and is owned from here on; the supervisor also has it.
         most: how many asks of one process may be under way; may be replaced.
     """
@@ -146,7 +144,6 @@ class OtherProcess(LineEnd):
     """One of the other processes.
 
     Args:
-        desk: answers it.
         sock: the line to it, owned from here on.
     """
 
@@ -337,9 +334,6 @@ class AwayRelay(Adopted):
     be.
 
     Args:
-        process: relays it.
-        number: of the ask.
-        place: where its exit is.
         before: bytes that it had carried before it was known here.
     """
 

@@ -30,9 +30,8 @@ from msgspec import DecodeError
 from market.base.networks import Address
 from proxyd.egress.exit import Cancellable
 from proxyd.exits.attached.attached import Carrier
-from proxyd.exits.attached.load import Carried
 from proxyd.exits.choosing.entries import ANY_PORT
-from proxyd.exits.choosing.places import Place
+from proxyd.exits.choosing.places import Carried, Place
 from proxyd.exits.dialling.dial import Buyer, Done, Via, Ways
 from proxyd.exits.processes.line import Line, LineEnd, is_ours
 from proxyd.loop.deadlines import Deadlines, Expiring
@@ -149,7 +148,6 @@ class AskedExits(Ways, LineEnd):
         reactor: shared by the sockets of the loop; sockets that are handed over are not watched.
         address: of the Unix socket where that process answers.
         seconds: how long a dial may take in all.
-        times: how often that process is spoken to.
     """
 
     __slots__ = (
@@ -397,8 +395,6 @@ class AskedDial(Cancellable, Expiring):
     """One ask.
 
     Args:
-        exits: has asked it.
-        number: its own.
         message: the ask, which goes out again when the other process was started again.
         done: called with the outcome; never after `cancel`.
     """
@@ -426,11 +422,7 @@ class AskedExit(Carrier):
     """The exit of one relay, which another process knows.
 
     Args:
-        exits: tells that process.
-        number: the ask's.
-        device_id: identifier of the device.
         address: where it attaches from.
-        place: where it is.
     """
 
     __slots__ = ("_carried", "_exits", "_place", "_told", "address", "device_id", "number")

@@ -64,9 +64,7 @@ class Line(Watcher):
     """One line.
 
     Args:
-        reactor: shared by the sockets of the loop.
         sock: connected, does not block, and is owned from here on.
-        end: the owner of this end.
         waiting_max_bytes: of messages that the other side does not take.
     """
 

@@ -20,12 +20,7 @@ Look = Callable[[Attached, int], Coroutine[None, None, None]]
 
 @final
 class Agenda:
-    """The looks at exits that are due, and the order in which they begin.
-
-    Args:
-        loop: the event loop.
-        tasks: run the looks.
-    """
+    """The looks at exits that are due, and the order in which they begin."""
 
     __slots__ = ("_due", "_loop", "_number", "_slots", "_sweep_at", "_tasks", "_wake")
 

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import final
 
+from market.exits.canaries import ExitCanaries
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.offers import Verdicts
 from proxyd.exits.watching.findings import Finding
 from proxyd.loop.owned_tasks import OwnedTasks
 from storage.engines.errors import StoreError
@@ -14,42 +16,12 @@ from storage.engines.errors import StoreError
 _logger = logging.getLogger("exits")
 
 
-class Judge(Protocol):
-    """Writes verdicts down."""
-
-    async def bar(self, device_id: str, kind: str, evidence: str) -> None:
-        """Bar a device for a fault.
-
-        Raises:
-            StoreError: it is not barred.
-        """
-
-    def words(self, kind: str) -> str:
-        """Return why a device is barred, for its owner."""
-
-
-class Gate(Protocol):
-    """Applies verdicts to exits that are attached; the listener has it."""
-
-    def prove(self, attached: Attached) -> None:
-        """Let an exit carry all connections that its owner allows."""
-
-    def doubt(self, attached: Attached) -> None:
-        """Let an exit carry only port 443, until it is proven (again)."""
-
-    def expel(self, attached: Attached, words: str) -> None:
-        """Cut an exit with all that goes through it; `words` tell its owner why."""
-
-
 @final
 class Bars:
     """Cuts exits and bars them.
 
     Args:
-        judge: writes verdicts down.
-        gate: lets go of exits.
         condemned: called with each device that is cut, before a later round can count it as honest.
-        counters: count verdicts.
         tasks: run the writes of verdicts that no round waits for.
         write_again_seconds: between two attempts to write a verdict down.
     """
@@ -66,8 +38,8 @@ class Bars:
 
     def __init__(
         self,
-        judge: Judge,
-        gate: Gate,
+        judge: ExitCanaries,
+        gate: Verdicts,
         condemned: Callable[[str], None],
         counters: ExitCounters,
         tasks: OwnedTasks,

@@ -36,8 +36,8 @@ An order that fails is no lie, but proves nothing either: the round is run again
   page through that exit until the site had enough. Then the exit carries port 443 alone until a
   round has passed, so that an exit that changes pages cannot hide behind such a status.
 
-A verdict cuts the exit and bars it (`Judge.bar`). An act of the exit on its control connection may
-also be a verdict (`suspect`).
+A verdict cuts the exit and bars it (`ExitCanaries.bar`). An act of the exit on its control
+connection may also be a verdict (`suspect`).
 
 Where the exit's connections leave (`origin.py`) is looked at apart from the rounds: when it
 attaches, and from then on at random moments. The exit notices its order to call the daemon, which
@@ -53,12 +53,14 @@ from collections.abc import Sequence
 from random import Random, SystemRandom
 from typing import Final, final
 
+from market.exits.canaries import ExitCanaries
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.offers import Verdicts
 from proxyd.exits.dialling.errand import Unknown, Ways
 from proxyd.exits.dialling.origin import OriginCheck
 from proxyd.exits.watching.agenda import Agenda, Look
-from proxyd.exits.watching.bars import Bars, Gate, Judge
+from proxyd.exits.watching.bars import Bars
 from proxyd.exits.watching.bounds import USUAL, CanaryBounds
 from proxyd.exits.watching.fetch import Page
 from proxyd.exits.watching.findings import TurnedAway
@@ -81,14 +83,8 @@ class Canaries:
     """Checks that exits carry the bytes of buyers and targets unchanged.
 
     Args:
-        ways: make connections.
-        pages: with known answers.
         origins: looks where exits' connections leave; None for no such looks.
-        judge: writes verdicts down.
-        gate: lets go of exits.
-        counters: count rounds and verdicts.
         chance: draws the times, the pages, and the place where names are looked up.
-        bounds: how it looks, and for how long.
     """
 
     def __init__(
@@ -96,8 +92,8 @@ class Canaries:
         ways: Ways,
         pages: Sequence[Page],
         origins: OriginCheck | None,
-        judge: Judge,
-        gate: Gate,
+        judge: ExitCanaries,
+        gate: Verdicts,
         counters: ExitCounters,
         chance: Random | None = None,
         bounds: CanaryBounds = USUAL,

@@ -24,10 +24,7 @@ class Rounds:
     """Runs rounds.
 
     Args:
-        ways: make connections through exits.
-        truths: the known answers.
         chance: chooses the pages, where names are looked up, and TLS.
-        bounds: how exits are looked at, and for how long.
     """
 
     __slots__ = ("_bounds", "_chance", "_truths", "_ways")

@@ -29,8 +29,6 @@ class Truths:
     `is_ready` is set once every page was tried.
 
     Args:
-        ways: make connections.
-        pages: the named pages.
         twice_seconds: between the two fetches of a page.
     """
 

@@ -32,10 +32,7 @@ class Borrower:
 
     Args:
         host: an address, or a name.
-        port: its port.
         home: where the exit's own daemon was reached; None if it was not reached yet.
-        guard: judges every address before it is dialled.
-        loop: the event loop.
         seconds: how long a buyer waits for a connection.
     """
 

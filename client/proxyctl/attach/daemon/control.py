@@ -40,10 +40,8 @@ class ControlConnection(asyncio.Protocol):
     certificate.
 
     Args:
-        hello: the first frame.
         pin: the SHA-256 of the daemon's certificate, in hexadecimal; empty where authorities vouch.
         receive: called with this connection and each frame of the daemon.
-        loop: the event loop.
         mismatch: the words for the owner when the certificate is another one.
     """
 

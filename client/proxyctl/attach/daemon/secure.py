@@ -27,7 +27,6 @@ class SecureTransport(asyncio.Transport):
 
     Args:
         under: speaks TLS.
-        stream: its protocol.
     """
 
     def __init__(self, under: asyncio.Transport, stream: SecureStream) -> None:
@@ -193,10 +192,8 @@ class SecureDoor:
     """Has work connections wait under TLS.
 
     Args:
-        context: speaks TLS.
         host: the daemon's name, which its certificate is compared with where that is not pinned.
         is_ours: says of a certificate (DER) whether it is the daemon's.
-        loop: the event loop.
     """
 
     def __init__(

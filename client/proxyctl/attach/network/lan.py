@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxyctl.attach.network import netlink
 from proxyctl.attach.network.surroundings import Network, Surroundings, read_networks
@@ -63,13 +63,6 @@ _LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NAME_MAX_CHARACTERS: Final = 253
 
 
-class Kernel(Protocol):
-    """Answers questions about the routes of this device."""
-
-    def leads_out(self, address: Address) -> bool:
-        """Return whether the way to an address is the default route; raises OSError."""
-
-
 class Guard:
     """Judges where connections may go.
 
@@ -87,7 +80,7 @@ class Guard:
         *,
         policy: Policy,
         surroundings: Surroundings,
-        kernel: Kernel | None,
+        kernel: netlink.Routes | None,
         allow: Iterable[Network] = (),
         must_know: bool = False,
     ) -> None:

@@ -34,12 +34,7 @@ DISCARD_CHUNK_BYTES: Final = 60 * 1024
 
 
 class Closer:
-    """Closes sockets that a poller watches.
-
-    Args:
-        poller: watches them.
-        loop: the event loop.
-    """
+    """Closes sockets that a poller watches."""
 
     def __init__(self, poller: Poller, loop: asyncio.AbstractEventLoop) -> None:
         self.poller = poller
@@ -88,7 +83,6 @@ class _Leaving:
     The system reports no event for an acknowledgement, so the program asks at growing intervals.
 
     Args:
-        closer: closes it.
         sock: it is owned from here on.
         with_reset: end with a reset instead of the end of the stream.
     """

@@ -73,7 +73,6 @@ class Dialer:
     Args:
         guard: judges every address before it is dialled, and every socket after it has connected.
         connect: returns a socket that is connected to an address, as `connect` does here.
-        loop: the event loop.
         seconds: for a dial, its look-up included.
     """
 

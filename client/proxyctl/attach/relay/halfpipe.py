@@ -97,11 +97,6 @@ class HalfPipe:
     the sink takes no more, perhaps because it `was_reset`.
 
     Args:
-        relay: the relay that it is half of.
-        shared: the objects that all relays share.
-        source: is read from.
-        sink: is written to.
-        meter: counts every byte.
         said: called once, with the first bytes from the source; None if they are not needed.
     """
 

@@ -68,9 +68,6 @@ class Mover(Protocol):
 class Poller:
     """Reports events of sockets to their watchers, and gives movers their turns.
 
-    Args:
-        loop: the event loop.
-
     Raises:
         OSError: there is no epoll, or no descriptor for it.
     """

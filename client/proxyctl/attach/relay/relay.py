@@ -163,7 +163,6 @@ class Relay:
         meter: counts every byte, both ways.
         said: called once, with the first bytes from the daemon's side.
         over: called once, when both sockets are gone.
-        loop: the event loop.
         acknowledges: see `AsyncioRelays`.
     """
 
@@ -255,7 +254,6 @@ class AsyncioRelays:
     """Makes relays on every system. See `Relays`.
 
     Args:
-        loop: the event loop.
         acknowledges: whether bytes of a target are acknowledged without delay. Simple servers write
             an answer in two parts, and the second one waits for that, 40 ms if the system delays
             it.

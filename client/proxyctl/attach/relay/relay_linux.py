@@ -37,9 +37,6 @@ STUCK_SECONDS: Final = 10.0
 class EpollRelays:
     """Makes relays and their work connections on one poller. See `Relays`.
 
-    Args:
-        loop: the event loop.
-
     Raises:
         OSError: the system has no epoll, or no descriptor for it.
     """
@@ -126,7 +123,6 @@ class _Parked:
     """A work connection that waits for a dial; the daemon may not send on it before.
 
     Args:
-        poller: watches it.
         sock: it is owned from here on.
         lost: called once, when the other side has ended it.
 
@@ -189,8 +185,6 @@ class _EpollRelay:
     """Two connected sockets; both are owned from here on.
 
     Args:
-        shared: the objects that all relays share.
-        closer: closes them.
         work: the side towards the daemon.
         target: the other one.
         meter: counts every byte, both ways.
@@ -297,7 +291,6 @@ class _Side:
     """One socket of a relay, as the poller sees it.
 
     Args:
-        relay: the relay.
         source_of: the half that reads from the socket.
         sink_of: the half that writes to it.
     """

@@ -54,8 +54,6 @@ class AgentBounds:
         grace_seconds: for connections under way when the battery runs low, or the hour is over.
         drain_grace_seconds: for a daemon that stops, beside the time that it has said.
         watch_seconds: between two looks at the device and its owner's wishes.
-        retries: between attempts to attach.
-        carrying: the bounds on connections.
     """
 
     grace_seconds: float = 10.0
@@ -79,13 +77,10 @@ class Agent:
     """One exit; made inside of a running event loop.
 
     Args:
-        consent: the consent of its owner.
         folder: where its files are.
-        guard: judges where connections may go.
         now: the device's own time.
         read_power: returns why the device should rest, in words; may block.
         relays: makes the relays that carry connections here.
-        bounds: its waits, and the bounds on its connections.
     """
 
     def __init__(

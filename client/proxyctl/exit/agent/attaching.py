@@ -64,11 +64,7 @@ class Attaching:
         words: the state of the attachment, for the owner.
 
     Args:
-        doors: the nodes where the exit may attach.
-        retries: the pauses between attempts.
-        carrier: works for the daemon while the exit is attached.
         guard: judges the addresses of nodes that a daemon named.
-        hello: returns the first frame of a connection.
         refused: called when a daemon refuses this exit.
         drain_grace_seconds: added to the time that a stopping daemon names.
     """
@@ -289,9 +285,6 @@ class _NodeDialer:
 
     Attributes:
         home: the address at which the exit reached the place that its owner agreed to.
-
-    Args:
-        guard: judges the addresses.
     """
 
     def __init__(self, guard: Guard) -> None:

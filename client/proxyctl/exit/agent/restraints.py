@@ -30,7 +30,6 @@ class Restraints:
         power: why the device should rest, in words.
 
     Args:
-        limits: the owner's.
         now: the device's own time.
         used_up: returns which limit of bytes is reached, in words.
     """

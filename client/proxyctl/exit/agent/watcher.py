@@ -33,7 +33,6 @@ class OwnerWishes:
 
     Args:
         path: of the control file.
-        restraints: receive the pause.
         revoked: called when the owner has withdrawn the consent.
     """
 
@@ -60,12 +59,7 @@ class OwnerWishes:
 
 
 class StateFile:
-    """The state of the agent, in a file that the owner's commands read.
-
-    Args:
-        path: of the file.
-        describe: returns the fields.
-    """
+    """The state of the agent, in a file that the owner's commands read."""
 
     def __init__(self, path: Path, describe: Callable[[], dict[str, Any]]) -> None:
         self._path = path
@@ -91,13 +85,8 @@ class Watcher:
     """Looks at the device and at the owner's wishes once a second.
 
     Args:
-        journal: is saved, and begins new days.
-        restraints: receive the state of the power supply.
-        surroundings: are read anew.
         read_power: returns why the device should rest, in words; may block.
         changed: called when the restraints may have changed.
-        wishes: are obeyed.
-        state: is saved.
         seconds: between two looks.
     """
 

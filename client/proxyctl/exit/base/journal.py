@@ -39,7 +39,6 @@ class Journal:
     A loss of power loses the changes since the last save: up to a save interval.
 
     Args:
-        path: where it is kept.
         now: the device's own time, aware of its zone.
     """
 

@@ -33,7 +33,6 @@ class Consent:
         token: the worker token of this device.
         terms: SHA-256 of the text that was agreed to; empty after it was revoked.
         agreed_at: when, RFC 3339.
-        limits: the owner's.
     """
 
     api: str

@@ -39,7 +39,6 @@ class AttachRetries:
 
     Args:
         now: seconds of a clock that never goes back.
-        times: how long attempts wait.
     """
 
     def __init__(self, now: Callable[[], float], times: RetryTimes = USUAL) -> None:

@@ -92,7 +92,6 @@ class CarryingBounds:
         borrowers_max: daemons that one exit is lent to at once: more than a service has.
         borrower_seconds: how long a connection to one of them may take.
         parked_max: work connections that are open and wait.
-        datagrams: how long datagrams and names are kept.
     """
 
     idle_seconds: float = 1_800.0
@@ -111,13 +110,7 @@ class Carrier:
     """Dials, relays and counts. It and its running relays outlive attachments.
 
     Args:
-        guard: judges where connections may go.
-        limits: the owner's.
-        journal: counts bytes and remembers targets.
         counted: called after bytes were counted, when a limit of bytes is reached.
-        relays: how connections are carried here.
-        loop: the event loop.
-        bounds: on its connections.
     """
 
     def __init__(
@@ -638,11 +631,8 @@ class _Attachment:
 
     Args:
         loan: the number of the loan; `_HOME` for the daemon itself.
-        pool: the work connections that wait.
         address: where the daemon was reached.
         public: where the daemon sees this exit's connections come from.
-        send: sends a frame.
-        loop: the event loop.
     """
 
     def __init__(

@@ -123,12 +123,9 @@ class DatagramRelay:
 
     Args:
         permits: says whether an address and port may be sent to.
-        look_up: looks names up.
         meter: counts every byte of payload, both ways.
         noted: called with the host and the port of each new target.
         over: called once, when all its sockets are gone.
-        loop: the event loop.
-        times: how long it and its names are kept.
     """
 
     def __init__(
@@ -328,11 +325,7 @@ class DatagramRelay:
 
 
 class WorkStream(asyncio.Protocol):
-    """The work connection: one datagram after the other.
-
-    Args:
-        relay: whose it is.
-    """
+    """The work connection: one datagram after the other."""
 
     def __init__(self, relay: DatagramRelay) -> None:
         self.transport: asyncio.Transport | None = None

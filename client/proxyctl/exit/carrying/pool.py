@@ -128,7 +128,6 @@ class _Pause:
     """The time during which a pool opens nothing: its timer, and the failures in a row.
 
     Args:
-        loop: the event loop.
         over: called when a pause has ended.
     """
 
@@ -178,7 +177,6 @@ class Pool:
         lost: called with the number of one that was taken, when its socket is gone.
         relays: has sockets wait; or a `SecureDoor`, which has them wait under TLS.
         failed: called when the daemon was not reached; returns whether to try again later.
-        loop: the event loop.
     """
 
     def __init__(

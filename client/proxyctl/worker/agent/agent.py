@@ -60,11 +60,7 @@ class Agent:
     """One agent, in a folder that is its own.
 
     Args:
-        consent: of the owner.
         folder: of the agent; the caller has locked it.
-        link: with the marketplace.
-        device: that it works on.
-        patience_s: how long the owner's rules may be broken before jobs are stopped.
     """
 
     def __init__(
@@ -73,8 +69,6 @@ class Agent:
         folder: Path,
         link: Link,
         device: Device,
-        *,
-        patience_s: float = PATIENCE_SECONDS,
     ) -> None:
         self._folder = folder
         self._device = device
@@ -111,7 +105,7 @@ class Agent:
             lifecycle,
             attempts,
             asker=self._asker,
-            patience_s=patience_s,
+            patience_s=PATIENCE_SECONDS,
         )
 
     def drain(self) -> None:

@@ -30,14 +30,7 @@ _REPLACED: Final = (
 
 
 class Question:
-    """The question for work: the abilities of the device, and its free part.
-
-    Args:
-        capabilities: returns the abilities of the device.
-        lend: the loan of the owner.
-        attempts: on this device.
-        lifecycle: of the agent.
-    """
+    """The question for work: the abilities of the device, and its free part."""
 
     def __init__(
         self,
@@ -81,16 +74,7 @@ class Question:
 class Asker:
     """Asks for work, and carries out the answers.
 
-    Attributes:
-        question: for work.
-
     Args:
-        link: with the marketplace.
-        question: for work.
-        intake: carries out orders.
-        attempts: on this device.
-        lifecycle: of the agent.
-        state: receives words for the owner.
         revoked: called when the marketplace does not know the token of this device.
     """
 

@@ -20,7 +20,6 @@ class Attempts:
     """The attempts on this device, by their identifiers; several threads use it.
 
     Args:
-        shares: of the owner's loan.
         make: makes an attempt from its entry; the flag marks an attempt of an earlier agent.
     """
 

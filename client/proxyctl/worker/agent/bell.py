@@ -23,7 +23,6 @@ class Bell:
     A ring without a listener is lost: the agent also looks without it now and then.
 
     Args:
-        folder: of the agent.
         callback: is given the name of an attempt's folder; must not block.
 
     Raises:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from proxyctl.protocol.jobspec.payload import Payload
     from proxyctl.worker.agent.rules import Rules
-    from proxyctl.worker.attempt.attempt import Transfers
-    from proxyctl.worker.attempt.pump import LogSender
+    from proxyctl.worker.attempt.log_sender import LogSender
     from proxyctl.worker.executors.base.base import Executor
+    from proxyctl.worker.files.transfers import FileTransfers
     from proxyctl.worker.network.ports import Ports
     from proxyctl.worker.sensors.nvidia import Gpu
     from proxyctl.worker.task.journal import Entry
@@ -27,19 +27,15 @@ class Device:
         executors: the usable ones, by name, in the order of preference.
         executor_for: returns the executor for a payload; raises TaskError if no executor fits.
         log_sender: makes the sender of an attempt's log.
-        transfers: of files.
-        ports: of jobs that listen on ports.
-        gpus: the present GPUs that the owner lends.
         capabilities: returns the capabilities of the device, for the daemon.
         readings: returns the readings of the sensors, for every heartbeat.
-        rules: of the owner.
         close: closes the parts that executors share, at the very end.
     """
 
     executors: Mapping[str, Executor]
     executor_for: Callable[[Payload], Executor]
     log_sender: Callable[[Entry, Path], LogSender]
-    transfers: Transfers
+    transfers: FileTransfers
     ports: Ports
     gpus: tuple[Gpu, ...]
     capabilities: Callable[[], Mapping[str, Any]]

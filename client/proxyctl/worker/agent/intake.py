@@ -25,8 +25,6 @@ class Intake:
     """Carries out orders.
 
     Args:
-        attempts: on this device.
-        journal: of all attempts.
         lifecycle: of the agent; a job that arrives while the device rests is stopped.
         max_jobs: of the device at the same time.
     """

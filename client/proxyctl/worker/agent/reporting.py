@@ -19,12 +19,7 @@ _logger = logging.getLogger("worker")
 
 
 class StateFile:
-    """The file that the owner's commands read.
-
-    Args:
-        path: of the file.
-        lifecycle: of the agent.
-    """
+    """The file that the owner's commands read."""
 
     def __init__(self, path: Path, lifecycle: Lifecycle) -> None:
         self._path = path
@@ -40,11 +35,7 @@ class StateFile:
             self._lifecycle.changed.set()
 
     def write(self, entries: Iterable[Entry]) -> None:
-        """Write the file, if something has changed.
-
-        Args:
-            entries: of the attempts on this device.
-        """
+        """Write the file, if something has changed."""
         attempts = [
             {
                 "attempt_id": each.attempt_id,

@@ -25,9 +25,7 @@ class RestKeeper:
     """Has the device rest while one of its owner's rules is broken.
 
     Args:
-        rules: of the owner.
         lifecycle: of the agent; receives the reason.
-        attempts: are stopped when a rule stays broken.
         asker: asks anew when a rest begins or ends, and when the capabilities have changed.
         patience_s: how long a rule may be broken before jobs are stopped.
     """

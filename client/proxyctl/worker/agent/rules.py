@@ -33,7 +33,6 @@ class Rules:
     """The owner's rules.
 
     Args:
-        when: the rules of the consent.
         now: the device's own time.
         read: returns the measurements; may block.
     """

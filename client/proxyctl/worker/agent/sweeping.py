@@ -26,8 +26,6 @@ class Sweeper:
 
     Args:
         executors: of the device, by name.
-        attempts: on this device.
-        lifecycle: of the agent.
     """
 
     def __init__(

@@ -26,12 +26,6 @@ class Syncer:
     So a device that is busy with other requests does not count as lost.
 
     Args:
-        link: with the marketplace.
-        intake: carries out orders.
-        readings: returns the readings of the device.
-        attempts: on this device.
-        lifecycle: of the agent.
-        state: receives words for the owner.
         revoked: called when the marketplace does not know the token of this device.
     """
 

@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 class Workshop:
     """Makes attempts; `open` comes before the first one.
 
-    Attributes:
-        journal: of all attempts.
-
     Args:
-        consent: of the owner.
-        link: with the marketplace.
-        journal: of all attempts.
-        device: that the attempts run on.
         ended: called at the very end of an attempt, with its identifier.
         revoked: called when the marketplace does not know the token of this device.
     """
@@ -58,9 +51,6 @@ class Workshop:
 
     def open(self, folder: Path) -> None:
         """Start a supervisor in advance, and collect the tools.
-
-        Args:
-            folder: of the agent.
 
         Raises:
             OSError: no supervisor can be started.

@@ -12,7 +12,7 @@ import signal
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from proxyctl import files
 from proxyctl.worker.attempt.delivery import Delivery
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from proxyctl.protocol.jobspec.payload import Payload
-    from proxyctl.worker.attempt.pump import LogSender
+    from proxyctl.worker.attempt.log_sender import LogSender
     from proxyctl.worker.attempt.supervisors import Supervisors
     from proxyctl.worker.base.link import Link
     from proxyctl.worker.base.record import Consent
     from proxyctl.worker.executors.base.base import Executor, Task
+    from proxyctl.worker.files.transfers import Checkpoints, FileTransfers
     from proxyctl.worker.network.ports import Ports
     from proxyctl.worker.task.journal import Entry, Journal, Report
 
@@ -85,48 +86,16 @@ class AttemptTimes:
 USUAL: Final = AttemptTimes()
 
 
-class Closable(Protocol):
-    """A service that runs until it is closed."""
-
-    def close(self) -> None:
-        """End it."""
-
-
-class Transfers(Protocol):
-    """Brings the files of attempts from the marketplace, and back there.
-
-    All of it raises `TaskError` where the job or its files are to blame, `LinkError` where it may
-    be tried again, and `RefusedError` where a retry is useless.
-    """
-
-    def fetch(self, entry: Entry, folder: Path, patience: Patience) -> None:
-        """Bring the inputs, and the checkpoint of an attempt before; not all once it is over."""
-
-    def upload(
-        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool], seconds: float
-    ) -> dict[str, Any] | None:
-        """Send the outputs within a time; return the report of the outputs that were not taken."""
-
-    def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
-        """Begin to send checkpoints of a job that runs; None if it has none."""
-
-
 @dataclass(frozen=True)
 class Tools:
     """The tools that attempts share.
 
     Attributes:
-        consent: of the owner.
-        link: with the marketplace.
-        journal: of all attempts.
         supervisors: that wait.
         executor_for: returns the one for a payload; raises TaskError if no executor fits.
         log_sender: makes the one of an attempt, which has this folder.
-        transfers: of files.
-        ports: of jobs that listen on some.
         ended: is called at the very end of an attempt, with its identifier.
         revoked: is called when the daemon does not know this device any more.
-        times: how long the steps of an attempt wait.
     """
 
     consent: Consent
@@ -135,7 +104,7 @@ class Tools:
     supervisors: Supervisors
     executor_for: Callable[[Payload], Executor]
     log_sender: Callable[[Entry, Path], LogSender]
-    transfers: Transfers
+    transfers: FileTransfers
     ports: Ports
     ended: Callable[[str], None]
     revoked: Callable[[], None]
@@ -147,7 +116,7 @@ class _Sending:
     """The senders beside a job that runs: of its log, and of its checkpoints if it has any."""
 
     log: Pump
-    checkpoints: Closable | None
+    checkpoints: Checkpoints | None
 
     def close(self) -> None:
         """End both."""
@@ -160,8 +129,6 @@ class Attempt:
     """One attempt.
 
     Args:
-        entry: of the journal.
-        tools: that all attempts share.
         is_adopted: an agent before this one has taken it.
     """
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from proxyctl.worker.attempt.attempt import Transfers
     from proxyctl.worker.attempt.interruption import Interruption
-    from proxyctl.worker.attempt.pump import LogSender
+    from proxyctl.worker.attempt.log_sender import LogSender
+    from proxyctl.worker.files.transfers import FileTransfers
     from proxyctl.worker.task.journal import Entry, Report
 
 # For sending outputs, without the waits between tries. The marketplace takes an attempt back unpaid
@@ -24,15 +24,9 @@ _logger = logging.getLogger("worker")
 
 
 class Delivery:
-    """Sends results, within a limit of time over all tries.
+    """Sends results, within a limit of time over all tries."""
 
-    Args:
-        folder: of the attempt.
-        transfers: of files.
-        interruption: of the attempt.
-    """
-
-    def __init__(self, folder: Path, transfers: Transfers, interruption: Interruption) -> None:
+    def __init__(self, folder: Path, transfers: FileTransfers, interruption: Interruption) -> None:
         self._folder = folder
         self._transfers = transfers
         self._interruption = interruption
@@ -54,14 +48,7 @@ class Delivery:
     def send_log(
         self, sender: LogSender, attempt_id: str, report: Report, seconds: float
     ) -> Report:
-        """Send the rest of the log for a limited time; return a report of the part that was sent.
-
-        Args:
-            sender: of the log.
-            attempt_id: for this agent's own log.
-            report: of the attempt.
-            seconds: for sending.
-        """
+        """Send the rest of the log for a limited time; return a report of the sent part."""
         deadline = time.monotonic() + seconds
         while sender.send() and not self._interruption.is_leaving:
             if time.monotonic() > deadline:

@@ -21,8 +21,6 @@ class Listening:
     """Has the ports of one attempt served.
 
     Args:
-        attempt_id: of the attempt.
-        ports: serves the ports of all attempts.
         ring: called when the job has become ready.
     """
 

@@ -6,7 +6,7 @@ A stop must not wait for a daemon that is slow to take a log.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.base.retries import Retries
@@ -14,23 +14,9 @@ from proxyctl.worker.base.retries import Retries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from proxyctl.worker.attempt.log_sender import LogSender
+
 _LOOK_SECONDS: Final = 1.0  # between two looks for changes that the bell has not announced
-
-
-class LogSender(Protocol):
-    """Sends the logs of an attempt, from where the daemon has them."""
-
-    @property
-    def sent(self) -> dict[str, int]:
-        """The bytes of each stream that the daemon has, as far as is known."""
-
-    def send(self) -> bool:
-        """Send a piece of the log; return False after the last piece.
-
-        Raises:
-            LinkError: it may be tried again.
-            RefusedError: a retry is useless.
-        """
 
 
 class Pump:
@@ -38,7 +24,6 @@ class Pump:
 
     Args:
         name: of the thread.
-        sender: of the logs.
         refused: called with the reason when the daemon takes no more.
     """
 

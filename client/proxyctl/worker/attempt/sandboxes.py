@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from proxyctl.protocol.jobspec.payload import Payload
     from proxyctl.worker.base.record import Lend, Sandbox
     from proxyctl.worker.executors.base.base import Executor, Finding
-    from proxyctl.worker.executors.bwrap.bwrap import JobNetwork
+    from proxyctl.worker.executors.bwrap.egress import Egress
     from proxyctl.worker.executors.containers.engine import Engine
     from proxyctl.worker.images.images import Image
     from proxyctl.worker.network.outward import Dial
@@ -47,7 +47,7 @@ def usable(
     sandbox: Sandbox,
     lend: Lend,
     folder: Path,
-    network: JobNetwork | None = None,
+    network: Egress | None = None,
     dial: Dial | None = None,
 ) -> tuple[dict[str, Executor], dict[str, list[Finding]]]:
     """Return the usable executors, and the findings of all of them.
@@ -109,10 +109,6 @@ def usable(
 
 def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
     """Return the cores and the bytes of memory of the machine or cluster that runs jobs.
-
-    Args:
-        sandbox: the wishes of the owner.
-        folder: of the agent.
 
     Raises:
         TaskError: the cluster does not report them.

@@ -22,11 +22,7 @@ _RING_SECONDS: Final = 0.005  # a job that prints byte by byte rings 200 times a
 
 
 class Bell:
-    """Wakes the agent when there is news of an attempt, 200 times a second at most.
-
-    Args:
-        name: of the attempt.
-    """
+    """Wakes the agent when there is news of an attempt, 200 times a second at most."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -61,7 +57,6 @@ class Streams:
     """The pipes that a program prints to, and the logs that keep the output.
 
     Args:
-        bell: rings for new output.
         full: called when the disk has no room for output.
     """
 

@@ -64,8 +64,7 @@ class Supervisor:
     """One attempt, from the start of its program to its end.
 
     Args:
-        folder: of the attempt.
-        work: that the job writes to; beneath that folder, unless it is elsewhere.
+        work: that the job writes to; beneath the folder of the attempt, unless it is elsewhere.
     """
 
     def __init__(self, folder: str, work: str = "") -> None:
@@ -196,9 +195,6 @@ class _Program:
     Attributes:
         pid: of its first process.
         is_asked_inside: the request to end goes to the processes in the sandbox.
-
-    Args:
-        folder: of the attempt.
     """
 
     def __init__(self, folder: str) -> None:

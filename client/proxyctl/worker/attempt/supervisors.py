@@ -31,11 +31,7 @@ main()
 
 
 class Supervisors:
-    """Starts supervisors; they outlive the agent, except for the one that waits.
-
-    Args:
-        folder: of the agent.
-    """
+    """Starts supervisors; they outlive the agent, except for the one that waits."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

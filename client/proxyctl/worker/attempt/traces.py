@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class Traces:
-    """The records of a supervisor in the folder of its attempt.
-
-    Attributes:
-        folder: of the attempt.
-    """
+    """The records of a supervisor in the folder of its attempt."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -36,12 +36,7 @@ def share_of(resources: Resources, lend: Lend) -> Share:
 
 
 class Shares:
-    """The loan of the owner, and its free part.
-
-    Args:
-        lend: the loan of the owner.
-        gpus: the present GPUs of the loan.
-    """
+    """The loan of the owner, and its free part."""
 
     def __init__(self, lend: Lend, gpus: Iterable[Gpu]) -> None:
         self._lend = lend

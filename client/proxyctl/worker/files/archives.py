@@ -111,10 +111,6 @@ class UnpackOptions:
 class Unpacking:
     """The unpacking of one archive.
 
-    Args:
-        folder: receives the content.
-        options: bounds and rights.
-
     Attributes:
         size_bytes: of all files so far.
     """

@@ -66,10 +66,8 @@ class Inputs:
     """Fetches the inputs of one attempt.
 
     Args:
-        web: fetches files.
         folder: of the attempt; inputs go to `INPUTS` in it.
         room: for all inputs together, unpacked ones included.
-        patience: of the attempt.
     """
 
     def __init__(self, web: Web, folder: Path, *, room: Room, patience: Patience) -> None:

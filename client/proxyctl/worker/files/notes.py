@@ -23,7 +23,6 @@ class Notes:
     """Notes in the log of one attempt, beside the lines of its program on stderr.
 
     Args:
-        folder: of the attempt.
         creates: whether to create the log, for a note before the program runs. The supervisor
             appends to it later. A log that is gone is otherwise left alone: the attempt is over.
     """

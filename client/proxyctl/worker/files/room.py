@@ -32,7 +32,6 @@ class Room:
     """The bytes that one attempt may still take.
 
     Args:
-        folder: of the attempt.
         max_bytes: of the disk, for all of the attempt together.
     """
 

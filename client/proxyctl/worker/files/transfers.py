@@ -78,13 +78,10 @@ USUAL: Final = TransferBounds()
 
 
 class FileTransfers:
-    """Brings the files of attempts from the marketplace, and back there (`attempt.Transfers`).
+    """Brings the files of attempts from the marketplace, and back there.
 
     Args:
-        link: asks the API.
-        web: sends and fetches files.
         lend: the loan of the owner; each attempt has its share of the disk.
-        bounds: the limits of transfers.
     """
 
     def __init__(self, link: Link, web: Web, lend: Lend, bounds: TransferBounds = USUAL) -> None:
@@ -94,7 +91,7 @@ class FileTransfers:
         self._lend = lend
 
     def fetch(self, entry: Entry, folder: Path, patience: Patience) -> None:
-        """Bring the inputs, and the checkpoint of an attempt before.
+        """Bring the inputs, and the checkpoint of an attempt before; not all once it is over.
 
         Raises:
             TaskError: they are not available.

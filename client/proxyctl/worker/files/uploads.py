@@ -47,10 +47,6 @@ class Uploader:
     """Sends the files of one attempt.
 
     Args:
-        link: asks the API.
-        web: sends bytes.
-        job_id: the job.
-        attempt: the number of the attempt.
         is_stopped: returns whether the files are not wanted any more.
 
     Attributes:

@@ -44,9 +44,7 @@ class Web:
     """Sends and fetches files for one device.
 
     Args:
-        api: the address of the API.
         token: the worker token of this device.
-        outward: connects to all other places.
     """
 
     def __init__(self, api: str, token: str, outward: Outward) -> None:

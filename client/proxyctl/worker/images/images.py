@@ -102,9 +102,7 @@ class Images:
     """The images that one engine has for jobs.
 
     Args:
-        engine: whose.
         folder: the agent's; it holds the record of the kept images, and files on their way.
-        limits: the owner's.
         dial: connects to places of strangers, which are all but the registries that the owner has
             named.
         fresh_seconds: an attempt that has its image has its container after this time.

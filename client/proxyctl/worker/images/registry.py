@@ -79,7 +79,6 @@ class Registry:
         reference: the image; its host and name are used.
         dial: connects to it, to where it redirects, and to where it has tokens.
         deadline: monotonic time after which nothing is waited for any more.
-        patience: of the attempt that needs the image.
     """
 
     def __init__(

@@ -106,9 +106,6 @@ class WayOut(Outward):
     The guard learns the public addresses of this device from the service: from inside, such an
     address leads to the owner's router, and the device has no other way to know it. Until the
     service has answered, nothing is permitted of a family in which it has an address.
-
-    Args:
-        api: the address of the API.
     """
 
     def __init__(self, api: str) -> None:

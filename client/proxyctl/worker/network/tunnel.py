@@ -107,13 +107,10 @@ class JobTunnel:
     """Lets the daemon's users into jobs; a `WayIn`, and belongs to one event loop.
 
     Args:
-        api: the address of the marketplace.
-        token: of this device.
         ask: returns the reply of the API to a path; blocks, and raises LinkError and RefusedError.
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
         allowance: of the bytes through ports; closed with the tunnel.
         pool: of threads that may block.
-        bounds: how many streams there are, and for how long.
     """
 
     def __init__(
@@ -284,8 +281,6 @@ class _Joiner:
     """Joins ports of jobs with work connections to the daemon.
 
     Args:
-        loop: the event loop.
-        allowance: of the bytes through ports.
         pool: of threads that may block.
     """
 
@@ -355,8 +350,6 @@ class _Attempt:
     """The streams into one attempt; counts their bytes.
 
     Args:
-        served: the attempt.
-        allowance: of all attempts.
         spent: called when nothing may go through any more.
     """
 

@@ -30,7 +30,6 @@ class Allowance:
     """Counts the bytes through ports, both ways together; belongs to one thread.
 
     Args:
-        path: where it is written down.
         bytes_per_day: of the device's own calendar; with 0 nothing goes through.
         bytes_per_second: on average.
         now: the device's own time, aware of its zone.

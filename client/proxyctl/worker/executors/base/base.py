@@ -86,7 +86,6 @@ class Task:
         env: of the job alone, with its secrets.
         network: "none" or "egress".
         gpus: identifiers (UUIDs) of the GPUs granted only to this attempt.
-        bounds: its limits.
         ports: that it says it listens on.
         root: an unpacked image to run on instead of the host's programs, if there is one.
     """

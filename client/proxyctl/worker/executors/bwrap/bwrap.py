@@ -19,7 +19,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors.base.base import (
     INPUTS,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
+    from proxyctl.worker.executors.bwrap.egress import Egress
     from proxyctl.worker.executors.limits.base import Admission, LimitHolder
 
 PROGRAM: Final = "/usr/bin/bwrap"
@@ -111,26 +112,11 @@ EOF
 sudo systemctl reload apparmor"""
 
 
-class JobNetwork(Protocol):
-    """Gives jobs a way out; see `egress.py`."""
-
-    def open(self, attempt_id: str, pid: int) -> None:
-        """Serve the job whose network namespace a process is in; raises TaskError."""
-
-    def close(self, attempt_id: str) -> None:
-        """Stop serving the job."""
-
-    def env(self) -> dict[str, str]:
-        """Return the environment variables of a job."""
-
-
 class BwrapExecutor:
     """Jobs under bubblewrap.
 
     Args:
-        limits: hold the bounds of jobs.
         network: gives jobs a way out; None if the owner does not want that.
-        program: bubblewrap's.
         scope: of the agent: jobs of other agents are not touched.
     """
 
@@ -139,7 +125,7 @@ class BwrapExecutor:
     def __init__(
         self,
         limits: LimitHolder,
-        network: JobNetwork | None = None,
+        network: Egress | None = None,
         *,
         program: str = PROGRAM,
         scope: str = NO_SCOPE,

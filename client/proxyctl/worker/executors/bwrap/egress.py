@@ -66,7 +66,6 @@ class Egress:
 
     Args:
         outward: whose guard judges targets.
-        rules: for each job.
     """
 
     def __init__(self, outward: Outward, rules: Rules = Rules()) -> None:  # noqa: B008 - immutable

@@ -149,9 +149,6 @@ class _Maker:
     """A child of this process that makes sockets in a network namespace, one after the other.
 
     It ends with this object, and with this process, however that ends.
-
-    Args:
-        space: the namespace.
     """
 
     def __init__(self, space: int) -> None:

@@ -36,8 +36,7 @@ class ContainerWatch:
     """A thread that looks at one container every second.
 
     Args:
-        engine: whose container it is.
-        name: of it.
+        name: of the container.
         client: process of the client that is attached to it.
     """
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    from proxyctl.worker.executors.bwrap.bwrap import JobNetwork
+    from proxyctl.worker.executors.bwrap.egress import Egress
     from proxyctl.worker.images.images import Images
 
 _GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
@@ -74,7 +74,6 @@ class Containers:
     """Runs attempts as containers of one engine.
 
     Args:
-        engine: which.
         folder: the agent's; it tells its containers from those of another agent.
         has_gpus: whether this device lends GPUs, which an engine then has to know.
         images: fetches the images of jobs; None if no images are fetched.
@@ -88,7 +87,7 @@ class Containers:
         folder: Path,
         has_gpus: bool = False,
         images: Images | None = None,
-        network: JobNetwork | None = None,
+        network: Egress | None = None,
     ) -> None:
         self.name = engine.name
         self.engine = engine

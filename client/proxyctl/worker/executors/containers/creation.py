@@ -46,7 +46,6 @@ class Creation:
         has_gpus: whether this device lends GPUs.
 
     Args:
-        engine: makes the containers.
         agent: distinguishes the containers of this agent from those of another agent.
         has_gpus: whether this device lends GPUs.
     """

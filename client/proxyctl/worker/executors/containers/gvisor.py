@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from proxyctl.worker.executors.base.base import Finding
 from proxyctl.worker.executors.bwrap import seccomp
 from proxyctl.worker.executors.containers import engine
 from proxyctl.worker.executors.containers.podman import Podman
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from proxyctl.worker.executors.containers.engine import Owner
 
 # Its kernel, and the process that opens files for it, are threads of the job's control group:
 # some 60 were counted, and a busy job's more.
@@ -22,30 +17,15 @@ _SPARE_PROCESSES: Final = 512
 _NEEDED: Final = "runsc"
 
 
-class Gvisor:
-    """podman with gVisor's runtime.
+class Gvisor(Podman):
+    """podman with gVisor's runtime."""
 
-    Args:
-        platform: how it catches a job's calls: "systrap", "ptrace" or "kvm".
-    """
-
-    name = "gvisor"
-
-    def __init__(self, platform: str = "ptrace") -> None:
+    def __init__(self) -> None:
         runtime = shutil.which(_NEEDED, path=engine.environment()["PATH"]) or _NEEDED
-        # Without a network it is not to look for one; and the filter of calls also holds within.
-        flags = (f"platform={platform}", "network=none", "oci-seccomp")
-        self._podman = Podman(
-            runtime, name=self.name, flags=flags, spare_processes=_SPARE_PROCESSES
-        )
-
-    def command(self) -> tuple[str, ...]:
-        """Return podman with the runtime."""
-        return self._podman.command()
-
-    def environment(self) -> Mapping[str, str]:
-        """Return podman's."""
-        return self._podman.environment()
+        # Its way to catch a job's calls. Without a network it is not to look for one; and the
+        # filter of calls also holds within.
+        flags = ("platform=ptrace", "network=none", "oci-seccomp")
+        super().__init__(runtime, name="gvisor", flags=flags, spare_processes=_SPARE_PROCESSES)
 
     def can_share_network(self) -> bool:
         """Return False."""
@@ -55,10 +35,6 @@ class Gvisor:
     def can_reach_ports(self) -> bool:
         """Return False, as above."""
         return False
-
-    def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
-        """Return podman's."""
-        return self._podman.options(shows_devices=shows_devices, has_network=has_network)
 
     def profile(self) -> dict[str, Any]:
         """Return the filter of system calls, for its own kernel."""
@@ -70,18 +46,6 @@ class Gvisor:
                 rule["action"] = "SCMP_ACT_ALLOW"
                 del rule["errnoRet"]
         return profile
-
-    def owner(self) -> Owner:
-        """Return podman's."""
-        return self._podman.owner()
-
-    def spare_processes(self) -> int:
-        """Return the number of processes that gVisor's kernel needs."""
-        return self._podman.spare_processes()
-
-    def end_in_runtime(self, container: str) -> None:
-        """See `Podman.end_in_runtime`."""
-        self._podman.end_in_runtime(container)
 
     def needs(self) -> list[Finding]:
         """Return its needs, without starting a container."""
@@ -106,4 +70,4 @@ class Gvisor:
         ]
         if not all(each.is_met for each in findings):
             return findings
-        return findings + self._podman.needs()
+        return findings + super().needs()

@@ -18,7 +18,7 @@ from proxyctl.worker.executors.containers.naming import network_name_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from proxyctl.worker.executors.bwrap.bwrap import JobNetwork
+    from proxyctl.worker.executors.bwrap.egress import Egress
     from proxyctl.worker.executors.containers.creation import Creation
 
 
@@ -26,12 +26,10 @@ class Networks:
     """Gives the jobs of one engine their networks.
 
     Args:
-        engine: runs the containers.
-        creation: makes the containers.
         network: serves the way out of jobs; None if the owner does not want that.
     """
 
-    def __init__(self, engine: Engine, creation: Creation, network: JobNetwork | None) -> None:
+    def __init__(self, engine: Engine, creation: Creation, network: Egress | None) -> None:
         self._engine = engine
         self._creation = creation
         self._network = network
@@ -95,7 +93,7 @@ class Networks:
         with suppress(EngineError):  # most jobs have none; a container left over runs no job
             remove(self._engine, network_name_of(attempt_id))
 
-    def _wanted(self) -> JobNetwork:
+    def _wanted(self) -> Egress:
         if self._network is None:
             raise self._refusal()
         return self._network

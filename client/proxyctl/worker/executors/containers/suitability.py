@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 class Suitability:
-    """Checks an engine, and keeps the findings.
-
-    Args:
-        engine: to check.
-        creation: makes the container of the trial.
-        folder: of the agent.
-    """
+    """Checks an engine, and keeps the findings."""
 
     def __init__(self, engine: Engine, creation: Creation, folder: Path) -> None:
         self._engine = engine

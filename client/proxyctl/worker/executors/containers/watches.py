@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 class Watches:
-    """Watches the use of containers; several threads use it.
-
-    Args:
-        engine: runs the containers.
-    """
+    """Watches the use of containers; several threads use it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -43,7 +43,6 @@ class Cgroup1:
 
     Args:
         parents: the folder of all jobs by controller; by default where this machine has them.
-        scope: of the agent.
     """
 
     name = "cgroup1"

@@ -39,7 +39,6 @@ class Cgroup2:
     Args:
         delegated: a folder of control groups that is the agent's; by default the one that the agent
             itself is in, as a unit with `Delegate=yes` has it, or the topmost one for root.
-        scope: of the agent.
     """
 
     name = "cgroup2"

@@ -99,7 +99,6 @@ class DiskWatch:
         reserve_bytes: that must stay free where the folder is.
         processes: returns those of the job; files that they have removed and not closed also take
             room.
-        bounds: on the sums.
     """
 
     def __init__(
@@ -248,7 +247,6 @@ class Removed:
     """Adds files that have no name any more, and are there until no process has them.
 
     Args:
-        total: the sum that grows.
         device: number of the file system that counts.
         handles_max: how many descriptors and mappings are looked at.
     """

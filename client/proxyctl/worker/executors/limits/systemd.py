@@ -44,7 +44,6 @@ class SystemdScopes:
 
     Args:
         environ: of the agent, where the way to the manager is found.
-        scope: of the agent.
     """
 
     name = "systemd"
