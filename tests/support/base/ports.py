@@ -32,9 +32,10 @@ def closed_port() -> Iterator[int]:
 
 @contextmanager
 def silent_port() -> Iterator[int]:
-    """Keep a port that never answers: its queue is full."""
+    """Keep a port that never answers: its queue is full. It is free on other addresses."""
     with socket.socket() as listener, socket.socket() as first:
-        listener.bind(("127.0.0.1", 0))
+        port = free_port()
+        listener.bind(("127.0.0.1", port))
         listener.listen(0)
         first.connect(listener.getsockname())
-        yield listener.getsockname()[1]
+        yield port
