@@ -1,0 +1,471 @@
+"""One run, from the first start of a daemon to the last check."""
+
+import asyncio
+import gc
+import logging
+import random
+import secrets
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import proxyd.tasks
+from market.accounts.accounts import deposit
+from market.bandwidth.leases import RECALL_SECONDS
+from market.base.ids import Identifiers
+from market.events.context import Context
+from market.money.ledger import open_accounts
+from market.money.money import Currency
+from proxyd.metering.session import LiveSession
+from storage.engines import sqlite as engine
+from storage.engines.store import Transaction
+from tests.sim.checks import AFTERMATH_SECONDS, Books
+from tests.sim.clients import Buyer, Client, ClientPlan, Network, RequestError
+from tests.sim.faults import Fault, Weather
+from tests.sim.loop import SimLoop, SimTask, World
+from tests.sim.process import Process, settings_of
+from tests.sim.scenario import Scenario
+from tests.sim.store import EPOCH, Database
+
+USERS = 4
+MONEY = 1_000_000_000_000
+PROBE_SECONDS = 15.0
+PROBE_BYTES = 1_500
+STOP_SECONDS = 5.0
+# A process that is to be killed at a commit has so long for its commits.
+COMMIT_SECONDS = 5.0
+# Of the calm at the end: probes, ends, and stops.
+REST_SECONDS = 120.0
+# Lines of the product's log that are never right.
+NEVER = (
+    "report rejected",
+    "lease reduced",
+    "cannot be settled",
+    "sweep failed",
+    "ignores every cancellation",
+    "takes longer than",
+    "looking a session up failed",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a run.
+
+    Attributes:
+        scenario: what was run.
+        failures: what was wrong; none if all is well.
+        error: the exception behind the first of them, if there is one.
+        digest: of all lines.
+        lines: the last ones.
+        seconds: of virtual time.
+        commits: number of units that were run.
+        callbacks: number of callbacks.
+        slowest_end: the longest DELETE, in seconds.
+    """
+
+    scenario: Scenario
+    failures: tuple[str, ...]
+    error: BaseException | None
+    digest: str
+    lines: tuple[str, ...]
+    seconds: float
+    commits: int
+    callbacks: int
+    slowest_end: float
+
+
+def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
+    """Run a scenario."""
+    world = World(scenario.seed, is_loud=is_loud)
+    SimTask.count = 0
+    gc.disable()
+    try:
+        with _drawn_secrets(world), _logged(world):
+            simulation = Simulation(world, scenario)
+            try:
+                simulation.run()
+            except Exception as error:
+                world.fail(f"the simulation: {error!r}", error)
+            finally:
+                world.end()
+            return Outcome(
+                scenario,
+                tuple(world.failures),
+                world.error,
+                world.digest,
+                tuple(world.lines),
+                world.now,
+                simulation.database.commits,
+                world.callbacks,
+                simulation.books.slowest_end,
+            )
+    finally:
+        gc.enable()
+
+
+class Simulation:
+    """The world of a scenario, and the story of its run.
+
+    Args:
+        world: the time.
+        scenario: what to run.
+    """
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self.world = world
+        self.scenario = scenario
+        mode = scenario.mode
+        names = [f"node{each}" for each in range(scenario.nodes)]
+        self.weather = Weather(scenario.faults, names, lambda: world.now)
+        self.books = Books(world, scenario.timeout)
+        self.database = Database(world, template(), self.weather, self.books.committed)
+        self.books.database, self.books.weather = self.database, self.weather
+        settings = settings_of(mode, scenario.timeout)
+        knows_ends = None if mode.is_remote else self._ended
+        self.processes = [
+            Process(world, name, number, mode, settings, self.database, knows_ends)
+            for number, name in enumerate(names)
+        ]
+        self.network = Network(world, self.weather, self.processes, self.books)
+        self.outside = SimLoop(world, "outside")
+        self.buyers = [
+            Buyer(self.network, plan, number, f"user{number % USERS}")
+            for number, plan in enumerate(scenario.sessions)
+        ]
+        self.calm_seconds = RECALL_SECONDS + 1.5 * scenario.timeout + AFTERMATH_SECONDS + 0.5
+        self._is_done = False
+        self._clients: list[asyncio.Task[Any]] = []
+
+    def run(self) -> None:
+        """Run it all."""
+        world, scenario = self.world, self.scenario
+        world.say(str(scenario))
+        for process in self.processes:
+            world.at(0.01 * process.number, process.start)
+        for fault in scenario.faults:
+            world.say(f"fault   {fault}")
+            world.at(fault.at, self._strike, fault)
+        self.database.end_silent()
+        self.outside.call_soon(lambda: self.outside.create_task(self._story()))
+        limit = scenario.seconds + self.calm_seconds + REST_SECONDS
+        world.run(limit, lambda: self._is_done)
+        if not self._is_done and not world.failures:
+            world.fail("the run does not end")
+        if not world.failures:
+            self.books.at_the_end()
+        world.say(f"end     {self.database.commits} commits")
+
+    # --- what goes wrong -------------------------------------------------------------------------
+
+    def _strike(self, fault: Fault) -> None:
+        process = self.processes[fault.target % len(self.processes)]
+        self.world.say(f"fault   {fault}")
+        strike = {
+            "kill": self._kill,
+            "machine": self._machine_dies,
+            "commit": self._kill_at_commit,
+            "stop": lambda process, fault: process.stop(fault.seconds),
+            "freeze": lambda process, fault: process.freeze(fault.seconds, with_machine=False),
+            "sleep": self._machine_sleeps,
+            "link": self._end_link,
+            "cut": self._cut_clients,
+        }.get(fault.kind)
+        if strike is not None:
+            strike(process, fault)
+
+    def _on_machine(self, process: Process) -> list[Process]:
+        """Return the processes on the machine of one."""
+        return [process] if self.scenario.mode.is_remote else self.processes
+
+    def _kill(self, process: Process, fault: Fault) -> None:
+        process.kill(pause=fault.seconds)
+
+    def _machine_dies(self, process: Process, fault: Fault) -> None:
+        for each in self._on_machine(process):
+            each.kill(with_machine=True, pause=fault.seconds)
+
+    def _machine_sleeps(self, process: Process, fault: Fault) -> None:
+        for each in self._on_machine(process):
+            each.freeze(fault.seconds, with_machine=True)
+
+    def _end_link(self, process: Process, _: Fault) -> None:
+        for session in tuple(self.database.sessions):
+            if session.wire.place == process.name:
+                session.end("lost")
+
+    def _cut_clients(self, process: Process, _: Fault) -> None:
+        if process.life is not None:
+            for relay in tuple(process.life.relays):
+                process.life.loop.call_soon(relay.reset)
+
+    def _kill_at_commit(self, process: Process, fault: Fault) -> None:
+        life = process.life
+        if life is None:
+            return
+        number = int(fault.value)
+        left = number // 2
+        until = min(fault.at + COMMIT_SECONDS, self.scenario.seconds)
+
+        def is_killed(is_after: bool) -> bool:
+            nonlocal left
+            if self.world.now > until:
+                return False
+            if is_after == bool(number % 2):
+                left -= 1
+                if left < 0:
+                    life.wire.killed_at_commit = lambda _: False
+                    if process.life is life:
+                        process.kill(pause=fault.seconds)
+                        return True
+            return False
+
+        life.wire.killed_at_commit = is_killed
+
+    def _ended(self, node_ids: Collection[str]) -> list[str]:
+        """Return the nodes of processes that have ended, as named pipes show."""
+        living = {
+            each.life.link_node_id
+            for each in self.processes
+            if each.life is not None and not each.life.loop.is_dead
+        }
+        return [each for each in node_ids if each not in living]
+
+    # --- the story -------------------------------------------------------------------------------
+
+    async def _story(self) -> None:
+        scenario, world = self.scenario, self.world
+        loop = asyncio.get_running_loop()
+        buyers = [loop.create_task(each.run()) for each in self.buyers]
+        until = scenario.seconds + self.calm_seconds / 2
+        self._clients = [
+            loop.create_task(
+                Client(
+                    self.network, plan, self.buyers[plan.session], f"client{number}", until
+                ).run()
+            )
+            for number, plan in enumerate(scenario.clients)
+            if plan.session < len(self.buyers)
+        ]
+        await asyncio.sleep(scenario.seconds)
+        world.say("calm")
+        await asyncio.sleep(self.calm_seconds)
+        await _all(self._clients)
+        for each in buyers:
+            if not each.done():
+                world.fail("a buyer's request is not answered")
+        await self._probe()
+        await self._end_all()
+        for process in self.processes:
+            await self._stop(process)
+        self._is_done = True
+
+    def _active(self) -> list[tuple[str, str]]:
+        soon = EPOCH + int(self.world.now + PROBE_SECONDS)
+        return [
+            (session_id, user_id)
+            for session_id, user_id, expires_at in self.database.rows(
+                "SELECT id, user_id, expires_at FROM bandwidth_sessions WHERE status = 'active'"
+                " ORDER BY id"
+            )
+            if expires_at > soon
+        ]
+
+    async def _probe(self) -> None:
+        """Each daemon must admit a client of each active session, and carry its bytes."""
+        active = {each for each, _ in self._active()}
+        loop = asyncio.get_running_loop()
+        await _all(
+            [
+                loop.create_task(self._probe_one(buyer, process))
+                for buyer in self.buyers
+                for process in self.processes
+                if buyer.bought is not None and buyer.bought.session_id in active
+            ]
+        )
+
+    async def _probe_one(self, buyer: Buyer, process: Process) -> None:
+        world, bought = self.world, buyer.bought
+        assert bought is not None
+        name = f"probe{buyer.number}-{process.number}"
+        plan = ClientPlan(
+            buyer.number, process.number, 0, PROBE_BYTES, 700, 0.001, 100_000_000, None, 0.2, False
+        )
+        deadline = world.now + PROBE_SECONDS
+        reason = "never"
+        while world.now < deadline:
+            life = process.serving
+            if life is not None:
+                connection = await self.network.connect(life, bought, plan, name)
+                reason = connection.refusal
+                if not reason:
+                    try:
+                        async with asyncio.timeout(deadline - world.now):
+                            reason, _ = await connection.over
+                    except TimeoutError:
+                        reason = "stands still"
+                if reason == "complete":
+                    return
+            if bought.session_id not in {each for each, _ in self._active()}:
+                return
+            await asyncio.sleep(plan.rests)
+        world.fail(f"{process.name} does not serve the active {bought.session_id[-6:]}: {reason}")
+
+    async def _end_all(self) -> None:
+        rows = self.database.rows(
+            "SELECT id, user_id FROM bandwidth_sessions WHERE status = 'active' ORDER BY id"
+        )
+        loop = asyncio.get_running_loop()
+        await _all([loop.create_task(self._end(*row, number)) for number, row in enumerate(rows)])
+
+    async def _end(self, session_id: str, user_id: str, number: int) -> None:
+        with_market = [each for each in self.processes if each.has_services]
+        life = with_market[number % len(with_market)].serving
+        if life is None:
+            self.world.fail("a daemon does not serve though nothing is broken")
+            return
+
+        async def end(market: Any) -> None:
+            began = self.world.now
+            await market.bandwidth.end(user_id, session_id)
+            self.books.was_ended(session_id, began)
+
+        try:
+            await self.network.request("last end", end, life)
+        except RequestError as error:
+            self.world.fail(f"the end of {session_id[-6:]} fails, and nothing is broken: {error}")
+
+    async def _stop(self, process: Process) -> None:
+        world, life = self.world, process.life
+        process.is_wanted = False
+        if life is None or not life.is_serving:
+            world.fail(f"{process.name} does not serve though nothing is broken")
+            return
+        began = world.now
+        process.stop()
+        while process.life is life and world.now < began + 4 * STOP_SECONDS:
+            await asyncio.sleep(0.05)
+        if life.stopped_in > STOP_SECONDS or process.life is life:
+            world.fail(f"{process.name} takes {world.now - began:.1f} s to stop")
+
+
+async def _all(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for tasks; `asyncio.gather` takes more callbacks in some versions of Python."""
+    for task in tasks:
+        await task
+
+
+# --- the surroundings ----------------------------------------------------------------------------
+
+
+@contextmanager
+def _drawn_secrets(world: World) -> Iterator[None]:
+    """Draw secrets from the seed, and compare sessions by their names."""
+    draw: Random = world.draw("secrets")
+    random.seed(world.seed)
+
+    def token_hex(size: int) -> str:
+        return draw.randbytes(size).hex()
+
+    replaced = {
+        "token_bytes": draw.randbytes,
+        "token_hex": token_hex,
+        "token_urlsafe": token_hex,
+        "choice": lambda values: values[int(draw.random() * len(values))],
+        "randbelow": lambda most: int(draw.random() * most),
+    }
+    before = {name: getattr(secrets, name) for name in replaced}
+    hash_before = LiveSession.__hash__
+    signal = proxyd.tasks.signal
+    for name, call in replaced.items():
+        setattr(secrets, name, call)
+    LiveSession.__hash__ = lambda each: hash(each.id)  # type: ignore[method-assign]
+    proxyd.tasks.signal = SimpleNamespace(  # type: ignore[assignment]
+        raise_signal=lambda _: world.fail("a daemon stops itself"), SIGTERM=15
+    )
+    try:
+        yield
+    finally:
+        for name, call in before.items():
+            setattr(secrets, name, call)
+        LiveSession.__hash__ = hash_before  # type: ignore[method-assign]
+        proxyd.tasks.signal = signal  # type: ignore[assignment]
+
+
+class _Log(logging.Handler):
+    """Writes the product's log down among the lines."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        current = self._world.current
+        name = "" if current is None else current.name
+        self._world.say(f"{name} {record.levelname.lower()} {record.name}: {text}")
+        if record.exc_info or any(each in text for each in NEVER):
+            error = record.exc_info[1] if record.exc_info else None
+            self._world.fail(f"{name} logged: {text} {error!r}", error)
+
+
+@contextmanager
+def _logged(world: World) -> Iterator[None]:
+    root, handler = logging.getLogger(), _Log(world)
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+@cache
+def template() -> bytes:
+    """Return a database with buyers who have money, as bytes."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    engine._configure(connection)
+    engine._prepare(connection)
+    draw = Random("template")
+    before = secrets.token_bytes
+    secrets.token_bytes = draw.randbytes
+    try:
+        identifiers = Identifiers(lambda: EPOCH * 1_000 - 10_000)
+        context = Context(None, identifiers, lambda: EPOCH - 10)  # type: ignore[arg-type]
+
+        async def unit(tx: Transaction) -> None:
+            for number in range(USERS):
+                name = f"user{number}"
+                await tx.run(
+                    "INSERT INTO users (id, username, username_key, email, email_key,"
+                    " password_hash, email_verified_at, created_at)"
+                    " VALUES (:name, :name, :name, :email, :email, '', :now, :now)",
+                    name=name,
+                    email=f"{name}@example.com",
+                    now=EPOCH - 10,
+                )
+                await open_accounts(tx, name)
+                await deposit(
+                    tx,
+                    context,
+                    email=f"{name}@example.com",
+                    currency=Currency.USD,
+                    amount=MONEY,
+                    reference=name,
+                    transfer_id=identifiers.new(),
+                    now=EPOCH - 10,
+                )
+
+        (outcome,) = engine._write_group([unit], connection)
+        if outcome.error is not None:
+            raise outcome.error
+    finally:
+        secrets.token_bytes = before
+    return connection.serialize()
