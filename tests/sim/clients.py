@@ -123,20 +123,20 @@ class _Queue:
         return excess / self._rate + 1e-6 if self._rate else None
 
 
-class _Numbered:
+class Numbered:
     """An object whose place in a set does not depend on its address."""
 
     count = 0
 
     def __init__(self) -> None:
-        _Numbered.count += 1
-        self.number = _Numbered.count
+        Numbered.count += 1
+        self.number = Numbered.count
 
     def __hash__(self) -> int:
         return self.number
 
 
-class _Resume(_Numbered):
+class _Resume(Numbered):
     """The call of a session that has bytes again."""
 
     def __init__(self, relay: "Relay") -> None:
@@ -147,7 +147,7 @@ class _Resume(_Numbered):
         self._relay.resume()
 
 
-class Relay(_Numbered):
+class Relay(Numbered):
     """A transfer from a target to a client: a connection, and a sink, of its session.
 
     Args:
@@ -314,7 +314,7 @@ class Relay(_Numbered):
         self._over(reason, self._delivered)
 
 
-class Closing(_Numbered, ClosingSink):
+class Closing(Numbered, ClosingSink):
     """A socket that is being closed, with bytes in its queue.
 
     Args:

@@ -73,8 +73,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.world.now - self.slept
 
-    def _write_to_self(self) -> None:
-        """Nothing waits for the loop: the world looks."""
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        """Fail: what a thread does is not drawn from the seed."""
+        raise AssertionError("a thread calls")
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         """Run it here and now: there are no threads in virtual time."""

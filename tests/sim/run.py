@@ -6,10 +6,10 @@ import logging
 import random
 import secrets
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +22,13 @@ from market.events.context import Context
 from market.money.ledger import open_accounts
 from market.money.money import Currency
 from proxyd.metering.session import LiveSession
+from storage.blobs.local import _Threads
 from storage.engines import sqlite as engine
 from storage.engines.store import Transaction
 from tests.sim.checks import AFTERMATH_SECONDS, Books
-from tests.sim.clients import Buyer, Client, ClientPlan, Network, RequestError
+from tests.sim.clients import Buyer, Client, ClientPlan, Network, Numbered, RequestError
 from tests.sim.faults import Fault, Weather
-from tests.sim.loop import SimLoop, SimTask, World
+from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Process, settings_of
 from tests.sim.scenario import Scenario
 from tests.sim.store import EPOCH, Database
@@ -83,7 +84,8 @@ class Outcome:
 def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
     """Run a scenario."""
     world = World(scenario.seed, is_loud=is_loud)
-    SimTask.count = 0
+    SimTask.count = SimTimer.count = Numbered.count = 0
+    template()  # made once, with secrets of its own
     gc.disable()
     try:
         with _drawn_secrets(world), _logged(world):
@@ -365,7 +367,7 @@ async def _all(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 @contextmanager
 def _drawn_secrets(world: World) -> Iterator[None]:
-    """Draw secrets from the seed, and compare sessions by their names."""
+    """Draw secrets from the seed, order sessions by their names, and start no thread."""
     draw: Random = world.draw("secrets")
     random.seed(world.seed)
 
@@ -381,9 +383,11 @@ def _drawn_secrets(world: World) -> Iterator[None]:
     }
     before = {name: getattr(secrets, name) for name in replaced}
     hash_before = LiveSession.__hash__
+    submit = _Threads.submit
     signal = proxyd.tasks.signal
     for name, call in replaced.items():
         setattr(secrets, name, call)
+    _Threads.submit = _submit  # type: ignore[method-assign]
     LiveSession.__hash__ = lambda each: hash(each.id)  # type: ignore[method-assign]
     proxyd.tasks.signal = SimpleNamespace(  # type: ignore[assignment]
         raise_signal=lambda _: world.fail("a daemon stops itself"), SIGTERM=15
@@ -393,8 +397,14 @@ def _drawn_secrets(world: World) -> Iterator[None]:
     finally:
         for name, call in before.items():
             setattr(secrets, name, call)
+        _Threads.submit = submit  # type: ignore[method-assign]
         LiveSession.__hash__ = hash_before  # type: ignore[method-assign]
         proxyd.tasks.signal = signal  # type: ignore[assignment]
+
+
+def _submit(_: _Threads, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a call of files here and now, as the loop runs other calls for threads."""
+    return asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
 
 
 class _Log(logging.Handler):
