@@ -22,6 +22,12 @@ _OPEN = """
     SELECT id, session_id, granted_bytes, used_bytes, COALESCE(node_id, '') FROM bandwidth_leases
     WHERE closed_at IS NULL
 """
+_EXITS = """
+    SELECT u.lease_id, u.device_id, u.used_bytes FROM exit_usage AS u
+    JOIN bandwidth_leases AS l ON l.id = u.lease_id WHERE l.closed_at IS NULL
+"""
+_NODES = "SELECT id FROM nodes"
+_ABOUT_NODES = frozenset(("leave", "reap", "recover", "register"))
 _LEASE = "SELECT granted_bytes, used_bytes FROM bandwidth_leases WHERE id = :id"
 _TAKING_BACK = frozenset(("reap", "recover", "leave"))
 _ABOUT_LEASES = frozenset(
@@ -42,13 +48,23 @@ _ABOUT_LEASES = frozenset(
 class Lease:
     """A lease, as it was opened, and its end."""
 
-    __slots__ = ("closed_at", "closed_by", "excuses", "handed", "id", "node_id", "session_id")
+    __slots__ = (
+        "by_exit",
+        "closed_at",
+        "closed_by",
+        "excuses",
+        "handed",
+        "id",
+        "node_id",
+        "session_id",
+    )
 
     def __init__(self, lease_id: str, session_id: str, node_id: str) -> None:
         self.id = lease_id
         self.session_id = session_id
         self.node_id = node_id
         self.handed = 0
+        self.by_exit: dict[str, int] = {}
         self.closed_at: float | None = None
         self.closed_by: Commit | None = None
         self.excuses: list[str] = []
@@ -71,6 +87,7 @@ class Books:
         self.over_at: dict[str, float] = {}
         self.slowest_end = 0.0
         self._open: dict[str, Lease] = {}
+        self._nodes: set[str] = set()
         self._relays: dict[Relay, None] = {}
         self._closings: dict[Closing, None] = {}
 
@@ -114,11 +131,14 @@ class Books:
                 f" {by.process} closed by {by.name} {self.world.now - since:.2f} s ago"
             )
 
-    def hands(self, lease_id: str, size: int) -> None:
+    def hands(self, by: Relay | Closing, size: int) -> None:
         """The kernel has got bytes under a lease, or has lost them."""
-        lease = self._lease(lease_id)
+        lease = self._lease(by.lease_id)
         lease.handed += size
-        if size > 0 and lease.closed_by is not None and "late" not in lease.excuses:
+        if by.device_id:
+            lease.by_exit[by.device_id] = lease.by_exit.get(by.device_id, 0) + size
+        is_late = size > 0 and lease.closed_at is not None and "late" not in lease.excuses
+        if is_late and not self.is_healthy(lease.closed_at or 0.0):
             lease.excuses.append("late")
 
     def lives(self, session_id: str, seconds: float) -> None:
@@ -152,6 +172,8 @@ class Books:
 
     def committed(self, commit: Commit) -> None:
         """Compare the database with the bytes."""
+        if commit.name in _ABOUT_NODES:
+            self._count_nodes(commit)
         if commit.name not in _ABOUT_LEASES:
             return
         now_open: dict[str, Lease] = {}
@@ -161,14 +183,27 @@ class Books:
             lease.session_id, lease.node_id = session_id, node_id
             now_open[lease_id] = lease
             self._compare(lease, granted, used, queued)
+        for lease_id, device_id, used in self.database.rows(_EXITS):
+            left = now_open[lease_id].by_exit.get(device_id, 0)
+            left -= queued.get((lease_id, device_id), 0)
+            if used > left:
+                self.world.fail(f"an exit is paid for more than it carried: {used} > {left}")
         for lease_id, lease in self._open.items():
             if lease_id not in now_open:
-                lease.closed_by, lease.closed_at = commit, self.world.now
-                ((granted, used),) = self.database.rows(_LEASE, id=lease_id)
-                self._compare(lease, granted, used, queued)
-                if commit.name in _TAKING_BACK and lease.handed > used:
-                    lease.excuses.append(commit.name)
+                self._closed_by(commit, lease, queued)
         self._open = now_open
+        self._look_at_relays()
+
+    def _closed_by(self, commit: Commit, lease: Lease, queued: dict[tuple[str, str], int]) -> None:
+        """A lease was closed."""
+        lease.closed_by, lease.closed_at = commit, self.world.now
+        ((granted, used),) = self.database.rows(_LEASE, id=lease.id)
+        self._compare(lease, granted, used, queued)
+        if commit.name in _TAKING_BACK and lease.handed > used:
+            lease.excuses.append(commit.name)
+
+    def _look_at_relays(self) -> None:
+        """The session of each connection is known to its process."""
         for relay in self._relays:
             core = relay.life.core
             if core is not None and core.meter.sessions.get(relay.session.id) is not relay.session:
@@ -177,15 +212,25 @@ class Books:
                     " does not know"
                 )
 
-    def _queued(self) -> dict[str, int]:
-        queued: dict[str, int] = {}
+    def _count_nodes(self, commit: Commit) -> None:
+        """A living node may not be declared dead when nothing is broken."""
+        before, self._nodes = self._nodes, {each for (each,) in self.database.rows(_NODES)}
+        if commit.name == "reap" and before - self._nodes and self.is_healthy(self.world.now):
+            self.world.fail(f"{commit.process} declares a node dead, and nothing is broken")
+
+    def _queued(self) -> dict[tuple[str, str], int]:
+        """Return the bytes in queues, by lease and exit; "" is for all."""
+        queued: dict[tuple[str, str], int] = {}
         for each in (*self._relays, *self._closings):
             if size := each.queue.size():
-                queued[each.lease_id] = queued.get(each.lease_id, 0) + size
+                for key in {(each.lease_id, ""), (each.lease_id, each.device_id)}:
+                    queued[key] = queued.get(key, 0) + size
         return queued
 
-    def _compare(self, lease: Lease, granted: int, used: int, queued: dict[str, int]) -> None:
-        left = lease.handed - queued.get(lease.id, 0)
+    def _compare(
+        self, lease: Lease, granted: int, used: int, queued: dict[tuple[str, str], int]
+    ) -> None:
+        left = lease.handed - queued.get((lease.id, ""), 0)
         if used > left:
             self.world.fail(
                 f"billed more than delivered: {lease.session_id[-6:]} lease {lease.id[-6:]}"
@@ -214,7 +259,9 @@ class Books:
             if status == "active":
                 fail(f"{session_id[-6:]} is active after its end")
             expected = max(earned(used, price), min(used, 1))
-            if captured != expected:
+            # Bytes of a barred exit are free; the audit computes their price.
+            is_exact = session_id not in self._with_barred()
+            if captured != expected if is_exact else not 0 <= captured <= expected:
                 fail(f"{session_id[-6:]} paid {captured} for {used} bytes, expected {expected}")
         self._compare_with_delivered()
         report = run_now(audit_ledger, self.database)
@@ -222,10 +269,21 @@ class Books:
             for difference in check.differences:
                 fail(f"audit: {check.promise}: {difference}")
 
+    def _with_barred(self) -> set[str]:
+        """Return the sessions that used an exit which is barred."""
+        return {
+            each
+            for (each,) in self.database.rows(
+                "SELECT u.session_id FROM exit_usage AS u JOIN exits AS e"
+                " ON e.device_id = u.device_id WHERE e.barred_at IS NOT NULL"
+            )
+        }
+
     def _compare_with_delivered(self) -> None:
         for lease in self.leases.values():
             rows = self.database.rows(_LEASE, id=lease.id)
             used = rows[0][1] if rows else 0
+            self._compare_exits(lease)
             if lease.handed > used and not lease.excuses and not self._is_excused(lease):
                 by = lease.closed_by
                 closer = "" if by is None else f"{by.process} {by.name}"
@@ -236,6 +294,19 @@ class Books:
             if lease.handed > used:
                 self.world.say(
                     f"free    {lease.id[-6:]} {lease.handed - used} bytes: {lease.excuses}"
+                )
+
+    def _compare_exits(self, lease: Lease) -> None:
+        """The bytes of exits are billed for their owners like all others."""
+        rows = self.database.rows(
+            "SELECT device_id, used_bytes FROM exit_usage WHERE lease_id = :id", id=lease.id
+        )
+        paid = dict(rows)
+        for device_id, size in lease.by_exit.items():
+            used = paid.get(device_id, 0)
+            if used > size or (used < size and not lease.excuses and not self._is_excused(lease)):
+                self.world.fail(
+                    f"{device_id} carried {size} under lease {lease.id[-6:]}, and {used} count"
                 )
 
     def _is_excused(self, lease: Lease) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from market.bandwidth.sessions import Purchase
 from market.base.errors import MarketError
+from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.in_transit import Closing as ClosingSink
 from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
@@ -28,6 +29,7 @@ READS_PER_TURN = 4
 PATIENCE_SECONDS = 5.0
 FIRST_LOOK_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
+EXITS = 2
 CONNECT_SECONDS = 10.0
 REFUSED_MOST_SECONDS = 3.0
 REQUEST_SECONDS = 20.0
@@ -67,6 +69,7 @@ class ClientPlan:
         gives_up: seconds after which it resets a transfer; None for never.
         rests: seconds between two transfers.
         roams: whether it uses another node each time.
+        exit: the number of the exit that it leaves through; None for directly.
     """
 
     session: int
@@ -79,6 +82,22 @@ class ClientPlan:
     gives_up: float | None
     rests: float
     roams: bool
+    exit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StaffPlan:
+    """What the operator does once.
+
+    Attributes:
+        what: "advance" posts the earnings of exits, "bar" bars an exit that has cheated.
+        at: when.
+        exit: the number of the exit.
+    """
+
+    what: str
+    at: float
+    exit: int
 
 
 class _Queue:
@@ -171,6 +190,11 @@ class Relay(Numbered):
         self.session = session
         self.lease_id = session.lease_id or ""
         self.plan = plan
+        self.device_id = "" if plan.exit is None else exit_name(plan.exit)
+        # An exit's share counts for its session too.
+        self.payer: LiveSession | ExitShare = session
+        if plan.exit is not None:
+            self.payer = session.share_of(self.device_id)
         self.queue = _Queue(life.loop.time, plan.rate)
         self.is_closed = False
         self._books = books
@@ -238,8 +262,8 @@ class Relay(Numbered):
             self._pending -= sent
             self._delivered += sent
             self.queue.add(sent)
-            self._books.hands(self.lease_id, sent)
-            self.session.deliver(sent, self)  # type: ignore[arg-type]
+            self._books.hands(self, sent)
+            self.payer.deliver(sent, self)  # type: ignore[arg-type]
         if self.is_closed:
             return False
         if self._pending:
@@ -284,14 +308,14 @@ class Relay(Numbered):
         lost = self.queue.size()
         self._delivered -= lost
         self.queue.clear()
-        self._books.hands(self.lease_id, -lost)
-        self.session.refund(lost)
+        self._books.hands(self, -lost)
+        self.payer.refund(lost)
 
     def died(self, *, with_machine: bool) -> None:
         """The process is dead: what the kernel has leaves, unless it is dead as well."""
         self.is_closed = True
         if with_machine:
-            self._books.hands(self.lease_id, -self.queue.size())
+            self._books.hands(self, -self.queue.size())
         self.queue.clear()
         self._books.ends(self)
         self._over("died", self._delivered)
@@ -301,7 +325,7 @@ class Relay(Numbered):
             return False
         self.is_closed = True
         self._later(None)
-        self.session.forget(self)  # type: ignore[arg-type]
+        self.payer.forget(self)  # type: ignore[arg-type]
         self.session.stop_waiting(self._resume)
         pending, self._pending = self._pending, 0
         self.session.give_back(pending)
@@ -324,19 +348,20 @@ class Closing(Numbered, ClosingSink):
     def __init__(self, relay: Relay) -> None:
         super().__init__()
         self._relay = relay
-        self._session = relay.session
+        self._payer = relay.payer
         self._queue = relay.queue
         self._waiting = relay.queue.size()
         self._pause = FIRST_LOOK_SECONDS
         self._deadline = relay.life.loop.time() + PATIENCE_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         self.lease_id = relay.lease_id
+        self.device_id = relay.device_id
         self.queue = relay.queue
 
     def start(self) -> None:
         """Begin."""
-        self._session.closings.add(self)
-        self._session.may_wait(self, self._waiting)
+        self._payer.closings.add(self)
+        self._payer.may_wait(self, self._waiting)
         self._relay.life.closings[self] = None
         self._relay._books.closes(self)
         self._look()
@@ -353,22 +378,22 @@ class Closing(Numbered, ClosingSink):
         """Close it; bytes that have not left are not paid for."""
         if self._timer is not None:
             self._timer.cancel()
-        self._session.closings.discard(self)
-        self._session.forget(self)
+        self._payer.closings.discard(self)
+        self._payer.forget(self)
         self._relay.life.closings.pop(self, None)
         lost = self._queue.size()
         self._queue.clear()
         books = self._relay._books
         books.closed(self)
         if lost:
-            books.hands(self.lease_id, -lost)
-            self._session.refund(lost)
+            books.hands(self, -lost)
+            self._payer.refund(lost)
 
     def died(self, *, with_machine: bool) -> None:
         """See `Relay.died`."""
         books = self._relay._books
         if with_machine:
-            books.hands(self.lease_id, -self._queue.size())
+            books.hands(self, -self._queue.size())
         self._queue.clear()
         books.closed(self)
 
@@ -383,6 +408,11 @@ class Closing(Numbered, ClosingSink):
             return
         self._timer = loop.call_later(self._pause, self._look)
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+
+
+def exit_name(number: int) -> str:
+    """Return the device of an exit."""
+    return f"exit{number % EXITS}"
 
 
 class RequestError(Exception):

@@ -11,18 +11,21 @@ from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any
 
-from config.settings import ClusterSettings, Settings, StorageSettings, WorkSettings
+from config.settings import ClusterSettings, ExitSettings, Settings, StorageSettings, WorkSettings
 from proxyd.bounds import USUAL
 from proxyd.build_core import core_of, counting_of
 from proxyd.build_services import Ports, trade_of
 from proxyd.core import Core
 from proxyd.loop.clock import Clocks
+from proxyd.market_work import CheckTimes
 from storage.engines.errors import StoreError
 from tests.sim.faults import Mode
 from tests.sim.loop import SimLoop, World
 from tests.sim.store import EPOCH, Database, SimStore, Wire
 
 KEY = b"k" * 40
+# A run takes less than a minute.
+CHECKS = CheckTimes(exit_payout_seconds=5.0, exit_advance_seconds=3.0)
 # As the service manager does.
 RESTART_SECONDS = 0.5
 # As the API waits for requests in progress.
@@ -36,6 +39,7 @@ def settings_of(mode: Mode, timeout_seconds: float) -> Settings:
     return Settings(
         storage=StorageSettings(url=url),
         cluster=ClusterSettings(node_timeout_seconds=timeout_seconds),
+        exits=ExitSettings(payout_hold_days=0),
         work=WorkSettings(folder=str(FOLDER)),
     )
 
@@ -190,7 +194,7 @@ class Life:
         )
         work = None
         if process.has_services:
-            trade = trade_of(settings, Ports(80, 1080, ()), KEY, counting, clocks, USUAL.checks)
+            trade = trade_of(settings, Ports(80, 1080, ()), KEY, counting, clocks, CHECKS)
             self.market, work = trade.market, trade.work
         self.core = core_of(counting, work)
         try:

@@ -19,14 +19,26 @@ from market.accounts.accounts import deposit
 from market.bandwidth.leases import RECALL_SECONDS
 from market.base.ids import Identifiers
 from market.events.context import Context
-from market.money.ledger import open_accounts
+from market.exits.payouts import claw_back
+from market.money.ledger import open_accounts, pending
 from market.money.money import Currency
 from proxyd.metering.session import LiveSession
 from storage.blobs.local import _Threads
 from storage.engines import sqlite as engine
 from storage.engines.store import Transaction
+from storage.exits.exits import LimitsRow, consent, open_pending_account
 from tests.sim.checks import AFTERMATH_SECONDS, Books
-from tests.sim.clients import Buyer, Client, ClientPlan, Network, Numbered, RequestError
+from tests.sim.clients import (
+    EXITS,
+    Buyer,
+    Client,
+    ClientPlan,
+    Network,
+    Numbered,
+    RequestError,
+    StaffPlan,
+    exit_name,
+)
 from tests.sim.faults import Fault, Weather
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Process, settings_of
@@ -245,6 +257,7 @@ class Simulation:
         loop = asyncio.get_running_loop()
         buyers = [loop.create_task(each.run()) for each in self.buyers]
         until = scenario.seconds + self.calm_seconds / 2
+        staff = [loop.create_task(self._work(plan)) for plan in scenario.staff]
         self._clients = [
             loop.create_task(
                 Client(
@@ -258,6 +271,9 @@ class Simulation:
         world.say("calm")
         await asyncio.sleep(self.calm_seconds)
         await _all(self._clients)
+        for task in staff:
+            if not task.done():
+                world.fail("the operator's request is not answered")
         for each in buyers:
             if not each.done():
                 world.fail("a buyer's request is not answered")
@@ -266,6 +282,35 @@ class Simulation:
         for process in self.processes:
             await self._stop(process)
         self._is_done = True
+
+    async def _work(self, plan: StaffPlan) -> None:
+        """Do what the operator does, until it has succeeded."""
+        await asyncio.sleep(plan.at)
+        device_id = exit_name(plan.exit)
+
+        async def make(market: Any) -> None:
+            if plan.what == "bar":
+                await claw_back(market.context, device_id, "it has cheated")
+            else:
+                await market.exit_advances.advance()
+
+        number = 0
+        while True:
+            with_market = [
+                each.serving
+                for each in self.processes
+                if each.serving is not None and each.has_services
+            ]
+            if with_market:
+                try:
+                    life = with_market[(plan.exit + number) % len(with_market)]
+                    await self.network.request(plan.what, make, life)
+                    self.world.say(f"staff {plan.what} {device_id}")
+                    return
+                except RequestError as error:
+                    self.world.say(f"staff {plan.what}: {error}")
+            number += 1
+            await asyncio.sleep(0.3)
 
     def _active(self) -> list[tuple[str, str]]:
         soon = EPOCH + int(self.world.now + PROBE_SECONDS)
@@ -437,6 +482,21 @@ def _logged(world: World) -> Iterator[None]:
         root.setLevel(level)
 
 
+async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
+    await tx.run(
+        "INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)"
+        " VALUES (:id, :user_id, :id, :id, '', 'mini_pc', :now)",
+        id=device_id,
+        user_id=user_id,
+        now=EPOCH - 10,
+    )
+    limits = LimitsRow(16, 0, 10**15, "443", 0)
+    await open_pending_account(tx, pending(user_id), user_id)
+    await consent(
+        tx, device_id=device_id, user_id=user_id, terms_hash="", limits=limits, now=EPOCH - 10
+    )
+
+
 @cache
 def template() -> bytes:
     """Return a database with buyers who have money, as bytes."""
@@ -472,6 +532,9 @@ def template() -> bytes:
                     transfer_id=identifiers.new(),
                     now=EPOCH - 10,
                 )
+
+            for number in range(EXITS):
+                await _insert_exit(tx, exit_name(number), f"user{number + 2}")
 
         (outcome,) = engine._write_group([unit], connection)
         if outcome.error is not None:

@@ -3,10 +3,10 @@
 Each part has a stream of draws of its own, so that a part that is left out changes no other.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
-from tests.sim.clients import ClientPlan, SessionPlan
+from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
 from tests.sim.loop import World
 
@@ -28,6 +28,7 @@ class Scenario:
         seconds: how long things go wrong.
         sessions: what buyers do.
         clients: what clients do.
+        staff: what the operator does.
         faults: what goes wrong.
     """
 
@@ -38,6 +39,7 @@ class Scenario:
     seconds: float
     sessions: tuple[SessionPlan, ...]
     clients: tuple[ClientPlan, ...]
+    staff: tuple[StaffPlan, ...]
     faults: tuple[Fault, ...]
 
     def __str__(self) -> str:
@@ -95,32 +97,9 @@ def scenario_of(
         length,
         tuple(bought),
         tuple(plans[:clients]),
+        tuple(_staff(world.draw("staff"), length)),
         tuple(faults),
     )
-
-
-def reduced(
-    scenario: Scenario,
-    *,
-    nodes: int | None = None,
-    seconds: float | None = None,
-    clients: tuple[ClientPlan, ...] | None = None,
-    sessions: tuple[SessionPlan, ...] | None = None,
-    faults: tuple[Fault, ...] | None = None,
-) -> Scenario:
-    """Return a run with less of something."""
-    made = scenario
-    if nodes is not None:
-        made = replace(made, nodes=nodes)
-    if seconds is not None:
-        made = replace(made, seconds=seconds)
-    if clients is not None:
-        made = replace(made, clients=clients)
-    if sessions is not None:
-        made = replace(made, sessions=sessions)
-    if faults is not None:
-        made = replace(made, faults=faults)
-    return made
 
 
 def _between(draw: Random, least: float, most: float) -> float:
@@ -152,4 +131,18 @@ def _client(draw: Random, session: int, seconds: float) -> ClientPlan:
         gives_up=_between(draw, 0.05, 10.0) if draw.random() < 0.3 else None,
         rests=_between(draw, 0.01, 2.0),
         roams=draw.random() < 0.5,
+        exit=int(draw.random() * EXITS) if draw.random() < 0.4 else None,
     )
+
+
+def _staff(draw: Random, seconds: float) -> list[StaffPlan]:
+    if draw.random() < 0.5:
+        return []
+    return [
+        StaffPlan(
+            "bar" if draw.random() < 0.2 else "advance",
+            round(1.0 + seconds * draw.random(), 3),
+            int(draw.random() * EXITS),
+        )
+        for _ in range(1 + int(draw.random() * 6))
+    ]

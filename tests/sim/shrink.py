@@ -34,6 +34,8 @@ def shrink(scenario: Scenario, tell: Callable[[str], None]) -> Outcome:
     clients = reduced_list(best.clients, lambda left: fails(replace(best, clients=tuple(left))))
     best = replace(best, clients=tuple(clients))
     tell(f"{len(best.clients)} of {len(scenario.clients)} clients")
+    staff = reduced_list(best.staff, lambda left: fails(replace(best, staff=tuple(left))))
+    best = replace(best, staff=tuple(staff))
     while len(best.sessions) > 1 and fails(replace(best, sessions=best.sessions[:-1])):
         best = replace(best, sessions=best.sessions[:-1])
     for nodes in range(1 if best.mode is SOLO else 2, best.nodes):
