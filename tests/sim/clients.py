@@ -599,6 +599,9 @@ class _Call:
 
     def _answer(self, value: Any) -> None:
         seconds = self._network.latency("request", self._number)
+        _, _, c, _ = self._network.world.numbers("request", self._number)
+        if self._network.weather.loses_answer(c):
+            value = RequestError("lost")
         self._network.world.after(seconds, self._loop.call_soon, _resolve, self.answered, value)
 
 

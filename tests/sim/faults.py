@@ -79,9 +79,10 @@ KINDS: dict[str, tuple[float, tuple[float, float], str]] = {
     "clock": (10.0, (-86_400, 86_400), ""),  # the wall clock of a process is set
     "dbclock": (10.0, (-86_400, 86_400), "nodes"),  # the clock of the database is set
     "cancel": (15.0, (0.1, 0.9), ""),  # clients of the API give up
+    "answers": (15.0, (0.05, 0.5), ""),  # answers of the API are lost on their way
     "cut": (0.0, (0, 0), ""),  # every client of a process loses its connection
 }
-SILENT_KINDS = frozenset(("cancel", "clock", "dbclock", "cut"))
+SILENT_KINDS = frozenset(("answers", "cancel", "clock", "dbclock", "cut"))
 
 
 class Trip(NamedTuple):
@@ -193,6 +194,10 @@ class Weather:
     def cancels(self, a: float) -> bool:
         """Return whether a client of the API gives up."""
         return a < self._value("cancel")
+
+    def loses_answer(self, a: float) -> bool:
+        """Return whether an answer of the API does not arrive."""
+        return a < self._value("answers")
 
     def name_of(self, fault: Fault) -> str:
         """Return the name of the process that a fault hits."""

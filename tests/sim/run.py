@@ -17,6 +17,7 @@ from typing import Any
 import proxyd.tasks
 from market.accounts.accounts import deposit
 from market.bandwidth.leases import RECALL_SECONDS
+from market.base.errors import MarketError
 from market.base.ids import Identifiers
 from market.events.context import Context
 from market.exits.payouts import claw_back
@@ -27,6 +28,7 @@ from storage.blobs.local import _Threads
 from storage.engines import sqlite as engine
 from storage.engines.store import Transaction
 from storage.exits.exits import LimitsRow, consent, open_pending_account
+from tests.sim import jobs
 from tests.sim.checks import AFTERMATH_SECONDS, Books
 from tests.sim.clients import (
     EXITS,
@@ -40,12 +42,13 @@ from tests.sim.clients import (
     exit_name,
 )
 from tests.sim.faults import Fault, Weather
+from tests.sim.jobs import DEVICES, DeviceAgent, JobBuyer, Records, device_name, owner_name
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Process, settings_of
 from tests.sim.scenario import Scenario
 from tests.sim.store import EPOCH, Database
 
-USERS = 4
+USERS = 6
 MONEY = 1_000_000_000_000
 PROBE_SECONDS = 15.0
 PROBE_BYTES = 1_500
@@ -149,12 +152,14 @@ class Simulation:
         self.network = Network(world, self.weather, self.processes, self.books)
         self.outside = SimLoop(world, "outside")
         self.buyers = [
-            Buyer(self.network, plan, number, f"user{number % USERS}")
+            Buyer(self.network, plan, number, f"user{number % 4}")
             for number, plan in enumerate(scenario.sessions)
         ]
         self.calm_seconds = RECALL_SECONDS + 1.5 * scenario.timeout + AFTERMATH_SECONDS + 0.5
         self._is_done = False
         self._clients: list[asyncio.Task[Any]] = []
+        self._agents: list[DeviceAgent] = []
+        self.records = Records()
 
     def run(self) -> None:
         """Run it all."""
@@ -173,6 +178,7 @@ class Simulation:
             world.fail("the run does not end")
         if not world.failures:
             self.books.at_the_end()
+            jobs.check(self.records, self.database.rows, world.fail)
         world.say(f"end     {self.database.commits} commits")
 
     # --- what goes wrong -------------------------------------------------------------------------
@@ -257,6 +263,7 @@ class Simulation:
         loop = asyncio.get_running_loop()
         buyers = [loop.create_task(each.run()) for each in self.buyers]
         until = scenario.seconds + self.calm_seconds / 2
+        workers = self._begin_work(until)
         staff = [loop.create_task(self._work(plan)) for plan in scenario.staff]
         self._clients = [
             loop.create_task(
@@ -271,6 +278,7 @@ class Simulation:
         world.say("calm")
         await asyncio.sleep(self.calm_seconds)
         await _all(self._clients)
+        await _all(workers)
         for task in staff:
             if not task.done():
                 world.fail("the operator's request is not answered")
@@ -279,9 +287,56 @@ class Simulation:
                 world.fail("a buyer's request is not answered")
         await self._probe()
         await self._end_all()
+        await self._end_jobs()
         for process in self.processes:
             await self._stop(process)
         self._is_done = True
+
+    def _begin_work(self, until: float) -> list[asyncio.Task[None]]:
+        """Let buyers post jobs, and devices do them."""
+        loop = asyncio.get_running_loop()
+        buyers = [
+            JobBuyer(self.network, plan, number, until)
+            for number, plan in enumerate(self.scenario.jobs)
+        ]
+        self._agents = [
+            DeviceAgent(self.network, plan, self.records, until) for plan in self.scenario.agents
+        ]
+        return [loop.create_task(each.run()) for each in (*buyers, *self._agents)]
+
+    async def _end_jobs(self) -> None:
+        """Cancel what is not over; an idle device should have had a job that waits for long."""
+        until = EPOCH + int(self.scenario.seconds)
+        idle = [each for each in self._agents if each.is_idle]
+        # Copies need devices of as many owners.
+        single = {
+            f"job{number}" for number, plan in enumerate(self.scenario.jobs) if plan.copies == 1
+        }
+        for job_id, user_id, title, status, attempts, created_at in self.database.rows(
+            "SELECT id, user_id, title, status, attempts, created_at FROM jobs"
+            " WHERE status IN ('waiting', 'running') ORDER BY id"
+        ):
+            is_old = status == "waiting" and not attempts and created_at < until
+            if is_old and title in single and idle and not self._has_clocks():
+                self.world.fail(f"job {job_id[-6:]} waits, and {idle[0].name} has nothing to do")
+            await self._cancel(user_id, job_id)
+
+    def _has_clocks(self) -> bool:
+        """Return whether wall clocks were set: rows have wrong times then."""
+        return any(each.kind == "clock" for each in self.scenario.faults)
+
+    async def _cancel(self, user_id: str, job_id: str) -> None:
+        life = next(each.serving for each in self.processes if each.has_services)
+        if life is None:
+            self.world.fail("a daemon does not serve though nothing is broken")
+            return
+        try:
+            await self.network.request(
+                "last cancel", lambda market: market.jobs.cancel(user_id, job_id), life
+            )
+        except RequestError as error:
+            if not isinstance(error.__cause__, MarketError):  # a copy ends with another one
+                self.world.fail(f"job {job_id[-6:]} cannot be cancelled: {error}")
 
     async def _work(self, plan: StaffPlan) -> None:
         """Do what the operator does, until it has succeeded."""
@@ -482,7 +537,7 @@ def _logged(world: World) -> Iterator[None]:
         root.setLevel(level)
 
 
-async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
+async def _insert_device(tx: Transaction, device_id: str, user_id: str) -> None:
     await tx.run(
         "INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)"
         " VALUES (:id, :user_id, :id, :id, '', 'mini_pc', :now)",
@@ -490,6 +545,10 @@ async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
         user_id=user_id,
         now=EPOCH - 10,
     )
+
+
+async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
+    await _insert_device(tx, device_id, user_id)
     limits = LimitsRow(16, 0, 10**15, "443", 0)
     await open_pending_account(tx, pending(user_id), user_id)
     await consent(
@@ -533,6 +592,18 @@ def template() -> bytes:
                     now=EPOCH - 10,
                 )
 
+                await deposit(
+                    tx,
+                    context,
+                    email=f"{name}@example.com",
+                    currency=Currency.CREDIT,
+                    amount=MONEY,
+                    reference=f"{name} credits",
+                    transfer_id=identifiers.new(),
+                    now=EPOCH - 10,
+                )
+            for number in range(DEVICES):
+                await _insert_device(tx, device_name(number), owner_name(number))
             for number in range(EXITS):
                 await _insert_exit(tx, exit_name(number), f"user{number + 2}")
 

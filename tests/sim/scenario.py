@@ -8,6 +8,7 @@ from random import Random
 
 from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
+from tests.sim.jobs import AgentPlan, JobPlan, plans_of
 from tests.sim.loop import World
 
 SESSIONS_MOST = 4
@@ -29,6 +30,8 @@ class Scenario:
         sessions: what buyers do.
         clients: what clients do.
         staff: what the operator does.
+        jobs: what buyers of work do.
+        agents: what devices do.
         faults: what goes wrong.
     """
 
@@ -40,12 +43,15 @@ class Scenario:
     sessions: tuple[SessionPlan, ...]
     clients: tuple[ClientPlan, ...]
     staff: tuple[StaffPlan, ...]
+    jobs: tuple[JobPlan, ...]
+    agents: tuple[AgentPlan, ...]
     faults: tuple[Fault, ...]
 
     def __str__(self) -> str:
         return (
             f"{self.mode.name}, {self.nodes} processes, timeout {self.timeout:g} s,"
-            f" {self.seconds:.1f} s, {len(self.sessions)} sessions, {len(self.clients)} clients"
+            f" {self.seconds:.1f} s, {len(self.sessions)} sessions, {len(self.clients)} clients,"
+            f" {len(self.jobs)} jobs, {len(self.agents)} agents"
         )
 
 
@@ -98,6 +104,7 @@ def scenario_of(
         tuple(bought),
         tuple(plans[:clients]),
         tuple(_staff(world.draw("staff"), length)),
+        *plans_of(world.draw("jobs"), length),
         tuple(faults),
     )
 

@@ -36,6 +36,11 @@ def shrink(scenario: Scenario, tell: Callable[[str], None]) -> Outcome:
     tell(f"{len(best.clients)} of {len(scenario.clients)} clients")
     staff = reduced_list(best.staff, lambda left: fails(replace(best, staff=tuple(left))))
     best = replace(best, staff=tuple(staff))
+    jobs = reduced_list(best.jobs, lambda left: fails(replace(best, jobs=tuple(left))))
+    best = replace(best, jobs=tuple(jobs))
+    agents = reduced_list(best.agents, lambda left: fails(replace(best, agents=tuple(left))))
+    best = replace(best, agents=tuple(agents))
+    tell(f"{len(best.jobs)} of {len(scenario.jobs)} jobs, {len(best.agents)} agents")
     while len(best.sessions) > 1 and fails(replace(best, sessions=best.sessions[:-1])):
         best = replace(best, sessions=best.sessions[:-1])
     for nodes in range(1 if best.mode is SOLO else 2, best.nodes):
