@@ -159,7 +159,7 @@ class Books:
 
     def is_healthy(self, since: float) -> bool:
         """Return whether nothing was broken for long enough before a time, and since."""
-        calm = RECALL_SECONDS + 1.5 * self.timeout + AFTERMATH_SECONDS
+        calm = RECALL_SECONDS + 2 * self.timeout + AFTERMATH_SECONDS
         return not self.weather.is_broken(since - calm, self.world.now)
 
     def _lease(self, lease_id: str) -> Lease:

@@ -197,6 +197,8 @@ class Relay(Numbered):
             self.payer = session.share_of(self.device_id)
         self.queue = _Queue(life.loop.time, plan.rate)
         self.is_closed = False
+        # Since when (loop time) it waits for bytes of its session.
+        self.waits_since: float | None = None
         self._books = books
         self._over = over
         self._left = plan.size
@@ -232,6 +234,7 @@ class Relay(Numbered):
 
     def _turn(self) -> None:
         self._timer = None
+        self.waits_since = None
         if self.is_closed:
             return
         for _ in range(READS_PER_TURN):
@@ -242,6 +245,7 @@ class Relay(Numbered):
                 return
             allowance = self.session.allowance(self)
             if allowance <= 0:
+                self.waits_since = self.life.loop.time()
                 self.session.wait(self._resume)
                 return
             size = min(allowance, self._left, self.plan.chunk)

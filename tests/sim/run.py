@@ -23,6 +23,7 @@ from market.events.context import Context
 from market.exits.payouts import claw_back
 from market.money.ledger import open_accounts, pending
 from market.money.money import Currency
+from proxyd.metering.lease_slices import LOW_BYTES
 from proxyd.metering.session import LiveSession
 from storage.blobs.local import _Threads
 from storage.engines import sqlite as engine
@@ -44,13 +45,15 @@ from tests.sim.clients import (
 from tests.sim.faults import Fault, Weather
 from tests.sim.jobs import DEVICES, DeviceAgent, JobBuyer, Records, device_name, owner_name
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
-from tests.sim.process import Process, settings_of
+from tests.sim.process import Life, Process, settings_of
 from tests.sim.scenario import Scenario
-from tests.sim.store import EPOCH, Database
+from tests.sim.store import ANSWER_SECONDS, EPOCH, Database
 
 USERS = 6
 MONEY = 1_000_000_000_000
 PROBE_SECONDS = 15.0
+# Other nodes return bytes within a second.
+WAIT_SECONDS = 4.0
 PROBE_BYTES = 1_500
 STOP_SECONDS = 5.0
 # A process that is to be killed at a commit has so long for its commits.
@@ -155,7 +158,10 @@ class Simulation:
             Buyer(self.network, plan, number, f"user{number % 4}")
             for number, plan in enumerate(scenario.sessions)
         ]
-        self.calm_seconds = RECALL_SECONDS + 1.5 * scenario.timeout + AFTERMATH_SECONDS + 0.5
+        # Clients go on until every lost answer was given up, and bytes were shared anew.
+        self.busy_seconds = ANSWER_SECONDS + WAIT_SECONDS + 1.0
+        calm = RECALL_SECONDS + 2 * scenario.timeout + AFTERMATH_SECONDS + 0.5
+        self.calm_seconds = max(calm, self.busy_seconds + 2.0)
         self._is_done = False
         self._clients: list[asyncio.Task[Any]] = []
         self._agents: list[DeviceAgent] = []
@@ -262,7 +268,7 @@ class Simulation:
         scenario, world = self.scenario, self.world
         loop = asyncio.get_running_loop()
         buyers = [loop.create_task(each.run()) for each in self.buyers]
-        until = scenario.seconds + self.calm_seconds / 2
+        until = scenario.seconds + self.busy_seconds
         workers = self._begin_work(until)
         staff = [loop.create_task(self._work(plan)) for plan in scenario.staff]
         self._clients = [
@@ -276,7 +282,10 @@ class Simulation:
         ]
         await asyncio.sleep(scenario.seconds)
         world.say("calm")
-        await asyncio.sleep(self.calm_seconds)
+        await asyncio.sleep(self.busy_seconds - 0.1)
+        self._look_at_waiting()
+        await asyncio.sleep(self.calm_seconds - self.busy_seconds + 0.1)
+        self._look_at_used_up()
         await _all(self._clients)
         await _all(workers)
         for task in staff:
@@ -377,6 +386,46 @@ class Simulation:
             )
             if expires_at > soon
         ]
+
+    def _look_at_waiting(self) -> None:
+        """No connection waits for bytes while its session has some that nobody uses."""
+        free = {
+            session_id: quota - used - leased
+            for session_id, quota, used, leased in self.database.rows(
+                "SELECT id, quota_bytes, bytes_used, bytes_leased FROM bandwidth_sessions"
+                " WHERE status = 'active'"
+            )
+        }
+        lives = [each.serving for each in self.processes if each.serving is not None]
+        for life in lives:
+            for relay in life.relays:
+                session_id, since = relay.session.id, relay.waits_since
+                if since is None or life.loop.time() - since < WAIT_SECONDS:
+                    continue
+                if session_id in free and self._elsewhere(session_id, life) + free[session_id]:
+                    self.world.fail(
+                        f"a connection of {session_id[-6:]} at {life.name} waits for bytes, and"
+                        f" {free[session_id]} are free"
+                    )
+
+    def _elsewhere(self, session_id: str, here: Life) -> int:
+        """Return the bytes that other nodes should have returned."""
+        total = 0
+        for process in self.processes:
+            life = process.serving
+            if life is None or life is here or life.core is None:
+                continue
+            session = life.core.meter.sessions.get(session_id)
+            if session is not None and session.available > 2 * LOW_BYTES:
+                total += session.available
+        return total
+
+    def _look_at_used_up(self) -> None:
+        """A session without a byte left is settled."""
+        for (session_id,) in self.database.rows(
+            "SELECT id FROM bandwidth_sessions WHERE status = 'active' AND bytes_used = quota_bytes"
+        ):
+            self.world.fail(f"{session_id[-6:]} is used up, and is not settled")
 
     async def _probe(self) -> None:
         """Each daemon must admit a client of each active session, and carry its bytes."""
