@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import traceback
+from hashlib import blake2b
 from pathlib import Path
 
 from tests.sim import mutants, seeds
@@ -64,10 +65,12 @@ def _scenario(seed: int, options: argparse.Namespace) -> Scenario:
 
 def _several(numbers: "range | list[int]", options: argparse.Namespace) -> int:
     began, failed, virtual, done = time.perf_counter(), [], 0.0, 0
+    digest = blake2b(digest_size=8)
     for seed in numbers:
         outcome = run(_scenario(seed, options), is_loud=options.trace)
         virtual += outcome.seconds
         done += 1
+        digest.update(outcome.digest.encode())
         if outcome.failures:
             failed.append(seed)
             print(report(outcome, is_brief=options.trace), flush=True)
@@ -78,7 +81,8 @@ def _several(numbers: "range | list[int]", options: argparse.Namespace) -> int:
     took = time.perf_counter() - began
     print(
         f"{done} seeds, {len(failed)} failed {failed or ''},"
-        f" {done / took:.1f} seeds/s, {virtual / took:.0f} virtual seconds/s"
+        f" {done / took:.1f} seeds/s, {virtual / took:.0f} virtual seconds/s,"
+        f" digest of all {digest.hexdigest()}"
     )
     return 1 if failed else 0
 
