@@ -1,4 +1,4 @@
-"""The marketplace's own work: its sweeps, and the writers of what devices report.
+"""The marketplace's own work: its sweeps, and the writers of the reports of devices.
 
 It needs the store and no sockets. Of several processes, one does it.
 """

@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 
-# Sets of texts have an order of their own in each process otherwise, and what is compiled cannot be
-# changed by a mutant.
+# Sets of texts have an order of their own in each process otherwise, and a mutant cannot change a
+# compiled module.
 SURROUNDINGS = {"PYTHONHASHSEED": "0", "PROXYD_INTERPRETED": "1"}
 if any(os.environ.get(name) != value for name, value in SURROUNDINGS.items()):
     arguments = [sys.executable, "-m", "tests.sim", *sys.argv[1:]]

@@ -1,4 +1,4 @@
-"""What must hold: at every byte, after every commit, and at the end of a run."""
+"""Rules that must hold: at every byte, after every commit, and at the end of a run."""
 
 from collections.abc import Callable
 from typing import Any

@@ -63,7 +63,7 @@ class ClientPlan:
         node: the number of the first node that it uses.
         at: when it begins.
         size: the bytes of a transfer.
-        chunk: the most bytes that its target sends at once.
+        chunk: how many bytes its target sends together at most.
         pause: seconds between two of them.
         rate: bytes that it reads in a second; 0 for never.
         gives_up: seconds after which it resets a transfer; None for never.
@@ -87,7 +87,7 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True)
 class StaffPlan:
-    """What the operator does once.
+    """A single action of the operator.
 
     Attributes:
         what: "advance" posts the earnings of exits, "bar" bars an exit that has cheated.
@@ -260,7 +260,7 @@ class Relay(Numbered):
         self._later(self.plan.pause or 1e-4)
 
     def _write(self) -> bool:
-        """Write what was read; False when some has to wait, or the relay is over."""
+        """Write the bytes in hand; False when some have to wait, or the relay is over."""
         sent = min(self._pending, SEND_QUEUE_BYTES - self.queue.size())
         if sent > 0:
             self._pending -= sent
@@ -424,11 +424,11 @@ class RequestError(Exception):
 
 
 class Network:
-    """What clients see of the daemons.
+    """The way of clients to the daemons.
 
     Args:
         world: the time.
-        weather: what goes wrong.
+        weather: the faults.
         processes: the places of daemons.
         books: count the bytes.
     """
@@ -495,7 +495,7 @@ class Connection:
         network: between them.
         life: the daemon.
         bought: the session.
-        plan: what the client does.
+        plan: of the client.
         name: of the client.
     """
 
@@ -618,8 +618,8 @@ class Buyer:
     """Buys a session, and perhaps ends it.
 
     Args:
-        network: what it sees.
-        plan: what it does.
+        network: leads to the daemons.
+        plan: its actions.
         number: of the session.
         user_id: its account.
     """
@@ -682,8 +682,8 @@ class Client:
     """Uses a session.
 
     Args:
-        network: what it sees.
-        plan: what it does.
+        network: leads to the daemons.
+        plan: its actions.
         buyer: whose session it uses.
         name: of the client.
         until: when it stops.

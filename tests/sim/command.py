@@ -1,4 +1,4 @@
-"""What the command line does."""
+"""The work of the command line."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, as data: a list that a shrinker can make shorter.
+"""The faults of a run, as data: a list that a shrinker can make shorter.
 
 Each run leaves half of the kinds out, or more (swarm testing): few kinds at once reach states that
 a mix of all of them hides.
@@ -86,7 +86,7 @@ SILENT_KINDS = frozenset(("answers", "cancel", "clock", "dbclock", "cut"))
 
 
 class Trip(NamedTuple):
-    """What happens to a request and its answer; times in seconds."""
+    """The fate of a request and its answer; times in seconds."""
 
     there: float
     back: float
@@ -142,7 +142,7 @@ class Weather:
         )
 
     def latency(self, a: float) -> float:
-        """Return the time of a message without faults; a few take ten times as long."""
+        """Return the time of a message without faults; a few are ten times slower."""
         span = LATENCY_MOST_SECONDS * (10 if a > 0.98 else 1) - LATENCY_LEAST_SECONDS
         return LATENCY_LEAST_SECONDS + span * ((a * 97) % 1.0)
 

@@ -45,7 +45,7 @@ class JobPlan:
         at: when it is posted.
         price: of each copy, in micro-credits.
         copies: how many.
-        hours: for which its buyer may look at the result.
+        hours: of the review by its buyer.
         cancels_at: when it is cancelled; None for never.
         verdict: "confirm", "dispute", or "" where the buyer says nothing.
     """
@@ -126,13 +126,13 @@ def plans_of(draw: Random, seconds: float) -> tuple[tuple[JobPlan, ...], tuple[A
 
 
 class Records:
-    """What devices were told about the ends of attempts; compared with the database at the end."""
+    """The answers to devices about the ends of attempts, for a comparison with the database."""
 
     def __init__(self) -> None:
         self.completed: dict[str, dict[int, str]] = {}
 
     def complete(self, job_id: str, attempt: int, result: str) -> None:
-        """A device was told that a result is stored."""
+        """A device has got the answer that a result is stored."""
         self.completed.setdefault(job_id, {})[attempt] = result
 
 
@@ -171,8 +171,8 @@ class JobBuyer(_Actor):
     """Posts a job, and decides about it.
 
     Args:
-        network: what it sees.
-        plan: what it does.
+        network: leads to the daemons.
+        plan: its actions.
         number: of the job.
         until: when it stops.
     """
@@ -227,9 +227,9 @@ class DeviceAgent(_Actor):
     """Does jobs on a device.
 
     Args:
-        network: what it sees.
-        plan: what it does.
-        records: what it was told.
+        network: leads to the daemons.
+        plan: its actions.
+        records: of the answers that it gets.
         until: when it stops to ask for work.
     """
 
@@ -347,10 +347,10 @@ class DeviceAgent(_Actor):
 
 
 def check(records: Records, rows: Any, fail: Any) -> None:
-    """Compare the jobs with what devices were told.
+    """Compare the jobs with the answers to devices.
 
     Args:
-        records: what they were told.
+        records: of these answers.
         rows: reads the database.
         fail: called with each difference.
     """

@@ -108,7 +108,7 @@ class SimLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
 
     def kill(self) -> None:
-        """Run nothing any more; what it has is kept, so that no destructor runs its code."""
+        """Run nothing any more; its objects are kept, so that no destructor runs its code."""
         self.is_dead = True
         self.world.loops.remove(self)
         self.world.graves.append(self)
@@ -161,7 +161,7 @@ class World:
 
     Args:
         seed: decides the order among processes, and names all other draws.
-        is_loud: whether each line is printed at once.
+        is_loud: whether each line is printed.
     """
 
     def __init__(self, seed: int, *, is_loud: bool = False) -> None:

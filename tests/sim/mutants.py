@@ -21,7 +21,7 @@ class Mutant(NamedTuple):
     """One fault.
 
     Attributes:
-        name: says what is wrong.
+        name: says the fault.
         module: its name.
         old: a text of it, which it has once.
         new: the text instead.

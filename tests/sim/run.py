@@ -56,7 +56,7 @@ PROBE_SECONDS = 15.0
 WAIT_SECONDS = 4.0
 PROBE_BYTES = 1_500
 STOP_SECONDS = 5.0
-# A process that is to be killed at a commit has so long for its commits.
+# A process that is to be killed at a commit is killed within this time, or not.
 COMMIT_SECONDS = 5.0
 # Of the calm at the end: probes, ends, and stops.
 REST_SECONDS = 120.0
@@ -77,8 +77,8 @@ class Outcome:
     """The end of a run.
 
     Attributes:
-        scenario: what was run.
-        failures: what was wrong; none if all is well.
+        scenario: the run.
+        failures: the broken rules; none if all is well.
         error: the exception behind the first of them, if there is one.
         digest: of all lines.
         lines: the last ones.
@@ -134,7 +134,7 @@ class Simulation:
 
     Args:
         world: the time.
-        scenario: what to run.
+        scenario: the run.
     """
 
     def __init__(self, world: World, scenario: Scenario) -> None:
@@ -314,10 +314,10 @@ class Simulation:
         return [loop.create_task(each.run()) for each in (*buyers, *self._agents)]
 
     async def _end_jobs(self) -> None:
-        """Cancel what is not over; an idle device should have had a job that waits for long."""
+        """Cancel the open jobs; an idle device should have had a job that waits for long."""
         until = EPOCH + int(self.scenario.seconds)
         idle = [each for each in self._agents if each.is_idle]
-        # Copies need devices of as many owners.
+        # Each copy needs a device of another owner.
         single = {
             f"job{number}" for number, plan in enumerate(self.scenario.jobs) if plan.copies == 1
         }
@@ -388,7 +388,7 @@ class Simulation:
         ]
 
     def _look_at_waiting(self) -> None:
-        """No connection waits for bytes while its session has some that nobody uses."""
+        """No connection waits for bytes while its session has some that no node uses."""
         free = {
             session_id: quota - used - leased
             for session_id, quota, used, leased in self.database.rows(
@@ -607,7 +607,7 @@ async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
 
 @cache
 def template() -> bytes:
-    """Return a database with buyers who have money, as bytes."""
+    """Return a database with users and their money, as bytes."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     engine._configure(connection)
     engine._prepare(connection)

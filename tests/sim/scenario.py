@@ -1,4 +1,4 @@
-"""All that is drawn from a seed: how many daemons, what buyers and clients do, what goes wrong.
+"""All that is drawn from a seed: the daemons, the actions of buyers and clients, the faults.
 
 Each part has a stream of draws of its own, so that a part that is left out changes no other.
 """
@@ -27,12 +27,12 @@ class Scenario:
         nodes: their number.
         timeout: of nodes, in seconds.
         seconds: how long things go wrong.
-        sessions: what buyers do.
-        clients: what clients do.
-        staff: what the operator does.
-        jobs: what buyers of work do.
-        agents: what devices do.
-        faults: what goes wrong.
+        sessions: the plans of buyers.
+        clients: the plans of clients.
+        staff: the plans of the operator.
+        jobs: the plans of buyers of work.
+        agents: the plans of devices.
+        faults: of the run.
     """
 
     seed: int

@@ -21,7 +21,7 @@ def shrink(scenario: Scenario, tell: Callable[[str], None]) -> Outcome:
 
     Args:
         scenario: a run that fails.
-        tell: called with what was achieved.
+        tell: called with each success.
     """
     best = scenario
 
@@ -59,7 +59,7 @@ def shrink(scenario: Scenario, tell: Callable[[str], None]) -> Outcome:
 
 
 def reduced_list(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """Return a part of a list that still fails, and of which no item can be left out (ddmin)."""
+    """Return a part of a list that still fails, and that needs each of its items (ddmin)."""
     left, parts = list(items), 2
     if not left or fails([]):
         return []

@@ -5,8 +5,7 @@
 is its presence among the others, as on PostgreSQL: a session of the server that ends when it is
 silent, which has the lock and hears notices.
 
-The promise of a `Store` is kept: a unit whose caller was told that it failed is never written
-later. So a request that arrives after its caller has given up is dropped.
+The promise of a `Store` is kept: a unit with a failed answer is never written later. So a request that arrives after its caller has given up is dropped.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ class Database:
     Args:
         world: the time.
         content: a database, as bytes.
-        weather: what goes wrong, and when.
+        weather: the faults, and their times.
         committed: called after each unit that was written.
     """
 
@@ -233,7 +232,7 @@ class Wire:
         future.get_loop().call_soon(resolve)
 
     def cut(self) -> None:
-        """The process is gone: of its units that were under way, some were committed at once."""
+        """The process is gone: some of its units that were under way are committed now."""
         self.is_cut = True
         for names, request in tuple(self._open.items()):
             if request.writes and self.world.numbers(self.name, "cut", *names)[0] < 0.5:
