@@ -10,8 +10,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from market.bandwidth.sessions import Purchase
 from market.base.errors import MarketError
+from market.events.idempotency import KeyedRequest, Receipt, Replayed, Seal
 from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.in_transit import Closing as ClosingSink
 from proxyd.metering.session import LiveSession
@@ -30,6 +33,7 @@ PATIENCE_SECONDS = 5.0
 FIRST_LOOK_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 EXITS = 2
+SEAL = Seal(b"s" * 40)
 CONNECT_SECONDS = 10.0
 REFUSED_MOST_SECONDS = 3.0
 REQUEST_SECONDS = 20.0
@@ -614,6 +618,12 @@ def _resolve(future: "asyncio.Future[Any]", value: Any) -> None:
         future.set_result(value)
 
 
+def receipt_of(market: Any, user_id: str, key: str) -> Receipt[Any]:
+    """Return the receipt of a request that takes effect once."""
+    request = KeyedRequest(user_id, key, key, SEAL, market.context.now())
+    return Receipt(request, msgspec.json.encode)
+
+
 class Buyer:
     """Buys a session, and perhaps ends it.
 
@@ -636,18 +646,27 @@ class Buyer:
         """Do all of it; it never gives up."""
         plan, world = self.plan, self.network.world
         await asyncio.sleep(plan.at)
-        self.bought = await self._insist(
-            "buy",
-            lambda market: market.bandwidth.buy(
-                self.user_id, quota_bytes=plan.quota, price_per_gb=plan.price
-            ),
-        )
+        self.bought = await self._insist("buy", self._buy)
         world.say(f"buyer{self.number} bought {self.bought.session_id[-6:]}")
         if plan.lifetime is not None:
             self.network.books.lives(self.bought.session_id, plan.lifetime)
         if plan.ends_at is not None:
             await asyncio.sleep(max(0.0, plan.ends_at - world.now))
             await self.end()
+
+    async def _buy(self, market: Any) -> Purchase:
+        """Buy it once, however often the request is sent."""
+        plan = self.plan
+        try:
+            purchase: Purchase = await market.bandwidth.buy(
+                self.user_id,
+                quota_bytes=plan.quota,
+                price_per_gb=plan.price,
+                receipt=receipt_of(market, self.user_id, f"session{self.number}"),
+            )
+        except Replayed as replayed:
+            return msgspec.json.decode(replayed.answer, type=Purchase)
+        return purchase
 
     async def end(self) -> None:
         """End the session."""

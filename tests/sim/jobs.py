@@ -11,16 +11,20 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from market.accounts.spending import Spender
 from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import MarketError
 from market.dispatch.asks import Agent, Ask
+from market.events.idempotency import Replayed
 from market.jobs.attempt_reports import Named
 from market.jobs.copies import Copying
 from market.jobs.matching import Offer
 from market.jobs.postings import NewJob
 from market.jobs.specs import Spec
 from proxyctl.protocol.jobspec import Capacity, payload_of, resources_of
-from tests.sim.clients import RequestError
+from tests.sim.clients import RequestError, receipt_of
 
 if TYPE_CHECKING:
     from tests.sim.clients import Network
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 
 DEVICES = 4
 CREDIT = 1_000_000
+# Some orders of most runs are beyond it.
+KEY_LIMIT = 20 * CREDIT
+BUYERS = 2
 ASK_SECONDS = 4.0
 HEARTBEAT_SECONDS = 3.0
 RETRY_SECONDS = 0.4
@@ -87,6 +94,11 @@ def device_name(number: int) -> str:
     return f"worker{number % DEVICES}"
 
 
+def key_name(buyer: int) -> str:
+    """Return the API key that pays for the jobs of a buyer."""
+    return f"key{buyer}"
+
+
 def owner_name(number: int) -> str:
     """Return the owner of a device."""
     return f"user{number % DEVICES + 2}"
@@ -101,7 +113,7 @@ def plans_of(draw: Random, seconds: float) -> tuple[tuple[JobPlan, ...], tuple[A
         at = 0.3 + 0.7 * seconds * draw.random()
         jobs.append(
             JobPlan(
-                buyer=int(draw.random() * 2),
+                buyer=int(draw.random() * BUYERS),
                 at=round(at, 3),
                 price=int(CREDIT * (0.001 + 10 * draw.random())),
                 copies=2 + int(draw.random() * 2) if draw.random() < 0.3 else 1,
@@ -211,10 +223,18 @@ class JobBuyer(_Actor):
             review_hours=plan.hours,
         )
         new = NewJob(self.name, "script", plan.price, 1, "", "", spec)
-        if plan.copies == 1:
-            return [await market.jobs.create(self.user_id, new)]
-        copying = Copying(plan.copies, "exact")
-        return list(await market.jobs.create_copies(self.user_id, new, copying))
+        receipt = receipt_of(market, self.user_id, self.name)
+        spender = Spender(key_name(plan.buyer), self.user_id)
+        try:
+            if plan.copies == 1:
+                return [await market.jobs.create(self.user_id, new, receipt, spender)]
+            copying = Copying(plan.copies, "exact")
+            return list(
+                await market.jobs.create_copies(self.user_id, new, copying, receipt, spender)
+            )
+        except Replayed as replayed:
+            answer = msgspec.json.decode(replayed.answer)
+            return [answer] if isinstance(answer, str) else list(answer)
 
     async def _decide(self, job_id: str, market: Any) -> None:
         if self.plan.verdict == "confirm":
@@ -370,6 +390,12 @@ def check(records: Records, rows: Any, fail: Any) -> None:
                     f"job {job_id[-6:]}: a device was told that attempt {attempt} counts, and it is"
                     f" {status} after attempt {attempts}"
                 )
+    for user_id, spent in rows(
+        "SELECT j.user_id, SUM(h.amount) FROM jobs AS j JOIN holds AS h ON h.id = 'job:' || j.id"
+        " GROUP BY j.user_id"
+    ):
+        if spent > KEY_LIMIT:
+            fail(f"the key of {user_id} has spent {spent}, beyond its limit")
     for job_id, count in rows(
         "SELECT job_id, COUNT(*) FROM job_attempts WHERE ended_at IS NULL GROUP BY job_id"
         " HAVING COUNT(*) > 1"

@@ -25,6 +25,8 @@ from market.money.ledger import open_accounts, pending
 from market.money.money import Currency
 from proxyd.metering.lease_slices import LOW_BYTES
 from proxyd.metering.session import LiveSession
+from storage.accounts.keys import KeyRow
+from storage.accounts.keys import insert as insert_key
 from storage.blobs.local import _Threads
 from storage.engines import sqlite as engine
 from storage.engines.store import Transaction
@@ -43,7 +45,17 @@ from tests.sim.clients import (
     exit_name,
 )
 from tests.sim.faults import Fault, Weather
-from tests.sim.jobs import DEVICES, DeviceAgent, JobBuyer, Records, device_name, owner_name
+from tests.sim.jobs import (
+    BUYERS,
+    DEVICES,
+    KEY_LIMIT,
+    DeviceAgent,
+    JobBuyer,
+    Records,
+    device_name,
+    key_name,
+    owner_name,
+)
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Life, Process, settings_of
 from tests.sim.scenario import Scenario
@@ -185,7 +197,20 @@ class Simulation:
         if not world.failures:
             self.books.at_the_end()
             jobs.check(self.records, self.database.rows, world.fail)
+            self._check_once()
         world.say(f"end     {self.database.commits} commits")
+
+    def _check_once(self) -> None:
+        """Each request with a key has taken effect once; keys last a day of the wall clock."""
+        if self._has_clocks():
+            return
+        ((count,),) = self.database.rows("SELECT COUNT(*) FROM bandwidth_sessions")
+        if count > len(self.buyers):
+            self.world.fail(f"{count} sessions were bought by {len(self.buyers)} requests")
+        most = {f"job{each}": plan.copies for each, plan in enumerate(self.scenario.jobs)}
+        for title, count in self.database.rows("SELECT title, COUNT(*) FROM jobs GROUP BY title"):
+            if count != most[title]:
+                self.world.fail(f"{title} was posted {count} times")
 
     # --- what goes wrong -------------------------------------------------------------------------
 
@@ -596,6 +621,29 @@ async def _insert_device(tx: Transaction, device_id: str, user_id: str) -> None:
     )
 
 
+async def _insert_key(tx: Transaction, key_id: str, user_id: str) -> None:
+    row = KeyRow(
+        key_id,
+        user_id,
+        key_id,
+        key_id,
+        "",
+        "",
+        "",
+        None,
+        KEY_LIMIT,
+        "lifetime",
+        key_id,
+        "",
+        EPOCH - 10,
+        None,
+        None,
+        None,
+        None,
+    )
+    await insert_key(tx, row)
+
+
 async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
     await _insert_device(tx, device_id, user_id)
     limits = LimitsRow(16, 0, 10**15, "443", 0)
@@ -651,6 +699,8 @@ def template() -> bytes:
                     transfer_id=identifiers.new(),
                     now=EPOCH - 10,
                 )
+            for number in range(BUYERS):
+                await _insert_key(tx, key_name(number), f"user{number}")
             for number in range(DEVICES):
                 await _insert_device(tx, device_name(number), owner_name(number))
             for number in range(EXITS):

@@ -5,7 +5,8 @@
 is its presence among the others, as on PostgreSQL: a session of the server that ends when it is
 silent, which has the lock and hears notices.
 
-The promise of a `Store` is kept: a unit with a failed answer is never written later. So a request that arrives after its caller has given up is dropped.
+The promise of a `Store` is kept: a unit with a failed answer is never written later. So a request
+that arrives after its caller has given up is dropped.
 """
 
 import asyncio
