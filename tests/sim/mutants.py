@@ -288,6 +288,42 @@ MUTANTS = (
         "        request.amount // 2,\n    )\n    await post(tx, _of_hold(transfer_id",
     ),
     Mutant(
+        "exits: refunded bytes are paid to the owner",
+        "proxyd.metering.exit_share",
+        "            self._moved.add(self)\n            self.used -= size\n        self._session.refund(size)\n",
+        "            self._moved.add(self)\n        self._session.refund(size)\n",
+    ),
+    Mutant(
+        "exits: an advance is posted again at the end",
+        "market.exits.earnings",
+        "        row.amount - row.posted,\n",
+        "        row.amount,\n",
+    ),
+    Mutant(
+        "keys: a limit is not compared",
+        "market.accounts.spending",
+        "    if limit is not None and spent[limits.period] > limit:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "keys: a repeated request takes effect again",
+        "market.events.idempotency",
+        "        if await queries.insert(tx, row):\n            await queries.delete_before",
+        "        if await queries.insert(tx, row) or True:\n            await queries.delete_before",
+    ),
+    Mutant(
+        "jobs: any attempt of a device is the current one",
+        "market.attempts.attempts",
+        "    if job is not None and is_running and job.device_id == device_id and is_of(job, attempt):\n",
+        "    if job is not None and is_running and job.device_id == device_id:\n",
+    ),
+    Mutant(
+        "jobs: a device that is full gets more jobs",
+        "market.dispatch.claims",
+        "        elif room < 1:\n",
+        "        elif False:\n",
+    ),
+    Mutant(
         "ledger: a capture releases nothing",
         "market.money.ledger",
         "available(resolved.user_id, currency), resolved.amount - used)",
