@@ -88,6 +88,7 @@ class Books:
         self.slowest_end = 0.0
         self._open: dict[str, Lease] = {}
         self._nodes: set[str] = set()
+        self._addresses: dict[str, frozenset[str]] = {}
         self._relays: dict[Relay, None] = {}
         self._closings: dict[Closing, None] = {}
 
@@ -140,6 +141,15 @@ class Books:
         is_late = size > 0 and lease.closed_at is not None and "late" not in lease.excuses
         if is_late and not self.is_healthy(lease.closed_at or 0.0):
             lease.excuses.append("late")
+
+    def lists(self, session_id: str, addresses: list[str]) -> None:
+        """A buyer has listed addresses."""
+        self._addresses[session_id] = frozenset(addresses)
+
+    def admits(self, session_id: str, address: str) -> None:
+        """A client was admitted by its address: the buyer of the session has listed that."""
+        if address not in self._addresses.get(session_id, (address,)):
+            self.world.fail(f"{address} opens {session_id[-6:]}, which does not list it")
 
     def lives(self, session_id: str, seconds: float) -> None:
         """Let a session that was just bought be over after some seconds."""

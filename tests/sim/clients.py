@@ -33,6 +33,7 @@ PATIENCE_SECONDS = 5.0
 FIRST_LOOK_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 EXITS = 2
+PASSWORDLESS = (2001, 2002)
 SEAL = Seal(b"s" * 40)
 CONNECT_SECONDS = 10.0
 REFUSED_MOST_SECONDS = 3.0
@@ -49,6 +50,7 @@ class SessionPlan:
         at: when it is bought.
         ends_at: when its buyer ends it; None for never.
         lifetime: its seconds; None for the operator's.
+        addresses: the numbers of the addresses that need no password.
     """
 
     quota: int
@@ -56,6 +58,7 @@ class SessionPlan:
     at: float
     ends_at: float | None
     lifetime: float | None
+    addresses: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class ClientPlan:
         rests: seconds between two transfers.
         roams: whether it uses another node each time.
         exit: the number of the exit that it leaves through; None for directly.
+        address: the number of its address.
+        by_address: whether it comes to the port without passwords.
     """
 
     session: int
@@ -87,6 +92,8 @@ class ClientPlan:
     rests: float
     roams: bool
     exit: int | None = None
+    address: int = 0
+    by_address: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +425,11 @@ class Closing(Numbered, ClosingSink):
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
 
+def address_of(number: int) -> str:
+    """Return an address of a client."""
+    return f"198.51.100.{number + 1}"
+
+
 def exit_name(number: int) -> str:
     """Return the device of an exit."""
     return f"exit{number % EXITS}"
@@ -517,6 +529,8 @@ class Connection:
         self._bought = bought
         self._plan = plan
         self._name = name
+        self._address = address_of(plan.address)
+        self._is_by_address = plan.by_address and bought.passwordless_port is not None
 
     def sent(self) -> None:
         """The request arrives at the machine."""
@@ -530,9 +544,14 @@ class Connection:
         if not life.is_serving or life.core is None:
             self._answer(self.decided, "refused")
             return
-        answer = life.core.meter.admit(
-            bought.username.encode(), bought.password.encode(), self._name, self._decide
-        )
+        meter = life.core.meter
+        if self._is_by_address:
+            port_index = PASSWORDLESS.index(bought.passwordless_port or PASSWORDLESS[0])
+            answer = meter.admit_address(port_index, self._address, self._name, self._decide)
+        else:
+            answer = meter.admit(
+                bought.username.encode(), bought.password.encode(), self._name, self._decide
+            )
         if answer is not None:
             self._decide(answer)
 
@@ -541,6 +560,10 @@ class Connection:
             self._answer(self.decided, answer.name)
         elif not self.decided.cancelled() and self._life.is_serving:  # or the handshake is over
             books = self._network.books
+            if self._is_by_address:
+                books.admits(answer.id, self._address)
+            elif self._life.core is not None:
+                self._life.core.meter.prove(answer, self._address)
             self.relay = Relay(self._life, books, answer, self._plan, self._ended)
             self.relay.start()
             self._answer(self.decided, "")
@@ -648,6 +671,9 @@ class Buyer:
         await asyncio.sleep(plan.at)
         self.bought = await self._insist("buy", self._buy)
         world.say(f"buyer{self.number} bought {self.bought.session_id[-6:]}")
+        self.network.books.lists(
+            self.bought.session_id, [address_of(each) for each in plan.addresses]
+        )
         if plan.lifetime is not None:
             self.network.books.lives(self.bought.session_id, plan.lifetime)
         if plan.ends_at is not None:
@@ -662,6 +688,8 @@ class Buyer:
                 self.user_id,
                 quota_bytes=plan.quota,
                 price_per_gb=plan.price,
+                allow_ips=[address_of(each) for each in plan.addresses],
+                client=address_of(plan.addresses[0]) if plan.addresses else "",
                 receipt=receipt_of(market, self.user_id, f"session{self.number}"),
             )
         except Replayed as replayed:

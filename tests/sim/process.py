@@ -11,7 +11,14 @@ from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any
 
-from config.settings import ClusterSettings, ExitSettings, Settings, StorageSettings, WorkSettings
+from config.settings import (
+    ClusterSettings,
+    ExitSettings,
+    LimitSettings,
+    Settings,
+    StorageSettings,
+    WorkSettings,
+)
 from proxyd.bounds import USUAL
 from proxyd.build_core import core_of, counting_of
 from proxyd.build_services import Ports, trade_of
@@ -19,6 +26,7 @@ from proxyd.core import Core
 from proxyd.loop.clock import Clocks
 from proxyd.market_work import CheckTimes
 from storage.engines.errors import StoreError
+from tests.sim.clients import PASSWORDLESS
 from tests.sim.faults import Mode
 from tests.sim.loop import SimLoop, World
 from tests.sim.store import EPOCH, Database, SimStore, Wire
@@ -33,12 +41,13 @@ REQUESTS_SECONDS = 5.0
 FOLDER = Path("/nonexistent/simulated")
 
 
-def settings_of(mode: Mode, timeout_seconds: float) -> Settings:
+def settings_of(mode: Mode, timeout_seconds: float, pace: int) -> Settings:
     """Return the operator's settings."""
     url = "postgresql://simulated/proxyd" if mode.is_remote else f"sqlite:///{FOLDER}/proxyd.db"
     return Settings(
         storage=StorageSettings(url=url),
         cluster=ClusterSettings(node_timeout_seconds=timeout_seconds),
+        limits=LimitSettings(session_bytes_per_second=pace),
         exits=ExitSettings(payout_hold_days=0),
         work=WorkSettings(folder=str(FOLDER)),
     )
@@ -194,7 +203,7 @@ class Life:
         )
         work = None
         if process.has_services:
-            trade = trade_of(settings, Ports(80, 1080, ()), KEY, counting, clocks, CHECKS)
+            trade = trade_of(settings, Ports(80, 1080, PASSWORDLESS), KEY, counting, clocks, CHECKS)
             self.market, work = trade.market, trade.work
         self.core = core_of(counting, work)
         try:

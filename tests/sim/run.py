@@ -158,7 +158,7 @@ class Simulation:
         self.books = Books(world, scenario.timeout)
         self.database = Database(world, template(), self.weather, self.books.committed)
         self.books.database, self.books.weather = self.database, self.weather
-        settings = settings_of(mode, scenario.timeout)
+        settings = settings_of(mode, scenario.timeout, scenario.pace)
         knows_ends = None if mode.is_remote else self._ended
         self.processes = [
             Process(world, name, number, mode, settings, self.database, knows_ends)

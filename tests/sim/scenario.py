@@ -26,6 +26,7 @@ class Scenario:
         mode: how the daemons share the database.
         nodes: their number.
         timeout: of nodes, in seconds.
+        pace: of a session on a node, in bytes per second; 0 for none.
         seconds: how long things go wrong.
         sessions: the plans of buyers.
         clients: the plans of clients.
@@ -39,6 +40,7 @@ class Scenario:
     mode: Mode
     nodes: int
     timeout: float
+    pace: int
     seconds: float
     sessions: tuple[SessionPlan, ...]
     clients: tuple[ClientPlan, ...]
@@ -84,7 +86,7 @@ def scenario_of(
     count = 1 if chosen is SOLO else nodes or count
     timeout = TIMEOUTS[int(draw.random() * len(TIMEOUTS))]
     length = seconds or 3.0 + 25.0 * draw.random() ** 2
-    bought = [_session(world.draw("session", each), length) for each in range(SESSIONS_MOST)]
+    bought = [_session(world.draw("session", each), each, length) for each in range(SESSIONS_MOST)]
     bought = bought[: sessions or 1 + int(draw.random() * SESSIONS_MOST)]
     each_has = 1 + int(draw.random() * CLIENTS_MOST)
     plans = [
@@ -92,6 +94,7 @@ def scenario_of(
         for session in range(len(bought))
         for each in range(each_has)
     ]
+    paces = world.draw("pace")
     faults = drawn(world.draw("faults"), chosen, length)
     if only is not None:
         faults = [each for each in faults if each.kind in only]
@@ -100,6 +103,7 @@ def scenario_of(
         chosen,
         count,
         timeout,
+        int(_between(paces, 300e3, 10e6)) if paces.random() < 0.15 else 0,
         length,
         tuple(bought),
         tuple(plans[:clients]),
@@ -114,13 +118,15 @@ def _between(draw: Random, least: float, most: float) -> float:
     return least * (most / least) ** draw.random()
 
 
-def _session(draw: Random, seconds: float) -> SessionPlan:
+def _session(draw: Random, number: int, seconds: float) -> SessionPlan:
     quota = int(_between(draw, 100e3, 80e6))
     price = int(_between(draw, 100_000, 10_000_000))
     at = 2.0 * draw.random() ** 2
     ends_at = at + 0.5 + seconds * draw.random() if draw.random() < 0.5 else None
     lifetime = 2.0 + seconds * draw.random() if draw.random() < 0.1 else None
-    return SessionPlan(quota, price, round(at, 3), ends_at, lifetime)
+    first = number % 2 * 4  # two sessions have the same ones, on different ports
+    addresses = (first, first + 1) if draw.random() < 0.4 else ()
+    return SessionPlan(quota, price, round(at, 3), ends_at, lifetime, addresses)
 
 
 def _client(draw: Random, session: int, seconds: float) -> ClientPlan:
@@ -139,6 +145,8 @@ def _client(draw: Random, session: int, seconds: float) -> ClientPlan:
         rests=_between(draw, 0.01, 2.0),
         roams=draw.random() < 0.5,
         exit=int(draw.random() * EXITS) if draw.random() < 0.4 else None,
+        address=session % 2 * 4 + int(draw.random() * 3),
+        by_address=draw.random() < 0.3,
     )
 
 
