@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from random import Random
 from types import SimpleNamespace
@@ -72,6 +72,20 @@ STOP_SECONDS = 5.0
 COMMIT_SECONDS = 5.0
 # Of the calm at the end: probes, ends, and stops.
 REST_SECONDS = 120.0
+# Its address is listed by no session.
+NOWHERE = 99
+PROBE = ClientPlan(
+    session=0,
+    node=0,
+    at=0.0,
+    size=PROBE_BYTES,
+    chunk=700,
+    pause=0.001,
+    rate=100_000_000,
+    gives_up=None,
+    rests=0.2,
+    roams=False,
+)
 # Lines of the product's log that are never right.
 NEVER = (
     "report rejected",
@@ -458,19 +472,32 @@ class Simulation:
         loop = asyncio.get_running_loop()
         await _all(
             [
-                loop.create_task(self._probe_one(buyer, process))
+                loop.create_task(self._probe_one(buyer, process, address))
                 for buyer in self.buyers
                 for process in self.processes
                 if buyer.bought is not None and buyer.bought.session_id in active
+                for address in (None, *self._proved(buyer.bought.session_id))
             ]
         )
 
-    async def _probe_one(self, buyer: Buyer, process: Process) -> None:
+    def _proved(self, session_id: str) -> list[int]:
+        """Return the numbers of the addresses that open a session."""
+        rows = self.database.rows(
+            "SELECT address FROM session_addresses WHERE session_id = :id ORDER BY address",
+            id=session_id,
+        )
+        return [int(address.rpartition(".")[2]) - 1 for (address,) in rows]
+
+    async def _probe_one(self, buyer: Buyer, process: Process, address: int | None) -> None:
         world, bought = self.world, buyer.bought
         assert bought is not None
-        name = f"probe{buyer.number}-{process.number}"
-        plan = ClientPlan(
-            buyer.number, process.number, 0, PROBE_BYTES, 700, 0.001, 100_000_000, None, 0.2, False
+        name = f"probe{buyer.number}-{process.number}-{address}"
+        plan = replace(
+            PROBE,
+            session=buyer.number,
+            node=process.number,
+            address=NOWHERE if address is None else address,
+            by_address=address is not None,
         )
         deadline = world.now + PROBE_SECONDS
         reason = "never"
