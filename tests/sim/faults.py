@@ -82,6 +82,8 @@ KINDS: dict[str, tuple[float, tuple[float, float], str]] = {
     "answers": (15.0, (0.05, 0.5), ""),  # answers of the API are lost on their way
     "cut": (0.0, (0, 0), ""),  # every client of a process loses its connection
 }
+SILENCES_SHARE = 0.6
+SILENCES = frozenset(("freeze", "outage", "partition", "sleep"))
 SILENT_KINDS = frozenset(("answers", "cancel", "clock", "dbclock", "cut"))
 
 
@@ -96,11 +98,23 @@ class Trip(NamedTuple):
     patience: float
 
 
-def drawn(draw: Random, mode: Mode, seconds: float) -> list[Fault]:
-    """Return the faults of a run."""
+def drawn(draw: Random, mode: Mode, seconds: float, timeout: float) -> list[Fault]:
+    """Return the faults of a run.
+
+    Args:
+        draw: makes them.
+        mode: has only some kinds.
+        seconds: how long things go wrong.
+        timeout: of nodes: many silences last about as long.
+    """
     names = [kind for kind, (_, _, only) in KINDS.items() if only in ("", mode.name)]
     share = (0.15, 0.3, 0.5)[int(draw.random() * 3)]
-    kept = [name for name in names if draw.random() < share]
+    silent = SILENCES_SHARE if draw.random() < 0.5 else 0.0
+    kept = [
+        name
+        for name in names
+        if draw.random() < (max(share, silent) if name in SILENCES else share)
+    ]
     faults = []
     for kind in kept:
         longest, (least, most), _ = KINDS[kind]
@@ -108,6 +122,10 @@ def drawn(draw: Random, mode: Mode, seconds: float) -> list[Fault]:
             at = 0.5 + draw.random() * (seconds - 0.5)
             # Short times are more frequent: many bounds of the product are a few seconds.
             length = min(longest * draw.random() ** 2, max(0.0, seconds - at))
+            silence = timeout * (0.7 + 0.9 * draw.random())
+            if draw.random() < 0.5 and kind in SILENCES:
+                at = min(at, max(0.5, seconds - silence))
+                length = min(silence, seconds - at)
             value = least + (most - least) * draw.random()
             faults.append(
                 Fault(kind, round(at, 3), round(length, 3), int(draw.random() * 12), value)

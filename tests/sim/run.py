@@ -40,6 +40,7 @@ from tests.sim.clients import (
     ClientPlan,
     Network,
     Numbered,
+    Relay,
     RequestError,
     StaffPlan,
     exit_name,
@@ -66,6 +67,7 @@ MONEY = 1_000_000_000_000
 PROBE_SECONDS = 15.0
 # Other nodes return bytes within a second.
 WAIT_SECONDS = 4.0
+FREE_SECONDS = 1.5
 PROBE_BYTES = 1_500
 STOP_SECONDS = 5.0
 # A process that is to be killed at a commit is killed within this time, or not.
@@ -321,8 +323,14 @@ class Simulation:
         ]
         await asyncio.sleep(scenario.seconds)
         world.say("calm")
-        await asyncio.sleep(self.busy_seconds - 0.1)
-        self._look_at_waiting()
+        await asyncio.sleep(self.busy_seconds - FREE_SECONDS - 0.1)
+        before = self._waiting()
+        await asyncio.sleep(FREE_SECONDS)
+        for relay in self._waiting() & before:
+            world.fail(
+                f"a connection of {relay.session.id[-6:]} at {relay.life.name} waits for bytes,"
+                " and there are some that no node uses"
+            )
         await asyncio.sleep(self.calm_seconds - self.busy_seconds + 0.1)
         self._look_at_used_up()
         await _all(self._clients)
@@ -426,8 +434,9 @@ class Simulation:
             if expires_at > soon
         ]
 
-    def _look_at_waiting(self) -> None:
-        """No connection waits for bytes while its session has some that no node uses."""
+    def _waiting(self) -> set[Relay]:
+        """Return the connections that wait for bytes though no node uses some of the session."""
+        waiting = set()
         free = {
             session_id: quota - used - leased
             for session_id, quota, used, leased in self.database.rows(
@@ -442,10 +451,8 @@ class Simulation:
                 if since is None or life.loop.time() - since < WAIT_SECONDS:
                     continue
                 if session_id in free and self._elsewhere(session_id, life) + free[session_id]:
-                    self.world.fail(
-                        f"a connection of {session_id[-6:]} at {life.name} waits for bytes, and"
-                        f" {free[session_id]} are free"
-                    )
+                    waiting.add(relay)
+        return waiting
 
     def _elsewhere(self, session_id: str, here: Life) -> int:
         """Return the bytes that other nodes should have returned."""

@@ -14,7 +14,7 @@ from tests.sim.loop import World
 SESSIONS_MOST = 4
 CLIENTS_MOST = 4
 PROCESSES_MOST = 4
-TIMEOUTS = (2.0, 5.0, 15.0)
+TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def scenario_of(
         for each in range(each_has)
     ]
     paces = world.draw("pace")
-    faults = drawn(world.draw("faults"), chosen, length)
+    faults = drawn(world.draw("faults"), chosen, length, timeout)
     if only is not None:
         faults = [each for each in faults if each.kind in only]
     return Scenario(

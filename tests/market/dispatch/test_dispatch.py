@@ -28,6 +28,7 @@ from market.money.money import MICRO
 from proxyctl.protocol.jobspec import Capacity
 from storage.devices import devices as device_queries
 from storage.devices.devices import DeviceRow
+from storage.engines.errors import UnknownOutcomeError
 from storage.engines.open import open_store
 from storage.engines.store import Transaction
 
@@ -632,3 +633,22 @@ def test_owners_are_counted_that_have_a_network_each(
     networks: dict[str, set[str]], expected: int
 ) -> None:
     assert apart(networks, 5) == expected
+
+
+async def test_a_device_gets_a_job_though_the_answer_to_its_creation_was_lost(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, device = await buyer_of(market), await device_for(market)
+    asking, write = later(market, device), market.store.write
+    await held(market)
+
+    async def write_without_answer(*args: Any, **kwargs: Any) -> None:
+        await write(*args, **kwargs)
+        raise UnknownOutcomeError("the answer to a commit was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(market.store, "write", write_without_answer)
+        with pytest.raises(UnknownOutcomeError):
+            await posted(market, buyer)
+    async with asyncio.timeout(5):
+        assert len((await asking).jobs) == 1
