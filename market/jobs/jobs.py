@@ -481,7 +481,11 @@ class Jobs:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
         report = Report(device, job_id, attempt, reason, ending)
-        done = await self._store.write(self.outcomes.fail, self.outcomes.moment(), report)
+        try:
+            done = await self._store.write(self.outcomes.fail, self.outcomes.moment(), report)
+        except UnknownOutcomeError:  # a repetition of the report would be refused
+            self.notices.waiting([job_id])
+            raise
         if done.status == JobStatus.WAITING:
             self.notices.waiting([job_id])
         self.notices.ended(done.job, attempt_outcome(ending))

@@ -1,8 +1,8 @@
 """A device asks and gets suitable jobs, exactly once, immediately or once there are some."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -635,12 +635,10 @@ def test_owners_are_counted_that_have_a_network_each(
     assert apart(networks, 5) == expected
 
 
-async def test_a_device_gets_a_job_though_the_answer_to_its_creation_was_lost(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buyer, device = await buyer_of(market), await device_for(market)
-    asking, write = later(market, device), market.store.write
-    await held(market)
+@contextmanager
+def lost_answers(market: Market, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have units committed without an answer; the block must raise for that."""
+    write = market.store.write
 
     async def write_without_answer(*args: Any, **kwargs: Any) -> None:
         await write(*args, **kwargs)
@@ -649,6 +647,39 @@ async def test_a_device_gets_a_job_though_the_answer_to_its_creation_was_lost(
     with monkeypatch.context() as patched:
         patched.setattr(market.store, "write", write_without_answer)
         with pytest.raises(UnknownOutcomeError):
-            await posted(market, buyer)
+            yield
+
+
+async def test_a_device_gets_a_job_though_the_answer_to_its_creation_was_lost(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, device = await buyer_of(market), await device_for(market)
+    asking = later(market, device)
+    await held(market)
+    with lost_answers(market, monkeypatch):
+        await posted(market, buyer)
     async with asyncio.timeout(5):
         assert len((await asking).jobs) == 1
+
+
+@pytest.mark.parametrize("end", ["fail", "take back"])
+async def test_a_device_gets_a_job_though_the_answer_to_the_end_of_an_attempt_was_lost(
+    market: Market, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    buyer, first, second = (
+        await buyer_of(market),
+        await device_for(market),
+        await device_for(market),
+    )
+    job_id = await posted(market, buyer)
+    await waiting_jobs(market, 1)
+    assert await given(market, first) == [job_id]
+    asking = later(market, second)
+    await held(market)
+    with lost_answers(market, monkeypatch):
+        if end == "fail":
+            await market.jobs.fail(first, job_id, "it broke")
+        else:
+            await market.job_sweeper.take_back_attempt(job_id, 1, "it is lost")
+    async with asyncio.timeout(5):
+        assert [each.row.job_id for each in (await asking).jobs] == [job_id]
