@@ -29,6 +29,7 @@ def simulate(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.early
+@pytest.mark.timeout(600)  # ten seconds of a core, which a busy machine has in minutes
 def test_the_fixed_seeds_and_all_that_ever_failed_pass() -> None:
     ended = simulate("--fixed", "--go-on")
     assert ended.returncode == 0, ended.stdout + ended.stderr
