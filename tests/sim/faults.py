@@ -105,7 +105,7 @@ def drawn(draw: Random, mode: Mode, seconds: float, timeout: float) -> list[Faul
         draw: makes them.
         mode: has only some kinds.
         seconds: how long things go wrong.
-        timeout: of nodes, from which the lengths of many silences are drawn.
+        timeout: of nodes, in seconds; many silences are a little shorter or longer.
     """
     names = [kind for kind, (_, _, only) in KINDS.items() if only in ("", mode.name)]
     share = (0.15, 0.3, 0.5)[int(draw.random() * 3)]
