@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: help setup install run exit worker test test-both lint coverage client clusters clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover soak systemd patroni vm slurm kubernetes notebook audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-mutants soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # Prints this list.
 help:
@@ -254,6 +254,15 @@ measured/bench-jobs: setup
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_artifacts
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_logs
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_whole
+
+# Runs the marketplace in virtual time, with new seeds, in as many processes as there are cores. Prints the failed seeds.
+# SECONDS=3600 is an hour; SEED=7 repeats one, and TRACE=1 prints all of its lines.
+sim: setup
+	$(if $(SEED),$(VENV)/bin/python -m tests.sim $(SEED) $(if $(TRACE),--trace),$(VENV)/bin/python -m tests.sim --seconds $(if $(filter command% environment%,$(origin SECONDS)),$(SECONDS),60))
+
+# Puts faults into the product, one at a time, and prints how many seeds find each.
+sim-mutants: setup
+	$(VENV)/bin/python -m tests.sim --mutants
 
 # Kills daemons under load (SIGKILL), a hundred times on each engine: several processes, and a daemon and its exits on each
 # engine, at random moments (SEED): twenty minutes.

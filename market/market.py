@@ -3,8 +3,8 @@
 A new service is a line here, and a line of `api.app.routes` for its endpoints.
 """
 
+import time
 from collections.abc import Callable, Mapping
-from time import monotonic
 
 from msgspec import Struct
 
@@ -100,6 +100,7 @@ class Market:
         observed_seconds: seconds in which this daemon could receive reports of devices.
         live_uses: the live use of sessions in the memory of this process.
         is_shared: whether other daemons work on the same store.
+        monotonic: a clock that is never set, in seconds.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Market:
         blobs: Blobs,
         live_uses: LiveUses | None = None,
         is_shared: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         passwords, limits = keys.passwords, rules.login_limits
         self.bounds = CurrentBounds(rules.bounds)

@@ -32,10 +32,10 @@ from proxyd.exits.watching.bounds import USUAL as CANARIES
 from proxyd.exits.watching.bounds import CanaryBounds
 from proxyd.gateway import USUAL as CLIENTS
 from proxyd.gateway import ClientBounds
+from proxyd.market_work import USUAL as CHECKS
+from proxyd.market_work import CheckTimes
 from proxyd.metering.meter import USUAL as METERING
 from proxyd.metering.meter import MeterBounds
-from proxyd.services import USUAL as CHECKS
-from proxyd.services import CheckTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,18 @@ the process; the rooms below see a node among nodes.
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.settings import Settings
 from market.accounts.tokens import Tokens
 from market.bandwidth.leases import Leases
-from market.base.bus import BETWEEN_DAEMONS, BETWEEN_PROCESSES, Bus, Topic
-from market.base.ids import Identifiers
-from market.events.context import Context
 from proxyd import __version__, slices
 from proxyd.bounds import USUAL, Bounds
+from proxyd.build_core import core_of, counting_of
 from proxyd.build_exits import exit_port, geography_of, way_out
-from proxyd.build_services import app_port_of, services_of, trade_of
+from proxyd.build_services import Ports, app_port_of, services_of, trade_of
 from proxyd.compiled import finder
 from proxyd.daemon import Daemon, Helpers
 from proxyd.egress.direct import DirectExit
@@ -37,11 +34,8 @@ from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
-from proxyd.membership import REAP_CHECK_SECONDS, Membership
-from proxyd.metering.lease_slices import Fence
-from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
-from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
+from proxyd.ops.listening import bound_port
 from proxyd.ops.metrics import Metrics, Sources
 from proxyd.ops.role import Role
 from proxyd.ops.signing_key import signing_key
@@ -50,7 +44,7 @@ from proxyd.readiness import Readiness
 from proxyd.wire.links import link_key
 from storage.engines.open import load, open_store
 from storage.engines.place import is_sqlite
-from storage.engines.store import Link, Store
+from storage.engines.store import Store
 
 if TYPE_CHECKING:
     from proxyd.exits.choosing.geography import Geography
@@ -168,21 +162,17 @@ def _daemon(
         bounds: of its parts.
     """
     store = timed = TimedStore(store)
-    link = store.link(settings.cluster.node_timeout_seconds)
-    bus = Bus(_carried(settings, link))
-    context = Context(store, Identifiers(clock.milliseconds), clock.seconds, bus)
-    leases = Leases(context.set_aside())
     has_services = role is None or role.has_services
     directory = Directory[AnyExit](bounds=bounds.exits.directory)
-    meter, node = _metering(
+    counting = counting_of(
         settings,
-        context,
-        leases,
-        link,
+        store,
+        clock.MACHINE,
         directory.forget,
         bounds.metering,
-        bus if has_services else None,
+        has_services=has_services,
     )
+    leases, meter, node = counting.leases, counting.meter, counting.node
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
     policy = slices.policy(settings, own_addresses)
@@ -217,8 +207,10 @@ def _daemon(
         ways if way is None else way.exits,
         bounds.clients,
     )
-    trade = trade_of(settings, listeners, key, context, leases, meter) if has_services else None
-    port = app_port = services = None
+    trade = port = app_port = services = None
+    if has_services:
+        ports = _ports(listeners)
+        trade = trade_of(settings, ports, key, counting, clock.MACHINE, bounds.checks)
     if trade is not None and way is not None and geography is not None:
         desk = None if role is None else role.exits_desk
         port = exit_port(settings, listeners, way, trade.market, geography, desk, bounds.exits)
@@ -253,23 +245,21 @@ def _daemon(
     return Daemon(
         settings,
         listeners,
-        store=store,
-        membership=Membership(leases, node),
-        meter=meter,
+        core=core_of(counting, None if trade is None else trade.work),
         gateway=gateway,
         helpers=Helpers(resolver, own_addresses, metrics, access_log),
-        bus=bus,
         services=services,
         role=role,
         exit_port=port,
     )
 
 
-def _carried(settings: Settings, link: Link | None) -> Collection[Topic[Any]]:
-    """Return the topics that have subscribers in other processes."""
-    if link is None:
-        return ()
-    return BETWEEN_PROCESSES if is_sqlite(settings.storage.url) else BETWEEN_DAEMONS
+def _ports(listeners: Listeners) -> Ports:
+    """Return the ports of a process with the API."""
+    assert listeners.api is not None  # noqa: S101 - only a process with the API gets here
+    return Ports(
+        bound_port(listeners.api), bound_port(listeners.proxy), listeners.passwordless_ports
+    )
 
 
 def _cluster(settings: Settings, store: Store, leases: Leases, key: bytes) -> Cluster:
@@ -278,63 +268,6 @@ def _cluster(settings: Settings, store: Store, leases: Leases, key: bytes) -> Cl
     return Cluster(
         store, lambda: leases.node_id, link_key(key), cluster.exits_host, cluster.exits_port
     )
-
-
-def _metering(
-    settings: Settings,
-    context: Context,
-    leases: Leases,
-    link: Link | None,
-    forgotten: Callable[[str], None],
-    bounds: MeterBounds,
-    bus: Bus | None,
-) -> tuple[Meter, Node | None]:
-    """Return the meter and, where there may be other processes, this process's node.
-
-    Args:
-        settings: the operator's settings.
-        context: the store, identifiers and the time.
-        leases: grant bytes, and take the counts.
-        link: the connection to the other processes; None where there can be none.
-        forgotten: called with each session that is not known here any more.
-        bounds: of the parts of the meter.
-        bus: receives the notices of other nodes, in the process that does the work which only one
-            process on a database should do; None in the others.
-    """
-    limits = settings.limits
-    if link is None:
-        meter = solo_meter(
-            leases,
-            context.now,
-            connections_per_session=limits.connections_per_session,
-            bytes_per_second=limits.session_bytes_per_second,
-            forgotten=forgotten,
-            bounds=bounds,
-        )
-        return meter, None
-    fence = Fence(clock.boottime)
-    meter, writer = cluster_meter(
-        leases,
-        context.now,
-        fence,
-        connections_per_session=limits.connections_per_session,
-        bytes_per_second=limits.session_bytes_per_second,
-        forgotten=forgotten,
-        bounds=bounds,
-    )
-    node = Node(
-        link,
-        leases,
-        writer,
-        fence,
-        context.identifiers,
-        clock.boottime,
-        clock.ObservedTime(clock.boottime, 2 * REAP_CHECK_SECONDS),
-        timeout_seconds=settings.cluster.node_timeout_seconds,
-        may_sweep=bus is not None,
-        hearers=() if bus is None else (bus,),
-    )
-    return meter, node
 
 
 def _access_log(settings: Settings, key: bytes, role: Role | None) -> AccessLog | None:

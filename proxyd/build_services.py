@@ -1,7 +1,8 @@
 """Building the marketplace and its API, over the parts of the proxy."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from api import console
 from api.app import routes
@@ -18,10 +19,8 @@ from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat
 from market.assistant.goodness import Goodness
-from market.bandwidth.leases import Leases
 from market.base.sealing import Sealing
 from market.base.throttle import Throttle
-from market.events.context import Context
 from market.events.idempotency import Seal
 from market.market import Keys, Market
 from market.money.money import micro
@@ -30,19 +29,20 @@ from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
 from proxyd.app_port import AppPort, JobStreams
 from proxyd.bounds import Bounds
+from proxyd.build_core import Counting
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.dialling.tunnels import DeviceTunnels
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
-from proxyd.metering.meter import Meter
+from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
 from proxyd.ops.listening import bound_port
 from proxyd.ops.metrics import Metrics
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.readiness import Readiness
-from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
+from proxyd.services import Services
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
 from storage.blobs.s3 import Signer
@@ -56,51 +56,60 @@ HOUR_SECONDS = 3_600
 MINUTE_SECONDS = 60
 
 
+class Ports(NamedTuple):
+    """The ports of a process with the API: the API, the proxy, and the ports without passwords."""
+
+    api: int
+    proxy: int
+    passwordless: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Trade:
     """The marketplace, and the parts that are closed with it.
 
     Attributes:
-        observed_time: for how long this daemon has been there to hear devices.
+        work: sweeps and checks of the marketplace.
         is_shared: whether other daemons may work on the same database.
         app_url: where the links in e-mails lead.
     """
 
     market: Market
+    work: MarketWork
     blobs: Blobs
-    observed_time: clock.ObservedTime
     is_shared: bool
     app_url: str
 
 
 def trade_of(
     settings: Settings,
-    listeners: Listeners,
+    ports: Ports,
     key: bytes,
-    context: Context,
-    leases: Leases,
-    meter: Meter,
+    counting: Counting,
+    clocks: clock.Clocks,
+    times: CheckTimes,
 ) -> Trade:
     """Return the marketplace."""
-    assert listeners.api is not None  # noqa: S101 - only a process with the API gets here
-    observed_time = clock.ObservedTime(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
-    app_url = slices.app_url(settings, bound_port(listeners.api))
-    terms = slices.terms(settings, bound_port(listeners.proxy), listeners.passwordless_ports)
+    observed_time = clock.ObservedTime(clocks.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
+    app_url = slices.app_url(settings, ports.api)
+    terms = slices.terms(settings, ports.proxy, ports.passwordless)
     # On SQLite there is one marketplace, in however many processes its sessions are served.
     is_shared = not is_sqlite(settings.storage.url)
     blobs = _blobs(settings, is_shared=is_shared)
     market = Market(
-        context,
+        counting.context,
         slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
         _keys(settings, key),
-        leases=leases,
-        traffic=meter,
+        leases=counting.leases,
+        traffic=counting.meter,
         observed_seconds=observed_time.seconds,
         blobs=blobs,
-        live_uses=LiveSessions(meter),
+        live_uses=LiveSessions(counting.meter),
         is_shared=is_shared,
+        monotonic=clocks.monotonic,
     )
-    return Trade(market, blobs, observed_time, is_shared, app_url)
+    work = MarketWork(market, observed_time, times)
+    return Trade(market, work, blobs, is_shared, app_url)
 
 
 def services_of(
@@ -135,10 +144,8 @@ def services_of(
         model=model,
         photos=photos,
         blobs=trade.blobs,
-        observed_time=trade.observed_time,
         webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
         app_port=app_port,
-        times=bounds.checks,
     )
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from api.server import HttpServer
 from config.settings import Settings
-from market.base.bus import Bus
 from market.market import Market
 from proxyd import __version__, slices
 from proxyd.compiled import finder
+from proxyd.core import Core
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exit_port import ExitPort, known_by
@@ -24,8 +24,6 @@ from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.loop import cancellation
-from proxyd.membership import Membership
-from proxyd.metering.meter import Meter
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.listening import exits_context, load_certificate, tls_context
 from proxyd.ops.metrics import Metrics
@@ -33,11 +31,8 @@ from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.services import CLOSE_SECONDS, Services
 from proxyd.tasks import Tasks
-from storage.engines.errors import StoreError
 from storage.engines.place import place
 from storage.engines.store import Store
-
-COUNTS_SECONDS = 15.0  # to write the last counts, with a store that may be away
 
 _logger = logging.getLogger("daemon")
 
@@ -68,9 +63,9 @@ class Daemon:
     """Everything that runs, built but not started.
 
     Args:
-        store: an open store, claimed for this daemon.
+        core: counts bytes, and runs the sweeps of the marketplace.
         helpers: closed after the proxy.
-        services: the marketplace; None in a process that has only the proxy.
+        services: the marketplace's API; None in a process that has only the proxy.
         role: the role of this process among several; None for a single process.
         exit_port: where devices attach; None where they cannot.
     """
@@ -80,28 +75,31 @@ class Daemon:
         settings: Settings,
         listeners: Listeners,
         *,
-        store: Store,
-        membership: Membership,
-        meter: Meter,
+        core: Core,
         gateway: Gateway,
         helpers: Helpers,
-        bus: Bus,
         services: Services | None,
         role: Role | None,
         exit_port: ExitPort | None = None,
     ) -> None:
         self.settings = settings
         self.listeners = listeners
-        self.store = store
-        self.membership = membership
-        self.meter = meter
+        self.core = core
         self.gateway = gateway
         self.helpers = helpers
-        self.bus = bus
         self.services = services
         self.role = role
         self.exit_port = exit_port
-        self.tasks = Tasks(lambda: membership.sweeps)
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        return self.core.store
+
+    @property
+    def tasks(self) -> Tasks:
+        """The background tasks."""
+        return self.core.tasks
 
     @property
     def market(self) -> Market:
@@ -127,7 +125,7 @@ class Daemon:
 
     async def start(self) -> None:
         """Register as a node or take back the leases of an earlier daemon, then serve."""
-        await self.membership.start(self._shared_level)
+        await self.core.start(self._shared_level)
         self.helpers.own_addresses.open()
         self._spawn_tasks()
         self.listeners.resume()
@@ -142,13 +140,10 @@ class Daemon:
 
     def _spawn_tasks(self) -> None:
         metrics, tasks = self.helpers.metrics, self.tasks
-        tasks.spawn("meter", self.meter.run(), is_writer=True)
         tasks.spawn("loop lag", metrics.watch_loop())
-        tasks.spawn("notices", self.bus.run(self.store))
         tasks.spawn("descriptors", metrics.process.watch_descriptors())
         if metrics.shared is not None:
             tasks.spawn("shared metrics", metrics.shared.run())
-        self.membership.spawn_tasks(tasks)
         if self.exit_port is not None:
             self.exit_port.spawn_tasks(tasks)
         if self.services is not None:
@@ -188,7 +183,7 @@ class Daemon:
         self.gateway.change_limits(slices.limits(settings, descriptors, is_first=is_first))
         if self.exit_port is not None:
             self.exit_port.change_limits(slices.exit_limits(settings, descriptors))
-        self.meter.connections_per_session = settings.limits.connections_per_session
+        self.core.meter.connections_per_session = settings.limits.connections_per_session
         if self.services is not None:
             self.services.reload(settings, descriptors)
 
@@ -242,16 +237,9 @@ class Daemon:
                 await self.services.stop_serving()
         except Exception:  # the counts are written after any failure
             _logger.exception("closing the API failed")
-        await self.tasks.end_writers()
         try:
-            await cancellation.within(
-                COUNTS_SECONDS, self._write_last_counts(), "writing the last counts"
-            )
-        except StoreError as error:
-            _logger.error("the last counts could not be written: %s", error)
+            await self.core.stop()
         finally:
-            await self.tasks.end()
-            await self.membership.close()
             self.listeners.close()
             async with AsyncExitStack() as last:  # each is closed, even if another one fails
                 last.push_async_callback(self.store.close)
@@ -259,12 +247,6 @@ class Daemon:
                 if self.services is not None:
                     last.push_async_callback(self.services.close)
         _logger.log(self._shared_level, "stopped")
-
-    async def _write_last_counts(self) -> None:
-        await self.meter.stop()
-        if self.services is not None:
-            await self.services.flush()
-        await self.membership.stop(self.tasks)
 
     def describe(self) -> str:
         """Return the addresses that it listens on, and its database."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
 
 def seconds() -> int:
@@ -17,6 +18,25 @@ def milliseconds() -> int:
 def boottime() -> float:
     """Return seconds since the machine was started, those it slept among them; never set back."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Clocks(NamedTuple):
+    """The clocks of a process.
+
+    Attributes:
+        seconds: the wall clock, in whole UTC seconds.
+        milliseconds: the wall clock, in whole UTC milliseconds.
+        boottime: a clock that goes on while the machine sleeps, in seconds.
+        monotonic: a clock that is never set, in seconds.
+    """
+
+    seconds: Callable[[], int]
+    milliseconds: Callable[[], int]
+    boottime: Callable[[], float]
+    monotonic: Callable[[], float]
+
+
+MACHINE: Final = Clocks(seconds, milliseconds, boottime, time.monotonic)
 
 
 class ObservedTime:

@@ -338,7 +338,7 @@ async def test_a_session_that_expires_while_it_is_known_is_status_3(
     _, bought = await buy(service)
     assert await status_of(service, bought) == 0
     later = clock.seconds() + 31 * 86_400
-    monkeypatch.setattr(service.daemon.meter._admission, "_now", lambda: later)
+    monkeypatch.setattr(service.daemon.core.meter._admission, "_now", lambda: later)
     assert await status_of(service, bought) == 3
 
 

@@ -177,7 +177,7 @@ async def test_live_counters_are_written_down(service: Service) -> None:
         client = await reached(service, bought, target)
         await client.send(b"x" * 10_000)
         await client.receive(10_000)
-        await service.daemon.meter.flush()
+        await service.daemon.core.meter.flush()
         assert await used(service, buyer, bought) == 20_000
         await service.assert_audit()
         await client.send(b"x" * 10_000)
@@ -666,7 +666,7 @@ async def running_out(
     async with targets.source(None) as target:
         sock = await plain_tunnel(service, bought, target.port, receive_buffer=16_384)
         with closing(sock):
-            await until(lambda: service.daemon.meter.live == 0, "the session is used up")
+            await until(lambda: service.daemon.core.meter.live == 0, "the session is used up")
             assert await login_status(service, bought) == 2
             yield sock, buyer, bought
 

@@ -387,7 +387,7 @@ async def test_an_address_that_another_user_has_proved_is_not_asked_for_each_tim
         await until(lambda known=bought.id: (known, THERE) in asked, "the store has answered")
         for _ in range(3):
             await log_in(service, bought, source=THERE)
-    await service.daemon.meter.flush()
+    await service.daemon.core.meter.flush()
     assert asked == expected
     assert await pending(service, *first) == []
     assert await pending(service, *second) == [THERE]

@@ -817,7 +817,7 @@ async def test_a_datagram_without_payload_goes_only_while_a_byte_would(service: 
     async with bought_association(service, quota=1_000) as (client, _, _):
         with peer() as target:
             outer = await client.reaches(target, b"up")
-            [session] = service.daemon.meter.sessions
+            [session] = service.daemon.core.meter.sessions
             left, taker = session.available, object()
             session.take(left, taker)  # as a tunnel does that has read bytes and not yet written
             for _ in range(100):
@@ -837,7 +837,7 @@ async def test_a_datagram_without_payload_goes_nowhere_from_a_node_that_is_cut_o
         async with bought_association(service) as (client, _, _):
             with peer() as target:
                 outer = await client.reaches(target, b"up")
-                fence = service.daemon.membership.node._fence
+                fence = service.daemon.core.membership.node._fence
                 clock, fence._boottime = fence._boottime, lambda: math.inf
                 for _ in range(100):
                     client.send(target.address, b"")
@@ -952,7 +952,7 @@ async def test_the_counts_are_written_down(service: Service) -> None:
     async with bought_association(service) as (client, person, bought):
         with peer() as target:
             await client.exchange(target, bytes(1_000), bytes(234))
-            await service.daemon.meter.flush()
+            await service.daemon.core.meter.flush()
             await service.assert_audit()
             await service.end(person, bought)
     assert await used(service, person, bought) == 1_234

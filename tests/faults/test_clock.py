@@ -173,13 +173,13 @@ async def test_a_jump_takes_no_job_from_a_device_that_lives(
     (living, kept), (_, lost) = await rig(), await rig()
     for jump in (HOUR, 5 * HOUR):
         wall.ahead += jump
-        await service.daemon.services.take_back()
+        await service.daemon.core.work.take_back()
         wall.passed += HOUR
-        await service.daemon.services.take_back()
+        await service.daemon.core.work.take_back()
         assert (await status(kept), await status(lost)) == ("running", "running")
     for _ in range(60):
         wall.passed += 15
         beat = await service.call("POST", "/api/worker/heartbeat", headers=living)
         assert beat.status == 200
-        await service.daemon.services.take_back()
+        await service.daemon.core.work.take_back()
     assert (await status(kept), await status(lost)) == ("running", "waiting")

@@ -44,13 +44,13 @@ async def test_a_daemon_stops_though_a_task_ignores_every_cancellation(
     monkeypatch.setattr(Mailer, "run", deaf)
     async with running_in(tmp_path) as service:
         stopped: list[str] = []
-        stop = service.daemon.meter.stop
+        stop = service.daemon.core.meter.stop
 
         async def noted() -> None:
             stopped.append(caplog.text)
             await stop()
 
-        monkeypatch.setattr(service.daemon, "meter", SimpleNamespace(stop=noted))
+        monkeypatch.setattr(service.daemon.core, "meter", SimpleNamespace(stop=noted))
         async with asyncio.timeout(30):
             await service.daemon.drain()
         assert "the task mail ignores every cancellation" in caplog.text

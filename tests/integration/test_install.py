@@ -21,7 +21,7 @@ from support.daemons.process import READY, ROOT, environment
 from proxyd.compiled import finder, manifest
 
 # An environment is made before the first test, with a pip of its own.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.early]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 # Compiling takes longer than all of this.
 NO_COMPILER = {"CC": "/bin/false"}

@@ -15,10 +15,10 @@ from proxyd.exits.choosing.bounds import DirectoryBounds
 from proxyd.exits.dialling.dial import DialTimes
 from proxyd.exits.watching.bounds import CanaryBounds
 from proxyd.gateway import ClientBounds
+from proxyd.market_work import CheckTimes
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.sessions import MemoryBounds
 from proxyd.relay.closing import ClosingBounds
-from proxyd.services import CheckTimes
 
 FIELDS_MAX = 12
 
@@ -59,7 +59,7 @@ async def test_each_part_of_a_daemon_gets_its_own(tmp_path: Path) -> None:
         assert daemon.gateway._room_after_seconds == 1.5
         assert daemon.http._limits.times is bounds.api
         assert daemon.gateway.closer.bounds is bounds.clients.closing
-        assert daemon.meter.sessions._bounds is bounds.metering.memory
+        assert daemon.core.meter.sessions._bounds is bounds.metering.memory
         exits, port = daemon.gateway._for_connections.exits, daemon.exit_port
         assert exits is not None
         assert port is not None
@@ -67,4 +67,4 @@ async def test_each_part_of_a_daemon_gets_its_own(tmp_path: Path) -> None:
         assert exits.directory._bounds is bounds.exits.directory
         assert port.canaries._bounds is bounds.exits.canaries
         assert daemon.services is not None
-        assert daemon.services._times is bounds.checks
+        assert daemon.core.work._times is bounds.checks

@@ -69,14 +69,14 @@ async def test_a_node_that_leaves_is_renewed_no_more(
     renewing: list[bool] = []
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
         for daemon in (daemon_of(service).first, daemon_of(service).second):
-            leave = daemon.membership.leases.leave
+            leave = daemon.core.membership.leases.leave
 
             async def leaving(daemon: Daemon = daemon, leave: Leave = leave) -> None:
                 tasks = [each for each in daemon.tasks.named(NODE_TASK) if not each.done()]
                 renewing.append(bool(tasks))
                 await leave()
 
-            monkeypatch.setattr(daemon.membership.leases, "leave", leaving)
+            monkeypatch.setattr(daemon.core.membership.leases, "leave", leaving)
     assert renewing == [False, False]
 
 

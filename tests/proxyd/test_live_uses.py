@@ -52,7 +52,7 @@ async def test_only_sessions_that_are_watched_and_can_be_used_are_looked_at(
 ) -> None:
     person, bought = await buy(service)
     other, others = await buy(service)
-    live = LiveSessions(service.daemon.meter).live
+    live = LiveSessions(service.daemon.core.meter).live
     async with echo() as target:
         for each in (bought, others):
             await (await reached(service, each, target)).close()

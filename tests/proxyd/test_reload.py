@@ -25,7 +25,7 @@ EFFECTS: dict[str, Callable[[Daemon], Any]] = {
     "limits.dial_seconds": lambda daemon: daemon.gateway._for_connections.exit.deadlines.seconds,
     "limits.idle_seconds": lambda daemon: daemon.gateway.limits.idle_seconds,
     "limits.drain_seconds": lambda daemon: daemon.settings.limits.drain_seconds,
-    "limits.connections_per_session": lambda daemon: daemon.meter.connections_per_session,
+    "limits.connections_per_session": lambda daemon: daemon.core.meter.connections_per_session,
     "limits.session_datagrams_per_second": (
         lambda daemon: daemon.gateway._for_connections.datagrams.allows
     ),

@@ -226,7 +226,7 @@ async def test_a_device_with_no_slot_gets_only_actions(service: Service) -> None
     await held(service)
     await service.call("POST", f"/api/jobs/{job_id}/cancel", token=buyer.token)
     device = await service.daemon.market.devices.authenticate(token)
-    service.daemon.bus.publish(DEVICES, [device.id])
+    service.daemon.core.bus.publish(DEVICES, [device.id])
     [action] = (await asking).body["actions"]
     assert (action["job_id"], action["attempt"], action["action"]) == (job_id, 1, "stop")
 
@@ -381,7 +381,7 @@ async def test_a_failure_after_a_space_does_not_look_whole(service: Service) -> 
         data = await received(sock, b"1\r\n \r\n")
         device = await service.daemon.market.devices.authenticate(token)
         await service.daemon.market.devices.revoke(device.user_id, device.id)
-        service.daemon.bus.publish(DEVICES, [device.id])
+        service.daemon.core.bus.publish(DEVICES, [device.id])
         with suppress(ConnectionResetError):
             data += await received(sock, b"\r\n0\r\n\r\n")
         assert not data.endswith(b"0\r\n\r\n")

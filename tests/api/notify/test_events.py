@@ -349,7 +349,7 @@ async def test_a_notice_that_was_lost_is_made_up_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = await service.person()
-    bus = service.daemon.bus
+    bus = service.daemon.core.bus
     async with following(service, me, "?types=test.ping") as reader:
         first = await ping(service, me)
         assert (await reader.until("test.ping")).id == first

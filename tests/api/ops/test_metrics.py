@@ -108,7 +108,7 @@ async def test_clients_are_counted_at_each_step_of_their_way(service: Service) -
     async with targets.source(None) as target:
         slow = await plain_tunnel(service, bought, target.port, receive_buffer=16_384)
         with closing(slow):
-            await until(lambda: service.daemon.meter.live == 0, "the session is used up")
+            await until(lambda: service.daemon.core.meter.live == 0, "the session is used up")
             seen = await scrape(service)
             assert seen["proxyd_sockets_closing", ""] >= 1
             assert seen["proxyd_tcp_relays", ""] == seen["proxyd_udp_associations", ""] == 0

@@ -1,8 +1,8 @@
 """A device asks and gets suitable jobs, exactly once, immediately or once there are some."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -28,6 +28,7 @@ from market.money.money import MICRO
 from proxyctl.protocol.jobspec import Capacity
 from storage.devices import devices as device_queries
 from storage.devices.devices import DeviceRow
+from storage.engines.errors import UnknownOutcomeError
 from storage.engines.open import open_store
 from storage.engines.store import Transaction
 
@@ -632,3 +633,53 @@ def test_owners_are_counted_that_have_a_network_each(
     networks: dict[str, set[str]], expected: int
 ) -> None:
     assert apart(networks, 5) == expected
+
+
+@contextmanager
+def lost_answers(market: Market, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have units committed without an answer; the block must raise for that."""
+    write = market.store.write
+
+    async def write_without_answer(*args: Any, **kwargs: Any) -> None:
+        await write(*args, **kwargs)
+        raise UnknownOutcomeError("the answer to a commit was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(market.store, "write", write_without_answer)
+        with pytest.raises(UnknownOutcomeError):
+            yield
+
+
+async def test_a_device_gets_a_job_though_the_answer_to_its_creation_was_lost(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, device = await buyer_of(market), await device_for(market)
+    asking = later(market, device)
+    await held(market)
+    with lost_answers(market, monkeypatch):
+        await posted(market, buyer)
+    async with asyncio.timeout(5):
+        assert len((await asking).jobs) == 1
+
+
+@pytest.mark.parametrize("end", ["fail", "take back"])
+async def test_a_device_gets_a_job_though_the_answer_to_the_end_of_an_attempt_was_lost(
+    market: Market, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    buyer, first, second = (
+        await buyer_of(market),
+        await device_for(market),
+        await device_for(market),
+    )
+    job_id = await posted(market, buyer)
+    await waiting_jobs(market, 1)
+    assert await given(market, first) == [job_id]
+    asking = later(market, second)
+    await held(market)
+    with lost_answers(market, monkeypatch):
+        if end == "fail":
+            await market.jobs.fail(first, job_id, "it broke")
+        else:
+            await market.job_sweeper.take_back_attempt(job_id, 1, "it is lost")
+    async with asyncio.timeout(5):
+        assert [each.row.job_id for each in (await asking).jobs] == [job_id]

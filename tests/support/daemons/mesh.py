@@ -50,7 +50,9 @@ def mesh_of(service: Service) -> Mesh:
 async def linked(services: Sequence[Service]) -> None:
     """Wait until each daemon is linked with each other one, and with no further node."""
     for each in services:
-        others = {other.daemon.membership.leases.node_id for other in services if other is not each}
+        others = {
+            other.daemon.core.membership.leases.node_id for other in services if other is not each
+        }
         await until(
             lambda each=each, others=others: set(mesh_of(each).peers.links) == others, "linked"
         )

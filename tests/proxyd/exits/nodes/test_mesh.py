@@ -138,8 +138,8 @@ async def test_a_device_that_attaches_elsewhere_is_let_go_of(three: list[Service
 
 
 def node_id(service: Service) -> str:
-    assert service.daemon.membership.leases.node_id is not None
-    return service.daemon.membership.leases.node_id
+    assert service.daemon.core.membership.leases.node_id is not None
+    return service.daemon.core.membership.leases.node_id
 
 
 async def test_of_one_line_the_same_exit_is_active_on_every_node(three: list[Service]) -> None:

@@ -119,6 +119,7 @@ def test_a_container_that_writes_more_than_it_may_is_ended(
     assert job.id not in call(containers.engine, "ps", "--all", "--format", "{{.Names}}")
 
 
+@pytest.mark.long
 def test_a_cancelled_job_leaves_no_container(
     agent: WorkerAgent, market: WorkerMarket, liar: Liar, containers: Containers
 ) -> None:

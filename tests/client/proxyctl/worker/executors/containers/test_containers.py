@@ -133,6 +133,7 @@ def test_more_memory_than_it_may_have_ends_a_job(containers: Containers, task: T
     assert containers.ended(task.attempt_id).is_out_of_memory
 
 
+@pytest.mark.long
 def test_a_job_is_asked_to_end_and_then_ended(containers: Containers, task: Task) -> None:
     polite = "trap 'echo asked; exit 3' TERM; echo ready; while :; do sleep 0.1; done"
     child = start(containers.prepare(sh(task, polite)))
@@ -205,6 +206,7 @@ def test_an_agent_finds_its_containers_again_and_no_other_agents(
     child.communicate(timeout=20)
 
 
+@pytest.mark.long
 def test_a_program_that_is_not_in_the_image_is_the_jobs_fault(
     containers: Containers, task: Task
 ) -> None:
@@ -486,6 +488,7 @@ def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
     containers.clean(task.attempt_id)
 
 
+@pytest.mark.long
 def test_the_resources_that_a_job_uses_are_known(containers: Containers, task: Task) -> None:
     child = start(containers.prepare(sh(task, "while :; do :; done")))
     containers.attach(task, child.pid)

@@ -1,0 +1,115 @@
+"""Building the parts of the core (`core`): leases, the meter that spends them, the node."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from config.settings import Settings
+from market.bandwidth.leases import Leases
+from market.base.bus import BETWEEN_DAEMONS, BETWEEN_PROCESSES, Bus, Topic
+from market.base.ids import Identifiers
+from market.events.context import Context
+from proxyd.core import Core
+from proxyd.loop.clock import Clocks, ObservedTime
+from proxyd.market_work import MarketWork
+from proxyd.membership import REAP_CHECK_SECONDS, Membership
+from proxyd.metering.lease_slices import Fence
+from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
+from proxyd.metering.node import Node
+from storage.engines.place import is_sqlite
+from storage.engines.store import Link, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The parts that count bytes.
+
+    Attributes:
+        context: the store, identifiers, the time and the bus.
+        leases: grant bytes, and take the counts.
+        meter: counts the bytes of live sessions.
+        node: this process among others; None where there can be no others.
+    """
+
+    context: Context
+    leases: Leases
+    meter: Meter
+    node: Node | None
+
+
+def counting_of(
+    settings: Settings,
+    store: Store,
+    clocks: Clocks,
+    forgotten: Callable[[str], None],
+    bounds: MeterBounds,
+    *,
+    has_services: bool,
+) -> Counting:
+    """Return the parts that count bytes.
+
+    Args:
+        settings: the operator's settings.
+        store: an open store.
+        clocks: of the process.
+        forgotten: called with each session that is not known here any more.
+        bounds: of the parts of the meter.
+        has_services: whether this process does the work that only one of a daemon's processes does.
+    """
+    link = store.link(settings.cluster.node_timeout_seconds)
+    bus = Bus(_carried(settings, link))
+    context = Context(store, Identifiers(clocks.milliseconds), clocks.seconds, bus)
+    leases = Leases(context.set_aside())
+    limits = settings.limits
+    if link is None:
+        meter = solo_meter(
+            leases,
+            context.now,
+            connections_per_session=limits.connections_per_session,
+            bytes_per_second=limits.session_bytes_per_second,
+            forgotten=forgotten,
+            bounds=bounds,
+        )
+        return Counting(context, leases, meter, None)
+    fence = Fence(clocks.boottime)
+    meter, writer = cluster_meter(
+        leases,
+        context.now,
+        fence,
+        connections_per_session=limits.connections_per_session,
+        bytes_per_second=limits.session_bytes_per_second,
+        forgotten=forgotten,
+        bounds=bounds,
+    )
+    node = Node(
+        link,
+        leases,
+        writer,
+        fence,
+        context.identifiers,
+        clocks.boottime,
+        ObservedTime(clocks.boottime, 2 * REAP_CHECK_SECONDS),
+        timeout_seconds=settings.cluster.node_timeout_seconds,
+        may_sweep=has_services,
+        hearers=(bus,) if has_services else (),
+    )
+    return Counting(context, leases, meter, node)
+
+
+def core_of(counting: Counting, work: MarketWork | None) -> Core:
+    """Return the core.
+
+    Args:
+        counting: the parts that count bytes.
+        work: of the marketplace; None in a process that has only the proxy.
+    """
+    context = counting.context
+    membership = Membership(counting.leases, counting.node)
+    return Core(context.store, membership, counting.meter, context.bus, work)
+
+
+def _carried(settings: Settings, link: Link | None) -> Collection[Topic[Any]]:
+    """Return the topics that have subscribers in other processes."""
+    if link is None:
+        return ()
+    return BETWEEN_PROCESSES if is_sqlite(settings.storage.url) else BETWEEN_DAEMONS

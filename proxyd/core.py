@@ -1,0 +1,83 @@
+"""The core of a daemon: all of it that needs a store and no sockets.
+
+It counts the bytes of sessions, keeps this process known to the others, passes notices on, and does
+the marketplace's own work where this process has the marketplace. `Daemon` puts sockets around it.
+"""
+
+import logging
+
+from market.base.bus import Bus
+from proxyd.loop import cancellation
+from proxyd.market_work import MarketWork
+from proxyd.membership import Membership
+from proxyd.metering.meter import Meter
+from proxyd.tasks import Tasks
+from storage.engines.errors import StoreError
+from storage.engines.store import Store
+
+COUNTS_SECONDS = 15.0  # to write the last counts, with a store that may be away
+
+_logger = logging.getLogger("daemon")
+
+
+class Core:
+    """Starts and stops in order; its owner closes the store.
+
+    Args:
+        store: an open store, claimed for this daemon.
+        membership: keeps this daemon known to others on its database.
+        meter: counts the bytes of live sessions.
+        bus: passes changes on, also to other processes.
+        work: of the marketplace; None in a process that has only the proxy.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        membership: Membership,
+        meter: Meter,
+        bus: Bus,
+        work: MarketWork | None,
+    ) -> None:
+        self.store = store
+        self.membership = membership
+        self.meter = meter
+        self.bus = bus
+        self.work = work
+        self.tasks = Tasks(lambda: membership.sweeps)
+
+    async def start(self, level: int) -> None:
+        """Register as a node or take back the leases of an earlier daemon; then begin to work.
+
+        Args:
+            level: the level of the line in the log that names the node.
+        """
+        await self.membership.start(level)
+        tasks = self.tasks
+        tasks.spawn("meter", self.meter.run(), is_writer=True)
+        tasks.spawn("notices", self.bus.run(self.store))
+        self.membership.spawn_tasks(tasks)
+        if self.work is not None:
+            self.work.spawn_tasks(tasks)
+
+    async def stop(self) -> None:
+        """Write the last counts within a bound, leave the other nodes, and end every task.
+
+        To be called when no connection takes bytes any more.
+        """
+        await self.tasks.end_writers()
+        try:
+            await cancellation.within(
+                COUNTS_SECONDS, self._write_last_counts(), "writing the last counts"
+            )
+        except StoreError as error:
+            _logger.error("the last counts could not be written: %s", error)
+        finally:
+            await self.tasks.end()
+            await self.membership.close()
+
+    async def _write_last_counts(self) -> None:
+        await self.meter.stop()
+        if self.work is not None:
+            await self.work.flush()
+        await self.membership.stop(self.tasks)

@@ -1,0 +1,347 @@
+"""Rules that must hold: at every byte, after every commit, and at the end of a run."""
+
+from collections.abc import Callable
+from typing import Any
+
+from market.bandwidth.leases import RECALL_SECONDS
+from market.money.audit import audit_ledger
+from market.money.money import earned
+from tests.sim.clients import Closing, Relay
+from tests.sim.faults import Weather
+from tests.sim.loop import World
+from tests.sim.store import EPOCH, Commit, Database
+
+# Notices take a few milliseconds, and a thousandth of a second for each of a few callbacks.
+NOTICED_SECONDS = 0.1
+# Of a DELETE while nothing is broken: the cut, one recall, one settlement.
+END_HEALTHY_SECONDS = 1.0
+# Answers of the database, beside the recall, of a DELETE in bad weather. Not checked beyond.
+AFTERMATH_SECONDS = 5.0
+
+_OPEN = """
+    SELECT id, session_id, granted_bytes, used_bytes, COALESCE(node_id, '') FROM bandwidth_leases
+    WHERE closed_at IS NULL
+"""
+_EXITS = """
+    SELECT u.lease_id, u.device_id, u.used_bytes FROM exit_usage AS u
+    JOIN bandwidth_leases AS l ON l.id = u.lease_id WHERE l.closed_at IS NULL
+"""
+_NODES = "SELECT id FROM nodes"
+_ABOUT_NODES = frozenset(("leave", "reap", "recover", "register"))
+_LEASE = "SELECT granted_bytes, used_bytes FROM bandwidth_leases WHERE id = :id"
+_TAKING_BACK = frozenset(("reap", "recover", "leave"))
+_ABOUT_LEASES = frozenset(
+    (
+        "exchange",
+        "forgo",
+        "forgo_own",
+        "leave",
+        "open_lease",
+        "reap",
+        "recover",
+        "release",
+        "settle",
+    )
+)
+
+
+class Lease:
+    """A lease, as it was opened, and its end."""
+
+    __slots__ = (
+        "by_exit",
+        "closed_at",
+        "closed_by",
+        "excuses",
+        "handed",
+        "id",
+        "node_id",
+        "session_id",
+    )
+
+    def __init__(self, lease_id: str, session_id: str, node_id: str) -> None:
+        self.id = lease_id
+        self.session_id = session_id
+        self.node_id = node_id
+        self.handed = 0
+        self.by_exit: dict[str, int] = {}
+        self.closed_at: float | None = None
+        self.closed_by: Commit | None = None
+        self.excuses: list[str] = []
+
+
+class Books:
+    """Counts the bytes that leave the machines, and compares them with the database.
+
+    Args:
+        world: the time.
+        timeout_seconds: of nodes.
+    """
+
+    def __init__(self, world: World, timeout_seconds: float) -> None:
+        self.world = world
+        self.timeout = timeout_seconds
+        self.weather: Weather
+        self.database: Database
+        self.leases: dict[str, Lease] = {}
+        self.over_at: dict[str, float] = {}
+        self.slowest_end = 0.0
+        self._open: dict[str, Lease] = {}
+        self._nodes: set[str] = set()
+        self._addresses: dict[str, frozenset[str]] = {}
+        self._relays: dict[Relay, None] = {}
+        self._closings: dict[Closing, None] = {}
+
+    # --- calls of relays -------------------------------------------------------------------------
+
+    def begins(self, relay: Relay) -> None:
+        """A relay begins."""
+        self._relays[relay] = None
+        self._lease(relay.lease_id)
+
+    def ends(self, relay: Relay) -> None:
+        """A relay is over."""
+        self._relays.pop(relay, None)
+        if relay.life.loop.is_dead:
+            self._lease(relay.lease_id).excuses.append("killed")
+
+    def closes(self, closing: Closing) -> None:
+        """A socket is being closed."""
+        self._closings[closing] = None
+
+    def closed(self, closing: Closing) -> None:
+        """A socket is closed."""
+        self._closings.pop(closing, None)
+
+    def takes(self, relay: Relay) -> None:
+        """A relay takes bytes under its lease."""
+        lease = self._lease(relay.lease_id)
+        by = lease.closed_by
+        if by is None:
+            return
+        if by.name in _TAKING_BACK:
+            self.world.fail(
+                f"{relay.life.name} hands out bytes of {lease.session_id[-6:]}"
+                f" under a lease that {by.process} took back by {by.name}"
+            )
+            return
+        since = lease.closed_at or 0.0
+        if self.world.now - since > NOTICED_SECONDS and self.is_healthy(since):
+            self.world.fail(
+                f"{relay.life.name} hands out bytes of {lease.session_id[-6:]} under a lease that"
+                f" {by.process} closed by {by.name} {self.world.now - since:.2f} s ago"
+            )
+
+    def hands(self, by: Relay | Closing, size: int) -> None:
+        """The kernel has got bytes under a lease, or has lost them."""
+        lease = self._lease(by.lease_id)
+        lease.handed += size
+        if by.device_id:
+            lease.by_exit[by.device_id] = lease.by_exit.get(by.device_id, 0) + size
+        is_late = size > 0 and lease.closed_at is not None and "late" not in lease.excuses
+        if is_late and not self.is_healthy(lease.closed_at or 0.0):
+            lease.excuses.append("late")
+
+    def lists(self, session_id: str, addresses: list[str]) -> None:
+        """A buyer has listed addresses."""
+        self._addresses[session_id] = frozenset(addresses)
+
+    def admits(self, session_id: str, address: str) -> None:
+        """A client was admitted by its address: the buyer of the session has listed that."""
+        if address not in self._addresses.get(session_id, (address,)):
+            self.world.fail(f"{address} opens {session_id[-6:]}, which does not list it")
+
+    def lives(self, session_id: str, seconds: float) -> None:
+        """Let a session that was just bought be over after some seconds."""
+        self.database.connection.execute(
+            "UPDATE bandwidth_sessions SET expires_at = :at WHERE id = :id",
+            {"at": EPOCH + int(self.world.now + seconds), "id": session_id},
+        )
+
+    def was_ended(self, session_id: str, began: float) -> None:
+        """A request has ended a session."""
+        took = self.world.now - began
+        self.slowest_end = max(self.slowest_end, took)
+        if took > END_HEALTHY_SECONDS and self.is_healthy(began):
+            self.world.fail(
+                f"the end of {session_id[-6:]} took {took:.2f} s, and nothing is broken"
+            )
+
+    def is_healthy(self, since: float) -> bool:
+        """Return whether nothing was broken for long enough before a time, and since."""
+        calm = RECALL_SECONDS + 2 * self.timeout + AFTERMATH_SECONDS
+        return not self.weather.is_broken(since - calm, self.world.now)
+
+    def _lease(self, lease_id: str) -> Lease:
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            lease = self.leases[lease_id] = Lease(lease_id, "", "")
+        return lease
+
+    # --- after each commit -----------------------------------------------------------------------
+
+    def committed(self, commit: Commit) -> None:
+        """Compare the database with the bytes."""
+        if commit.name in _ABOUT_NODES:
+            self._count_nodes(commit)
+        if commit.name not in _ABOUT_LEASES:
+            return
+        now_open: dict[str, Lease] = {}
+        queued = self._queued()
+        for lease_id, session_id, granted, used, node_id in self.database.rows(_OPEN):
+            lease = self._lease(lease_id)
+            lease.session_id, lease.node_id = session_id, node_id
+            now_open[lease_id] = lease
+            self._compare(lease, granted, used, queued)
+        for lease_id, device_id, used in self.database.rows(_EXITS):
+            left = now_open[lease_id].by_exit.get(device_id, 0)
+            left -= queued.get((lease_id, device_id), 0)
+            if used > left:
+                self.world.fail(f"an exit is paid for more than it carried: {used} > {left}")
+        for lease_id, lease in self._open.items():
+            if lease_id not in now_open:
+                self._closed_by(commit, lease, queued)
+        self._open = now_open
+        self._look_at_relays()
+
+    def _closed_by(self, commit: Commit, lease: Lease, queued: dict[tuple[str, str], int]) -> None:
+        """A lease was closed."""
+        lease.closed_by, lease.closed_at = commit, self.world.now
+        ((granted, used),) = self.database.rows(_LEASE, id=lease.id)
+        self._compare(lease, granted, used, queued)
+        if commit.name in _TAKING_BACK and lease.handed > used:
+            lease.excuses.append(commit.name)
+
+    def _look_at_relays(self) -> None:
+        """The session of each connection is known to its process."""
+        for relay in self._relays:
+            core = relay.life.core
+            if core is not None and core.meter.sessions.get(relay.session.id) is not relay.session:
+                self.world.fail(
+                    f"{relay.life.name} has a connection of {relay.session.id[-6:]}, which it"
+                    " does not know"
+                )
+
+    def _count_nodes(self, commit: Commit) -> None:
+        """A living node may not be declared dead when nothing is broken."""
+        before, self._nodes = self._nodes, {each for (each,) in self.database.rows(_NODES)}
+        if commit.name == "reap" and before - self._nodes and self.is_healthy(self.world.now):
+            self.world.fail(f"{commit.process} declares a node dead, and nothing is broken")
+
+    def _queued(self) -> dict[tuple[str, str], int]:
+        """Return the bytes in queues, by lease and exit; "" is for all."""
+        queued: dict[tuple[str, str], int] = {}
+        for each in (*self._relays, *self._closings):
+            if size := each.queue.size():
+                for key in {(each.lease_id, ""), (each.lease_id, each.device_id)}:
+                    queued[key] = queued.get(key, 0) + size
+        return queued
+
+    def _compare(
+        self, lease: Lease, granted: int, used: int, queued: dict[tuple[str, str], int]
+    ) -> None:
+        left = lease.handed - queued.get((lease.id, ""), 0)
+        if used > left:
+            self.world.fail(
+                f"billed more than delivered: {lease.session_id[-6:]} lease {lease.id[-6:]}"
+                f" used {used} > {left}"
+            )
+        if lease.handed > granted:
+            self.world.fail(
+                f"handed out more than granted: {lease.session_id[-6:]} lease {lease.id[-6:]}"
+                f" {lease.handed} > {granted}"
+            )
+
+    # --- at the end ------------------------------------------------------------------------------
+
+    def at_the_end(self) -> None:
+        """Compare everything, when all daemons have stopped in order."""
+        rows = self.database.rows
+        fail = self.world.fail
+        if left := rows("SELECT id FROM nodes"):
+            fail(f"nodes left behind after orderly stops: {len(left)}")
+        if open_leases := rows(_OPEN):
+            fail(f"leases left open: {open_leases}")
+        for session_id, status, used, price, captured in rows(
+            "SELECT s.id, s.status, s.bytes_used, s.price_per_gb, h.captured"
+            " FROM bandwidth_sessions s LEFT JOIN holds h ON h.id = 'bandwidth:' || s.id"
+        ):
+            if status == "active":
+                fail(f"{session_id[-6:]} is active after its end")
+            expected = max(earned(used, price), min(used, 1))
+            # Bytes of a barred exit are free; the audit computes their price.
+            is_exact = session_id not in self._with_barred()
+            if captured != expected if is_exact else not 0 <= captured <= expected:
+                fail(f"{session_id[-6:]} paid {captured} for {used} bytes, expected {expected}")
+        self._compare_with_delivered()
+        report = run_now(audit_ledger, self.database)
+        for check in report.checks:
+            for difference in check.differences:
+                fail(f"audit: {check.promise}: {difference}")
+
+    def _with_barred(self) -> set[str]:
+        """Return the sessions that used an exit which is barred."""
+        return {
+            each
+            for (each,) in self.database.rows(
+                "SELECT u.session_id FROM exit_usage AS u JOIN exits AS e"
+                " ON e.device_id = u.device_id WHERE e.barred_at IS NOT NULL"
+            )
+        }
+
+    def _compare_with_delivered(self) -> None:
+        for lease in self.leases.values():
+            rows = self.database.rows(_LEASE, id=lease.id)
+            used = rows[0][1] if rows else 0
+            self._compare_exits(lease)
+            if lease.handed > used and not lease.excuses and not self._is_excused(lease):
+                by = lease.closed_by
+                closer = "" if by is None else f"{by.process} {by.name}"
+                self.world.fail(
+                    f"delivered and not billed: {lease.session_id[-6:]} lease {lease.id[-6:]}"
+                    f" {lease.handed} > {used}, closed by {closer}"
+                )
+            if lease.handed > used:
+                self.world.say(
+                    f"free    {lease.id[-6:]} {lease.handed - used} bytes: {lease.excuses}"
+                )
+
+    def _compare_exits(self, lease: Lease) -> None:
+        """The bytes of exits are billed for their owners like all others."""
+        rows = self.database.rows(
+            "SELECT device_id, used_bytes FROM exit_usage WHERE lease_id = :id", id=lease.id
+        )
+        paid = dict(rows)
+        for device_id, size in lease.by_exit.items():
+            used = paid.get(device_id, 0)
+            if used > size or (used < size and not lease.excuses and not self._is_excused(lease)):
+                self.world.fail(
+                    f"{device_id} carried {size} under lease {lease.id[-6:]}, and {used} count"
+                )
+
+    def _is_excused(self, lease: Lease) -> bool:
+        """Return whether another node has settled the session without this one's last report."""
+        by = lease.closed_by
+        if by is None or lease.closed_at is None or by.name != "settle":
+            return False
+        return not self.is_healthy(lease.closed_at)
+
+
+class _ReadOnly:
+    """A `Store` whose reads take no time, for checks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, unit: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._database.read(lambda tx: unit(tx, *args, **kwargs))
+
+
+def run_now(work: Callable[[Any], Any], database: Database) -> Any:
+    """Run a coroutine that only reads, outside of all loops."""
+    coroutine = work(_ReadOnly(database))
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("a check waits")

@@ -1,0 +1,169 @@
+"""The work of the command line."""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import traceback
+from hashlib import blake2b
+from pathlib import Path
+
+from tests.sim import mutants, seeds
+from tests.sim.run import Outcome, run
+from tests.sim.scenario import Scenario, scenario_of
+from tests.sim.shrink import shrink
+
+LINES = 40
+MUTANT_SEEDS = 1_000
+ROOT = Path(__file__).parent.parent.parent
+
+
+def main(parser: argparse.ArgumentParser) -> int:
+    """Do what the arguments say; return the exit status."""
+    parser.add_argument("seed", type=int, nargs="?", default=1, help="the first seed")
+    parser.add_argument("--trace", action="store_true", help="print every line")
+    parser.add_argument("--shrink", action="store_true", help="look for a smaller run that fails")
+    parser.add_argument("--count", type=int, default=1, help="so many seeds, from the first on")
+    parser.add_argument("--seconds", type=float, help="new seeds on all cores, for so long")
+    parser.add_argument("--fixed", action="store_true", help="the seeds of make test")
+    parser.add_argument("--mutants", nargs="?", const="", help="those whose name has this text")
+    parser.add_argument("--most", type=int, default=MUTANT_SEEDS, help="seeds for a mutant")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--go-on", action="store_true", help="after a failure")
+    parser.add_argument("--only", help="only these kinds of faults, with commas between them")
+    parser.add_argument("--mode", choices=("solo", "processes", "nodes"))
+    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--sessions", type=int)
+    parser.add_argument("--clients", type=int)
+    parser.add_argument("--broken-seconds", type=float, help="in which things go wrong")
+    options = parser.parse_args()
+    if options.mutants is not None:
+        return _mutants(options)
+    if options.seconds is not None:
+        return _new(options)
+    if options.fixed:
+        return _several([*seeds.FIXED, *seeds.FAILED], options)
+    if options.shrink:
+        print(report(shrink(_scenario(options.seed, options), print)))
+        return 1
+    return _several(range(options.seed, options.seed + options.count), options)
+
+
+def _scenario(seed: int, options: argparse.Namespace) -> Scenario:
+    only = None if options.only is None else frozenset(options.only.split(","))
+    return scenario_of(
+        seed,
+        nodes=options.nodes,
+        clients=options.clients,
+        sessions=options.sessions,
+        seconds=options.broken_seconds,
+        only=only,
+        mode=options.mode,
+    )
+
+
+def _several(numbers: "range | list[int]", options: argparse.Namespace) -> int:
+    began, failed, virtual, done = time.perf_counter(), [], 0.0, 0
+    digest = blake2b(digest_size=8)
+    for seed in numbers:
+        outcome = run(_scenario(seed, options), is_loud=options.trace)
+        virtual += outcome.seconds
+        done += 1
+        digest.update(outcome.digest.encode())
+        if outcome.failures:
+            failed.append(seed)
+            print(report(outcome, is_brief=options.trace), flush=True)
+            if not options.go_on:
+                break
+        elif len(numbers) == 1:
+            print(f"seed {seed}: {outcome.scenario}: digest {outcome.digest}")
+    took = time.perf_counter() - began
+    print(
+        f"{done} seeds, {len(failed)} failed {failed or ''},"
+        f" {done / took:.1f} seeds/s, {virtual / took:.0f} virtual seconds/s,"
+        f" digest of all {digest.hexdigest()}"
+    )
+    return 1 if failed else 0
+
+
+def report(outcome: Outcome, *, is_brief: bool = False) -> str:
+    """Return what a reader needs of a run."""
+    scenario = outcome.scenario
+    lines = [f"seed {scenario.seed}: {scenario}"]
+    lines += [f"  fault  {each}" for each in scenario.faults]
+    if not is_brief:
+        lines += [f"  | {each}" for each in outcome.lines[-LINES:]]
+    lines += [f"  failed {each}" for each in outcome.failures]
+    if outcome.error is not None:
+        lines += traceback.format_exception(outcome.error)
+    lines.append(f"  digest {outcome.digest}; replay: python -m tests.sim {scenario.seed} --trace")
+    return "\n".join(lines)
+
+
+def _new(options: argparse.Namespace) -> int:
+    """Run new seeds in several processes, until the time is over or one fails."""
+    first = time.time_ns() // 1_000_000_000 * 1_000_000
+    print(f"new seeds from {first} on, in {options.jobs} processes")
+    command = [sys.executable, "-m", "tests.sim", "--count"]
+    running: dict[subprocess.Popen[str], int] = {}
+    until = time.monotonic() + options.seconds
+    total, failed, size = 0, [], 50
+    while running or time.monotonic() < until:
+        while len(running) < options.jobs and time.monotonic() < until and not failed:
+            arguments = [str(size), str(first), "--go-on"]
+            process = subprocess.Popen(
+                [*command, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
+            )
+            running[process] = first
+            first += size
+        for process in list(running):
+            try:
+                out, _ = process.communicate(timeout=0.5)
+            except subprocess.TimeoutExpired:
+                continue
+            total += size
+            if process.returncode:
+                failed.append(running[process])
+                print(out, flush=True)
+            del running[process]
+        if failed and not running:
+            break
+    print(f"{total} seeds, {len(failed)} groups of {size} with failures {failed or ''}")
+    return 1 if failed else 0
+
+
+def _mutants(options: argparse.Namespace) -> int:
+    """Print the seeds that each mutant needs; a survivor is a failure."""
+    survivors = 0
+    for mutant in mutants.MUTANTS:
+        if options.mutants not in mutant.name:
+            continue
+        began = time.perf_counter()
+        process = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "tests.sim",
+                str(options.seed),
+                "--count",
+                str(options.most),
+            ],
+            env=os.environ | {mutants.VARIABLE: mutant.name},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+        took = time.perf_counter() - began
+        lines = process.stdout.splitlines()
+        count = lines[-1].split()[0] if lines else "?"
+        reasons = [each.strip() for each in lines if each.startswith("  failed ")]
+        if process.returncode == 1:
+            print(f"{count:>5} {took:6.1f} s  {mutant.name}: {(reasons or lines[-1:])[0]}"[:200])
+        else:
+            survivors += 1
+            print(f"    - {took:6.1f} s  {mutant.name}: survives {count} seeds")
+        sys.stdout.flush()
+    print(f"{survivors} survive")
+    return 1 if survivors else 0

@@ -1,0 +1,279 @@
+"""A daemon of a run: the product's own core, over a simulated store, without sockets.
+
+The product builds its parts, starts them, and stops them (`proxyd.core`, `proxyd.build_core`). Here
+are the machine's clocks, the death of a process, and the gateway: `admit` stands for its
+handshakes, and `clients.Relay` for its relays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from pathlib import Path
+from typing import Any
+
+from config.settings import (
+    ClusterSettings,
+    ExitSettings,
+    LimitSettings,
+    Settings,
+    StorageSettings,
+    WorkSettings,
+)
+from proxyd.bounds import USUAL
+from proxyd.build_core import core_of, counting_of
+from proxyd.build_services import Ports, trade_of
+from proxyd.core import Core
+from proxyd.loop.clock import Clocks
+from proxyd.market_work import CheckTimes
+from storage.engines.errors import StoreError
+from tests.sim.clients import PASSWORDLESS
+from tests.sim.faults import Mode
+from tests.sim.loop import SimLoop, World
+from tests.sim.store import EPOCH, Database, SimStore, Wire
+
+KEY = b"k" * 40
+# A run takes less than a minute.
+CHECKS = CheckTimes(exit_payout_seconds=5.0, exit_advance_seconds=3.0)
+# As the service manager does.
+RESTART_SECONDS = 0.5
+# As the API waits for requests in progress.
+REQUESTS_SECONDS = 5.0
+FOLDER = Path("/nonexistent/simulated")
+
+
+def settings_of(mode: Mode, timeout_seconds: float, pace: int) -> Settings:
+    """Return the operator's settings."""
+    url = "postgresql://simulated/proxyd" if mode.is_remote else f"sqlite:///{FOLDER}/proxyd.db"
+    return Settings(
+        storage=StorageSettings(url=url),
+        cluster=ClusterSettings(node_timeout_seconds=timeout_seconds),
+        limits=LimitSettings(session_bytes_per_second=pace),
+        exits=ExitSettings(payout_hold_days=0),
+        work=WorkSettings(folder=str(FOLDER)),
+    )
+
+
+class Process:
+    """A place for a daemon, and the daemon that runs there now, if one does.
+
+    Args:
+        world: the time.
+        name: of the place.
+        number: from 0.
+        mode: how it shares the database.
+        settings: the operator's.
+        database: the database.
+        knows_ends: returns the nodes that have certainly ended; None where nothing says so.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        number: int,
+        mode: Mode,
+        settings: Settings,
+        database: Database,
+        knows_ends: Callable[[Collection[str]], list[str]] | None,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.number = number
+        self.mode = mode
+        self.settings = settings
+        self.database = database
+        self.knows_ends = knows_ends
+        self.starts = 0
+        self.is_wanted = True
+        self.life: Life | None = None
+
+    @property
+    def has_services(self) -> bool:
+        """Whether it has the marketplace."""
+        return self.mode.is_remote or self.number == 0
+
+    @property
+    def serving(self) -> "Life | None":
+        """Its daemon, if that serves clients."""
+        return self.life if self.life is not None and self.life.is_serving else None
+
+    def start(self) -> None:
+        """Start a daemon, unless one runs or none is wanted."""
+        if self.life is None and self.is_wanted:
+            self.starts += 1
+            self.life = Life(self, f"{self.name}.{self.starts}")
+
+    def ended(self, life: "Life") -> None:
+        """A daemon has ended; another one is started soon."""
+        if self.life is life:
+            self.life = None
+            self.world.after(RESTART_SECONDS, self.start)
+
+    def kill(self, *, with_machine: bool = False, pause: float = 0.0) -> None:
+        """Kill the daemon, if one runs; start it again after a while."""
+        life, self.life = self.life, None
+        if life is not None:
+            life.kill(with_machine=with_machine)
+        self.world.after(pause + RESTART_SECONDS, self.start)
+
+    def stop(self, pause: float = 0.0) -> None:
+        """Stop the daemon in order."""
+        if self.life is not None:
+            self.life.pause = pause
+            self.life.loop.call_soon(self.life.stop)
+
+    def freeze(self, seconds: float, *, with_machine: bool) -> None:
+        """Stop the daemon without a signal that it sees, and let it go on."""
+        life = self.life
+        if life is None or life.loop.is_frozen:
+            return
+        began = self.world.now
+        life.loop.is_frozen = True
+        self.world.say(f"{life.name} frozen")
+
+        def thaw() -> None:
+            if not life.loop.is_dead:
+                life.loop.is_frozen = False
+                if with_machine:
+                    life.loop.slept += self.world.now - began
+                self.world.say(f"{life.name} goes on")
+
+        self.world.after(seconds, thaw)
+
+
+class Life:
+    """One run of a daemon.
+
+    Args:
+        process: its place.
+        name: of this run.
+    """
+
+    def __init__(self, process: Process, name: str) -> None:
+        world = process.world
+        self.process = process
+        self.name = name
+        self.loop = SimLoop(world, name)
+        self.wire = Wire(
+            world, process.database, name, process.name, in_order=not process.mode.is_remote
+        )
+        self.core: Core | None = None
+        self.market: Any = None
+        self.is_serving = False
+        self.is_stopping = False
+        self.began_at = world.now
+        self.stopped_in = 0.0
+        self.pause = 0.0
+        self.relays: dict[Any, None] = {}
+        self.closings: dict[Any, None] = {}
+        self.requests: dict[Any, None] = {}
+        self.callers: dict[Callable[[], None], None] = {}
+        self.store: SimStore | None = None
+        world.say(f"{name} starts")
+        self._asyncio_run(self._main())
+
+    def _asyncio_run(self, work: Coroutine[Any, Any, None]) -> None:
+        self.loop.call_soon(lambda: self.loop.create_task(work, name="main"))
+
+    # --- its parts -------------------------------------------------------------------------------
+
+    def _clocks(self) -> Clocks:
+        world, weather, place = self.process.world, self.wire.weather, self.process.name
+
+        def wall() -> float:
+            return EPOCH + world.now + weather.of_wall_clock(place)
+
+        return Clocks(
+            lambda: int(wall()), lambda: int(wall() * 1_000), lambda: world.now, self.loop.time
+        )
+
+    async def _main(self) -> None:
+        process = self.process
+        settings, clocks = process.settings, self._clocks()
+        self.store = store = SimStore(
+            self.wire, has_link=process.mode.has_link, knows_ends=process.knows_ends
+        )
+        counting = counting_of(
+            settings,
+            store,  # type: ignore[arg-type]
+            clocks,
+            lambda _: None,
+            USUAL.metering,
+            has_services=process.has_services,
+        )
+        work = None
+        if process.has_services:
+            trade = trade_of(settings, Ports(80, 1080, PASSWORDLESS), KEY, counting, clocks, CHECKS)
+            self.market, work = trade.market, trade.work
+        self.core = core_of(counting, work)
+        try:
+            await self.core.start(logging.DEBUG)
+        except StoreError as error:
+            process.world.say(f"{self.name} cannot start: {error}")
+            self._over()
+            return
+        self.is_serving = True
+        process.world.say(f"{self.name} serves")
+
+    @property
+    def link_node_id(self) -> str:
+        """The node whose pipe this process has open."""
+        return "" if self.store is None else self.store.node_id
+
+    # --- its end ---------------------------------------------------------------------------------
+
+    def kill(self, *, with_machine: bool) -> None:
+        """Die: nothing of it runs any more."""
+        self.process.world.say(f"{self.name} killed{' with its machine' if with_machine else ''}")
+        self.is_serving = False
+        self.loop.kill()
+        self.wire.cut()
+        for session in tuple(self.process.database.sessions):
+            if session.wire is self.wire and not (with_machine and self.process.mode.is_remote):
+                session.end("killed")
+        for relay in (*self.relays, *self.closings):
+            relay.died(with_machine=with_machine)
+        for lost in self.callers:
+            lost()
+
+    def stop(self) -> None:
+        """Stop in order."""
+        if not self.is_stopping and self.is_serving:
+            self.is_stopping = True
+            self._asyncio_run(self._stop())
+
+    async def _stop(self) -> None:
+        assert self.core is not None
+        began = self.process.world.now
+        self.process.world.say(f"{self.name} stops")
+        self.is_serving = False
+        for relay in tuple(self.relays):
+            relay.abort()
+        for closing in tuple(self.closings):
+            closing.finish()
+        if self.requests:
+            await asyncio.wait(tuple(self.requests), timeout=REQUESTS_SECONDS)
+            for request in tuple(self.requests):
+                request.cancel()
+        await self.core.stop()
+        self.stopped_in = self.process.world.now - began
+        self.process.world.say(f"{self.name} stopped")
+        self._over()
+
+    def _over(self) -> None:
+        """The process has ended."""
+        world, process = self.process.world, self.process
+
+        def end() -> None:
+            self.is_serving = False
+            if not self.loop.is_dead:
+                self.loop.kill()
+                self.wire.cut()
+                for session in tuple(process.database.sessions):
+                    if session.wire is self.wire:
+                        session.end("ended")
+                if process.life is self:
+                    process.life = None
+                    world.after(self.pause + RESTART_SECONDS, process.start)
+
+        world.after(0.0, end)

@@ -1,0 +1,748 @@
+"""One run, from the first start of a daemon to the last check."""
+
+import asyncio
+import gc
+import logging
+import random
+import secrets
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import proxyd.tasks
+from market.accounts.accounts import deposit
+from market.bandwidth.leases import RECALL_SECONDS
+from market.base.errors import MarketError
+from market.base.ids import Identifiers
+from market.events.context import Context
+from market.exits.payouts import claw_back
+from market.money.ledger import open_accounts, pending
+from market.money.money import Currency
+from proxyd.metering.lease_slices import LOW_BYTES
+from proxyd.metering.session import LiveSession
+from storage.accounts.keys import KeyRow
+from storage.accounts.keys import insert as insert_key
+from storage.blobs.local import _Threads
+from storage.engines import sqlite as engine
+from storage.engines.store import Transaction
+from storage.exits.exits import LimitsRow, consent, open_pending_account
+from tests.sim import jobs
+from tests.sim.checks import AFTERMATH_SECONDS, Books
+from tests.sim.clients import (
+    EXITS,
+    Buyer,
+    Client,
+    ClientPlan,
+    Network,
+    Numbered,
+    Relay,
+    RequestError,
+    StaffPlan,
+    exit_name,
+)
+from tests.sim.faults import Fault, Weather
+from tests.sim.jobs import (
+    BUYERS,
+    DEVICES,
+    KEY_LIMIT,
+    DeviceAgent,
+    JobBuyer,
+    Records,
+    device_name,
+    key_name,
+    owner_name,
+)
+from tests.sim.loop import SimLoop, SimTask, SimTimer, World
+from tests.sim.process import Life, Process, settings_of
+from tests.sim.scenario import Scenario
+from tests.sim.store import ANSWER_SECONDS, EPOCH, Database
+
+USERS = 6
+MONEY = 1_000_000_000_000
+PROBE_SECONDS = 15.0
+# Other nodes return bytes within a second.
+WAIT_SECONDS = 4.0
+FREE_SECONDS = 1.5
+PROBE_BYTES = 1_500
+STOP_SECONDS = 5.0
+# A process that is to be killed at a commit is killed within this time, or not.
+COMMIT_SECONDS = 5.0
+# Of the calm at the end: probes, ends, and stops.
+REST_SECONDS = 120.0
+# Its address is listed by no session.
+NOWHERE = 99
+PROBE = ClientPlan(
+    session=0,
+    node=0,
+    at=0.0,
+    size=PROBE_BYTES,
+    chunk=700,
+    pause=0.001,
+    rate=100_000_000,
+    gives_up=None,
+    rests=0.2,
+    roams=False,
+)
+# Lines of the product's log that are never right.
+NEVER = (
+    "report rejected",
+    "lease reduced",
+    "cannot be settled",
+    "sweep failed",
+    "ignores every cancellation",
+    "takes longer than",
+    "looking a session up failed",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a run.
+
+    Attributes:
+        scenario: the run.
+        failures: the broken rules; none if all is well.
+        error: the exception behind the first of them, if there is one.
+        digest: of all lines.
+        lines: the last ones.
+        seconds: of virtual time.
+        commits: number of units that were run.
+        callbacks: number of callbacks.
+        slowest_end: the longest DELETE, in seconds.
+    """
+
+    scenario: Scenario
+    failures: tuple[str, ...]
+    error: BaseException | None
+    digest: str
+    lines: tuple[str, ...]
+    seconds: float
+    commits: int
+    callbacks: int
+    slowest_end: float
+
+
+def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
+    """Run a scenario."""
+    world = World(scenario.seed, is_loud=is_loud)
+    SimTask.count = SimTimer.count = Numbered.count = 0
+    template()  # made once, with secrets of its own
+    gc.disable()
+    try:
+        with _drawn_secrets(world), _logged(world):
+            simulation = Simulation(world, scenario)
+            try:
+                simulation.run()
+            except Exception as error:
+                world.fail(f"the simulation: {error!r}", error)
+            finally:
+                world.end()
+            return Outcome(
+                scenario,
+                tuple(world.failures),
+                world.error,
+                world.digest,
+                tuple(world.lines),
+                world.now,
+                simulation.database.commits,
+                world.callbacks,
+                simulation.books.slowest_end,
+            )
+    finally:
+        gc.enable()
+
+
+class Simulation:
+    """The world of a scenario, and the story of its run.
+
+    Args:
+        world: the time.
+        scenario: the run.
+    """
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self.world = world
+        self.scenario = scenario
+        mode = scenario.mode
+        names = [f"node{each}" for each in range(scenario.nodes)]
+        self.weather = Weather(scenario.faults, names, lambda: world.now)
+        self.books = Books(world, scenario.timeout)
+        self.database = Database(world, template(), self.weather, self.books.committed)
+        self.books.database, self.books.weather = self.database, self.weather
+        settings = settings_of(mode, scenario.timeout, scenario.pace)
+        knows_ends = None if mode.is_remote else self._ended
+        self.processes = [
+            Process(world, name, number, mode, settings, self.database, knows_ends)
+            for number, name in enumerate(names)
+        ]
+        self.network = Network(world, self.weather, self.processes, self.books)
+        self.outside = SimLoop(world, "outside")
+        self.buyers = [
+            Buyer(self.network, plan, number, f"user{number % 4}")
+            for number, plan in enumerate(scenario.sessions)
+        ]
+        # Clients go on until every lost answer was given up, and bytes were shared anew.
+        self.busy_seconds = ANSWER_SECONDS + WAIT_SECONDS + 1.0
+        calm = RECALL_SECONDS + 2 * scenario.timeout + AFTERMATH_SECONDS + 0.5
+        self.calm_seconds = max(calm, self.busy_seconds + 2.0)
+        self._is_done = False
+        self._clients: list[asyncio.Task[Any]] = []
+        self._agents: list[DeviceAgent] = []
+        self.records = Records()
+
+    def run(self) -> None:
+        """Run it all."""
+        world, scenario = self.world, self.scenario
+        world.say(str(scenario))
+        for process in self.processes:
+            world.at(0.01 * process.number, process.start)
+        for fault in scenario.faults:
+            world.say(f"fault   {fault}")
+            world.at(fault.at, self._strike, fault)
+        self.database.end_silent()
+        self.outside.call_soon(lambda: self.outside.create_task(self._story()))
+        limit = scenario.seconds + self.calm_seconds + REST_SECONDS
+        world.run(limit, lambda: self._is_done)
+        if not self._is_done and not world.failures:
+            world.fail("the run does not end")
+        if not world.failures:
+            self.books.at_the_end()
+            jobs.check(self.records, self.database.rows, world.fail)
+            self._check_once()
+        world.say(f"end     {self.database.commits} commits")
+
+    def _check_once(self) -> None:
+        """Each request with a key has taken effect once; keys last a day of the wall clock."""
+        if self._has_clocks():
+            return
+        ((count,),) = self.database.rows("SELECT COUNT(*) FROM bandwidth_sessions")
+        if count > len(self.buyers):
+            self.world.fail(f"{count} sessions were bought by {len(self.buyers)} requests")
+        most = {f"job{each}": plan.copies for each, plan in enumerate(self.scenario.jobs)}
+        for title, count in self.database.rows("SELECT title, COUNT(*) FROM jobs GROUP BY title"):
+            if count != most[title]:
+                self.world.fail(f"{title} was posted {count} times")
+
+    # --- what goes wrong -------------------------------------------------------------------------
+
+    def _strike(self, fault: Fault) -> None:
+        process = self.processes[fault.target % len(self.processes)]
+        self.world.say(f"fault   {fault}")
+        strike = {
+            "kill": self._kill,
+            "machine": self._machine_dies,
+            "commit": self._kill_at_commit,
+            "stop": lambda process, fault: process.stop(fault.seconds),
+            "freeze": lambda process, fault: process.freeze(fault.seconds, with_machine=False),
+            "sleep": self._machine_sleeps,
+            "link": self._end_link,
+            "cut": self._cut_clients,
+        }.get(fault.kind)
+        if strike is not None:
+            strike(process, fault)
+
+    def _on_machine(self, process: Process) -> list[Process]:
+        """Return the processes on the machine of one."""
+        return [process] if self.scenario.mode.is_remote else self.processes
+
+    def _kill(self, process: Process, fault: Fault) -> None:
+        process.kill(pause=fault.seconds)
+
+    def _machine_dies(self, process: Process, fault: Fault) -> None:
+        for each in self._on_machine(process):
+            each.kill(with_machine=True, pause=fault.seconds)
+
+    def _machine_sleeps(self, process: Process, fault: Fault) -> None:
+        for each in self._on_machine(process):
+            each.freeze(fault.seconds, with_machine=True)
+
+    def _end_link(self, process: Process, _: Fault) -> None:
+        for session in tuple(self.database.sessions):
+            if session.wire.place == process.name:
+                session.end("lost")
+
+    def _cut_clients(self, process: Process, _: Fault) -> None:
+        if process.life is not None:
+            for relay in tuple(process.life.relays):
+                process.life.loop.call_soon(relay.reset)
+
+    def _kill_at_commit(self, process: Process, fault: Fault) -> None:
+        life = process.life
+        if life is None:
+            return
+        number = int(fault.value)
+        left = number // 2
+        until = min(fault.at + COMMIT_SECONDS, self.scenario.seconds)
+
+        def is_killed(is_after: bool) -> bool:
+            nonlocal left
+            if self.world.now > until:
+                return False
+            if is_after == bool(number % 2):
+                left -= 1
+                if left < 0:
+                    life.wire.killed_at_commit = lambda _: False
+                    if process.life is life:
+                        process.kill(pause=fault.seconds)
+                        return True
+            return False
+
+        life.wire.killed_at_commit = is_killed
+
+    def _ended(self, node_ids: Collection[str]) -> list[str]:
+        """Return the nodes of processes that have ended, as named pipes show."""
+        living = {
+            each.life.link_node_id
+            for each in self.processes
+            if each.life is not None and not each.life.loop.is_dead
+        }
+        return [each for each in node_ids if each not in living]
+
+    # --- the story -------------------------------------------------------------------------------
+
+    async def _story(self) -> None:
+        scenario, world = self.scenario, self.world
+        loop = asyncio.get_running_loop()
+        buyers = [loop.create_task(each.run()) for each in self.buyers]
+        until = scenario.seconds + self.busy_seconds
+        workers = self._begin_work(until)
+        staff = [loop.create_task(self._work(plan)) for plan in scenario.staff]
+        self._clients = [
+            loop.create_task(
+                Client(
+                    self.network, plan, self.buyers[plan.session], f"client{number}", until
+                ).run()
+            )
+            for number, plan in enumerate(scenario.clients)
+            if plan.session < len(self.buyers)
+        ]
+        await asyncio.sleep(scenario.seconds)
+        world.say("calm")
+        await asyncio.sleep(self.busy_seconds - FREE_SECONDS - 0.1)
+        before = self._waiting()
+        await asyncio.sleep(FREE_SECONDS)
+        for relay in self._waiting() & before:
+            world.fail(
+                f"a connection of {relay.session.id[-6:]} at {relay.life.name} waits for bytes,"
+                " and there are some that no node uses"
+            )
+        await asyncio.sleep(self.calm_seconds - self.busy_seconds + 0.1)
+        self._look_at_used_up()
+        await _all(self._clients)
+        await _all(workers)
+        for task in staff:
+            if not task.done():
+                world.fail("the operator's request is not answered")
+        for each in buyers:
+            if not each.done():
+                world.fail("a buyer's request is not answered")
+        await self._probe()
+        await self._end_all()
+        await self._end_jobs()
+        for process in self.processes:
+            await self._stop(process)
+        self._is_done = True
+
+    def _begin_work(self, until: float) -> list[asyncio.Task[None]]:
+        """Let buyers post jobs, and devices do them."""
+        loop = asyncio.get_running_loop()
+        buyers = [
+            JobBuyer(self.network, plan, number, until)
+            for number, plan in enumerate(self.scenario.jobs)
+        ]
+        self._agents = [
+            DeviceAgent(self.network, plan, self.records, until) for plan in self.scenario.agents
+        ]
+        return [loop.create_task(each.run()) for each in (*buyers, *self._agents)]
+
+    async def _end_jobs(self) -> None:
+        """Cancel the open jobs; an idle device should have had a job that waits for long."""
+        until = EPOCH + int(self.scenario.seconds)
+        idle = [each for each in self._agents if each.is_idle]
+        # Each copy needs a device of another owner.
+        single = {
+            f"job{number}" for number, plan in enumerate(self.scenario.jobs) if plan.copies == 1
+        }
+        for job_id, user_id, title, status, attempts, created_at in self.database.rows(
+            "SELECT id, user_id, title, status, attempts, created_at FROM jobs"
+            " WHERE status IN ('waiting', 'running') ORDER BY id"
+        ):
+            is_old = status == "waiting" and not attempts and created_at < until
+            if is_old and title in single and idle and not self._has_clocks():
+                self.world.fail(f"job {job_id[-6:]} waits, and {idle[0].name} has nothing to do")
+            await self._cancel(user_id, job_id)
+
+    def _has_clocks(self) -> bool:
+        """Return whether wall clocks were set: rows have wrong times then."""
+        return any(each.kind == "clock" for each in self.scenario.faults)
+
+    async def _cancel(self, user_id: str, job_id: str) -> None:
+        life = next(each.serving for each in self.processes if each.has_services)
+        if life is None:
+            self.world.fail("a daemon does not serve though nothing is broken")
+            return
+        try:
+            await self.network.request(
+                "last cancel", lambda market: market.jobs.cancel(user_id, job_id), life
+            )
+        except RequestError as error:
+            if not isinstance(error.__cause__, MarketError):  # a copy ends with another one
+                self.world.fail(f"job {job_id[-6:]} cannot be cancelled: {error}")
+
+    async def _work(self, plan: StaffPlan) -> None:
+        """Do what the operator does, until it has succeeded."""
+        await asyncio.sleep(plan.at)
+        device_id = exit_name(plan.exit)
+
+        async def make(market: Any) -> None:
+            if plan.what == "bar":
+                await claw_back(market.context, device_id, "it has cheated")
+            else:
+                await market.exit_advances.advance()
+
+        number = 0
+        while True:
+            with_market = [
+                each.serving
+                for each in self.processes
+                if each.serving is not None and each.has_services
+            ]
+            if with_market:
+                try:
+                    life = with_market[(plan.exit + number) % len(with_market)]
+                    await self.network.request(plan.what, make, life)
+                    self.world.say(f"staff {plan.what} {device_id}")
+                    return
+                except RequestError as error:
+                    self.world.say(f"staff {plan.what}: {error}")
+            number += 1
+            await asyncio.sleep(0.3)
+
+    def _active(self) -> list[tuple[str, str]]:
+        soon = EPOCH + int(self.world.now + PROBE_SECONDS)
+        return [
+            (session_id, user_id)
+            for session_id, user_id, expires_at in self.database.rows(
+                "SELECT id, user_id, expires_at FROM bandwidth_sessions WHERE status = 'active'"
+                " ORDER BY id"
+            )
+            if expires_at > soon
+        ]
+
+    def _waiting(self) -> set[Relay]:
+        """Return the connections that wait for bytes though no node uses some of the session."""
+        waiting = set()
+        free = {
+            session_id: quota - used - leased
+            for session_id, quota, used, leased in self.database.rows(
+                "SELECT id, quota_bytes, bytes_used, bytes_leased FROM bandwidth_sessions"
+                " WHERE status = 'active'"
+            )
+        }
+        lives = [each.serving for each in self.processes if each.serving is not None]
+        for life in lives:
+            for relay in life.relays:
+                session_id, since = relay.session.id, relay.waits_since
+                if since is None or life.loop.time() - since < WAIT_SECONDS:
+                    continue
+                if session_id in free and self._elsewhere(session_id, life) + free[session_id]:
+                    waiting.add(relay)
+        return waiting
+
+    def _elsewhere(self, session_id: str, here: Life) -> int:
+        """Return the bytes that other nodes should have returned."""
+        total = 0
+        for process in self.processes:
+            life = process.serving
+            if life is None or life is here or life.core is None:
+                continue
+            session = life.core.meter.sessions.get(session_id)
+            if session is not None and session.available > 2 * LOW_BYTES:
+                total += session.available
+        return total
+
+    def _look_at_used_up(self) -> None:
+        """A session without a byte left is settled."""
+        for (session_id,) in self.database.rows(
+            "SELECT id FROM bandwidth_sessions WHERE status = 'active' AND bytes_used = quota_bytes"
+        ):
+            self.world.fail(f"{session_id[-6:]} is used up, and is not settled")
+
+    async def _probe(self) -> None:
+        """Each daemon must admit a client of each active session, and carry its bytes."""
+        active = {each for each, _ in self._active()}
+        loop = asyncio.get_running_loop()
+        await _all(
+            [
+                loop.create_task(self._probe_one(buyer, process, address))
+                for buyer in self.buyers
+                for process in self.processes
+                if buyer.bought is not None and buyer.bought.session_id in active
+                for address in (None, *self._proved(buyer.bought.session_id))
+            ]
+        )
+
+    def _proved(self, session_id: str) -> list[int]:
+        """Return the numbers of the addresses that open a session."""
+        rows = self.database.rows(
+            "SELECT address FROM session_addresses WHERE session_id = :id ORDER BY address",
+            id=session_id,
+        )
+        return [int(address.rpartition(".")[2]) - 1 for (address,) in rows]
+
+    async def _probe_one(self, buyer: Buyer, process: Process, address: int | None) -> None:
+        world, bought = self.world, buyer.bought
+        assert bought is not None
+        name = f"probe{buyer.number}-{process.number}-{address}"
+        plan = replace(
+            PROBE,
+            session=buyer.number,
+            node=process.number,
+            address=NOWHERE if address is None else address,
+            by_address=address is not None,
+        )
+        deadline = world.now + PROBE_SECONDS
+        reason = "never"
+        while world.now < deadline:
+            life = process.serving
+            if life is not None:
+                connection = await self.network.connect(life, bought, plan, name)
+                reason = connection.refusal
+                if not reason:
+                    try:
+                        async with asyncio.timeout(deadline - world.now):
+                            reason, _ = await connection.over
+                    except TimeoutError:
+                        reason = "stands still"
+                if reason == "complete":
+                    return
+            if bought.session_id not in {each for each, _ in self._active()}:
+                return
+            await asyncio.sleep(plan.rests)
+        world.fail(f"{process.name} does not serve the active {bought.session_id[-6:]}: {reason}")
+
+    async def _end_all(self) -> None:
+        rows = self.database.rows(
+            "SELECT id, user_id FROM bandwidth_sessions WHERE status = 'active' ORDER BY id"
+        )
+        loop = asyncio.get_running_loop()
+        await _all([loop.create_task(self._end(*row, number)) for number, row in enumerate(rows)])
+
+    async def _end(self, session_id: str, user_id: str, number: int) -> None:
+        with_market = [each for each in self.processes if each.has_services]
+        life = with_market[number % len(with_market)].serving
+        if life is None:
+            self.world.fail("a daemon does not serve though nothing is broken")
+            return
+
+        async def end(market: Any) -> None:
+            began = self.world.now
+            await market.bandwidth.end(user_id, session_id)
+            self.books.was_ended(session_id, began)
+
+        try:
+            await self.network.request("last end", end, life)
+        except RequestError as error:
+            self.world.fail(f"the end of {session_id[-6:]} fails, and nothing is broken: {error}")
+
+    async def _stop(self, process: Process) -> None:
+        world, life = self.world, process.life
+        process.is_wanted = False
+        if life is None or not life.is_serving:
+            world.fail(f"{process.name} does not serve though nothing is broken")
+            return
+        began = world.now
+        process.stop()
+        while process.life is life and world.now < began + 4 * STOP_SECONDS:
+            await asyncio.sleep(0.05)
+        if life.stopped_in > STOP_SECONDS or process.life is life:
+            world.fail(f"{process.name} takes {world.now - began:.1f} s to stop")
+
+
+async def _all(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for tasks; `asyncio.gather` takes more callbacks in some versions of Python."""
+    for task in tasks:
+        await task
+
+
+# --- the surroundings ----------------------------------------------------------------------------
+
+
+@contextmanager
+def _drawn_secrets(world: World) -> Iterator[None]:
+    """Draw secrets from the seed, order sessions by their names, and start no thread."""
+    draw: Random = world.draw("secrets")
+    random.seed(world.seed)
+
+    def token_hex(size: int) -> str:
+        return draw.randbytes(size).hex()
+
+    replaced = {
+        "token_bytes": draw.randbytes,
+        "token_hex": token_hex,
+        "token_urlsafe": token_hex,
+        "choice": lambda values: values[int(draw.random() * len(values))],
+        "randbelow": lambda most: int(draw.random() * most),
+    }
+    before = {name: getattr(secrets, name) for name in replaced}
+    hash_before = LiveSession.__hash__
+    submit = _Threads.submit
+    signal = proxyd.tasks.signal
+    for name, call in replaced.items():
+        setattr(secrets, name, call)
+    _Threads.submit = _submit  # type: ignore[method-assign]
+    LiveSession.__hash__ = lambda each: hash(each.id)  # type: ignore[method-assign]
+    proxyd.tasks.signal = SimpleNamespace(  # type: ignore[assignment]
+        raise_signal=lambda _: world.fail("a daemon stops itself"), SIGTERM=15
+    )
+    try:
+        yield
+    finally:
+        for name, call in before.items():
+            setattr(secrets, name, call)
+        _Threads.submit = submit  # type: ignore[method-assign]
+        LiveSession.__hash__ = hash_before  # type: ignore[method-assign]
+        proxyd.tasks.signal = signal  # type: ignore[assignment]
+
+
+def _submit(_: _Threads, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a call of files here and now, as the loop runs other calls for threads."""
+    return asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
+
+
+class _Log(logging.Handler):
+    """Writes the product's log down among the lines."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        current = self._world.current
+        name = "" if current is None else current.name
+        self._world.say(f"{name} {record.levelname.lower()} {record.name}: {text}")
+        if record.exc_info or any(each in text for each in NEVER):
+            error = record.exc_info[1] if record.exc_info else None
+            self._world.fail(f"{name} logged: {text} {error!r}", error)
+
+
+@contextmanager
+def _logged(world: World) -> Iterator[None]:
+    root, handler = logging.getLogger(), _Log(world)
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+async def _insert_device(tx: Transaction, device_id: str, user_id: str) -> None:
+    await tx.run(
+        "INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)"
+        " VALUES (:id, :user_id, :id, :id, '', 'mini_pc', :now)",
+        id=device_id,
+        user_id=user_id,
+        now=EPOCH - 10,
+    )
+
+
+async def _insert_key(tx: Transaction, key_id: str, user_id: str) -> None:
+    row = KeyRow(
+        key_id,
+        user_id,
+        key_id,
+        key_id,
+        "",
+        "",
+        "",
+        None,
+        KEY_LIMIT,
+        "lifetime",
+        key_id,
+        "",
+        EPOCH - 10,
+        None,
+        None,
+        None,
+        None,
+    )
+    await insert_key(tx, row)
+
+
+async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
+    await _insert_device(tx, device_id, user_id)
+    limits = LimitsRow(16, 0, 10**15, "443", 0)
+    await open_pending_account(tx, pending(user_id), user_id)
+    await consent(
+        tx, device_id=device_id, user_id=user_id, terms_hash="", limits=limits, now=EPOCH - 10
+    )
+
+
+@cache
+def template() -> bytes:
+    """Return a database with users and their money, as bytes."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    engine._configure(connection)
+    engine._prepare(connection)
+    draw = Random("template")
+    before = secrets.token_bytes
+    secrets.token_bytes = draw.randbytes
+    try:
+        identifiers = Identifiers(lambda: EPOCH * 1_000 - 10_000)
+        context = Context(None, identifiers, lambda: EPOCH - 10)  # type: ignore[arg-type]
+
+        async def unit(tx: Transaction) -> None:
+            for number in range(USERS):
+                name = f"user{number}"
+                await tx.run(
+                    "INSERT INTO users (id, username, username_key, email, email_key,"
+                    " password_hash, email_verified_at, created_at)"
+                    " VALUES (:name, :name, :name, :email, :email, '', :now, :now)",
+                    name=name,
+                    email=f"{name}@example.com",
+                    now=EPOCH - 10,
+                )
+                await open_accounts(tx, name)
+                await deposit(
+                    tx,
+                    context,
+                    email=f"{name}@example.com",
+                    currency=Currency.USD,
+                    amount=MONEY,
+                    reference=name,
+                    transfer_id=identifiers.new(),
+                    now=EPOCH - 10,
+                )
+
+                await deposit(
+                    tx,
+                    context,
+                    email=f"{name}@example.com",
+                    currency=Currency.CREDIT,
+                    amount=MONEY,
+                    reference=f"{name} credits",
+                    transfer_id=identifiers.new(),
+                    now=EPOCH - 10,
+                )
+            for number in range(BUYERS):
+                await _insert_key(tx, key_name(number), f"user{number}")
+            for number in range(DEVICES):
+                await _insert_device(tx, device_name(number), owner_name(number))
+            for number in range(EXITS):
+                await _insert_exit(tx, exit_name(number), f"user{number + 2}")
+
+        (outcome,) = engine._write_group([unit], connection)
+        if outcome.error is not None:
+            raise outcome.error
+    finally:
+        secrets.token_bytes = before
+    return connection.serialize()

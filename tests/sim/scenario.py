@@ -1,0 +1,163 @@
+"""All that is drawn from a seed: the daemons, the actions of buyers and clients, the faults.
+
+Each part has a stream of draws of its own, so that a part that is left out changes no other.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
+from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
+from tests.sim.jobs import AgentPlan, JobPlan, plans_of
+from tests.sim.loop import World
+
+SESSIONS_MOST = 4
+CLIENTS_MOST = 4
+PROCESSES_MOST = 4
+TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run.
+
+    Attributes:
+        seed: decides all draws during the run.
+        mode: how the daemons share the database.
+        nodes: their number.
+        timeout: of nodes, in seconds.
+        pace: of a session on a node, in bytes per second; 0 for none.
+        seconds: how long things go wrong.
+        sessions: the plans of buyers.
+        clients: the plans of clients.
+        staff: the plans of the operator.
+        jobs: the plans of buyers of work.
+        agents: the plans of devices.
+        faults: of the run.
+    """
+
+    seed: int
+    mode: Mode
+    nodes: int
+    timeout: float
+    pace: int
+    seconds: float
+    sessions: tuple[SessionPlan, ...]
+    clients: tuple[ClientPlan, ...]
+    staff: tuple[StaffPlan, ...]
+    jobs: tuple[JobPlan, ...]
+    agents: tuple[AgentPlan, ...]
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.mode.name}, {self.nodes} processes, timeout {self.timeout:g} s,"
+            f" {self.seconds:.1f} s, {len(self.sessions)} sessions, {len(self.clients)} clients,"
+            f" {len(self.jobs)} jobs, {len(self.agents)} agents"
+        )
+
+
+def scenario_of(
+    seed: int,
+    *,
+    nodes: int | None = None,
+    clients: int | None = None,
+    sessions: int | None = None,
+    seconds: float | None = None,
+    only: frozenset[str] | None = None,
+    mode: str | None = None,
+) -> Scenario:
+    """Return the run of a seed.
+
+    Args:
+        seed: of all draws.
+        nodes: the number of processes; None for a draw, as below.
+        clients: the number of clients.
+        sessions: the number of sessions.
+        seconds: how long things go wrong.
+        only: the kinds of faults.
+        mode: the name of a mode.
+    """
+    world = World(seed)
+    draw = world.draw("scenario")
+    chosen = (NODES, NODES, NODES, PROCESSES, SOLO)[int(draw.random() * 5)]
+    chosen = MODES[mode] if mode else chosen
+    count = 2 + int(draw.random() * (PROCESSES_MOST - 1))
+    count = 1 if chosen is SOLO else nodes or count
+    timeout = TIMEOUTS[int(draw.random() * len(TIMEOUTS))]
+    length = seconds or 3.0 + 25.0 * draw.random() ** 2
+    bought = [_session(world.draw("session", each), each, length) for each in range(SESSIONS_MOST)]
+    bought = bought[: sessions or 1 + int(draw.random() * SESSIONS_MOST)]
+    each_has = 1 + int(draw.random() * CLIENTS_MOST)
+    plans = [
+        _client(world.draw("client", session, each), session, length)
+        for session in range(len(bought))
+        for each in range(each_has)
+    ]
+    paces = world.draw("pace")
+    faults = drawn(world.draw("faults"), chosen, length, timeout)
+    if only is not None:
+        faults = [each for each in faults if each.kind in only]
+    return Scenario(
+        seed,
+        chosen,
+        count,
+        timeout,
+        int(_between(paces, 300e3, 10e6)) if paces.random() < 0.15 else 0,
+        length,
+        tuple(bought),
+        tuple(plans[:clients]),
+        tuple(_staff(world.draw("staff"), length)),
+        *plans_of(world.draw("jobs"), length),
+        tuple(faults),
+    )
+
+
+def _between(draw: Random, least: float, most: float) -> float:
+    """Return a number whose logarithm is drawn evenly."""
+    return least * (most / least) ** draw.random()
+
+
+def _session(draw: Random, number: int, seconds: float) -> SessionPlan:
+    quota = int(_between(draw, 100e3, 80e6))
+    price = int(_between(draw, 100_000, 10_000_000))
+    at = 2.0 * draw.random() ** 2
+    ends_at = at + 0.5 + seconds * draw.random() if draw.random() < 0.5 else None
+    lifetime = 2.0 + seconds * draw.random() if draw.random() < 0.1 else None
+    first = number % 2 * 4  # two sessions have the same ones, on different ports
+    addresses = (first, first + 1) if draw.random() < 0.4 else ()
+    return SessionPlan(quota, price, round(at, 3), ends_at, lifetime, addresses)
+
+
+def _client(draw: Random, session: int, seconds: float) -> ClientPlan:
+    reads = draw.random()
+    rate = int(_between(draw, 20e3, 500e3)) if reads < 0.2 else 0 if reads < 0.3 else 100_000_000
+    is_bulk = draw.random() < 0.4
+    return ClientPlan(
+        session=session,
+        node=int(draw.random() * 12),
+        at=round(seconds * 0.7 * draw.random() ** 2, 3),
+        size=int(_between(draw, 1e3, 20e6)),
+        chunk=int(_between(draw, 16e3, 256e3)) if is_bulk else int(_between(draw, 100, 30e3)),
+        pause=_between(draw, 0.003, 0.03) if is_bulk else _between(draw, 0.01, 0.3),
+        rate=rate,
+        gives_up=_between(draw, 0.05, 10.0) if draw.random() < 0.3 else None,
+        rests=_between(draw, 0.01, 2.0),
+        roams=draw.random() < 0.5,
+        exit=int(draw.random() * EXITS) if draw.random() < 0.4 else None,
+        address=session % 2 * 4 + int(draw.random() * 3),
+        by_address=draw.random() < 0.3,
+    )
+
+
+def _staff(draw: Random, seconds: float) -> list[StaffPlan]:
+    if draw.random() < 0.5:
+        return []
+    return [
+        StaffPlan(
+            "bar" if draw.random() < 0.2 else "advance",
+            round(1.0 + seconds * draw.random(), 3),
+            int(draw.random() * EXITS),
+        )
+        for _ in range(1 + int(draw.random() * 6))
+    ]

@@ -1,0 +1,496 @@
+"""The database of a run, and the way of each process to it.
+
+`Database` runs units of work by the product's own code for SQLite, in memory, one after the other.
+`SimStore` is the way of one process: requests and answers take their time, and get lost. `SimLink`
+is its presence among the others, as on PostgreSQL: a session of the server that ends when it is
+silent, which has the lock and hears notices.
+
+The promise of a `Store` is kept: a unit with a failed answer is never written later. So a request
+that arrives after its caller has given up is dropped.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Collection
+from typing import Any
+
+from storage.engines import sqlite as engine
+from storage.engines.errors import Cause, StoreError, UnavailableError, UnknownOutcomeError
+from storage.engines.health import Health
+from storage.engines.sqlite_link import _REGISTER, _RENEW, ANSWERS_PER_TIMEOUT
+from storage.engines.store import Transaction
+from tests.sim.faults import Trip, Weather
+from tests.sim.loop import World
+
+EPOCH = 1_800_000_000
+# A unit on PostgreSQL that gets no answer ends after ten seconds. Here it does so earlier, so that
+# runs are shorter; a recall takes less in any case.
+ANSWER_SECONDS = 6.0
+SILENCE_CHECK_SECONDS = 0.25
+# A server notices at once that the process at the other end is gone.
+GONE_SECONDS = 0.005
+
+
+class Commit:
+    """A unit that was written: its name, and the process that had asked for it."""
+
+    __slots__ = ("name", "process")
+
+    def __init__(self, name: str, process: str) -> None:
+        self.name = name
+        self.process = process
+
+
+class Database:
+    """One SQLite in memory, and the sessions of the links to it.
+
+    Args:
+        world: the time.
+        content: a database, as bytes.
+        weather: the faults, and their times.
+        committed: called after each unit that was written.
+    """
+
+    def __init__(
+        self, world: World, content: bytes, weather: Weather, committed: Callable[[Commit], None]
+    ) -> None:
+        self.world = world
+        self.weather = weather
+        self.committed = committed
+        self.commits = 0
+        self.sessions: list[_ServerSession] = []
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection.deserialize(content)
+        engine._configure(self.connection)
+        self.connection.create_function("strftime", 2, lambda *_: str(self._now()))
+
+    def _now(self) -> int:
+        return EPOCH + int(self.world.now + self.weather.of_database_clock())
+
+    def write(self, process: str, name: str, start: Any, *, is_twice: bool) -> Any:
+        """Run a unit and commit it; return its outcome."""
+        if is_twice:  # a conflict: the first run was rolled back
+            self._rolled_back(start)
+        (outcome,) = engine._write_group([start], self.connection)
+        error = "" if outcome.error is None else f" {type(outcome.error).__name__}"
+        self.commits += 1
+        self.world.say(f"db      {process} {name}{error}")
+        if outcome.error is None:
+            for text in outcome.notices:
+                for session in self.sessions:
+                    session.notify(text)
+            self.committed(Commit(name, process))
+        return outcome
+
+    def read(self, start: Any) -> Any:
+        """Run a unit that only reads."""
+        return engine._read(start, self.connection)
+
+    def _rolled_back(self, start: Any) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            engine._write_unit(self.connection, start)
+        finally:
+            self.connection.execute("ROLLBACK")
+
+    def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Return rows, for checks."""
+        return self.connection.execute(sql, values).fetchall()
+
+    def take_lock(self, session: "_ServerSession") -> bool:
+        """Take the sweepers' lock; False when another session has it."""
+        if any(each.has_lock for each in self.sessions if each is not session):
+            return False
+        session.has_lock = True
+        return True
+
+    def end_silent(self) -> None:
+        """End the sessions that were silent for too long, now and later."""
+        self.world.after(SILENCE_CHECK_SECONDS, self.end_silent)
+        for session in tuple(self.sessions):
+            if self.world.now - session.heard_at >= session.timeout:
+                session.end("silent")
+
+
+class _Request:
+    """A question on its way."""
+
+    __slots__ = ("future", "is_given_up", "is_run", "outcome", "run", "trip", "writes")
+
+    def __init__(
+        self,
+        future: "asyncio.Future[Any]",
+        run: Callable[[bool], Any],
+        trip: Trip,
+        *,
+        writes: bool,
+    ) -> None:
+        self.future = future
+        self.run = run
+        self.trip = trip
+        self.writes = writes
+        self.is_given_up = False
+        self.is_run = False
+        self.outcome: Any = None
+
+
+class Wire:
+    """The way of one process to the database: delays and losses.
+
+    Args:
+        world: the time.
+        database: the other end.
+        name: of the run of a process: of its draws.
+        place: of the process: of its weather, and in lines.
+        in_order: whether requests arrive in the order in which they were sent, as to one writer.
+    """
+
+    def __init__(
+        self, world: World, database: Database, name: str, place: str, *, in_order: bool
+    ) -> None:
+        self.world = world
+        self.database = database
+        self.weather = database.weather
+        self.name = name
+        self.place = place
+        self.is_cut = False  # the process is gone
+        self.in_order = in_order
+        self._arrives_at = 0.0
+        self._counts: dict[str, int] = {}
+        self._open: dict[tuple[str, int], _Request] = {}
+        self.killed_at_commit: Callable[[bool], bool] = lambda _: False
+
+    async def ask(self, name: str, run: Callable[[bool], Any], *, writes: bool) -> Any:
+        """Have the database run something, and return its result."""
+        number = self._counts[name] = self._counts.get(name, 0) + 1
+        world, weather = self.world, self.weather
+        a, b, c, d = world.numbers(self.name, name, number)
+        trip = weather.trip(self.place, a, b, c, d, writes=writes)
+        future = asyncio.get_running_loop().create_future()
+        request = _Request(future, run, trip, writes=writes)
+        arrives = world.now + trip.there
+        if self.in_order:
+            arrives = self._arrives_at = max(arrives, self._arrives_at)
+        self._open[name, number] = request
+        if not trip.is_lost:
+            world.at(weather.until_reachable(self.place, arrives), self._arrive, request)
+        world.after(trip.patience or ANSWER_SECONDS, self._out_of_time, request)
+        try:
+            return await future
+        finally:
+            self._open.pop((name, number), None)
+            if future.cancelled() and d < 0.5 and writes:  # the unit was under way
+                self._arrive(request)
+            request.is_given_up = True
+
+    def _arrive(self, request: _Request) -> None:
+        """Run a request, and answer it."""
+        if request.is_given_up or request.is_run:
+            return
+        if self.weather.is_out():
+            error = UnavailableError("the database is out", Cause.UNREACHABLE)
+            self._resolve(request, error)
+            return
+        if request.writes and self.killed_at_commit(False):
+            return
+        request.is_run = True
+        try:
+            request.outcome = request.run(request.trip.is_twice)
+        except StoreError as failure:
+            request.outcome = failure
+        if request.writes and self.killed_at_commit(True):
+            return
+        if not request.trip.is_answer_lost:
+            now = self.world.now
+            back = self.weather.until_reachable(self.place, now) - now + request.trip.back
+            self.world.after(back, self._deliver, request)
+
+    def _deliver(self, request: _Request) -> None:
+        self._resolve(request, request.outcome)
+
+    def _out_of_time(self, request: _Request) -> None:
+        if request.is_given_up or request.future.done():
+            return
+        request.is_given_up = True
+        if request.is_run and request.writes:
+            self._resolve(request, UnknownOutcomeError("the answer to a commit was lost"))
+        else:
+            self._resolve(request, UnavailableError("no answer in time", Cause.SILENT))
+
+    def _resolve(self, request: _Request, answer: Any) -> None:
+        future = request.future
+        if self.is_cut:
+            return
+
+        def resolve() -> None:
+            if future.done():
+                return
+            if isinstance(answer, StoreError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        future.get_loop().call_soon(resolve)
+
+    def cut(self) -> None:
+        """The process is gone: some of its units that were under way are committed now."""
+        self.is_cut = True
+        for names, request in tuple(self._open.items()):
+            if request.writes and self.world.numbers(self.name, "cut", *names)[0] < 0.5:
+                self._arrive(request)
+            request.is_given_up = True
+        self._open.clear()
+
+
+class SimStore:
+    """A `Store` of one process.
+
+    Args:
+        wire: its way to the database.
+        has_link: whether there may be others.
+        knows_ends: returns the nodes that have certainly ended; None where nothing says so.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        has_link: bool,
+        knows_ends: Callable[[Collection[str]], list[str]] | None = None,
+    ) -> None:
+        self._wire = wire
+        self._has_link = has_link
+        self._knows_ends = knows_ends
+        self._link: SimLink | None = None
+
+    @property
+    def node_id(self) -> str:
+        """The node of its link; "" before it has one."""
+        return "" if self._link is None else self._link.node_id
+
+    async def write(self, unit: Any, *args: Any, **kwargs: Any) -> Any:
+        """See `Store.write`."""
+        wire = self._wire
+
+        def start(tx: Transaction) -> Any:
+            return unit(tx, *args, **kwargs)
+
+        def run(is_twice: bool) -> Any:
+            return wire.database.write(wire.place, unit.__name__, start, is_twice=is_twice)
+
+        outcome = await wire.ask(unit.__name__, run, writes=True)
+        if outcome.error is not None:
+            raise outcome.error
+        for call in outcome.calls:
+            call()
+        return outcome.result
+
+    async def read(self, unit: Any, *args: Any, **kwargs: Any) -> Any:
+        """See `Store.read`."""
+        wire = self._wire
+
+        def run(_: bool) -> Any:
+            return wire.database.read(lambda tx: unit(tx, *args, **kwargs))
+
+        return await wire.ask(unit.__name__, run, writes=False)
+
+    def version(self) -> bytes | None:
+        """See `Store.version`."""
+        return None
+
+    def health(self) -> Health:
+        """See `Store.health`."""
+        return Health()
+
+    def set_aside(self) -> "SimStore":
+        """See `Store.set_aside`."""
+        return self
+
+    async def claim(self, on_lost: Callable[[], None]) -> None:
+        """See `Store.claim`."""
+
+    def link(self, timeout_seconds: float) -> "SimLink | None":
+        """See `Store.link`."""
+        if not self._has_link:
+            return None
+        self._link = SimLink(self._wire, timeout_seconds, self._knows_ends)
+        return self._link
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+
+
+class _ServerSession:
+    """A link, as the server has it."""
+
+    def __init__(self, link: "SimLink", timeout: float) -> None:
+        self.link = link
+        self.wire = link.wire
+        self.timeout = timeout
+        self.heard_at = link.wire.world.now
+        self.has_lock = False
+        self.is_over = False
+        self._notified_at = 0.0
+        self.wire.database.sessions.append(self)
+
+    def notify(self, text: str) -> None:
+        """Send a notice; notices arrive in order."""
+        wire = self.wire
+        a, _, _, _ = wire.world.numbers(wire.name, "notice", wire.database.commits)
+        when = wire.world.now + wire.weather.latency(a)
+        when = wire.weather.until_reachable(wire.place, when)
+        self._notified_at = max(self._notified_at, when)
+        wire.world.at(self._notified_at, self._deliver, text)
+
+    def _deliver(self, text: str) -> None:
+        if not self.wire.is_cut and self.link.session is self:
+            self.link.loop.call_soon(self.link.heard, self, text)
+
+    def end(self, reason: str) -> None:
+        """End it, which frees the lock; the process learns of it, if it can be reached."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.has_lock = False
+        self.wire.database.sessions.remove(self)
+        wire = self.wire
+        wire.world.say(f"db      {wire.place} link ended: {reason}")
+        when = wire.weather.until_reachable(wire.place, wire.world.now + GONE_SECONDS)
+        wire.world.at(when, self._tell)
+
+    def _tell(self) -> None:
+        if not self.wire.is_cut and self.link.session is self:
+            self.link.loop.call_soon(self.link.lost, self)
+
+
+class SimLink:
+    """A `Link` as PostgreSQL's.
+
+    Args:
+        wire: the way to the database.
+        timeout_seconds: how long it may be silent before the server ends it.
+        knows_ends: returns the nodes that have certainly ended; None where nothing says so.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        timeout_seconds: float,
+        knows_ends: Callable[[Collection[str]], list[str]] | None,
+    ) -> None:
+        self.wire = wire
+        self.session: _ServerSession | None = None
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.node_id = ""
+        self._timeout = timeout_seconds
+        self._knows_ends = knows_ends
+        self._on_notice: Callable[[str], None] = lambda _: None
+        self._on_lost: Callable[[], None] = lambda: None
+
+    async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
+        """See `Link.connect`."""
+        self._drop()
+        self._on_notice, self._on_lost = on_notice, on_lost
+        made: list[_ServerSession] = []
+
+        def run(_: bool) -> None:
+            made.append(_ServerSession(self, self._timeout))
+
+        try:
+            await self._answer("connect", run)
+        except UnavailableError:
+            for session in made:
+                session.end("never used")
+            raise
+        if made[0].is_over:
+            raise UnavailableError("the connection was lost", Cause.UNREACHABLE)
+        self.session = made[0]
+
+    async def register(self, node_id: str) -> None:
+        """See `Link.register`."""
+        self.node_id = node_id
+        await self._statement("register", _REGISTER, node_id)
+
+    async def renew(self, node_id: str) -> bool:
+        """See `Link.renew`."""
+        return bool(await self._statement("renew", _RENEW, node_id))
+
+    async def exited(self, node_ids: Collection[str]) -> list[str]:
+        """See `Link.exited`."""
+        return [] if self._knows_ends is None else self._knows_ends(node_ids)
+
+    async def try_to_sweep(self) -> bool:
+        """See `Link.try_to_sweep`."""
+        session = self._connected()
+        if not session.has_lock:
+            await self._answer("lock", lambda _: self._heard(session).take_lock(session))
+        return session.has_lock
+
+    async def is_unswept(self) -> bool:
+        """See `Link.is_unswept`."""
+        session = self._connected()
+
+        def run(_: bool) -> bool:
+            return not any(each.has_lock for each in self._heard(session).sessions)
+
+        return bool(await self._answer("unswept", run))
+
+    async def close(self) -> None:
+        """See `Link.close`."""
+        self._drop()
+
+    def heard(self, session: _ServerSession, text: str) -> None:
+        """A notice has arrived."""
+        if self.session is session:
+            self._on_notice(text)
+
+    def lost(self, session: _ServerSession) -> None:
+        """The server has ended the session."""
+        if self.session is session:
+            self.session = None
+            self._on_lost()
+
+    def _connected(self) -> _ServerSession:
+        if self.session is None:
+            raise UnavailableError("not connected", Cause.UNREACHABLE)
+        return self.session
+
+    def _heard(self, session: _ServerSession) -> Database:
+        """Return the database, which has got a message of a session."""
+        if session.is_over:
+            raise UnavailableError("the connection was lost", Cause.UNREACHABLE)
+        session.heard_at = self.wire.world.now
+        return self.wire.database
+
+    async def _statement(self, name: str, sql: str, node_id: str) -> int:
+        session = self._connected()
+
+        async def unit(tx: Transaction) -> int:
+            return await tx.run(sql, id=node_id)
+
+        def run(_: bool) -> Any:
+            database = self._heard(session)
+            return database.write(self.wire.place, name, unit, is_twice=False)
+
+        outcome = await self._answer(name, run, writes=True)
+        if outcome.error is not None:
+            raise outcome.error
+        return int(outcome.result)
+
+    async def _answer(self, name: str, run: Callable[[bool], Any], *, writes: bool = False) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout / ANSWERS_PER_TIMEOUT):
+                return await self.wire.ask(f"link {name}", run, writes=writes)
+        except UnavailableError:
+            self._drop()
+            raise
+        except TimeoutError as error:
+            self._drop()
+            raise UnavailableError("no answer in time", Cause.SILENT) from error
+
+    def _drop(self) -> None:
+        session, self.session = self.session, None
+        if session is not None and not session.is_over:
+            wire = self.wire
+            when = wire.weather.until_reachable(wire.place, wire.world.now + GONE_SECONDS)
+            wire.world.at(when, session.end, "dropped")
