@@ -452,7 +452,7 @@ class Rollouts:
 
     def _tell(self, done: Done) -> None:
         for job in done.stopped:
-            self._jobs.notices.stopped(job)
+            self._jobs.notices.publish_stopped(job)
         for job_id in done.started:
             self.put_up(job_id)
         self.stopped += len(done.stopped)

@@ -108,14 +108,14 @@ class AttemptReports:
         """
         begun = _Begun(device.id, job_id, attempt, image_digest=image_digest)
         number, is_new = await self._store.write(_start, begun, now=self._now())
-        self._notices.progressed(job_id)
+        self._notices.publish_progress(job_id)
         self._logs.begun(device.id, Attempt(job_id, number), is_new=is_new)
 
     async def ready(self, device: DeviceRow, job_id: str, attempt: int | None) -> None:
         """Note that the service of a job can be used; raises as `started`."""
         begun = _Begun(device.id, job_id, attempt, is_ready=True)
         await self._store.write(_begin, begun, now=self._now())
-        self._notices.progressed(job_id)
+        self._notices.publish_progress(job_id)
 
     async def sync(
         self, device: DeviceRow, report: Report, named: Sequence[Named] | None

@@ -230,7 +230,7 @@ class Jobs:
         """Publish that jobs wait for devices, or may do so."""
         for each in order.posted:
             if each.spec is not None and each.spec.payload is not None:
-                self.notices.waiting([each.row.id])
+                self.notices.publish_waiting([each.row.id])
 
     @contextmanager
     def counting_refusals(self, user_id: str) -> Iterator[None]:
@@ -325,7 +325,7 @@ class Jobs:
             MarketError: `job_not_found`, `job_over`.
         """
         for job in await self._store.write(self.outcomes.cancel, user_id, job_id):
-            self.notices.stopped(job)
+            self.notices.publish_stopped(job)
 
     async def cancelling_costs(self, user_id: str, job_id: str) -> Quote:
         """Return the present cost of cancelling one of a buyer's jobs; see `cancel`.
@@ -353,7 +353,7 @@ class Jobs:
         job = await self._store.write(outcomes.give_up, outcomes.moment(), job_id, UNREADABLE)
         if job is not None:
             _logger.warning("job %s is cancelled: its secrets cannot be read any more", job_id)
-            self.notices.stopped(job)
+            self.notices.publish_stopped(job)
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -383,9 +383,9 @@ class Jobs:
         """
         taker = _Taker(device, offers.reported(device) if offer is None else offer, network)
         job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds())
-        self.notices.gone(job_id)
-        self.notices.waiting(others)  # other devices may have these now
-        self.notices.changed(job)
+        self.notices.publish_gone(job_id)
+        self.notices.publish_waiting(others)  # other devices may have these now
+        self.notices.publish_change(job)
         return job
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
@@ -440,12 +440,12 @@ class Jobs:
         if done is None:
             return
         if done.status == JobStatus.WAITING:
-            self.notices.waiting([job_id])
-        self.notices.ended(
+            self.notices.publish_waiting([job_id])
+        self.notices.publish_end(
             done.job, "completed" if done.status == JobStatus.COMPLETED else "failed"
         )
         for job in done.unneeded:
-            self.notices.stopped(job)
+            self.notices.publish_stopped(job)
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
@@ -480,11 +480,11 @@ class Jobs:
         try:
             done = await self._store.write(self.outcomes.fail, self.outcomes.moment(), report)
         except UnknownOutcomeError:  # a repetition of the report would be refused
-            self.notices.waiting([job_id])
+            self.notices.publish_waiting([job_id])
             raise
         if done.status == JobStatus.WAITING:
-            self.notices.waiting([job_id])
-        self.notices.ended(done.job, attempt_outcome(ending))
+            self.notices.publish_waiting([job_id])
+        self.notices.publish_end(done.job, attempt_outcome(ending))
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
         """Return the earnings of each device of a user since 00:00 UTC, in micro-credits."""

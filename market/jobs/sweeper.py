@@ -93,15 +93,15 @@ class JobSweeper:
         try:
             job = await self._store.write(self._outcomes.take_back, moment, ended)
         except UnknownOutcomeError:  # the next look would not find the attempt
-            self.notices.waiting([ended.job_id])
+            self.notices.publish_waiting([ended.job_id])
             raise
         if job is None:
             return False
         if job.device_id is not None:
-            self.notices.device(job.device_id)
+            self.notices.publish_device(job.device_id)
         # It may have failed for good instead: its reader finds that it does not wait.
-        self.notices.waiting([job.id])
-        self.notices.ended(job, "failed" if ended.is_timeout else "lost")
+        self.notices.publish_waiting([job.id])
+        self.notices.publish_end(job, "failed" if ended.is_timeout else "lost")
         return True
 
     async def expire(self) -> int:
@@ -124,13 +124,13 @@ class JobSweeper:
 
         async def cancel(job_id: str) -> None:
             await self._store.write(self._outcomes.expire, self._outcomes.moment(), job_id)
-            self.notices.gone(job_id)
+            self.notices.publish_gone(job_id)
 
         return await self._expiring.run(find, cancel, most=self._sweeps.expire, now=now)
 
     async def take_back_from(self, device_id: str) -> None:
         """Take every job back from a device with a revoked token, and end its request."""
-        self.notices.device(device_id)
+        self.notices.publish_device(device_id)
         while True:
             jobs = await self._store.read(queries.held_by, device_id, limit=self._sweeps.take_back)
             if not jobs:

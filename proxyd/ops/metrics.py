@@ -211,7 +211,7 @@ class Metrics(Collector):
             yield from _artifacts(market.artifacts.traffic)
 
     def _work(self, market: Market) -> Iterator[Metric]:
-        ends = market.jobs.notices.ends
+        ends = market.jobs.notices.attempt_ends
         yield _labelled("proxyd_attempts", "Attempts at jobs that ended", "outcome", ends)
         rows = {row.state: row for row in self._jobs}
         found = [rows.get(state) or StateRow(state, 0, 0) for state in JOB_STATES]

@@ -132,7 +132,7 @@ async def test_of_a_report_and_its_rival_on_another_daemon_one_counts(
             late = market.jobs.complete(device, job_id, "late", attempt=1)
             assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
     assert await books.held(market, worker, Currency.CREDIT) == completed * 9 * MICRO
-    assert sum(market.jobs.notices.ends.values()) + sum(
-        elsewhere.jobs.notices.ends.values()
+    assert sum(market.jobs.notices.attempt_ends.values()) + sum(
+        elsewhere.jobs.notices.attempt_ends.values()
     ) == len(jobs)
     assert (await audit_ledger(market.store)).passed
