@@ -12,6 +12,8 @@ from typing import NamedTuple
 LATENCY_LEAST_SECONDS = 0.000_2
 LATENCY_MOST_SECONDS = 0.003
 DELAY_MOST_SECONDS = 2.0
+# Nearly as long as an answer is waited for.
+SLOW_MOST_SECONDS = 5.5
 
 
 class Mode(NamedTuple):
@@ -82,6 +84,8 @@ KINDS: dict[str, tuple[float, tuple[float, float], str]] = {
     "answers": (15.0, (0.05, 0.5), ""),  # answers of the API are lost on their way
     "cut": (0.0, (0, 0), ""),  # every client of a process loses its connection
 }
+# Those of a run with one subject: "slow", answers take up to five seconds; "spent", SIGKILL when a
+# session has just been used up, before the answer to that report (even) or at the settlement (odd).
 SILENCES_SHARE = 0.6
 SILENCES = frozenset(("freeze", "outage", "partition", "sleep"))
 SILENT_KINDS = frozenset(("answers", "cancel", "clock", "dbclock", "cut"))
@@ -175,6 +179,8 @@ class Weather:
                 there += DELAY_MOST_SECONDS * a
             else:
                 back += DELAY_MOST_SECONDS * a
+        if (c * 17) % 1.0 < self._value("slow"):
+            back += SLOW_MOST_SECONDS * a
         is_lost = b < self._value("before")
         is_answer_lost = not is_lost and (b * 31) % 1.0 < self._value("after")
         # Mostly the connection breaks at once; sometimes nothing says so.
