@@ -146,6 +146,7 @@ def _spent(draw: _Draw) -> Focus:
         draw.all_along("delay", 0.1, 0.5),
         draw.all_along("after", 0.05, 0.4),
         Fault("outage", draw.even(0.5, 4.0), draw.even(0.5, 3.0), 0),
+        draw.all_along("settle", 0.3, 0.9),
         *(Fault("spent", 0.5, 0.5, node, draw.number(0, 1)) for node in range(nodes)),
     )
     timeout = draw.even(2.0, 3.0)
@@ -199,13 +200,19 @@ def _silence(draw: _Draw) -> Focus:
         draw.all_along("slow", 0.1, 0.5),
         draw.all_along("before", 0.02, 0.1),
     )
-    for _ in range(draw.number(2, 4)):
-        kind = ("partition", "partition", "freeze", "sleep")[draw.number(0, 3)]
-        at, length = draw.even(1.0, 2 * timeout), timeout * draw.even(0.8, 1.8)
+    nodes, late = draw.number(2, 3), timeout < 5.0 and draw.chance(0.4)
+    if late:  # a node is declared dead, and anew, while it leases
+        length = draw.even(timeout + 1.0, 4.8)
+        first = draw.number(0, 11)
+        naps = [Fault("nap", 0.25, length, first + each, 1) for each in range(nodes - 1)]
+        faults = [*naps, draw.all_along("late", 1, 1)]
+    for _ in range(draw.number(0 if late else 2, 2 if late else 4)):
+        kind = ("partition", "partition", "freeze", "sleep", "nap", "nap")[draw.number(0, 5)]
+        at, length = draw.even(0.3, 2 * timeout), timeout * draw.even(0.8, 1.8)
         faults.append(Fault(kind, at, round(length, 3), draw.number(0, 11)))
     return Focus(
         NODES,
-        draw.number(2, 3),
+        nodes,
         timeout,
         draw.seconds,
         tuple(sessions),

@@ -62,7 +62,7 @@ from tests.sim.jobs import (
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Life, Process, settings_of
 from tests.sim.scenario import Scenario
-from tests.sim.store import ANSWER_SECONDS, EPOCH, Database
+from tests.sim.store import ANSWER_SECONDS, EPOCH, Commit, Database
 
 USERS = 6
 MONEY = 1_000_000_000_000
@@ -176,7 +176,9 @@ class Simulation:
         names = [f"node{each}" for each in range(scenario.nodes)]
         self.weather = Weather(scenario.faults, names, lambda: world.now)
         self.books = Books(world, scenario.timeout)
-        self.database = Database(world, template(), self.weather, self.books.committed)
+        self.database = Database(world, template(), self.weather, self._committed)
+        # By the run of a process and a unit of it: the nap that follows it.
+        self._naps: dict[tuple[str, str], Callable[[], None]] = {}
         self.books.database, self.books.weather = self.database, self.weather
         self.books.knows_ends = not mode.is_remote
         settings = settings_of(mode, scenario.timeout, scenario.pace)
@@ -247,6 +249,7 @@ class Simulation:
             "machine": self._machine_dies,
             "commit": self._kill_at_commit,
             "spent": self._kill_when_spent,
+            "nap": self._nap,
             "stop": lambda process, fault: process.stop(fault.seconds),
             "freeze": lambda process, fault: process.freeze(fault.seconds, with_machine=False),
             "sleep": self._machine_sleeps,
@@ -321,6 +324,27 @@ class Simulation:
             return True
 
         life.wire.killed_at_commit = is_killed
+
+    def _nap(self, process: Process, fault: Fault) -> None:
+        """Let a process, or its machine, stand still from its next opening or renewal on."""
+        life = process.life
+        if life is None:
+            return
+        is_opening = bool(fault.value)
+        seconds = min(fault.seconds, self.scenario.seconds - self.world.now)
+
+        def nap() -> None:
+            if process.life is life and self.world.now < self.scenario.seconds - seconds:
+                process.freeze(seconds, with_machine=not is_opening)
+
+        self._naps[life.name, "open_lease" if is_opening else "renew"] = nap
+
+    def _committed(self, commit: Commit) -> None:
+        self.books.committed(commit)
+        if self._naps:
+            nap = self._naps.pop((commit.process, commit.name), None)
+            if nap is not None:
+                nap()
 
     def _ended(self, node_ids: Collection[str]) -> list[str]:
         """Return the nodes of processes that have ended, as named pipes show."""

@@ -167,7 +167,7 @@ class Wire:
         number = self._counts[name] = self._counts.get(name, 0) + 1
         world, weather = self.world, self.weather
         a, b, c, d = world.numbers(self.name, name, number)
-        trip = weather.trip(self.place, a, b, c, d, writes=writes)
+        trip = weather.trip(name, a, b, c, d, writes=writes)
         future = asyncio.get_running_loop().create_future()
         request = _Request(future, run, trip, writes=writes)
         arrives = world.now + trip.there
