@@ -38,7 +38,7 @@ _NODES = "SELECT id, renewals FROM nodes"
 _OVER = "SELECT id FROM bandwidth_sessions WHERE status <> 'active'"
 _IS_ACTIVE = "SELECT 1 FROM bandwidth_sessions WHERE id = :id AND status = 'active'"
 _ABOUT_NODES = frozenset(("leave", "reap", "recover", "register", "renew"))
-# What a process that has left the others writes no more.
+# Units that no process writes after it has left the others.
 _ONLY_BEFORE_LEAVING = frozenset(("exchange", "open_lease", "register", "release"))
 _LEASE = "SELECT granted_bytes, used_bytes FROM bandwidth_leases WHERE id = :id"
 _TAKING_BACK = frozenset(("reap", "recover", "leave"))

@@ -84,7 +84,7 @@ KINDS: dict[str, tuple[float, tuple[float, float], str]] = {
     "answers": (15.0, (0.05, 0.5), ""),  # answers of the API are lost on their way
     "cut": (0.0, (0, 0), ""),  # every client of a process loses its connection
 }
-# Those of a run with one subject: "slow", answers take up to five seconds; "settle", settlements
+# A run with one subject has more kinds: "slow", answers take up to five seconds; "settle", settlements
 # are lost on their way; "spent", SIGKILL when a
 # session has just been used up, before the answer to that report (even) or at the settlement (odd);
 # "late", answers to openings take five seconds; "nap", the machine sleeps as soon as the database

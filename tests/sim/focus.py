@@ -103,7 +103,7 @@ def _ends(draw: _Draw) -> Focus:
     """Sessions are ended, or not after all, while clients come and come back."""
     mode, nodes = (SOLO, 1) if draw.chance(0.15) else draw.nodes(2)
     if draw.chance(0.4):
-        draw.seconds = 24.0  # until memory forgets what has ended
+        draw.seconds = 24.0  # until memory forgets a session that is over
     sessions, clients = [], []
     for number in range(4):
         ends_at = draw.even(0.6, 4.0)
