@@ -84,11 +84,11 @@ KINDS: dict[str, tuple[float, tuple[float, float], str]] = {
     "answers": (15.0, (0.05, 0.5), ""),  # answers of the API are lost on their way
     "cut": (0.0, (0, 0), ""),  # every client of a process loses its connection
 }
-# A run with one subject has more kinds: "slow", answers take up to five seconds; "settle", settlements
-# are lost on their way; "spent", SIGKILL when a
-# session has just been used up, before the answer to that report (even) or at the settlement (odd);
-# "late", answers to openings take five seconds; "nap", the machine sleeps as soon as the database
-# has the next renewal of a process (0), or the process stands still from its next opening on (1).
+# A run with one subject has more kinds: "slow", answers take up to five seconds; "settle",
+# settlements are lost on their way; "spent", SIGKILL when a session has just been used up, before
+# the answer to that report (0) or at the next unit (1); "late", answers to openings take five
+# seconds; "nap", the machine sleeps as soon as the database has the next renewal of a process (0),
+# or the process stands still from its next opening on (1).
 SILENCES_SHARE = 0.6
 SILENCES = frozenset(("freeze", "outage", "partition", "sleep"))
 SILENT_KINDS = frozenset(("answers", "cancel", "clock", "dbclock", "cut"))
