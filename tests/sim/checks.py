@@ -1,9 +1,10 @@
 """Rules that must hold: at every byte, after every commit, and at the end of a run."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from market.bandwidth.leases import RECALL_SECONDS
+from market.bandwidth.notices import Notice, Topic
 from market.money.audit import audit_ledger
 from market.money.money import earned
 from tests.sim.clients import Closing, Relay
@@ -11,12 +12,19 @@ from tests.sim.faults import Weather
 from tests.sim.loop import World
 from tests.sim.store import EPOCH, Commit, Database
 
+if TYPE_CHECKING:
+    from tests.sim.process import Life
+
 # Notices take a few milliseconds, and a thousandth of a second for each of a few callbacks.
 NOTICED_SECONDS = 0.1
 # Of a DELETE while nothing is broken: the cut, one recall, one settlement.
 END_HEALTHY_SECONDS = 1.0
 # Answers of the database, beside the recall, of a DELETE in bad weather. Not checked beyond.
 AFTERMATH_SECONDS = 5.0
+# A session that another node ends is refused for this time.
+REFUSED_SECONDS = 6.0
+# A session without a connection returns its bytes after three, with the next report.
+IDLE_SECONDS = 4.0
 
 _OPEN = """
     SELECT id, session_id, granted_bytes, used_bytes, COALESCE(node_id, '') FROM bandwidth_leases
@@ -26,8 +34,12 @@ _EXITS = """
     SELECT u.lease_id, u.device_id, u.used_bytes FROM exit_usage AS u
     JOIN bandwidth_leases AS l ON l.id = u.lease_id WHERE l.closed_at IS NULL
 """
-_NODES = "SELECT id FROM nodes"
-_ABOUT_NODES = frozenset(("leave", "reap", "recover", "register"))
+_NODES = "SELECT id, renewals FROM nodes"
+_OVER = "SELECT id FROM bandwidth_sessions WHERE status <> 'active'"
+_IS_ACTIVE = "SELECT 1 FROM bandwidth_sessions WHERE id = :id AND status = 'active'"
+_ABOUT_NODES = frozenset(("leave", "reap", "recover", "register", "renew"))
+# Units that no process writes after it has left the others.
+_ONLY_BEFORE_LEAVING = frozenset(("exchange", "open_lease", "register", "release"))
 _LEASE = "SELECT granted_bytes, used_bytes FROM bandwidth_leases WHERE id = :id"
 _TAKING_BACK = frozenset(("reap", "recover", "leave"))
 _ABOUT_LEASES = frozenset(
@@ -85,9 +97,17 @@ class Books:
         self.database: Database
         self.leases: dict[str, Lease] = {}
         self.over_at: dict[str, float] = {}
+        self.knows_ends = False
         self.slowest_end = 0.0
         self._open: dict[str, Lease] = {}
-        self._nodes: set[str] = set()
+        # When the row of each node was last changed.
+        self._nodes: dict[str, tuple[int, float]] = {}
+        self._left: set[str] = set()
+        # By the run of a process and session: when it learned that another one ends the session.
+        self._recalled: dict[tuple[str, str], float] = {}
+        self._ending: set[tuple[str, str]] = set()
+        # By the run of a process and session: when a connection was last seen.
+        self._last_use: dict[tuple[str, str], float] = {}
         self._addresses: dict[str, frozenset[str]] = {}
         self._relays: dict[Relay, None] = {}
         self._closings: dict[Closing, None] = {}
@@ -98,10 +118,17 @@ class Books:
         """A relay begins."""
         self._relays[relay] = None
         self._lease(relay.lease_id)
+        name, session_id, now = relay.life.name, relay.session.id, self.world.now
+        recalled_at = self._recalled.get((name, session_id))
+        if recalled_at is not None and now - recalled_at < REFUSED_SECONDS - 0.01:
+            self.world.fail(f"{name} admits a client of {session_id[-6:]}, which another one ends")
+        if self._is_long_over(session_id):
+            self.world.fail(f"{name} admits a client of {session_id[-6:]}, which is over")
 
     def ends(self, relay: Relay) -> None:
         """A relay is over."""
         self._relays.pop(relay, None)
+        self._last_use[relay.life.name, relay.session.id] = self.world.now
         if relay.life.loop.is_dead:
             self._lease(relay.lease_id).excuses.append("killed")
 
@@ -112,6 +139,18 @@ class Books:
     def closed(self, closing: Closing) -> None:
         """A socket is closed."""
         self._closings.pop(closing, None)
+        self._last_use[closing.place] = self.world.now
+
+    def cuts(self, relay: Relay) -> None:
+        """A relay is cut: its session is over or being ended, or its lease is closed."""
+        life, session_id = relay.life, relay.session.id
+        key, by = (life.name, session_id), self._lease(relay.lease_id).closed_by
+        if life.is_stopping or key in self._ending or key in self._recalled:
+            return
+        if by is not None and (by.name != "release" or by.process != life.name):
+            return
+        if self.database.rows(_IS_ACTIVE, id=session_id):
+            self.world.fail(f"{life.name} cuts a client of {session_id[-6:]} without a reason")
 
     def takes(self, relay: Relay) -> None:
         """A relay takes bytes under its lease."""
@@ -178,12 +217,62 @@ class Books:
             lease = self.leases[lease_id] = Lease(lease_id, "", "")
         return lease
 
+    # --- ends ------------------------------------------------------------------------------------
+
+    def hears(self, name: str, node_id: str, text: str) -> None:
+        """A process has got a notice."""
+        notice = Notice.read(text)
+        if notice is not None and notice.topic is Topic.CUT and notice.node_id != node_id:
+            self._recalled[name, notice.session_id] = self.world.now
+
+    def begins_end(self, name: str, session_id: str) -> None:
+        """The marketplace of a process begins to end a session."""
+        self._ending.add((name, session_id))
+
+    def takes_back(self, name: str, session_id: str) -> None:
+        """It could not: all is as before."""
+        self._ending.discard((name, session_id))
+        self._recalled.pop((name, session_id), None)
+
+    def look_at_over(self, lives: "list[Life]") -> None:
+        """A session that is over has no connection left."""
+        for life in lives:
+            for relay in life.relays:
+                if self.world.now - self.over_at.get(relay.session.id, self.world.now) > 1.0:
+                    self.world.fail(
+                        f"{life.name} has a connection of {relay.session.id[-6:]}, which is over"
+                    )
+
+    def look_at_idle(self, lives: "list[Life]") -> None:
+        """A session without a connection holds no bytes that others could use."""
+        for life in lives:
+            sessions = () if life.core is None else life.core.meter.sessions
+            for session in sessions:
+                used_at = self._last_use.get((life.name, session.id), life.began_at)
+                is_idle = not session.connections and self.world.now - used_at > IDLE_SECONDS
+                if session.lease_slice and is_idle and session.is_leased and session.available:
+                    self.world.fail(
+                        f"{life.name} keeps {session.available} bytes of {session.id[-6:]},"
+                        " and nobody uses them"
+                    )
+
+    def _is_long_over(self, session_id: str) -> bool:
+        """Return whether every process should know that a session is over."""
+        over_at = self.over_at.get(session_id)
+        if over_at is None or self.world.now - over_at < NOTICED_SECONDS:
+            return False
+        return self.is_healthy(over_at)
+
     # --- after each commit -----------------------------------------------------------------------
 
     def committed(self, commit: Commit) -> None:
         """Compare the database with the bytes."""
         if commit.name in _ABOUT_NODES:
             self._count_nodes(commit)
+        self._look_at_left(commit)
+        if commit.name == "settle":
+            for (session_id,) in self.database.rows(_OVER):
+                self.over_at.setdefault(session_id, self.world.now)
         if commit.name not in _ABOUT_LEASES:
             return
         now_open: dict[str, Lease] = {}
@@ -204,6 +293,16 @@ class Books:
         self._open = now_open
         self._look_at_relays()
 
+    def _look_at_left(self, commit: Commit) -> None:
+        """A process that has left the others writes nothing about leases any more."""
+        if commit.process in self._left and commit.name in _ONLY_BEFORE_LEAVING:
+            self.world.fail(f"{commit.process} writes {commit.name} after it has left")
+        if commit.name == "leave":
+            self._left.add(commit.process)
+        if commit.name == "register":  # a node that was declared dead has forgotten all
+            for key in [each for each in self._recalled if each[0] == commit.process]:
+                del self._recalled[key]
+
     def _closed_by(self, commit: Commit, lease: Lease, queued: dict[tuple[str, str], int]) -> None:
         """A lease was closed."""
         lease.closed_by, lease.closed_at = commit, self.world.now
@@ -221,12 +320,27 @@ class Books:
                     f"{relay.life.name} has a connection of {relay.session.id[-6:]}, which it"
                     " does not know"
                 )
+            if self._is_long_over(relay.session.id):
+                self.world.fail(
+                    f"{relay.life.name} has a connection of {relay.session.id[-6:]}, which is over"
+                )
 
     def _count_nodes(self, commit: Commit) -> None:
-        """A living node may not be declared dead when nothing is broken."""
-        before, self._nodes = self._nodes, {each for (each,) in self.database.rows(_NODES)}
-        if commit.name == "reap" and before - self._nodes and self.is_healthy(self.world.now):
+        """No living node is declared dead when nothing is broken, or before it was silent."""
+        before, self._nodes = self._nodes, {}
+        for node_id, renewals in self.database.rows(_NODES):
+            last = before.get(node_id)
+            is_same = last is not None and last[0] == renewals
+            self._nodes[node_id] = last if is_same and last else (renewals, self.world.now)
+        dead = before.keys() - self._nodes.keys()
+        if commit.name != "reap" or not dead:
+            return
+        if self.is_healthy(self.world.now):
             self.world.fail(f"{commit.process} declares a node dead, and nothing is broken")
+        for node_id in dead:
+            silent = self.world.now - before[node_id][1]
+            if silent < self.timeout and not self.knows_ends:
+                self.world.fail(f"{commit.process} declares a node dead after {silent:.2f} s")
 
     def _queued(self) -> dict[tuple[str, str], int]:
         """Return the bytes in queues, by lease and exit; "" is for all."""

@@ -51,6 +51,7 @@ class SessionPlan:
         ends_at: when its buyer ends it; None for never.
         lifetime: its seconds; None for the operator's.
         addresses: the numbers of the addresses that need no password.
+        tries: how often its buyer tries to end it; None for until that succeeds.
     """
 
     quota: int
@@ -59,6 +60,7 @@ class SessionPlan:
     ends_at: float | None
     lifetime: float | None
     addresses: tuple[int, ...] = ()
+    tries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,7 @@ class Relay(Numbered):
     def abort(self) -> None:
         """See `MeteredConnection.abort`."""
         if self._release():
+            self._books.cuts(self)
             self._refund()
             self._closed("cut")
 
@@ -371,6 +374,7 @@ class Closing(Numbered, ClosingSink):
         self._timer: asyncio.TimerHandle | None = None
         self.lease_id = relay.lease_id
         self.device_id = relay.device_id
+        self.place = relay.life.name, relay.session.id
         self.queue = relay.queue
 
     def start(self) -> None:
@@ -706,11 +710,20 @@ class Buyer:
             await market.bandwidth.end(user_id, session_id)
             self.network.books.was_ended(session_id, began)
 
-        await self._insist("end", end)
+        try:
+            await self._insist("end", end, self.plan.tries)
+        except RequestError:
+            self.network.world.say(f"buyer{self.number} gives up")
+            return
         self.is_ended = True
         self.network.world.say(f"buyer{self.number} ended")
 
-    async def _insist(self, name: str, make: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    async def _insist(
+        self,
+        name: str,
+        make: Callable[[Any], Coroutine[Any, Any, Any]],
+        most: int | None = None,
+    ) -> Any:
         tries = 0
         while True:
             lives = [each.serving for each in self.network.processes if each.has_services]
@@ -721,6 +734,8 @@ class Buyer:
                     return await self.network.request(name, make, life)
                 except RequestError as error:
                     self.network.world.say(f"buyer{self.number} {name}: {error}")
+                    if most is not None and tries + 1 >= most:
+                        raise
             tries += 1
             await asyncio.sleep(0.2)
 
@@ -768,7 +783,7 @@ class Client:
             reason = await self._use(connection, life)
             world.say(f"{self.name} {life.name} {reason}")
             number += 1 if plan.roams or reason == "died" else 0
-            await asyncio.sleep(plan.rests)
+            await asyncio.sleep(max(0.0, min(plan.rests, self.until - world.now)))
 
     async def _use(self, connection: Connection, life: "Life") -> str:
         plan, world = self.plan, self.network.world

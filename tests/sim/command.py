@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from tests.sim import mutants, seeds
+from tests.sim.focus import FOCUSES
 from tests.sim.run import Outcome, run
 from tests.sim.scenario import Scenario, scenario_of
 from tests.sim.shrink import shrink
@@ -33,6 +34,7 @@ def main(parser: argparse.ArgumentParser) -> int:
     parser.add_argument("--go-on", action="store_true", help="after a failure")
     parser.add_argument("--only", help="only these kinds of faults, with commas between them")
     parser.add_argument("--mode", choices=("solo", "processes", "nodes"))
+    parser.add_argument("--focus", choices=("none", *FOCUSES), help="only this subject")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--sessions", type=int)
     parser.add_argument("--clients", type=int)
@@ -60,6 +62,7 @@ def _scenario(seed: int, options: argparse.Namespace) -> Scenario:
         seconds=options.broken_seconds,
         only=only,
         mode=options.mode,
+        focus=options.focus,
     )
 
 
@@ -148,6 +151,7 @@ def _mutants(options: argparse.Namespace) -> int:
                 str(options.seed),
                 "--count",
                 str(options.most),
+                *(() if options.focus is None else ("--focus", options.focus)),
             ],
             env=os.environ | {mutants.VARIABLE: mutant.name},
             stdout=subprocess.PIPE,

@@ -12,6 +12,8 @@ from typing import NamedTuple
 LATENCY_LEAST_SECONDS = 0.000_2
 LATENCY_MOST_SECONDS = 0.003
 DELAY_MOST_SECONDS = 2.0
+# Nearly as long as an answer is waited for.
+SLOW_MOST_SECONDS = 5.5
 
 
 class Mode(NamedTuple):
@@ -82,6 +84,11 @@ KINDS: dict[str, tuple[float, tuple[float, float], str]] = {
     "answers": (15.0, (0.05, 0.5), ""),  # answers of the API are lost on their way
     "cut": (0.0, (0, 0), ""),  # every client of a process loses its connection
 }
+# A run with one subject has more kinds: "slow", answers take up to five seconds; "settle",
+# settlements are lost on their way; "spent", SIGKILL when a session has just been used up, before
+# the answer to that report (0) or at the next unit (1); "late", answers to openings take five
+# seconds; "nap", the machine sleeps as soon as the database has the next renewal of a process (0),
+# or the process stands still from its next opening on (1).
 SILENCES_SHARE = 0.6
 SILENCES = frozenset(("freeze", "outage", "partition", "sleep"))
 SILENT_KINDS = frozenset(("answers", "cancel", "clock", "dbclock", "cut"))
@@ -164,7 +171,7 @@ class Weather:
         span = LATENCY_MOST_SECONDS * (10 if a > 0.98 else 1) - LATENCY_LEAST_SECONDS
         return LATENCY_LEAST_SECONDS + span * ((a * 97) % 1.0)
 
-    def trip(self, name: str, a: float, b: float, c: float, d: float, *, writes: bool) -> Trip:
+    def trip(self, unit: str, a: float, b: float, c: float, d: float, *, writes: bool) -> Trip:
         """Return what happens to a request."""
         there, back = self.latency(a), self.latency(b)
         if not self._by_kind:
@@ -175,7 +182,13 @@ class Weather:
                 there += DELAY_MOST_SECONDS * a
             else:
                 back += DELAY_MOST_SECONDS * a
+        if (c * 17) % 1.0 < self._value("slow"):
+            back += SLOW_MOST_SECONDS * a
+        if unit == "open_lease" and (c * 19) % 1.0 < self._value("late"):
+            back += SLOW_MOST_SECONDS - 0.5 * a
         is_lost = b < self._value("before")
+        if unit == "settle" and (b * 13) % 1.0 < self._value("settle"):
+            is_lost = True
         is_answer_lost = not is_lost and (b * 31) % 1.0 < self._value("after")
         # Mostly the connection breaks at once; sometimes nothing says so.
         patience = 0.02 + 0.3 * d if (is_lost or is_answer_lost) and c < 0.8 else 0.0

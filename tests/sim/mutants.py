@@ -18,19 +18,23 @@ VARIABLE = "PROXYD_MUTANT"
 
 
 class Mutant(NamedTuple):
-    """One fault.
+    """One fault; where two places of the product hold it off, both are removed.
 
     Attributes:
         name: says the fault.
         module: its name.
         old: a text of it, which it has once.
         new: the text instead.
+        guard: another text, which holds the fault off too; "" for none.
+        instead: the text instead of that.
     """
 
     name: str
     module: str
     old: str
     new: str
+    guard: str = ""
+    instead: str = ""
 
 
 _TRANSACTIONS = "market.bandwidth.lease_transactions"
@@ -205,6 +209,7 @@ MUTANTS = (
         "        if session is None:\n            self._forget_at.pop(session_id, None)\n"
         "            return\n",
         "        if session is None:\n            return\n",
+        "            if session is not None and session.is_leased:\n                continue\n",
     ),
     Mutant(
         "sessions: a cut leaves sockets that are being closed",
@@ -373,6 +378,9 @@ def mutated(mutant: Mutant) -> str:
     """
     file = ROOT.joinpath(*mutant.module.split(".")).with_suffix(".py")
     source = file.read_text()
-    if source.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: its text is {source.count(mutant.old)} times in {file}")
-    return source.replace(mutant.old, mutant.new)
+    for old, new in ((mutant.old, mutant.new), (mutant.guard, mutant.instead)):
+        if old:
+            if source.count(old) != 1:
+                raise ValueError(f"{mutant.name}: {old!r} is {source.count(old)} times in {file}")
+            source = source.replace(old, new)
+    return source

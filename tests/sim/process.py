@@ -19,13 +19,16 @@ from config.settings import (
     StorageSettings,
     WorkSettings,
 )
-from proxyd.bounds import USUAL
+from market.bandwidth.leases import Usage
+from market.base.states import SessionStatus
 from proxyd.build_core import core_of, counting_of
 from proxyd.build_services import Ports, trade_of
 from proxyd.core import Core
 from proxyd.loop.clock import Clocks
 from proxyd.market_work import CheckTimes
+from proxyd.metering.meter import MeterBounds
 from storage.engines.errors import StoreError
+from tests.sim.checks import Books
 from tests.sim.clients import PASSWORDLESS
 from tests.sim.faults import Mode
 from tests.sim.loop import SimLoop, World
@@ -64,6 +67,8 @@ class Process:
         settings: the operator's.
         database: the database.
         knows_ends: returns the nodes that have certainly ended; None where nothing says so.
+        metering: bounds of its meter.
+        books: note the ends of sessions.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class Process:
         settings: Settings,
         database: Database,
         knows_ends: Callable[[Collection[str]], list[str]] | None,
+        metering: MeterBounds,
+        books: Books,
     ) -> None:
         self.world = world
         self.name = name
@@ -83,6 +90,8 @@ class Process:
         self.settings = settings
         self.database = database
         self.knows_ends = knows_ends
+        self.metering = metering
+        self.books = books
         self.starts = 0
         self.is_wanted = True
         self.life: Life | None = None
@@ -198,7 +207,7 @@ class Life:
             store,  # type: ignore[arg-type]
             clocks,
             lambda _: None,
-            USUAL.metering,
+            process.metering,
             has_services=process.has_services,
         )
         work = None
@@ -206,6 +215,7 @@ class Life:
             trade = trade_of(settings, Ports(80, 1080, PASSWORDLESS), KEY, counting, clocks, CHECKS)
             self.market, work = trade.market, trade.work
         self.core = core_of(counting, work)
+        self._note_ends(self.core.meter)
         try:
             await self.core.start(logging.DEBUG)
         except StoreError as error:
@@ -214,6 +224,21 @@ class Life:
             return
         self.is_serving = True
         process.world.say(f"{self.name} serves")
+
+    def _note_ends(self, meter: Any) -> None:
+        """Note the sessions that the marketplace of this process cuts, and gets back."""
+        books, cut, restore = self.process.books, meter.cut, meter.restore
+
+        def noted_cut(session_id: str, status: SessionStatus) -> Usage | None:
+            books.begins_end(self.name, session_id)
+            usage: Usage | None = cut(session_id, status)
+            return usage
+
+        def noted_restore(session_id: str) -> None:
+            books.takes_back(self.name, session_id)
+            restore(session_id)
+
+        meter.cut, meter.restore = noted_cut, noted_restore
 
     @property
     def link_node_id(self) -> str:

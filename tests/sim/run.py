@@ -24,7 +24,9 @@ from market.exits.payouts import claw_back
 from market.money.ledger import open_accounts, pending
 from market.money.money import Currency
 from proxyd.metering.lease_slices import LOW_BYTES
+from proxyd.metering.meter import MeterBounds
 from proxyd.metering.session import LiveSession
+from proxyd.metering.sessions import MemoryBounds
 from storage.accounts.keys import KeyRow
 from storage.accounts.keys import insert as insert_key
 from storage.blobs.local import _Threads
@@ -60,7 +62,7 @@ from tests.sim.jobs import (
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Life, Process, settings_of
 from tests.sim.scenario import Scenario
-from tests.sim.store import ANSWER_SECONDS, EPOCH, Database
+from tests.sim.store import ANSWER_SECONDS, EPOCH, Commit, Database
 
 USERS = 6
 MONEY = 1_000_000_000_000
@@ -88,11 +90,13 @@ PROBE = ClientPlan(
     rests=0.2,
     roams=False,
 )
+_USED_UP = "SELECT id FROM bandwidth_sessions WHERE status = 'active' AND bytes_used = quota_bytes"
 # Lines of the product's log that are never right.
 NEVER = (
     "report rejected",
     "lease reduced",
     "cannot be settled",
+    "forgotten lease",
     "sweep failed",
     "ignores every cancellation",
     "takes longer than",
@@ -172,12 +176,19 @@ class Simulation:
         names = [f"node{each}" for each in range(scenario.nodes)]
         self.weather = Weather(scenario.faults, names, lambda: world.now)
         self.books = Books(world, scenario.timeout)
-        self.database = Database(world, template(), self.weather, self.books.committed)
+        self.database = Database(world, template(), self.weather, self._committed)
+        # By the run of a process and a unit of it: the nap that follows it.
+        self._naps: dict[tuple[str, str], Callable[[], None]] = {}
         self.books.database, self.books.weather = self.database, self.weather
+        self.books.knows_ends = not mode.is_remote
         settings = settings_of(mode, scenario.timeout, scenario.pace)
+        self.database.heard = self.books.hears
         knows_ends = None if mode.is_remote else self._ended
+        metering = MeterBounds(memory=MemoryBounds(remember_seconds=scenario.remember))
         self.processes = [
-            Process(world, name, number, mode, settings, self.database, knows_ends)
+            Process(
+                world, name, number, mode, settings, self.database, knows_ends, metering, self.books
+            )
             for number, name in enumerate(names)
         ]
         self.network = Network(world, self.weather, self.processes, self.books)
@@ -237,6 +248,8 @@ class Simulation:
             "kill": self._kill,
             "machine": self._machine_dies,
             "commit": self._kill_at_commit,
+            "spent": self._kill_when_spent,
+            "nap": self._nap,
             "stop": lambda process, fault: process.stop(fault.seconds),
             "freeze": lambda process, fault: process.freeze(fault.seconds, with_machine=False),
             "sleep": self._machine_sleeps,
@@ -294,6 +307,45 @@ class Simulation:
 
         life.wire.killed_at_commit = is_killed
 
+    def _kill_when_spent(self, process: Process, fault: Fault) -> None:
+        """Kill a process when it has written that a session is used up, or when it settles one."""
+        life = process.life
+        if life is None:
+            return
+
+        def is_killed(is_after: bool) -> bool:
+            if self.world.now > self.scenario.seconds or is_after == bool(fault.value):
+                return False
+            if not self.database.rows(_USED_UP):
+                return False
+            life.wire.killed_at_commit = lambda _: False
+            if process.life is life:
+                process.kill(pause=fault.seconds)
+            return True
+
+        life.wire.killed_at_commit = is_killed
+
+    def _nap(self, process: Process, fault: Fault) -> None:
+        """Let a process, or its machine, stand still from its next opening or renewal on."""
+        life = process.life
+        if life is None:
+            return
+        is_opening = bool(fault.value)
+        seconds = min(fault.seconds, self.scenario.seconds - self.world.now)
+
+        def nap() -> None:
+            if process.life is life and self.world.now < self.scenario.seconds - seconds:
+                process.freeze(seconds, with_machine=not is_opening)
+
+        self._naps[life.name, "open_lease" if is_opening else "renew"] = nap
+
+    def _committed(self, commit: Commit) -> None:
+        self.books.committed(commit)
+        if self._naps:
+            nap = self._naps.pop((commit.process, commit.name), None)
+            if nap is not None:
+                nap()
+
     def _ended(self, node_ids: Collection[str]) -> list[str]:
         """Return the nodes of processes that have ended, as named pipes show."""
         living = {
@@ -331,6 +383,7 @@ class Simulation:
                 f"a connection of {relay.session.id[-6:]} at {relay.life.name} waits for bytes,"
                 " and there are some that no node uses"
             )
+        self.books.look_at_over(self._lives())
         await asyncio.sleep(self.calm_seconds - self.busy_seconds + 0.1)
         self._look_at_used_up()
         await _all(self._clients)
@@ -341,6 +394,7 @@ class Simulation:
         for each in buyers:
             if not each.done():
                 world.fail("a buyer's request is not answered")
+        self.books.look_at_idle(self._lives())
         await self._probe()
         await self._end_all()
         await self._end_jobs()
@@ -444,8 +498,7 @@ class Simulation:
                 " WHERE status = 'active'"
             )
         }
-        lives = [each.serving for each in self.processes if each.serving is not None]
-        for life in lives:
+        for life in self._lives():
             for relay in life.relays:
                 session_id, since = relay.session.id, relay.waits_since
                 if since is None or life.loop.time() - since < WAIT_SECONDS:
@@ -453,6 +506,10 @@ class Simulation:
                 if session_id in free and self._elsewhere(session_id, life) + free[session_id]:
                     waiting.add(relay)
         return waiting
+
+    def _lives(self) -> list[Life]:
+        """Return the daemons that serve."""
+        return [each.serving for each in self.processes if each.serving is not None]
 
     def _elsewhere(self, session_id: str, here: Life) -> int:
         """Return the bytes that other nodes should have returned."""
@@ -468,9 +525,7 @@ class Simulation:
 
     def _look_at_used_up(self) -> None:
         """A session without a byte left is settled."""
-        for (session_id,) in self.database.rows(
-            "SELECT id FROM bandwidth_sessions WHERE status = 'active' AND bytes_used = quota_bytes"
-        ):
+        for (session_id,) in self.database.rows(_USED_UP):
             self.world.fail(f"{session_id[-6:]} is used up, and is not settled")
 
     async def _probe(self) -> None:

@@ -8,6 +8,7 @@ from random import Random
 
 from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
+from tests.sim.focus import REMEMBER_SECONDS, focus_of
 from tests.sim.jobs import AgentPlan, JobPlan, plans_of
 from tests.sim.loop import World
 
@@ -34,6 +35,8 @@ class Scenario:
         jobs: the plans of buyers of work.
         agents: the plans of devices.
         faults: of the run.
+        focus: its subject; "" for a mix of everything.
+        remember: how long memory has a session that is over, in seconds.
     """
 
     seed: int
@@ -48,11 +51,14 @@ class Scenario:
     jobs: tuple[JobPlan, ...]
     agents: tuple[AgentPlan, ...]
     faults: tuple[Fault, ...]
+    focus: str = ""
+    remember: float = 60.0
 
     def __str__(self) -> str:
         return (
-            f"{self.mode.name}, {self.nodes} processes, timeout {self.timeout:g} s,"
-            f" {self.seconds:.1f} s, {len(self.sessions)} sessions, {len(self.clients)} clients,"
+            f"{self.focus and self.focus + ': '}{self.mode.name}, {self.nodes} processes,"
+            f" timeout {self.timeout:g} s, {self.seconds:.1f} s,"
+            f" {len(self.sessions)} sessions, {len(self.clients)} clients,"
             f" {len(self.jobs)} jobs, {len(self.agents)} agents"
         )
 
@@ -66,6 +72,7 @@ def scenario_of(
     seconds: float | None = None,
     only: frozenset[str] | None = None,
     mode: str | None = None,
+    focus: str | None = None,
 ) -> Scenario:
     """Return the run of a seed.
 
@@ -77,8 +84,30 @@ def scenario_of(
         seconds: how long things go wrong.
         only: the kinds of faults.
         mode: the name of a mode.
+        focus: the subject; "none" for a mix of everything.
     """
     world = World(seed)
+    subject, focused = focus_of(world.draw("focus"), focus)
+    if focused is not None:
+        kept = focused.sessions[:sessions]
+        users = [each for each in focused.clients if each.session < len(kept)]
+        faults = [each for each in focused.faults if only is None or each.kind in only]
+        return Scenario(
+            seed,
+            MODES[mode] if mode else focused.mode,
+            nodes or focused.nodes,
+            focused.timeout,
+            0,
+            seconds or focused.seconds,
+            kept,
+            tuple(users[:clients]),
+            (),
+            (),
+            (),
+            tuple(faults),
+            subject,
+            REMEMBER_SECONDS,
+        )
     draw = world.draw("scenario")
     chosen = (NODES, NODES, NODES, PROCESSES, SOLO)[int(draw.random() * 5)]
     chosen = MODES[mode] if mode else chosen

@@ -32,7 +32,7 @@ GONE_SECONDS = 0.005
 
 
 class Commit:
-    """A unit that was written: its name, and the process that had asked for it."""
+    """A unit that was written: its name, and the run of a process that had asked for it."""
 
     __slots__ = ("name", "process")
 
@@ -59,6 +59,8 @@ class Database:
         self.committed = committed
         self.commits = 0
         self.sessions: list[_ServerSession] = []
+        # Called with a run of a process, its node, and each notice that it has got.
+        self.heard: Callable[[str, str, str], None] = lambda *_: None
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.deserialize(content)
         engine._configure(self.connection)
@@ -165,7 +167,7 @@ class Wire:
         number = self._counts[name] = self._counts.get(name, 0) + 1
         world, weather = self.world, self.weather
         a, b, c, d = world.numbers(self.name, name, number)
-        trip = weather.trip(self.place, a, b, c, d, writes=writes)
+        trip = weather.trip(name, a, b, c, d, writes=writes)
         future = asyncio.get_running_loop().create_future()
         request = _Request(future, run, trip, writes=writes)
         arrives = world.now + trip.there
@@ -276,7 +278,7 @@ class SimStore:
             return unit(tx, *args, **kwargs)
 
         def run(is_twice: bool) -> Any:
-            return wire.database.write(wire.place, unit.__name__, start, is_twice=is_twice)
+            return wire.database.write(wire.name, unit.__name__, start, is_twice=is_twice)
 
         outcome = await wire.ask(unit.__name__, run, writes=True)
         if outcome.error is not None:
@@ -442,6 +444,7 @@ class SimLink:
     def heard(self, session: _ServerSession, text: str) -> None:
         """A notice has arrived."""
         if self.session is session:
+            self.wire.database.heard(self.wire.name, self.node_id, text)
             self._on_notice(text)
 
     def lost(self, session: _ServerSession) -> None:
@@ -470,7 +473,7 @@ class SimLink:
 
         def run(_: bool) -> Any:
             database = self._heard(session)
-            return database.write(self.wire.place, name, unit, is_twice=False)
+            return database.write(self.wire.name, name, unit, is_twice=False)
 
         outcome = await self._answer(name, run, writes=True)
         if outcome.error is not None:
