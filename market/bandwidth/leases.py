@@ -95,6 +95,8 @@ class Leases:
         self.node_id: str | None = None
         # By session: a lease whose opening failed, but which may be committed.
         self._unsure: dict[str, str] = {}
+        # Whether a reaped node may have left sessions that are used up and not settled.
+        self._owes_settlements = False
 
     async def find(self, username: str, password: bytes) -> str | None:
         """Return the session of these credentials, or None.
@@ -296,13 +298,17 @@ class Leases:
     async def reap(self, dead: Sequence[SeenRow]) -> int:
         """Close the leases of nodes that are dead and were not seen since, and remove them.
 
-        As in `recover`, their reported bytes count. Returns the number of reaped nodes.
+        As in `recover`, their reported bytes count. Returns the number of reaped nodes. A call
+        after a failed settlement tries that again, also without a dead node: the reaped node is
+        gone, and perhaps no client of the session comes again.
         """
         reaped = 0
         for node in dead:
             reaped += await self._store.write(lease_transactions.reap, node, now=self._now())
-        if reaped:
+            self._owes_settlements = True
+        if self._owes_settlements:
             await self._settle_used_up()
+            self._owes_settlements = False
         return reaped
 
     async def leave(self) -> None:

@@ -68,4 +68,5 @@ FIXED = (
 # Each failed once, with the reason beside it.
 FAILED: dict[int, str] = {
     20144: "a job waited for a minute, because the answer to its creation was lost",
+    800092: "a session stayed unsettled, because the settlement after a dead node failed once",
 }

@@ -16,6 +16,7 @@ from support.base.clock import Clock
 from support.market import nodes
 from support.market.market import Market
 
+from market.bandwidth import lease_transactions
 from market.bandwidth.lease_book import (
     SHARE_OF_REMAINDER,
     SLICE_FIRST_BYTES,
@@ -31,7 +32,7 @@ from market.money.audit import audit_ledger
 from market.money.money import GB
 from storage.bandwidth import sessions as queries
 from storage.bandwidth.sessions import SessionRow
-from storage.engines.errors import ConstraintError
+from storage.engines.errors import ConstraintError, UnavailableError
 from storage.engines.open import open_store
 from storage.engines.store import Store, Transaction
 
@@ -278,6 +279,38 @@ async def test_a_lone_daemon_takes_back_the_leases_of_nodes_and_a_node_does_not(
     report = await audit_ledger(store)
     assert report.passed, report
     market.passwords.close()
+
+
+async def test_a_failed_settlement_after_a_dead_node_is_tried_again(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulation found it: no later call settled the session, and its money stayed on hold."""
+    market = Market(store, clock)
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=7, price_per_gb=None)
+    for name in ("here", "there"):
+        await store.write(nodes.register, name, clock.seconds())
+    market.leases.node_id = "there"
+    grant = await market.leases.open(bought.session_id)
+    assert grant is not None
+    await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 7)])
+    market.leases.node_id = "here"
+    dead = [each for each in await market.leases.nodes() if each.id == "there"]
+    with monkeypatch.context() as patch:
+        patch.setattr(lease_transactions, "settle", _unavailable)
+        with pytest.raises(UnavailableError):
+            await market.leases.reap(dead)
+    assert await market.leases.reap([]) == 0
+    row = await store.read(queries.find, bought.session_id)
+    assert row is not None
+    assert row.status == SessionStatus.EXHAUSTED
+    report = await audit_ledger(store)
+    assert report.passed, report
+    market.passwords.close()
+
+
+async def _unavailable(*_: object, **__: object) -> None:
+    raise UnavailableError("no answer in time")
 
 
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
