@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "leases: a session that is used up when its node dies is not settled",
         _LEASES,
-        "        if reaped:\n            await self._settle_used_up()\n",
+        "            self._owes_settlements = True\n",
         "",
     ),
     Mutant(
