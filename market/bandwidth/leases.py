@@ -299,13 +299,13 @@ class Leases:
         """Close the leases of nodes that are dead and were not seen since, and remove them.
 
         As in `recover`, their reported bytes count. Returns the number of reaped nodes. A call
-        after a failed settlement tries that again, also without a dead node: the reaped node is
-        gone, and perhaps no client of the session comes again.
+        after a failed one settles also without a dead node: the reaped node is gone, and perhaps no
+        client of the session comes again.
         """
         reaped = 0
         for node in dead:
-            reaped += await self._store.write(lease_transactions.reap, node, now=self._now())
             self._owes_settlements = True
+            reaped += await self._store.write(lease_transactions.reap, node, now=self._now())
         if self._owes_settlements:
             await self._settle_used_up()
             self._owes_settlements = False

@@ -2,9 +2,9 @@
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import uvloop
@@ -32,7 +32,7 @@ from market.money.audit import audit_ledger
 from market.money.money import GB
 from storage.bandwidth import sessions as queries
 from storage.bandwidth.sessions import SessionRow
-from storage.engines.errors import ConstraintError, UnavailableError
+from storage.engines.errors import ConstraintError, UnavailableError, UnknownOutcomeError
 from storage.engines.open import open_store
 from storage.engines.store import Store, Transaction
 
@@ -281,8 +281,9 @@ async def test_a_lone_daemon_takes_back_the_leases_of_nodes_and_a_node_does_not(
     market.passwords.close()
 
 
+@pytest.mark.parametrize("lost", [lease_transactions.settle, lease_transactions.reap])
 async def test_a_failed_settlement_after_a_dead_node_is_tried_again(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, lost: Callable[..., Any]
 ) -> None:
     """A simulation found it: no later call settled the session, and its money stayed on hold."""
     market = Market(store, clock)
@@ -296,8 +297,18 @@ async def test_a_failed_settlement_after_a_dead_node_is_tried_again(
     await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 7)])
     market.leases.node_id = "here"
     dead = [each for each in await market.leases.nodes() if each.id == "there"]
+    write = store.write
+
+    async def lose(unit: Callable[..., Any], *args: Any, **changes: Any) -> Any:
+        if unit is lost and unit is lease_transactions.settle:
+            raise UnavailableError("no answer in time")
+        result = await write(unit, *args, **changes)
+        if unit is lost:
+            raise UnknownOutcomeError("the answer to a commit was lost")
+        return result
+
     with monkeypatch.context() as patch:
-        patch.setattr(lease_transactions, "settle", _unavailable)
+        patch.setattr(store, "write", lose)
         with pytest.raises(UnavailableError):
             await market.leases.reap(dead)
     assert await market.leases.reap([]) == 0
@@ -307,10 +318,6 @@ async def test_a_failed_settlement_after_a_dead_node_is_tried_again(
     report = await audit_ledger(store)
     assert report.passed, report
     market.passwords.close()
-
-
-async def _unavailable(*_: object, **__: object) -> None:
-    raise UnavailableError("no answer in time")
 
 
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
