@@ -102,8 +102,8 @@ worker: $(STAMP)
 		--unless-agreed --max-jobs 4 $(LENT)
 	@$(PROXYCTL) worker run --folder var/$(DEMO)-worker
 
-# The number of test processes: four more than the machine has cores, up to PROCESSES, because a test waits two thirds of its
-# time, for a timeout or another process. Each has its own PostgreSQL.
+# The number of test processes: four more than the machine has cores, up to PROCESSES, because a test waits two thirds
+# of its time, for a timeout or another process. Each has its own PostgreSQL.
 PROCESSES ?= 6
 WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 4 < $(PROCESSES) ? cores + 4 : $(PROCESSES))))
 

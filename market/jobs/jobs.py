@@ -44,7 +44,6 @@ from storage.devices import devices as device_queries
 from storage.devices.devices import DeviceRow
 from storage.dispatch import claims as claim_queries
 from storage.dispatch.claims import PairRow
-from storage.engines.errors import UnknownOutcomeError
 from storage.engines.store import Transaction
 from storage.jobs import job_specs as spec_queries
 from storage.jobs import jobs as queries
@@ -212,25 +211,20 @@ class Jobs:
 
     async def _put_up(self, user_id: str, order: Order) -> None:
         """Put jobs up in one unit of work."""
+        specs = ((each.row.id, each.spec) for each in order.posted)
+        job_ids = [
+            job_id for job_id, spec in specs if spec is not None and spec.payload is not None
+        ]
         try:
-            with self.counting_refusals(user_id):
+            with self.counting_refusals(user_id), self.notices.waiting_if_unknown(job_ids):
                 async with reporting_limits(self._context, order.spender):
                     await self._store.write(postings.create, self._context, order, self.bounds())
-        except UnknownOutcomeError:  # a repetition of the request would put up nothing new
-            self._announce(order)
-            raise
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
             message = f"The price of {as_decimal(order.price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
-        self._announce(order)
-
-    def _announce(self, order: Order) -> None:
-        """Publish that jobs wait for devices, or may do so."""
-        for each in order.posted:
-            if each.spec is not None and each.spec.payload is not None:
-                self.notices.publish_waiting([each.row.id])
+        self.notices.publish_waiting(job_ids)
 
     @contextmanager
     def counting_refusals(self, user_id: str) -> Iterator[None]:
@@ -477,11 +471,8 @@ class Jobs:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
         report = Report(device, job_id, attempt, reason, ending)
-        try:
+        with self.notices.waiting_if_unknown([job_id]):
             done = await self._store.write(self.outcomes.fail, self.outcomes.moment(), report)
-        except UnknownOutcomeError:  # a repetition of the report would be refused
-            self.notices.publish_waiting([job_id])
-            raise
         if done.status == JobStatus.WAITING:
             self.notices.publish_waiting([job_id])
         self.notices.publish_end(done.job, attempt_outcome(ending))

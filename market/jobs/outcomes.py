@@ -5,7 +5,8 @@ kind makes one guarded update of the row that was read, together with the money 
 that no late report is paid.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ from market.jobs.overdue import Ended
 from market.jobs.pay import Moment
 from market.jobs.terms import JobTerms
 from market.money.money import Currency
+from storage.engines.errors import UnknownOutcomeError
 from storage.engines.store import Transaction
 from storage.jobs import jobs as queries
 from storage.jobs import kinds as kind_queries
@@ -200,6 +202,18 @@ class JobNotices:
     def publish_waiting(self, job_ids: Sequence[str]) -> None:
         """Publish that jobs may wait for a device."""
         self._bus.publish(WAITING, job_ids)
+
+    @contextmanager
+    def waiting_if_unknown(self, job_ids: Sequence[str]) -> Iterator[None]:
+        """Publish that jobs may wait, where the reply to a commit within the block is lost.
+
+        A repetition of the request, or the next look, publishes nothing.
+        """
+        try:
+            yield
+        except UnknownOutcomeError:
+            self.publish_waiting(job_ids)
+            raise
 
     def publish_gone(self, job_id: str) -> None:
         """Publish that a job does not wait for a device any more."""

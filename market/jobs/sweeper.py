@@ -9,7 +9,7 @@ from market.events.context import Context
 from market.jobs import copies
 from market.jobs.outcomes import JobNotices, Outcomes
 from market.jobs.overdue import Ended, Overdue
-from storage.engines.errors import StoreError, UnknownOutcomeError, level_of
+from storage.engines.errors import StoreError, level_of
 from storage.jobs import copies as copy_queries
 from storage.jobs import jobs as queries
 
@@ -90,11 +90,8 @@ class JobSweeper:
 
     async def _end(self, ended: Ended) -> bool:
         moment = self._outcomes.moment()
-        try:
+        with self.notices.waiting_if_unknown([ended.job_id]):
             job = await self._store.write(self._outcomes.take_back, moment, ended)
-        except UnknownOutcomeError:  # the next look would not find the attempt
-            self.notices.publish_waiting([ended.job_id])
-            raise
         if job is None:
             return False
         if job.device_id is not None:
