@@ -85,7 +85,9 @@ class Membership:
                     is_first = False
                 if not node.duties.reaps:
                     continue
-                ended, silent = await node.reap()
+                hanging, ended, silent = await node.reap()
+                if hanging:
+                    _logger.warning("transactions of hanging daemons, now ended: %d", hanging)
                 if ended:
                     _logger.info(
                         "processes that have ended, whose leases are taken back: %d", ended

@@ -47,8 +47,9 @@ class Hearer(Protocol):
 
 
 class Reaped(NamedTuple):
-    """Number of dead nodes found: nodes that have ended, or were silent for the timeout."""
+    """Findings about other nodes: hanging transactions, and dead nodes, ended or silent."""
 
+    hanging: int
     ended: int
     silent: int
 
@@ -77,11 +78,14 @@ class Reaper:
         self._unseen_since: dict[SeenRow, float] = {}
 
     async def reap(self) -> Reaped:
-        """Look at every node; return the number of reaped nodes. To be called again and again.
+        """Look at every node; return the number of findings. To be called again and again.
+
+        Hanging transactions end first, because one may lock the row of a dead node.
 
         Raises:
             StoreError: the nodes were not seen, so that this time does not count.
         """
+        hanging = await self._link.end_hanging()
         rows = await self._leases.nodes()
         exited = await self._link.exited([row.id for row in rows])
         self._observed_time.tick()
@@ -93,7 +97,7 @@ class Reaper:
             for row, since in self._unseen_since.items()
             if row.id not in exited and now - since >= self._timeout
         ]
-        return Reaped(await self._leases.reap(ended), await self._leases.reap(silent))
+        return Reaped(hanging, await self._leases.reap(ended), await self._leases.reap(silent))
 
 
 @final

@@ -42,7 +42,7 @@ from storage.engines.errors import (
 from storage.engines.health import Health
 from storage.engines.place import place
 from storage.engines.postgres_availability import Availability
-from storage.engines.postgres_link import CHANNEL, PostgresLink
+from storage.engines.postgres_link import CHANNEL, IDLE_TRANSACTION_SECONDS, PostgresLink
 from storage.engines.postgres_pooler import Pooler, refuse_transaction_mode
 from storage.engines.postgres_servers import (
     CONNECT_ERRORS,
@@ -75,9 +75,6 @@ NEVER_SECONDS = 3600.0
 ROLLBACK_SECONDS = 1.0
 # For closing the pool.
 CLOSE_SECONDS = 10.0
-# A daemon that hangs in the middle of a transaction must not keep its locks from the others. Units
-# await nothing but their statements, so five seconds between two of them mean that it hangs.
-IDLE_TRANSACTION_SECONDS = 5.0
 # One step over a large table, or the wait for another daemon that migrates at the same time.
 MIGRATION_SECONDS = 600.0
 # How long a migration queues for a table lock: all later statements on that table queue behind it.

@@ -8,12 +8,20 @@ server drops the connection when it is silent. Times are compared by the server'
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import asyncpg
 
 from storage.engines.errors import Cause, UnavailableError
-from storage.engines.postgres_servers import CONNECT_ERRORS, Servers, cause_of, close, message_of
+from storage.engines.postgres_servers import (
+    APPLICATION,
+    CONNECT_ERRORS,
+    Servers,
+    cause_of,
+    close,
+    message_of,
+)
 
 Answer = TypeVar("Answer")
 
@@ -22,6 +30,9 @@ CHANNEL = "proxyd"
 SWEEPER_LOCK = 0x7072_6F79
 # A query that is not answered within this part of the timeout leaves time to connect anew.
 ANSWERS_PER_TIMEOUT = 3
+# A daemon that hangs in the middle of a transaction must not keep its locks from the others. Units
+# await nothing but their statements, so five seconds between two of them mean that it hangs.
+IDLE_TRANSACTION_SECONDS = 5.0
 
 # The server's clock, in whole seconds: daemons need not agree on the time.
 _NOW = "CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp())) AS BIGINT)"
@@ -32,6 +43,15 @@ _IS_UNSWEPT = """
 """
 _RENEW = f"""
     UPDATE nodes SET seen_at = {_NOW}, renewals = renewals + 1 WHERE id = $1 RETURNING seen_at
+"""
+# The server's own limit does not cover every silence: it does not count between the preparation of
+# a statement and its execution, and a pooler does not take it. A wait for a lock or a standby is
+# no silence of the daemon, and has another `wait_event`.
+_END_HANGING = """
+    SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user
+        AND application_name LIKE $1 || '%' AND xact_start IS NOT NULL
+        AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - CAST($2 AS INTERVAL)
 """
 
 
@@ -91,6 +111,12 @@ class PostgresLink:
     async def exited(self, node_ids: Collection[str]) -> list[str]:  # noqa: ARG002 - see there
         """See `Link.exited`: a connection that is lost may be made again."""
         return []
+
+    async def end_hanging(self) -> int:
+        """See `Link.end_hanging`."""
+        silence = timedelta(seconds=IDLE_TRANSACTION_SECONDS)
+        question = self._connected().fetchval(_END_HANGING, APPLICATION, silence)
+        return int(await self._answer(question))
 
     async def try_to_sweep(self) -> bool:
         """See `Link.try_to_sweep`."""

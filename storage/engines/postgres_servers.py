@@ -55,6 +55,8 @@ TCP_USER_TIMEOUT_SECONDS = 8.0
 KEEPALIVE_IDLE_SECONDS = 5
 KEEPALIVE_INTERVAL_SECONDS = 2
 KEEPALIVE_TRIES = 3
+# The name of every connection of a daemon, in `pg_stat_activity`.
+APPLICATION = "proxyd"
 
 # Answers of another product that speaks PostgreSQL's protocol and keeps no position.
 _NO_POSITION = (
@@ -284,6 +286,8 @@ class Servers:
             "timeout": self.round_seconds,
             "target_session_attrs": "read-write",
         }
+        settings: Any = options.get("server_settings", {})
+        arguments["server_settings"] = {"application_name": APPLICATION, **settings}
         if server is not None:
             arguments |= {"host": [server.host], "port": [server.port]}
         arguments["connection_class"] = ServerConnection

@@ -92,6 +92,10 @@ class SqliteLink:
             self._folder.remove_pipe(node_id)
         return [node_id for node_id in node_ids if node_id in ended]
 
+    async def end_hanging(self) -> int:
+        """See `Link.end_hanging`: the one writer runs units, and no process can stop it."""
+        return 0
+
     async def try_to_sweep(self) -> bool:
         """See `Link.try_to_sweep`."""
         async with self._answering():

@@ -104,6 +104,13 @@ class Link(Protocol):
             node_ids: all nodes of this database.
         """
 
+    async def end_hanging(self) -> int:
+        """End the transactions of daemons that hang in the middle of one, which frees their locks.
+
+        A daemon without power or network may leave one open that locks rows of its node. Return
+        the number of ended transactions. SQLite has none.
+        """
+
     async def try_to_sweep(self) -> bool:
         """Take the sweepers' lock if it is free. Return whether this node holds it.
 

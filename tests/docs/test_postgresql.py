@@ -12,7 +12,7 @@ from support.outages.patroni import CONFIG, ETCD, TTL_SECONDS
 
 from config.load import load
 from proxyd.metering.node import RENEWALS_PER_TIMEOUT
-from storage.engines import postgres, postgres_availability, postgres_servers
+from storage.engines import postgres, postgres_availability, postgres_link, postgres_servers
 
 PAGE = (ROOT / "docs" / "how-to" / "postgresql.md").read_text()
 
@@ -51,6 +51,7 @@ def test_the_figures_of_the_page_are_those_of_the_code() -> None:
         postgres_availability.SEARCH_PAUSE_SECONDS,
         postgres_availability.PATIENCE_SECONDS,
         postgres_servers.TCP_USER_TIMEOUT_SECONDS,
+        postgres_link.IDLE_TRANSACTION_SECONDS,
         postgres.STATEMENT_TIMEOUT_SECONDS,
         postgres.UNIT_SECONDS,
         numbers["loop_wait"],

@@ -181,7 +181,7 @@ def terminate(member: Member) -> None:
     """End the connections of all daemons."""
     member.execute(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-        f"WHERE backend_type = 'client backend' AND usename = '{USER}' AND application_name = ''"
+        f"WHERE usename = '{USER}' AND application_name = 'proxyd'"
     )
 
 

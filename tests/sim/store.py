@@ -421,6 +421,10 @@ class SimLink:
         """See `Link.exited`."""
         return [] if self._knows_ends is None else self._knows_ends(node_ids)
 
+    async def end_hanging(self) -> int:
+        """See `Link.end_hanging`: a simulated server frees the locks of a lost session itself."""
+        return 0
+
     async def try_to_sweep(self) -> bool:
         """See `Link.try_to_sweep`."""
         session = self._connected()

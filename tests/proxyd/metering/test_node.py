@@ -35,6 +35,9 @@ class FakeLink:
     async def exited(self, node_ids: Collection[str]) -> list[str]:
         return [each for each in node_ids if each in self.ended]
 
+    async def end_hanging(self) -> int:
+        return 0
+
     async def try_to_sweep(self) -> bool:
         self.asked_to_sweep += 1
         return True
@@ -63,15 +66,15 @@ async def test_a_node_that_has_ended_is_reaped_at_once_and_a_silent_one_after_th
         await market.store.write(nodes.register, name, market.clock.seconds())
     link, time = FakeLink(), Time()
     reaper = Reaper(market.leases, link, ObservedTime(time, 2.0), TIMEOUT_SECONDS)
-    assert await reaper.reap() == (0, 0)
+    assert await reaper.reap() == (0, 0, 0)
     link.ended.append("ended")
-    assert await reaper.reap() == (1, 0)
+    assert await reaper.reap() == (0, 1, 0)
     assert [row.id for row in await market.leases.nodes()] == ["silent"]
     for _ in range(int(TIMEOUT_SECONDS) - 1):
         time.now += 1.0
-        assert await reaper.reap() == (0, 0)
+        assert await reaper.reap() == (0, 0, 0)
     time.now += 1.0
-    assert await reaper.reap() == (0, 1)
+    assert await reaper.reap() == (0, 0, 1)
     assert await market.leases.nodes() == []
 
 

@@ -7,9 +7,10 @@ import asyncpg
 import pytest
 from support.base.waiting import until
 from support.database import postgres
+from support.database.forwarder import Forwarder
 
 from storage.bandwidth.nodes import seen
-from storage.engines import migrate
+from storage.engines import migrate, postgres_link
 from storage.engines.errors import CannotOpenError, ConstraintError, UnavailableError
 from storage.engines.open import open_store
 from storage.engines.postgres import PostgresStore
@@ -213,3 +214,58 @@ async def test_a_sweeper_is_looked_for_without_taking_the_lock(
         await sweeper.close()
         await until(other.is_unswept, "the server has seen the end")
         await other.close()
+
+
+class FreezingForwarder(Forwarder):
+    """A wire that freezes, when armed, behind the preparation of a statement."""
+
+    is_armed = False
+
+    def may_pass(self, data: bytes) -> bool:
+        if self.is_armed and data.endswith(b"H\x00\x00\x00\x04"):  # Flush
+            self.is_armed = False
+            self.freeze()
+        return True
+
+
+async def lock_node(tx: Transaction) -> None:
+    await tx.lock("nodes", ["here"])
+
+
+async def test_the_locks_of_a_daemon_that_hangs_within_a_statement_are_freed(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's limit of an idle transaction begins after a statement, not within one."""
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        with FreezingForwarder.running(url) as wire:
+            store, other = await open_store(wire.url), await open_store(url)
+            link = other.link(15.0)
+            assert link is not None
+            await link.connect(print, print)
+            await link.register("here")
+
+            async def hang(tx: Transaction) -> None:
+                await tx.lock("nodes", ["here"])
+                wire.is_armed = not begun
+                begun.append(None)
+                await tx.run("SELECT 1 WHERE :text = ''", text="")
+
+            begun: list[None] = []
+            hanging = asyncio.create_task(store.write(hang))
+            await until(lambda: bool(begun) and not wire.is_armed, "it hangs")
+            owner = await asyncpg.connect(url)
+            await owner.execute("BEGIN; SELECT 1")
+            assert await link.end_hanging() == 0  # five seconds are not over
+            with monkeypatch.context() as patch:
+                patch.setattr(postgres_link, "IDLE_TRANSACTION_SECONDS", 0.01)
+                waiting = asyncio.create_task(other.write(lock_node))
+                await until(link.end_hanging, "the transaction is ended")
+                await waiting
+            await owner.execute("SELECT 1; COMMIT")  # no daemon's, so not ours to end
+            await owner.close()
+            wire.thaw()
+            await hanging
+            assert len(begun) == 2  # its unit was run again
+            await link.close()
+            await store.close()
+            await other.close()
