@@ -222,13 +222,25 @@ class _Inbox:
 class _Heart:
     """Heartbeats of a link: pings, and the end of a link whose other node is silent.
 
+    Silence is counted in beats, not in seconds: a process that gets no processor for seconds finds
+    the other node's frames waiting afterwards, and must read them before it judges.
+
     Args:
         seconds: between two beats.
         inbox: knows when the other node has sent something last.
         silent: called with the reason when the other node has been silent for long.
     """
 
-    __slots__ = ("_inbox", "_loop", "_ping", "_seconds", "_silent", "_timer")
+    __slots__ = (
+        "_heard_at",
+        "_inbox",
+        "_loop",
+        "_ping",
+        "_seconds",
+        "_silent",
+        "_silent_beats",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -243,6 +255,8 @@ class _Heart:
         self._inbox = inbox
         self._ping = ping
         self._silent = silent
+        self._silent_beats = 0
+        self._heard_at = inbox.heard_at
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -255,7 +269,10 @@ class _Heart:
             self._timer.cancel()
 
     def _beat(self) -> None:
-        if self._loop.time() - self._inbox.heard_at >= SILENT_BEATS * self._seconds:
+        heard_at = self._inbox.heard_at
+        self._silent_beats = self._silent_beats + 1 if heard_at == self._heard_at else 0
+        self._heard_at = heard_at
+        if self._silent_beats == SILENT_BEATS:
             self._silent("it is silent")
             return
         self._ping()

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -106,7 +107,7 @@ class Node:
         frames = LinkReader()
         with suppress(ConnectionError, ssl.SSLError):
             while data := await reader.read(65_536):
-                received = frames.receive_data(data)
+                received = list(frames.receive_data(data))
                 self.frames += received
                 for each in received:
                     if self.answers and isinstance(each, Ping):
@@ -368,6 +369,17 @@ async def test_a_node_that_is_silent_loses_its_link(service: Service) -> None:
         await until(lambda: node.is_over, "it is cut")
         assert node.has(Ping)
     await all_know([service], set())
+
+
+@bounded(exit_bounds(mesh=MeshBounds(link=LinkTimes(beat_seconds=0.2))))
+async def test_a_daemon_that_stood_still_reads_before_it_cuts_a_link(service: Service) -> None:
+    await register(service, FIRST)
+    async with dialling(service, greeting(service)) as node:
+        await until(lambda: node.has(Ping))
+        time.sleep(1.0)
+        node.frames.clear()
+        await until(lambda: node.is_over or node.has(Ping), "the next heartbeat")
+        assert not node.is_over
 
 
 async def test_an_exit_that_is_not_attached_or_not_lent_is_refused(service: Service) -> None:
