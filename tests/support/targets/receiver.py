@@ -22,11 +22,10 @@ class Receiver:
 
 
 @contextmanager
-def receiving(*, is_held: bool = False) -> Iterator[Receiver]:
-    """Run such a server; one that is held answers nothing before the test opens it."""
+def receiving() -> Iterator[Receiver]:
+    """Run such a server; while a test clears `is_open`, it answers nothing."""
     receiver = Receiver()
-    if not is_held:
-        receiver.is_open.set()
+    receiver.is_open.set()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -133,9 +133,13 @@ class Door:
         if job_id in self.unreached:
             raise UnreachedError(self.unreached[job_id])
         sock = socket.socket()
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.ports[job_id]))
         self.streams.append(sock)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.ports[job_id]))
+        except BaseException:  # the client has gone meanwhile
+            sock.close()
+            raise
         return sock
 
     def reset(self, sock: socket.socket) -> None:
