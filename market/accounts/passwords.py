@@ -1,4 +1,4 @@
-"""Passwords: argon2id, hashed in threads of their own so that the loop goes on."""
+"""Passwords: argon2id, hashed one at a time in a thread of its own, so that the loop goes on."""
 
 import asyncio
 import base64
@@ -15,9 +15,9 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from market.base.slots import SlotBounds, Slots
 
-THREADS = 2  # one for a network that guesses, one for all others
-# Of one site, the widest network that is counted: one that guesses leaves a thread to others.
-THREADS_PER_NETWORK = 1
+# Each needs the memory of a hash, 64 MiB. Networks take turns, so a guessing network delays each
+# other client by one hash.
+THREADS = 1
 NICENESS = 10  # the loop goes before hashing where processors are short
 WAITING_MAX = 400
 WAITING_MAX_PER_CLIENT = 20  # a whole IPv6 /48 has 16 times that, 320: never the whole queue
@@ -29,7 +29,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Passwords:
-    """Hashes and verifies passwords, a bounded number at a time.
+    """Hashes and verifies passwords, one at a time.
 
     Args:
         time_cost: passes of argon2id over its memory.
@@ -45,14 +45,12 @@ class Passwords:
             salt_len=SALT_BYTES,
             type=Type.ID,
         )
-        self._threads = ThreadPoolExecutor(
+        self._thread = ThreadPoolExecutor(
             THREADS, thread_name_prefix="argon2", initializer=_be_nice
         )
         self._slots = Slots(
             SlotBounds(
                 total=THREADS,
-                per_caller=THREADS_PER_NETWORK,
-                is_per_site=True,
                 queue=WAITING_MAX,
                 queue_per_caller=WAITING_MAX_PER_CLIENT,
                 queue_has_running=True,
@@ -89,8 +87,8 @@ class Passwords:
         return await self._in_thread(client, lambda: self._matches(password, encoded))
 
     def close(self) -> None:
-        """Let the threads end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Let the thread end."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _matches(self, password: str, encoded: str) -> bool:
         try:
@@ -101,7 +99,7 @@ class Passwords:
     async def _in_thread(self, client: str, work: Callable[[], _Answer]) -> _Answer:
         # Without a client it is this process itself, which no bound of one caller holds back.
         async with self._slots.slot(*((client,) if client else ())):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
 def _be_nice() -> None:

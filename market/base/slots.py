@@ -38,7 +38,6 @@ class SlotBounds(Struct, frozen=True, kw_only=True):
         total: the number of slots.
         queue: the number of callers that may wait.
         per_caller: the number of slots of one caller.
-        is_per_site: whether `per_caller` bounds the widest network around a caller, as a whole.
         reserved: the number of slots that only known callers get.
         size_per_caller: the largest sum of the sizes of one caller's slots; a caller without a slot
             gets one for any size.
@@ -49,7 +48,6 @@ class SlotBounds(Struct, frozen=True, kw_only=True):
     total: int
     queue: int
     per_caller: int = 0
-    is_per_site: bool = False
     reserved: int = 0
     size_per_caller: int = 0
     queue_per_caller: int = 0
@@ -63,6 +61,11 @@ class _Claim(Struct, frozen=True, eq=False):
     size: int
     is_known: bool
 
+    @property
+    def turn(self) -> str:
+        """The name of its turn in the queue: its first caller, or the site around that."""
+        return enclosing(self.callers[0])[-1][0] if self.callers else ""
+
 
 def too_busy(reason: Busy) -> Exception:  # noqa: ARG001 - the API has one code for both
     """Return the refusal of the API."""
@@ -70,9 +73,11 @@ def too_busy(reason: Busy) -> Exception:  # noqa: ARG001 - the API has one code 
 
 
 class Slots:
-    """Slots in bounded number. Callers that have to wait are served in the order they came in.
+    """Slots in bounded number. Callers that have to wait take turns, each in order of arrival.
 
-    A caller whose own bound is reached is passed over, and keeps its place in the queue.
+    The first name of a claim has the turn: a site, if it is a network. So a caller with many claims
+    delays another one by one of them. A claim whose own bound is reached is passed over, and keeps
+    its place.
 
     Args:
         refusal: makes the exception for a caller that gets no slot.
@@ -85,10 +90,11 @@ class Slots:
         self._in_use_unknown = 0
         self._in_use_of = NetworkCounts()
         self._sizes_of = NetworkCounts()
-        # In order of arrival. No claim in it has room: when a slot becomes free, the claims that
-        # have room then get their slots immediately. So a new claim with room does not overtake an
-        # older claim with room.
-        self._queue: dict[_Claim, asyncio.Future[None]] = {}
+        # By turns: the next one comes first. No claim in it has room: when a slot becomes free, the
+        # claims that have room then get their slots immediately. So a new claim with room does not
+        # overtake an older claim with room.
+        self._queue: dict[str, dict[_Claim, asyncio.Future[None]]] = {}
+        self._waiting = 0
         self._queue_of = NetworkCounts()
 
     @asynccontextmanager
@@ -125,13 +131,12 @@ class Slots:
             self._count(claim, 1)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue[claim] = turn
-        self._count_queue(claim, 1)
+        self._join_queue(claim, turn)
         try:
             async with asyncio.timeout_at(deadline):
                 await turn
         except BaseException as error:
-            if claim in self._queue:
+            if claim in self._queue.get(claim.turn, ()):
                 self._leave_queue(claim)
             else:  # the slot was given in the turn of the loop in which the wait ended
                 self._release(claim)
@@ -143,21 +148,37 @@ class Slots:
         self._count(claim, -1)
         # Counts of zero, or less, would let in more than the bounds say.
         assert self._in_use >= 0  # noqa: S101
-        for queued, turn in tuple(self._queue.items()):
-            if self._in_use >= self._bounds.total:
-                break
-            # A turn that was cancelled belongs to a caller that is about to leave the queue.
-            if not turn.cancelled() and self._has_room(queued):
-                self._leave_queue(queued)
-                self._count(queued, 1)
-                turn.set_result(None)
+        while self._in_use < self._bounds.total and (found := self._next()):
+            queued, turn = found
+            self._leave_queue(queued)
+            if others := self._queue.pop(queued.turn, None):
+                self._queue[queued.turn] = others  # behind all other turns
+            self._count(queued, 1)
+            turn.set_result(None)
+
+    def _next(self) -> tuple[_Claim, asyncio.Future[None]] | None:
+        for claims in self._queue.values():
+            for claim, turn in claims.items():
+                # A turn that was cancelled belongs to a caller that is about to leave the queue.
+                if not turn.cancelled() and self._has_room(claim):
+                    return claim, turn
+        return None
+
+    def _join_queue(self, claim: _Claim, turn: asyncio.Future[None]) -> None:
+        self._queue.setdefault(claim.turn, {})[claim] = turn
+        self._waiting += 1
+        self._count_queue(claim, 1)
 
     def _leave_queue(self, claim: _Claim) -> None:
-        del self._queue[claim]
+        claims = self._queue[claim.turn]
+        del claims[claim]
+        if not claims:
+            del self._queue[claim.turn]
+        self._waiting -= 1
         self._count_queue(claim, -1)
 
     def _is_queue_full(self, claim: _Claim) -> bool:
-        bounds, counts, length = self._bounds, [self._queue_of], len(self._queue)
+        bounds, counts, length = self._bounds, [self._queue_of], self._waiting
         if bounds.queue_has_running:
             counts.append(self._in_use_of)
             length += self._in_use
@@ -175,10 +196,8 @@ class Slots:
 
     def _is_crowded(self, caller: str, size: int) -> bool:
         bounds = self._bounds
-        if bounds.per_caller:
-            counted = enclosing(caller)[-1][0] if bounds.is_per_site else caller
-            if crowded(counted, bounds.per_caller, self._in_use_of):
-                return True
+        if bounds.per_caller and crowded(caller, bounds.per_caller, self._in_use_of):
+            return True
         most = bounds.size_per_caller
         if not most or not self._sizes_of[caller]:
             return False

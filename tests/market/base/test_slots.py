@@ -1,4 +1,4 @@
-"""Slots: a limit in total, a limit per caller, and a bounded queue served in order."""
+"""Slots: a limit in total, a limit per caller, and a bounded queue whose callers take turns."""
 
 import asyncio
 import random
@@ -45,7 +45,8 @@ class Work:
 def is_idle(slots: Slots) -> bool:
     """Return whether no slot is held, no claim waits, and all counts are zero."""
     counts = (slots._in_use_of, slots._sizes_of, slots._queue_of)
-    return not (slots._in_use or slots._in_use_unknown or slots._queue or any(counts))
+    held = slots._in_use or slots._in_use_unknown
+    return not (held or slots._queue or slots._waiting or any(counts))
 
 
 async def test_waiting_holders_are_served_in_the_order_they_came_in() -> None:
@@ -129,15 +130,29 @@ async def test_a_size_of_any_kind_is_let_in_once_and_then_up_to_the_sum() -> Non
     assert is_idle(slots)
 
 
-@pytest.mark.parametrize(("is_per_site", "served"), [(False, 4), (True, 1)])
-async def test_a_site_has_its_share_or_no_more_than_one_network(
-    is_per_site: bool, served: int
-) -> None:
-    work = Work(Slots(SlotBounds(total=100, per_caller=1, is_per_site=is_per_site, queue=100)))
+async def test_a_site_has_its_share() -> None:
+    work = Work(Slots(SlotBounds(total=100, per_caller=1, queue=100)))
     for subnet in range(10):
         await work.begin(str(subnet), f"2001:db8:1:{subnet:x}::/64")
-    assert len(work.order) == served
+    assert len(work.order) == 4
     await work.end_all()
+
+
+async def test_waiting_callers_take_turns_by_site() -> None:
+    slots = Slots(SlotBounds(total=1, queue=100))
+    work = Work(slots)
+    await work.begin("first", "192.0.2.1")
+    for subnet in range(3):
+        await work.begin(f"site {subnet}", f"2001:db8:1:{subnet:x}00::/64", "ann")
+    for number in range(2):
+        await work.begin(f"other {number}", "192.0.2.2", "ann")
+    await work.begin("nameless")
+    await work.end("first")
+    for name in ("site 0", "other 0", "nameless", "site 1", "other 1"):
+        await work.end(name)
+    await work.end_all()
+    assert work.order[1:] == ["site 0", "other 0", "nameless", "site 1", "other 1", "site 2"]
+    assert is_idle(slots)
 
 
 @pytest.mark.parametrize(("has_running", "served"), [(False, 3), (True, 2)])
