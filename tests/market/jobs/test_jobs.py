@@ -162,9 +162,9 @@ async def test_one_of_a_thousand_devices_wins_a_job(market: Market) -> None:
     job_id = await market.jobs.create(buyer, wanted())
     devices = [await device_of(market, worker) for _ in range(50)]
     outcomes: list[JobRow | BaseException] = []
-    for _ in range(5):  # a busy machine serves 200, and not 1,000, before the pool's time is up
+    for _ in range(20):  # a busy machine serves 50, and not 1,000, before the pool's time is up
         outcomes += await asyncio.gather(
-            *(market.jobs.accept(device, job_id) for _ in range(4) for device in devices),
+            *(market.jobs.accept(device, job_id) for device in devices),
             return_exceptions=True,
         )
     codes = [code_of(outcome) for outcome in outcomes]

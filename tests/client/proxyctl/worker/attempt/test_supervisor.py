@@ -38,7 +38,11 @@ def prepared(
 
 def run(agent: Path, script: str, **options: Any) -> dict[str, Any]:
     """Have a program supervised to its end. Return the record of that end."""
-    folder = prepared(agent, script, **options)
+    return supervised(agent, prepared(agent, script, **options))
+
+
+def supervised(agent: Path, folder: Path) -> dict[str, Any]:
+    """Have the program of a folder supervised to its end. Return the record of that end."""
     supervisors = Supervisors(agent)
     supervisors.give(folder)
     until_true((folder / names.ENDED).exists, "it has ended")
@@ -257,9 +261,14 @@ def test_of_several_jobs_one_is_ended_when_the_disk_is_short(
 def test_a_job_that_fills_the_disk_is_to_blame_for_that(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", 16) as small:
         script = (
-            f"cd {small}/attempts/one && mkdir work && head -c 40000000 /dev/zero > work/all;"
+            f"cd {small}/attempts/one && head -c 40000000 /dev/zero > work/all;"
             "while true; do echo and on it goes; done"
         )
-        ended = run(small, script, launch={"disk_bytes": 4 << 20})
+        folder = prepared(small, script, launch={"disk_bytes": 4 << 20})
+        # More than the job may use, before the first look: this disk never has the room that a
+        # device keeps free.
+        (folder / "work").mkdir()
+        (folder / "work" / "more").write_bytes(bytes(6 << 20))
+        ended = supervised(small, folder)
         assert "more than the 4194304 bytes" in ended["disk_over"]
         assert not ended["disk_full"]
