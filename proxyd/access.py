@@ -53,7 +53,7 @@ ENDING_OF_FAILURE: Final = {failure: Ending[failure.name] for failure in Failure
 
 
 class Access(NamedTuple):
-    """A connection that is over, and had shown credentials.
+    """Ended connection of a client that had shown credentials.
 
     `client` is its address, `host` and `port` its target ("" and 0 if it ended before that was
     known), `seconds` its duration. `exit` is the device that it went through, `exit_address` the

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AmongNodes:
-    """The parts of the exits that know of other nodes; `hub` notifies those that have joined."""
+    """The parts of the exits that depend on other nodes; `hub` notifies parts that have joined."""
 
     hub: NodeHub
     mesh: Mesh
@@ -155,7 +155,7 @@ def exit_port(
     desk: socket.socket | None,
     bounds: ExitBounds,
 ) -> ExitPort:
-    """Return the port where devices attach, known to the marketplace.
+    """Return the port where devices attach, and register it with the marketplace.
 
     Args:
         settings: the operator's settings.

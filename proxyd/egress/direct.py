@@ -136,7 +136,7 @@ class DirectExit(Exit):
         self.deadlines.seconds = self.seconds = seconds
 
     def close(self) -> None:
-        """Watch no deadline any more."""
+        """Stop watching deadlines."""
         self.deadlines.close()
 
 
@@ -216,7 +216,7 @@ class Dial(Cancellable, Expiring):
             self._finish(Failure.NOT_ALLOWED)
 
     def _next(self) -> None:
-        """Let the next candidate begin; the one after it follows when this one takes long."""
+        """Begin with the next candidate; another one follows if this one takes long."""
         while self._waiting:
             if self._attempts and self._exit.racers >= self._exit.racers_max:
                 self._let_go(next(iter(self._attempts)))
@@ -232,7 +232,7 @@ class Dial(Cancellable, Expiring):
             self._finish(self._failure)
 
     def _attempt(self, address: Address) -> bool:
-        """Begin to connect; False when that has failed already."""
+        """Begin to connect; return False if that fails immediately."""
         if isinstance(address, IPv4Address):
             family, host = _AF_INET, _ipv4_text(int(address))
         else:
@@ -268,7 +268,7 @@ class Dial(Cancellable, Expiring):
         self._exit.reactor.poller.watch(sock.fileno(), attempt, writes=True)
 
     def connected(self, attempt: "_Attempt", events: int) -> None:
-        """An attempt has connected, or it has failed and the next one begins."""
+        """End the dial with the socket of an attempt, or begin the next attempt after a failure."""
         sock = attempt.sock
         # epoll(7) reports a failure as an error event, so success needs no query.
         code = sock.getsockopt(_SOL_SOCKET, _SO_ERROR) if events & GONE else 0
@@ -283,7 +283,7 @@ class Dial(Cancellable, Expiring):
         self._next()
 
     def timed_out(self) -> None:
-        """The time for the whole dial is over."""
+        """Fail the dial: its time is over."""
         self._note(errno.ETIMEDOUT)
         self._finish(self._failure)
 
@@ -320,7 +320,7 @@ class Dial(Cancellable, Expiring):
             self._let_go(next(iter(self._attempts)))
 
     def _leave(self, attempt: "_Attempt") -> None:
-        """An attempt is over: it has its outcome, or is given up."""
+        """Forget an attempt that has its outcome or was cancelled."""
         del self._attempts[attempt]
         self._exit.racers -= bool(self._attempts)
 
@@ -333,7 +333,7 @@ class Dial(Cancellable, Expiring):
 
 @final
 class _Attempt(Watcher):
-    """A socket that connects, as the poller sees it."""
+    """Connecting socket of a dial, for the poller."""
 
     __slots__ = ("_dial", "sock")
 

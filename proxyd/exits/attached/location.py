@@ -35,7 +35,7 @@ class Location:
         self._near: frozenset[str] = frozenset()  # the networks of `seen`
 
     def move(self, device_id: str, place: Place, network: str, *, is_elsewhere: bool) -> None:
-        """Be elsewhere from now on, or back at home."""
+        """Set the place where the connections leave."""
         self.place, self.network, self.is_elsewhere = place, network, is_elsewhere
         self.text = describe(device_id, place)
 

@@ -213,13 +213,13 @@ class Places:
             self.give(place)
 
     def over(self, number: int) -> None:
-        """The device has let go of a connection; nothing happens for one that is not awaited."""
+        """Note that the device has released a connection; ignore an unexpected report."""
         place, _ = self._leaving.pop(number, (None, 0.0))
         if place is not None:
             self.give(place)
 
     def fill(self, now: float, *, datagrams: bool) -> None:
-        """The device has said that it is full."""
+        """Note that the device has reported that it is full."""
         kind = self._associations if datagrams else self._all
         if now < kind.full_until:  # orders of one moment
             return

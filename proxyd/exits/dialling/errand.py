@@ -25,7 +25,7 @@ DIAL_SECONDS: Final = 10.0
 
 
 class Unknown(Exception):  # noqa: N818 - nobody is at fault
-    """A look has no result: the message says why."""
+    """The errand has no result; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
