@@ -150,7 +150,7 @@ class DeviceCodes:
             await self._store.write(_answer, caller, user_code, is_approved, self._now())
 
     async def _redeem(self, tx: Transaction, device_hash: str) -> IssuedKey | Code:
-        """Return a refusal instead of raising it, where something of it is to be kept."""
+        """Redeem a code; return a refusal instead of raising it if its changes must be stored."""
         now = self._now()
         row = await queries.find_by_device(tx, device_hash)
         if row is None or row.expires_at <= now or row.status == "redeemed":

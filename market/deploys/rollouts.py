@@ -289,7 +289,7 @@ class Rollouts:
     async def restart(
         self, user_id: str, deploy_id: str, receipt: Receipt[int] | None = None
     ) -> int:
-        """Replace every replica by one that runs the same. See `revise`.
+        """Replace every replica by a replica with the same work. See `revise`.
 
         Failed replicas get another chance.
         """
@@ -458,7 +458,7 @@ class Rollouts:
         self.stopped += len(done.stopped)
 
     def put_up(self, job_id: str) -> None:
-        """Publish that a new replica waits for a device. Call it after the commit."""
+        """Publish that new replicas wait for devices. Call it after the commit."""
         self._context.bus.publish(WAITING, [job_id])
         self.started += 1
 

@@ -85,7 +85,7 @@ async def barred(context: Context) -> list[BarredRow]:
 
 
 async def record(context: Context, device_id: str) -> ExitRecord:
-    """Return all that is known of a device as an exit.
+    """Return the record of a device as an exit.
 
     Raises:
         MarketError: `token_not_found`, when it has never been one.

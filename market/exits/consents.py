@@ -230,7 +230,7 @@ class Exits:
         return self._attached
 
     def join(self, attached: Attached) -> None:
-        """Ask `attached` from now on which exits are attached.
+        """Use `attached` from now on for the attached exits.
 
         The port of exits asks this which devices may attach, so it is built later.
         """

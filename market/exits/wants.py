@@ -182,7 +182,7 @@ class Wants:
 
     @property
     def text(self) -> str:
-        """The parameters again, in one spelling; never empty, for that would be no wish at all."""
+        """The parameters in one spelling; never empty, because an empty text means no wish."""
         pairs = [
             ("country", _joined(self.countries)),
             ("state", self.state),

@@ -837,7 +837,7 @@ async def _content(
 
 
 async def _replace_older(tx: Transaction, row: ArtifactRow, now: int) -> None:
-    """Delete the checkpoints that a new one takes the place of, when the sweep comes by."""
+    """Schedule the deletion of the checkpoints that a new one replaces."""
     if row.kind != CHECKPOINT or row.job_id is None:
         return
     for each in await queries.checkpoints(tx, row.job_id):

@@ -282,7 +282,7 @@ async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Dra
 
 
 async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
-    """Return every account that ending a replica, or starting another one for it, may touch."""
+    """Return every account that may change when a replica ends or is replaced."""
     currency, buyer = Currency(job.currency), job.user_id
     accounts = {
         ledger.available(buyer, currency),

@@ -25,7 +25,7 @@ _logger = logging.getLogger("exits")
 
 
 class OwnPorts:
-    """Says which addresses and ports are the service's own.
+    """The addresses and ports that are the service's own.
 
     Args:
         ports: of this daemon, for clients on this machine and from outside.

@@ -69,16 +69,16 @@ class LinkHandler(Protocol):
     """Acts on links and on their frames."""
 
     def joined(self, link: "Link") -> None:
-        """A link is open: both sides have proved themselves."""
+        """Handle a link that has opened: both sides have proved themselves."""
 
     def announced(self, link: "Link", frame: Exits | Gone | Leaving | Recheck | Moved) -> None:
-        """The other node has sent news of its exits, of a device, or of itself."""
+        """Handle a frame about the other node's exits, a device, or that node itself."""
 
     def lending(self, link: "Link", frame: Loan) -> None:
-        """The other node has sent a frame of a loan."""
+        """Handle a frame about a loan."""
 
     def lost(self, link: "Link") -> None:
-        """A link that was open is gone."""
+        """Handle the loss of an open link."""
 
 
 @final
@@ -279,12 +279,12 @@ class LinkLife:
         self.closed: asyncio.Future[str] = loop.create_future()
 
     def open(self) -> None:
-        """Both nodes have proved themselves."""
+        """Open the link: both nodes have proved themselves."""
         self.is_open = self.was_open = True
         self.settled.set()
 
     def end(self, reason: str) -> None:
-        """The link is over."""
+        """End the link."""
         self.is_over, self.is_open = True, False
         self.settled.set()
         if not self.closed.done():
@@ -433,7 +433,7 @@ class Link(asyncio.Protocol):
             self._handler.lending(self, frame)
 
     def _accepted(self, frame: Accepted) -> None:
-        """The dialled node has answered."""
+        """Handle the first frame of the dialled node."""
         if self.life.is_open or not self.ends.is_dialler:
             raise FrameError("a frame of the type Accepted out of turn")
         if self.ends.proves(frame):

@@ -60,7 +60,7 @@ USUAL: Final = MeshBounds()
 
 
 class Cluster(NamedTuple):
-    """This node among the others.
+    """The cluster of this node.
 
     `node_id` returns its present identifier, None while the others do not know it; `link_host` and
     `link_port` are where they reach it ("" and 0: where devices do).
@@ -158,7 +158,7 @@ class Peers:
         return True
 
     async def run(self) -> None:
-        """Look at the nodes again and again, and keep a link with each, until cancelled."""
+        """Read the nodes periodically, and keep a link with each, until cancelled."""
         is_failing = False
         while True:
             try:
@@ -172,7 +172,7 @@ class Peers:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Look at the nodes, and begin and end links as they come and go.
+        """Read the nodes, begin links with new ones, and end links with those that are gone.
 
         Raises:
             StoreError: the store did not answer.

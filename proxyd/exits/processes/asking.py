@@ -1,4 +1,4 @@
-"""The exits of a process that has none: it asks the one where devices attach.
+"""Exits for a process without the exits' port: it sends requests to the process that has the port.
 
 Theory of operation
 -------------------
@@ -392,7 +392,7 @@ class AskedExits(Ways, LineEnd):
 
 @final
 class AskedDial(Cancellable, Expiring):
-    """One ask.
+    """One ask to the process with the exits.
 
     Args:
         message: the ask, which goes out again when the other process was started again.
@@ -412,7 +412,7 @@ class AskedDial(Cancellable, Expiring):
         self._exits.give_up(self.number)
 
     def timed_out(self) -> None:
-        """The other process does not answer, or has ended: see `Expiring.timed_out`."""
+        """Fail the ask: the other process is silent, or has ended; see `Expiring.timed_out`."""
         if self._exits.give_up(self.number):
             self.done(Failure.NO_EXIT, False, None)
 
