@@ -410,7 +410,7 @@ class _Threads:
             raise
 
     def close(self) -> None:
-        """Let running calls end, and drop the calls that have not begun."""
+        """Wait for running calls, and drop the calls that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 

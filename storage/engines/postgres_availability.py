@@ -103,7 +103,7 @@ class Availability:
         self._look()
 
     def doubted(self) -> None:
-        """Look whether the server still answers, because a statement had no answer in time."""
+        """Check whether the server still answers, because a statement got no answer in time."""
         self._look()
 
     def refused(self, error: UnavailableError) -> None:

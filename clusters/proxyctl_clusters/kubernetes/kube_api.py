@@ -343,7 +343,7 @@ class Opened:
         self._socket = None
 
     def end(self) -> None:
-        """Let the reader see an end of the stream."""
+        """End the stream for its reader."""
         connected = self._socket
         if connected is not None:
             with suppress(OSError):  # it has just been closed
@@ -377,7 +377,7 @@ def _show(tls: ssl.SSLContext, certificate: str) -> None:
 
 
 def _wait_for_ever(connected: socket.socket) -> None:
-    """Let a job be silent for as long as it likes, while the kernel finds a server that is gone."""
+    """Remove the time limit of a silent job; the kernel's keepalive still detects a lost server."""
     connected.settimeout(None)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

@@ -42,7 +42,7 @@ _REMOVED_SECONDS: Final = 90.0
 
 
 class Client:
-    """One pod, from the word to begin to its end.
+    """Client of one pod, from the start order to its end.
 
     Args:
         exchange: the folder in which the pod looks for that word.

@@ -28,7 +28,7 @@ CONNECT_SECONDS: Final = 1.5
 
 
 class Borrower:
-    """Where another daemon takes connections of exits.
+    """Address where another daemon accepts connections of exits.
 
     Args:
         host: an address, or a name.

@@ -58,7 +58,7 @@ _logger = logging.getLogger("exit")
 
 
 class Attaching:
-    """Attaches to the nodes of the service, again and again, until its task is cancelled.
+    """Attaches to the nodes of the service, and again after each end, until its task is cancelled.
 
     Attributes:
         words: the state of the attachment, for the owner.

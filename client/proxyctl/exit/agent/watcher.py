@@ -113,7 +113,7 @@ class Watcher:
         self._cannot_save = False
 
     async def prepare(self) -> None:
-        """Look around for the first time, before anything is carried."""
+        """Read the surroundings for the first time, before the exit carries anything."""
         await self._ask_power()
         self.obey()
         self._changed()

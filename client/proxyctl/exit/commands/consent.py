@@ -27,7 +27,7 @@ _UNKNOWN_TOKEN: Final = "worker_unauthorized"  # noqa: S105 - a code of the API
 
 
 class NoConsentError(OwnerError):
-    """It was not given; the message says why."""
+    """The consent was not given; the message has the reason."""
 
 
 def agree(
@@ -97,7 +97,7 @@ def agree(
 
 
 def _agreed_before(path: Path, consent: record.Consent) -> record.Consent | None:
-    """Return the agreement in the record, if it is to the same; only token and date may differ."""
+    """Return the recorded agreement if it is equal except for token and date; else None."""
     try:
         before = record.load(path)
     except record.ConsentError:

@@ -50,7 +50,7 @@ _FAREWELL_SECONDS: Final = 30.0  # for the last reports, once everything was sto
 
 @dataclass(frozen=True)
 class End:
-    """Why the agent ended: in words, and whether a new start is useless."""
+    """Reason why the agent ended, and whether a new start is useless."""
 
     words: str
     in_vain: bool = False

@@ -460,7 +460,7 @@ class Attempt:
         return True
 
     def _fail_early(self, error: TaskError) -> None:
-        """Report that it cannot be run here, unless its end is decided already."""
+        """Report that the attempt cannot run here, unless its end is already decided."""
         if self._interruption.stop is None and not self._interruption.is_leaving:
             self._move(AttemptState.REPORTING, report=failed(error.kind, error.message))
 

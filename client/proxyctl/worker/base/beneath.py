@@ -173,7 +173,7 @@ class Folder:
 
 
 def make_accessible(name: str, parent: int | None) -> None:
-    """Give the owner of a folder all rights to it, which a job may have taken away.
+    """Restore the owner's rights to a folder, which a job may have removed.
 
     By a descriptor, because a job may put a link in the place of the folder at any time.
 

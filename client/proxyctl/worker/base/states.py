@@ -12,7 +12,7 @@ from typing import Final
 
 
 class AttemptState(str, Enum):
-    """Where an attempt is."""
+    """State of an attempt."""
 
     TAKEN = "taken"  # the daemon has given it to this device
     PREPARING = "preparing"  # image and inputs are fetched, and the sandbox is prepared

@@ -193,7 +193,7 @@ class Body:
         self._is_strangers = is_strangers
 
     def watch(self, sock: socket.socket, is_stopped: Callable[[], bool]) -> Watch:
-        """Return a watch over the rest of it, which comes by this socket."""
+        """Return a watch over the rest of the reply, which comes through this socket."""
         return Watch(sock, lambda: is_stopped() or self.pace.is_too_slow())
 
     def pieces(self) -> Iterator[bytes]:

@@ -110,7 +110,7 @@ class SystemdScopes:
         )
 
     def clean(self, attempt_id: str) -> None:
-        """Have the manager forget a scope that failed."""
+        """Make the manager forget a failed scope."""
         self._ask("reset-failed", self._unit(attempt_id))
 
     def _unit(self, attempt_id: str) -> str:
