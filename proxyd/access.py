@@ -47,7 +47,7 @@ class Ending(StrEnum):
     EXIT_LOST = "exit_lost"
 
 
-# By name: one that has no ending does not get past the import.
+# By name: a member without an ending fails at the import.
 ENDING_OF_REFUSAL: Final = {refusal: Ending[refusal.name] for refusal in Refusal}
 ENDING_OF_FAILURE: Final = {failure: Ending[failure.name] for failure in Failure}
 

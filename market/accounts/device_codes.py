@@ -42,7 +42,7 @@ BEGUN_MAX, BEGUN_SECONDS = 30, 3_600  # by one network
 WAITING_MAX = 10_000
 SHARE_BITS = {4: 24, 6: 32}
 FRESH_SECONDS = 600
-# How long one that ran out is known, and how many of them each new one removes.
+# How long an expired request is kept, and how many expired ones each new request removes.
 KEPT_SECONDS = 3_600
 FORGET_MAX = 20
 CLIENT_NAME_MAX_CHARACTERS = 64

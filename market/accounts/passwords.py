@@ -16,7 +16,8 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from market.base.slots import SlotBounds, Slots
 
 THREADS = 2  # one for a network that guesses, one for all others
-# Of one site, the widest network that is counted: one that guesses leaves a thread to others.
+# Hashes in progress for one site, the widest counted network: a site that guesses leaves a thread
+# to others.
 THREADS_PER_NETWORK = 1
 NICENESS = 10  # the loop goes before hashing where processors are short
 WAITING_MAX = 400

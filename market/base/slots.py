@@ -141,7 +141,7 @@ class Slots:
 
     def _release(self, claim: _Claim) -> None:
         self._count(claim, -1)
-        # Counts of zero, or less, would let in more than the bounds say.
+        # Counts of zero, or less, would admit more than the bounds allow.
         assert self._in_use >= 0  # noqa: S101
         for queued, turn in tuple(self._queue.items()):
             if self._in_use >= self._bounds.total:

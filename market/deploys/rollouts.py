@@ -106,7 +106,8 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
     strategy = msgspec.json.decode(rollout.strategy, type=Strategy)
     numbers = frozenset(range(1, rollout.desired + 1))
     done = {row.number for row in rows if row.status == JobStatus.COMPLETED}
-    # Neither comes back by itself: one that is cancelled may be so by its buyer, as a job.
+    # Neither starts again by itself: a cancelled replica may have been cancelled by its buyer, as a
+    # job.
     failed = {
         row.number: row
         for row in rows
@@ -375,10 +376,10 @@ class Rollouts:
                 for start in range(0, len(heard), LOOK_MAX_DEPLOYS):
                     await self._look_at(heard[start : start + LOOK_MAX_DEPLOYS])
             except StoreError as error:  # the sweep finds them
-                _logger.warning("rollouts go on later: %s", error)
+                _logger.warning("rollouts continue later: %s", error)
                 await asyncio.sleep(self.pace.failed_seconds)
             except Exception:  # this task must go on; the sweep finds these deploys as well
-                _logger.exception("rollouts go on later")
+                _logger.exception("rollouts continue later")
                 await asyncio.sleep(self.pace.failed_seconds)
 
     async def sweep(self) -> int:

@@ -183,7 +183,9 @@ class Samples:
                 raise
             self._paused_until = clock() + PAUSE_SECONDS
             if not self._is_dry:
-                _logger.info("no samples now: the account has no money, or this hour's is spent")
+                _logger.info(
+                    "no samples now: the account has no money, or the present allowance is spent"
+                )
             self._is_dry = True
             return None
         except BaseException:  # it may have been given, and is not given twice

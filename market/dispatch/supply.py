@@ -34,7 +34,7 @@ PRICES_SECONDS: Final = 7 * 86_400.0
 SAMPLES_MAX: Final = 2_000  # figures of one row that a median is made of
 CORES: Final = (1, 4, 8, 16, 32, 64, 128)
 MEMORY_GB: Final = (1, 8, 16, 32, 64, 128, 256, 512)
-# Other names of sandboxes are words that any device may say.
+# Any device may report other names of sandboxes.
 SANDBOXES: Final = ("bwrap", "docker", "podman", "gvisor", "slurm", "kubernetes")
 OTHER: Final = "other"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ()+./-]{0,63}")

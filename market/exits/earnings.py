@@ -98,7 +98,9 @@ class ExitAdvances:
             raise
         except Exception:
             if len(session_ids) == 1:
-                _logger.exception("session %s: its exits cannot be posted for", session_ids[0])
+                _logger.exception(
+                    "session %s: the earnings of its exits cannot be posted", session_ids[0]
+                )
                 return 0
         posted = 0
         for session_id in session_ids:

@@ -401,7 +401,7 @@ class Logs:
     def _give_up(self, log: _OpenLog, error: OSError) -> None:
         """Stop storing a log; the job continues without it."""
         log.is_full = True
-        _logger.error("job %s: no more of its log is kept: %s", log.attempt.job_id, error)
+        _logger.error("job %s: its log is not stored any further: %s", log.attempt.job_id, error)
 
     # --- readers ----------------------------------------------------------------------------
 

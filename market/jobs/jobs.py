@@ -145,7 +145,7 @@ class Jobs:
 
     @property
     def lease_seconds(self) -> int:
-        """The seconds for which a device may be silent about an attempt at a job with a payload."""
+        """The longest silence of a device about an attempt at a job with a payload, in seconds."""
         return self._terms.leases.lease_seconds
 
     @property

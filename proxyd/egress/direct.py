@@ -49,7 +49,8 @@ FAILURE_OF_ERRNO: Final = {
 }
 
 # When every candidate failed, the one that came furthest is reported: the target itself said no,
-# silence after we asked, a router said no, no route, this machine's own rules, this machine.
+# silence after the attempt, a refusal by a router, no route, this machine's own rules, this
+# machine.
 MOST_TELLING: Final = (
     Failure.REFUSED,
     Failure.TIMED_OUT,

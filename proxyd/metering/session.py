@@ -344,13 +344,13 @@ class LiveSession(Divisible):
         """Return the number of bytes that stay used even if this process dies now."""
         certain = self.used - self.sinks.waiting()
         self.check()
-        # Better no daemon than one that bills undelivered bytes.
+        # A daemon that bills undelivered bytes must stop.
         assert self.reported <= certain <= self.used  # noqa: S101
         return certain
 
     def check(self) -> None:
         """Assert the invariants of the budget."""
-        # Better no daemon than one that bills undelivered bytes.
+        # A daemon that bills undelivered bytes must stop.
         assert self.available >= 0  # noqa: S101
         assert self.used + self.available <= self.granted  # noqa: S101
         assert 0 <= self.reported <= self.used  # noqa: S101

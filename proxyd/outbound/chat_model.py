@@ -23,7 +23,7 @@ MODEL_NAME_MAX_CHARACTERS = 200  # a longer one is no name, and would fill our a
 EVENTS = "text/event-stream"
 
 _THOUGHTS_START, _THOUGHTS_END = "<think>", "</think>"
-# Of the statuses below 500, those that another attempt may get past.
+# Statuses below 500 after which another attempt may succeed.
 _RETRIED_STATUSES = frozenset((408, 409, 425, 429))
 # A server that does not know `response_format` answers with one of these.
 _REFUSED_REQUEST = frozenset((400, 415, 422))

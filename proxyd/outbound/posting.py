@@ -168,7 +168,7 @@ async def _beginning(content: aiohttp.StreamReader) -> str:
             break
         body += piece
     text = body[:KEPT_BYTES].decode("utf-8", "replace")
-    # NUL is the one character that PostgreSQL has no text for.
+    # PostgreSQL stores no NUL in texts.
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

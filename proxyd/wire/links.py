@@ -469,7 +469,7 @@ def _shown(data: bytes) -> str:
     return data.hex()
 
 
-# Each takes only the frames of its own type.
+# Each accepts only frames of its own type.
 _ENCODING: Final[dict[type, tuple[Kind, Callable[[Any], bytes]]]] = {
     Passed: (Kind.PASSED, _encode_passed),
     Return: (Kind.RETURN, lambda frame: _NUMBER.pack(frame.number)),

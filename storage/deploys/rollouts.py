@@ -209,7 +209,7 @@ async def open_ids(tx: Transaction, *, after: str, limit: int) -> list[str]:
 
 
 async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[str]:
-    """Return the deploys to which these jobs belong as replicas."""
+    """Return the deploys of these jobs, which are replicas."""
     return await tx.all(
         str,
         f"""

@@ -436,7 +436,8 @@ def _server(spec: str, port: str) -> Server:
 def cause_of(*errors: BaseException) -> Cause:
     """Return the most significant kind of failure of several servers."""
     kinds = [_cause(error) for error in errors]
-    # The trouble of the primary says more than its standbys, and they say more than a silent one.
+    # The failure of the primary explains more than those of standbys, and these more than a silent
+    # server.
     ranks = (Cause.WENT_BACK, Cause.FULL, Cause.BUSY, Cause.READ_ONLY, Cause.SILENT)
     return next((each for each in ranks if each in kinds), kinds[0])
 

@@ -14,7 +14,7 @@ from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow, differences
 
 DAY_SECONDS = 86_400
-# An owner is paid for this many sessions at once: it bounds a transaction, and the next goes on.
+# An owner is paid for this many sessions in one transaction; the next transaction continues.
 PAID_MAX_EARNINGS = 1_000
 
 

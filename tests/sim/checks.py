@@ -422,7 +422,7 @@ class Books:
                 )
 
     def _compare_exits(self, lease: Lease) -> None:
-        """Fail if the bytes that an exit carried differ from those that count for its owner."""
+        """Fail if the carried bytes of an exit differ from the bytes that count for its owner."""
         rows = self.database.rows(
             "SELECT device_id, used_bytes FROM exit_usage WHERE lease_id = :id", id=lease.id
         )

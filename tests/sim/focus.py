@@ -126,7 +126,7 @@ def _ends(draw: _Draw) -> Focus:
 
 
 def _spent(draw: _Draw) -> Focus:
-    """Draw sessions that are used up, and to which no client returns."""
+    """Draw sessions that are used up, whose clients do not return."""
     mode, nodes = (SOLO, 1) if draw.chance(0.25) else draw.nodes(2)
     sessions, clients = [], []
     for number in range(4):

@@ -387,7 +387,7 @@ def check(records: Records, rows: Any, fail: Any) -> None:
         for attempt, told in results.items():
             if (attempts, result) != (attempt, told) or status not in ("completed", "failed"):
                 fail(
-                    f"job {job_id[-6:]}: a device got the answer that attempt {attempt} counts; the job is"
+                    f"job {job_id[-6:]}: attempt {attempt} was accepted, and the job is"
                     f" {status} after attempt {attempts}"
                 )
     for user_id, spent in rows(

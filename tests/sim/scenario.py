@@ -36,7 +36,7 @@ class Scenario:
         agents: the plans of devices.
         faults: of the run.
         focus: its subject; "" for a mix of everything.
-        remember: the seconds for which memory keeps a session that is over.
+        remember: how long memory keeps a session that is over, in seconds.
     """
 
     seed: int

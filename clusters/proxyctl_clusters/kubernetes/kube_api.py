@@ -135,7 +135,7 @@ def _access(
     if parts.scheme != "https" or parts.hostname is None:
         raise KubeError(f"{cluster['server']} is no address of a server that speaks TLS")
     if cluster.get("insecure-skip-tls-verify"):
-        raise KubeError("a server whose certificate is not looked at is not given any secrets")
+        raise KubeError("no secrets are sent to a server whose certificate is not checked")
     if cluster.get("proxy-url"):
         raise KubeError("a cluster behind a proxy (proxy-url) cannot be reached")
     if user.get("exec") or user.get("auth-provider"):
@@ -156,7 +156,7 @@ def _access(
         namespace=namespace,
     )
     if not (access.certificate or access.token or access.token_file):
-        raise KubeError("it names neither a token nor a certificate of ours")
+        raise KubeError("it names neither a token nor a client certificate")
     return access
 
 

@@ -58,7 +58,7 @@ class Client:
         self._is_asked = False  # to end
         self._is_told = False  # so
         self._removed_at = 0.0  # monotonic; the first look that found it removed from outside
-        # Rung by a signal as well, whose handler may take no lock.
+        # A signal also rings it, and its handler may take no lock.
         self._rung, self._bell = os.pipe()
         for each in (self._rung, self._bell):
             os.set_blocking(each, False)

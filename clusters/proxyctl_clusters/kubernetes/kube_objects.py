@@ -144,7 +144,7 @@ def job_of(task: Task, named: Named, place: Place, *, pulls: bool = True) -> dic
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {
                 "metadata": named.metadata,
-                # The node keeps to its own, even while it hears nothing of the cluster.
+                # The node keeps its own deadline, even while it has no connection to the cluster.
                 "spec": {**pod, "activeDeadlineSeconds": seconds},
             },
         },

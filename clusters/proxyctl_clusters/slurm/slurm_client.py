@@ -140,7 +140,7 @@ class Client:
 
 
 class _Log:
-    """One stream of the job, and the position up to which it was shown.
+    """One stream of the job, and the position of the next byte to show.
 
     Attributes:
         offset: how many bytes that are.
@@ -154,7 +154,8 @@ class _Log:
     def show(self) -> bool:
         """Show a piece of the output; return False if nothing is new."""
         try:
-            # Opened anew each time: only so are files in shared folders as new as they can be.
+            # Opened again each time, because only then files in shared folders are as new as
+            # possible.
             with self._path.open("rb") as file:
                 file.seek(self.offset)
                 data = file.read(_READ_BYTES)

@@ -62,7 +62,8 @@ class Scripted(Plain):
         how = self._drawing(self._review_seconds)
         drawn = await draws.draw_failed(self.tx, self.job, self.spec, worker, how)
         if is_over or (drawn is not None and drawn.left < SECONDS_MIN):
-            # Paid like a cancelled job, but in review: only the device says that the work failed.
+            # Paid like a cancelled job, but in review, because only the device reports that the
+            # work failed.
             gross = await self._share()
             pay = self._pay(worker, gross, self._review_seconds) if gross else None
             await self.leave(failure.outcome(JobStatus.FAILED), pay)

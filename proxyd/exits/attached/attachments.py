@@ -124,7 +124,7 @@ class Attachments:
         try:
             encode(welcome)
         except FrameError as error:  # the device would wait for it in vain, and count as attached
-            _logger.error("exit %s: cannot be welcomed: %s", attached.device_id, error)
+            _logger.error("exit %s: cannot be attached: %s", attached.device_id, error)
             control.refuse("unavailable", "The service cannot welcome this device.", AGAIN_SECONDS)
             return
         attached.join(

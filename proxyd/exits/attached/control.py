@@ -57,8 +57,8 @@ from storage.engines.errors import StoreError, level_of
 # An answer to an order has 37 at most, one to a ping 11, and 11 more on its way to a borrower; to a
 # loan there may be two.
 ANSWER_BYTES: Final = 64
-# A change of its state takes it out of the directory or files it anew: with 100,000 exits that is a
-# quarter of a millisecond. A device looks at itself once a second.
+# A change of its state removes it from the directory or files it again: with 100,000 exits that is
+# a quarter of a millisecond. A device looks at itself once a second.
 STATE_BYTES: Final = 1024
 GOODBYE_SECONDS: Final = 5.0  # to take the last words
 OLDEST_PROTOCOL: Final = 1
@@ -407,7 +407,7 @@ class Control(asyncio.Protocol):
         elif self._state is _ATTACHED:
             raise FrameError(f"a frame of the type {type(frame).__name__}, which is the daemon's")
         else:
-            raise FrameError("something else than one hello before it was attached")
+            raise FrameError("a frame other than one hello before the attachment")
 
     def _on_ping(self, frame: Ping) -> None:
         self.send(Pong(frame.payload))

@@ -75,7 +75,7 @@ class Origins:
     # --- moves ---------------------------------------------------------------------------------
 
     def leaves_from(self, attached: Attached, address: str) -> None:
-        """Record the address from which an exit's connections leave.
+        """Record the source address of an exit's connections.
 
         A call is the exit's own word. So the exit is counted there, but behind those that have
         attached from there, and takes no place of theirs; and it has nothing to sell where too many

@@ -59,7 +59,7 @@ class OriginCheck:
         self._door = door
 
     async def look(self, attached: Attached, *, other_family: bool = False) -> bool:
-        """Find the address from which an exit's connections leave.
+        """Find the source address of an exit's connections.
 
         Args:
             attached: the exit.

@@ -157,7 +157,7 @@ class Borrowing:
         if loan is not None:
             if loan.entry is entry:
                 return loan.attached
-            # It has another home by now, or its home says something else of where it is.
+            # The exit has another home by now, or its home announces another place.
             self._return(loan, "attached_again")
         if entry.link.is_over or not self._has_room():
             return None
@@ -252,7 +252,7 @@ class Borrowing:
         self._beats.add(attached)
         host, port = self._door()
         entry.link.send(Borrow(loan.number, entry.device_id, host, port, attachment))
-        _logger.debug("exit %s: borrowed of node %s", entry.device_id, entry.link.node_id)
+        _logger.debug("exit %s: borrowed from node %s", entry.device_id, entry.link.node_id)
         return attached
 
     def _fresh(self) -> int:
@@ -306,7 +306,7 @@ class Borrowing:
         if not numbers:
             del self._by_link[loan.link]
         self._beats.discard(attached)
-        _logger.debug("exit %s: borrowed no more: %s", loan.device_id, reason)
+        _logger.debug("exit %s: loan ended: %s", loan.device_id, reason)
         attached.close()
         if reason not in HARMLESS:
             attached.cut()

@@ -229,7 +229,7 @@ class Lending:
             return
         said = decode_whole(frame.frame)
         if not isinstance(said, (Dialled, Pong, ExitStatus)):
-            raise FrameError("a frame for a borrower that no agent says")
+            raise FrameError("a frame for a borrower that no agent may send")
         loan.link.send(Passed(loan.frame.number, frame.frame))
 
     def ended(self, attached: Attached, reason: str) -> None:

@@ -165,14 +165,14 @@ class Peers:
                 await self.look()
             except StoreError as error:
                 if not is_failing:
-                    _logger.warning("other nodes cannot be looked for now: %s", error)
+                    _logger.warning("other nodes cannot be read from the database now: %s", error)
                 is_failing = True
             else:
                 is_failing = False
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Read the nodes, begin links with new ones, and end links with those that are gone.
+        """Read the nodes; begin links with new nodes, and end links with nodes that are gone.
 
         Raises:
             StoreError: the store did not answer.

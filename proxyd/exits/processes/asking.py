@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import asyncio
 
 # Longer than the process with the exits takes to notice that a dial takes too long, so that it is
-# the one that says why.
+# the one with the reason.
 SLACK_SECONDS: Final = 2.0
 
 _AF_UNIX: Final = socket.AF_UNIX

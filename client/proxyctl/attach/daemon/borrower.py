@@ -79,7 +79,7 @@ class Borrower:
         except ValueError:
             name = public_name(self._host)
         if name is None:
-            raise PermissionError("its name means nothing in public")
+            raise PermissionError("its name is not a public one")
         try:
             rows = await self._loop.getaddrinfo(name, self._port, type=socket.SOCK_STREAM)
         except UnicodeError:

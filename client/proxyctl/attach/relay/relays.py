@@ -26,7 +26,7 @@ class Meter(Protocol):
     """Counts every byte."""
 
     def count(self, size: int) -> float:
-        """Count bytes; return the seconds for which to read no more."""
+        """Count bytes; return the seconds to wait before the next read."""
 
     def most(self) -> int:
         """Return how many bytes to read at once at most, so that limits are met closely."""

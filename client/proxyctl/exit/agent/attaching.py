@@ -199,7 +199,7 @@ class Attaching:
             attachment.moves_at = self._loop.time() + self._retries.short_delay()
             attachment.close_at(control, attachment.moves_at, words)
             return
-        _logger.info("the daemon stops within %d s; attaching anew after that", seconds)
+        _logger.info("the daemon stops within %d s; attaching again after that", seconds)
         delay = seconds + self._drain_grace_seconds
         attachment.close_at(control, self._loop.time() + delay, words)
 

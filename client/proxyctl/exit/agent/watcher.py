@@ -150,7 +150,7 @@ class Watcher:
             save()
         except files.FileError as error:
             if not self._cannot_save:
-                _logger.warning("%s; the exit goes on without it", error)
+                _logger.warning("%s; the exit continues without it", error)
             self._cannot_save = True
         else:
             self._cannot_save = False

@@ -280,7 +280,7 @@ class Carrier:
         return ""
 
     def count(self, size: int) -> float:
-        """Count bytes of a relay; return the seconds for which to read no more."""
+        """Count bytes of a relay; return the seconds to wait before the next read."""
         self._journal.add_bytes(size)
         if self.used_up():
             self._counted()

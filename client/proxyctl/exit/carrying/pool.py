@@ -68,7 +68,7 @@ class Room:
             pool.fill()
 
     def pause(self) -> float:
-        """Count an opened connection; return the seconds for which to open no more."""
+        """Count an opened connection; return the seconds to wait before the next one."""
         return self._pace.take(1)
 
     def forget(self, pool: Pool) -> None:

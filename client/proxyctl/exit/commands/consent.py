@@ -163,11 +163,11 @@ def _understood(reply: dict[str, Any]) -> tuple[str, str, str, int, str]:
     if not isinstance(text, str) or not isinstance(digest, str):
         raise NoConsentError("this marketplace shows no terms for exits")
     if not hmac.compare_digest(hashlib.sha256(text.encode()).hexdigest().encode(), digest.encode()):
-        raise NoConsentError("the text of the terms is not the one that its hash names")
+        raise NoConsentError("the terms do not match their hash")
     if not isinstance(host, str) or not host or not isinstance(port, int) or not 0 < port < 1 << 16:
-        raise NoConsentError("this marketplace takes no exits just now")
+        raise NoConsentError("this marketplace accepts no exits now")
     if not isinstance(pin, str) or (pin and not record.is_digest(pin)):
-        raise NoConsentError("the marketplace names its certificate in a way that is not known")
+        raise NoConsentError("the marketplace names its certificate in an unknown form")
     return text, digest, host, port, pin
 
 

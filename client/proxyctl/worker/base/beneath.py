@@ -213,7 +213,7 @@ def _open_one(name: str, flags: int, folder: int) -> int:
     try:
         return os.open(name, flags, dir_fd=folder)
     except NotADirectoryError:
-        # O_DIRECTORY with O_NOFOLLOW says so of a link, and of a file.
+        # O_DIRECTORY with O_NOFOLLOW gives this error for a link, and for a file.
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
         raise

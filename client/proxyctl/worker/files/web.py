@@ -83,7 +83,7 @@ class Web:
                 if name.lower() != "host":
                     connection.putheader(name, value)
             connection.endheaders()
-            # One that has answered before it had everything says why.
+            # A server that answers before it has everything gives the reason.
             with suppress(BrokenPipeError, ConnectionResetError):
                 _send(connection, read, size)
             with (
@@ -297,7 +297,7 @@ def _following(url: str, response: http.client.HTTPResponse) -> str:
     try:
         return urljoin(url, response.getheader("Location") or "")
     except ValueError:
-        raise FetchError("it leads to an address that nothing can have") from None
+        raise FetchError("it redirects to a malformed address") from None
 
 
 def _asked(

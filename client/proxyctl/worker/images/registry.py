@@ -161,7 +161,7 @@ class Registry:
 
     def _require_time(self) -> None:
         if self._patience.is_over():
-            raise failure("it is not wanted any more")
+            raise failure("it was cancelled")
         if time.monotonic() > self._deadline or self._pace.is_too_slow():
             raise failure(f"{self.host} is too slow: the time for pulling an image is over")
 

@@ -76,7 +76,7 @@ class Allowance:
         return max(0, self._noted - self.spent)
 
     def take(self, size: int) -> float:
-        """Count bytes; return the seconds for which to pass no more."""
+        """Count bytes; return the seconds to wait before more bytes pass."""
         self.spent += size
         return self._pace.take(size)
 

@@ -30,7 +30,7 @@ PLACES = "/mnt"
 # Status of engines and shells for a program that is not there, or cannot be run: the buyer has
 # named it.
 CANNOT_BE_RUN = frozenset((126, 127))
-# How bubblewrap begins the line that tells of that; its status is 1 as for all else.
+# Beginning of bubblewrap's error line for that; its status is 1, as for any other failure.
 CANNOT_BE_RUN_LINE = b"bwrap: execvp "
 
 _FIRST_BYTES = 4096  # of bubblewrap's output before it has started anything: a line or two
