@@ -280,7 +280,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self.abort(Ending.CLIENT_LEFT)
 
     def fail(self, error: Exception) -> None:
-        """Cut it because of a fault in this program, which is logged with its traceback."""
+        """Cut the connection because of a fault in this program, and log the traceback."""
         _logger.error("serving a client failed; it is cut", exc_info=error)
         self.abort()
 
@@ -531,7 +531,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         return True
 
     def _give_back(self) -> None:
-        """Give back the slot, if the connection has one."""
+        """Free the slot, if the connection has one."""
         if self._slots is not None:
             self._slots.give(self._session.id)
             self._slots = None

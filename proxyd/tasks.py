@@ -46,7 +46,7 @@ class Tasks:
     def every(
         self, seconds: float, name: str, sweep: Callable[[], Awaitable[object]], what: str
     ) -> asyncio.Task[None]:
-        """Spawn a sweep, which runs again and again on the one daemon of a database that sweeps.
+        """Spawn a sweep, which runs periodically on the sweeping daemon of a database.
 
         A sweep that fails is run again the next time. Its failure is logged once, until it has
         succeeded again.

@@ -1,4 +1,4 @@
-"""Passwords: argon2id, hashed in threads of their own so that the loop goes on."""
+"""Passwords: argon2id, hashed in separate threads so that the loop continues."""
 
 import asyncio
 import base64
@@ -62,7 +62,7 @@ class Passwords:
         self._decoy = _decoy(time_cost, memory_kib)
 
     async def hash(self, password: str, *, client: str = "") -> str:
-        """Return the encoded hash of a password, with a salt of its own.
+        """Return the encoded hash of a password, with a new salt.
 
         Args:
             password: the password to hash.
@@ -90,7 +90,7 @@ class Passwords:
         return await self._in_thread(client, lambda: self._matches(password, encoded))
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _matches(self, password: str, encoded: str) -> bool:

@@ -22,7 +22,7 @@ from market.base.networks import NetworkCounts, crowded, enclosing
 
 
 class Busy(Enum):
-    """Why there is no slot."""
+    """Reasons for a missing slot."""
 
     QUEUE_FULL = auto()
     TIMED_OUT = auto()

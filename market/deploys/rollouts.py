@@ -871,7 +871,7 @@ def _earlier(
 async def _own(
     tx: Transaction, user_id: str, deploy_id: str, *, may_be_over: bool = False
 ) -> tuple[DeployRow, RolloutRow]:
-    """Lock one of a user's deploys, and return it as it is.
+    """Lock one of a user's deploys, and return its present state.
 
     Raises:
         MarketError: `deploy_not_found`, `deploy_has_no_revisions`, `deploy_over`.

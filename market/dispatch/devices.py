@@ -39,7 +39,7 @@ class Shares:
         self._of: Counter[str] = Counter()
 
     def take(self, owner: str, most: int) -> None:
-        """Let a device wait.
+        """Count a waiting device, within the share of its owner.
 
         Raises:
             MarketError: `too_busy`.

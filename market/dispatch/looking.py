@@ -61,7 +61,7 @@ class Lookups:
         self._is_draining = False
 
     def drain(self) -> None:
-        """Give no more samples."""
+        """Stop giving samples."""
         self._is_draining = True
 
     async def look(self, request: Request, ask: Ask) -> tuple[Sequence[GivenRow], Sequence[Action]]:
@@ -148,7 +148,7 @@ def _is_proven(reputation: Reputation) -> bool:
 
 
 def _unknown(held: Sequence[HeldRow], named: frozenset[Key]) -> list[str]:
-    """Return jobs of a device that it neither names nor ever has, as many as one answer has."""
+    """Return the jobs of a device that it neither names nor has seen, up to a bound."""
     unknown = (
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
     )

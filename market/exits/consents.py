@@ -122,7 +122,7 @@ class ExitGrant(Struct, frozen=True):
 
 
 class Door(Struct, frozen=True):
-    """Where exits attach, and the SHA-256 of the certificate there, in hexadecimal."""
+    """Address where exits attach, and the SHA-256 of its certificate, in hexadecimal."""
 
     host: str
     port: int

@@ -626,7 +626,7 @@ async def note_begin(tx: Transaction, job: JobRow, now: int) -> bool:
 
 
 async def _begin(tx: Transaction, device_id: str, attempt: Attempt, now: int) -> bool:
-    """Do the same for an attempt that must be the current one."""
+    """Note that the log of an attempt begins, which must be the current attempt."""
     job = await require_current(tx, device_id, attempt.job_id, attempt.number)
     return await note_begin(tx, job, now)
 

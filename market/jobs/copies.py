@@ -348,7 +348,7 @@ async def pay(tx: Transaction, compared: Compared, new_id: Callable[[], str], no
 async def _decided(
     tx: Transaction, group: GroupRow, done: Sequence[CopyRow], now: int, *, is_over: bool
 ) -> GroupRow:
-    """Return an open group as it is once its results are compared."""
+    """Return the state of an open group after the comparison of its results."""
     chosen = None
     if 2 * len(done) > group.copies:
         compared = comparison_of(group.compare)

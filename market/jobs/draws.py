@@ -1,4 +1,4 @@
-"""Draws: payments of single attempts from the hold of work that goes on.
+"""Draws: payments of single attempts from the hold of work that continues.
 
 Replicas are paid for the time that they can be used, to the second, attempt by attempt. An attempt
 at another job is paid so when its own work has failed and the job waits for the next attempt.

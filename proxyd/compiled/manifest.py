@@ -85,7 +85,7 @@ class Entry:
 
 
 def entry_of(path: str) -> Entry:
-    """Return the entry of a file as it is now.
+    """Return the entry of a file in its present state.
 
     Raises:
         OSError: it is not there, or cannot be read.

@@ -186,7 +186,7 @@ class Dial(Cancellable, Expiring):
             self._finish(self._failure)
 
     def cancel(self) -> None:
-        """Give up without calling `done`."""
+        """Cancel the dial, without calling `done`."""
         self._done = None
         self._release()
 
@@ -289,7 +289,7 @@ class Dial(Cancellable, Expiring):
         self._finish(self._failure)
 
     def fail(self, error: Exception) -> None:
-        """Fail because of a fault in this program, which is logged with its traceback."""
+        """Fail because of a fault in this program, and log the traceback."""
         _logger.error("dialling failed", exc_info=error)
         self._finish(Failure.GENERAL)
 

@@ -41,7 +41,7 @@ class FairSlots(Generic[Holder]):
         return [holder for holder, theirs in self._theirs.items() if theirs >= left]
 
     def give(self, holder: Holder) -> None:
-        """Give one back."""
+        """Free a slot."""
         self.taken -= 1
         left = self._theirs[holder] - 1
         if left:

@@ -51,7 +51,7 @@ class Turns:
             self._loop.call_soon(self._slice)
 
     def _slice(self) -> None:
-        """Give turns for a while; an error in one of them costs the others nothing."""
+        """Give turns for a time slice; an error in one turn does not affect the others."""
         waiting = self._waiting
         until = time.monotonic() + self._slice_seconds
         try:

@@ -34,7 +34,7 @@ Decide = Callable[[LiveSession | Refusal], None]
 
 
 class Admitter(Protocol):
-    """Admits clients. The `Meter` has these methods; a test gives the answers itself."""
+    """Interface to admit clients: the `Meter` implements it, and tests replace it."""
 
     def admit(
         self, username: bytes, password: bytes, asker: str, decide: Decide
@@ -135,7 +135,7 @@ class Admission:
         await self.allowlist.stop()
 
     def _decision(self, answer: LiveSession | Refusal) -> LiveSession | Refusal:
-        """Return the session if another connection of it may begin, or why not."""
+        """Return the session if it may have another connection; else the reason of the refusal."""
         if isinstance(answer, Refusal):
             return answer
         if answer.status is not SessionStatus.ACTIVE:

@@ -1,4 +1,4 @@
-"""The part of a session that one node among several holds, and until when it may hand it out.
+"""Lease slices: the part of a session that one node holds, and the time until which it may use it.
 
 A node leases a slice of a session and asks for more before that is used up. `LeaseSlice` decides
 when and how much: it asks at half of the last slice, doubles it while a slice lasts less than
@@ -98,7 +98,7 @@ class LeaseSlice:
         return not self._fence.is_up
 
     def ask(self) -> None:
-        """Ask for more: a connection waits for bytes, or the last one granted was used."""
+        """Request more bytes: a connection waits for bytes, or the last granted byte was used."""
         self._on_low(self)
 
     def wanted(self, now: float) -> int:

@@ -123,7 +123,7 @@ def cluster_meter(
 
 @final
 class Meter(Admitter):
-    """See above. To the marketplace it is `market.bandwidth.sessions.Traffic`.
+    """The meter; see above. It implements `market.bandwidth.sessions.Traffic` for the marketplace.
 
     Args:
         tallies: counts begun and refused connections; the gateway counts there.
@@ -209,7 +209,7 @@ class Meter(Admitter):
         return self.sessions.live
 
     async def run(self) -> None:
-        """Write counts down until cancelled; the store's failures delay that and lose nothing."""
+        """Store counts until cancelled; failures of the store delay them but lose none."""
         while True:
             try:
                 async with asyncio.timeout(self._writer.pause()):
@@ -223,7 +223,7 @@ class Meter(Admitter):
                 await asyncio.sleep(FLUSH_SECONDS)
 
     async def flush(self) -> None:
-        """Write changed counts down, settle used-up sessions, close the leases that are unsure."""
+        """Store changed counts, settle used-up sessions, close leases with an unknown commit."""
         try:
             await self._writer.flush()
             await self._proofs.flush()
@@ -242,7 +242,7 @@ class Meter(Admitter):
             self._store_failing = False
 
     async def stop(self) -> None:
-        """Write the last counts down and give every lease back.
+        """Store the last counts, and release every lease.
 
         Raises:
             StoreError: unwritten counts are lost, as after a crash.

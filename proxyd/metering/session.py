@@ -21,9 +21,9 @@ Everything happens on the event loop and awaits nothing, so two connections neve
 
 Bytes that the kernel accepted may still wait in a socket's queue, and would be lost with this
 process. For each socket where that may be so, the session keeps an upper bound of the bytes
-(`Sinks`): delivering raises it, asking the kernel lowers it. `used` less these bounds is *certain*,
-and only the certain bytes are reported to the store: after a crash nothing is billed that was not
-delivered.
+(`Sinks`): a delivery raises it, a query to the kernel lowers it. `used` less these bounds is
+*certain*, and only the certain bytes are reported to the store: after a crash nothing is billed
+that was not delivered.
 
 These hold between any two calls from outside, and `check` asserts them:
 
@@ -70,7 +70,7 @@ class MeteredConnection(Protocol):
 
 @final
 class LiveSession(Divisible):
-    """See the theory above. Sizes in bytes.
+    """A session in memory; see the theory above. Sizes in bytes.
 
     `connections` are those that spend it; added when admitted, removed at their end. `wants`
     selects the exits of a client that requests none itself; None for directly.
@@ -153,7 +153,7 @@ class LiveSession(Divisible):
 
     @property
     def password_hash(self) -> str:
-        """Hash that its password is compared with."""
+        """Hash for the comparison with a client's password."""
         return self._grant.password_hash
 
     @property
@@ -259,7 +259,7 @@ class LiveSession(Divisible):
             self._waiting.add(resume)
 
     def stop_waiting(self, resume: Callable[[], None]) -> None:
-        """Forget about `resume`."""
+        """Cancel the call of `resume`."""
         self._waiting.discard(resume)
         if self._pace is not None:
             self._pace.stop_waiting(resume)

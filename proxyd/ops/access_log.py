@@ -34,7 +34,7 @@ _logger = logging.getLogger("access")
 
 
 class CannotRecordError(CannotServeError):
-    """Records cannot be written; the message says why, for the operator."""
+    """Records cannot be written; the message has the reason, for the operator."""
 
 
 class _Format:

@@ -102,7 +102,7 @@ class SharedMetrics(Collector):
         )
 
     async def run(self) -> NoReturn:
-        """Write this process' metrics down again and again, until cancelled."""
+        """Write this process's metrics periodically, until cancelled."""
         while True:
             self.share()
             await asyncio.sleep(SHARE_SECONDS)

@@ -35,7 +35,7 @@ class SmtpServer:
 
 
 class SmtpTransport:
-    """Sends e-mails by SMTP, each over a connection of its own.
+    """Sends e-mails by SMTP, each over a separate connection.
 
     Args:
         connect_seconds: for the TCP connection, TLS, the greeting and the login.

@@ -218,7 +218,7 @@ class WebhookSender:
         return self.pace.delay(attempt.row.user_id, host)
 
     async def _settle(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
-        """Write an outcome down, again and again for a while until the store takes it."""
+        """Store an outcome; retry for a while until the store accepts it."""
         give_up_at = monotonic() + SETTLED_MAX_SECONDS
         while True:
             try:

@@ -96,7 +96,7 @@ def is_dead(sock: socket.SocketType) -> bool:
 
 
 def close_with_reset(sock: socket.SocketType) -> None:
-    """Let the close of a socket be a reset: the peer learns that the stream is cut, not finished.
+    """Close a socket with a reset, so that the peer sees a cut stream, not a finished one.
 
     The kernel may use the call to send on; query `unsent` afterwards, not before.
     """
@@ -207,7 +207,7 @@ class Closer:
 
 @final
 class _Closing(Watcher, Closing):
-    """One socket on its way out; see the steps above."""
+    """Socket that is being closed; see the steps above."""
 
     # More than 12 fields: the awaited event, its deadline, and the payer are one state of one
     # socket.

@@ -39,7 +39,7 @@ class Life:
         return self.must_reload and self.is_ready and not self.is_reloading
 
     def reload(self) -> None:
-        """Note that it was sent the signal to reload."""
+        """Note that the signal to reload was sent to the process."""
         self.must_reload, self.is_reloading = False, True
 
     def take(self, name: str, value: str, now: float) -> None:

@@ -53,4 +53,4 @@ def blocked() -> Iterator[Collection[int]]:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Do nothing: the number is read from the descriptor."""
+    """Do nothing: the supervisor reads the signal's number from the descriptor."""

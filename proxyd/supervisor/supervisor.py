@@ -81,7 +81,7 @@ class _Watchdog:
         self._looked_at = time.monotonic()
 
     def look(self, living: Collection[Child]) -> None:
-        """Kill the processes that feed their watchdogs no more: the supervisor starts new ones."""
+        """Kill processes that no longer feed their watchdogs; the supervisor starts new ones."""
         now = time.monotonic()
         is_late = now - self._looked_at > self.seconds / 2
         self._looked_at = now
@@ -362,7 +362,7 @@ class Supervisor:
             child.life.must_reload = not child.life.is_draining
 
     def _reload_due(self) -> None:
-        """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it.
+        """Pass a reload on to each process once it is ready, because SIGHUP ends it before that.
 
         The next one waits for the end of the one before: this tells the messages of the processes
         apart.

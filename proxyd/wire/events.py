@@ -67,7 +67,7 @@ Event = Authenticate | Identify | Request | Violation
 
 
 class Refusal(Enum):
-    """Why credentials are not accepted."""
+    """Reasons for a refusal of credentials."""
 
     WRONG = auto()
     EXHAUSTED = auto()
@@ -78,7 +78,7 @@ class Refusal(Enum):
 
 
 class Failure(Enum):
-    """Why there is no connection to the target, or no relay of datagrams."""
+    """Reasons for a missing connection to the target, or a missing relay of datagrams."""
 
     GENERAL = auto()
     NOT_ALLOWED = auto()

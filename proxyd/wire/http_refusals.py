@@ -26,7 +26,7 @@ class Answer:
     headers: tuple[str, ...] = ()
 
     def with_words(self, words: str) -> "Answer":
-        """Return the same with a sentence of its own; one that need not be escaped (see above)."""
+        """Return the answer with another sentence, which needs no escapes (see above)."""
         return Answer(self.status, self.error, words, self.headers)
 
     def encode(self, *, has_body: bool, keeps_alive: bool = False) -> bytes:

@@ -168,7 +168,7 @@ class Borrow(NamedTuple):
 
 
 class Borrowed(NamedTuple):
-    """Why an exit is not lent, or not any more, in a word."""
+    """Reason, in a word, why an exit is not lent or its loan has ended."""
 
     number: int
     code: str
@@ -202,7 +202,7 @@ class Ping(NamedTuple):
 
 
 class Pong(NamedTuple):
-    """It is; with the payload that came."""
+    """Answer to `Ping`, with its payload."""
 
     payload: bytes
 
@@ -395,7 +395,7 @@ def _payload(data: bytes) -> bytes:
 
 
 def _listed(each: AnnouncedExit) -> list[object]:
-    """Return an exit as it is written: its fields in their order, which are only ever added to."""
+    """Return the encoded fields of an exit in their order; later versions only append fields."""
     limits = each.limits
     return [*each[:13], list(limits[:3]), list(limits.ports), list(each.features), each.rtt_micros]
 

@@ -199,7 +199,7 @@ class Arrivals:
     # --- handshakes ----------------------------------------------------------------------------
 
     def secure(self, arrival: "Arrival") -> None:
-        """Let the event loop speak TLS with a connection that has sent a ClientHello."""
+        """Start TLS on the event loop, for a connection that has sent a ClientHello."""
         if self._handshakes.full_network(arrival.network, self._limits.exits_per_network):
             self.reject(arrival, "network")
             return
@@ -316,6 +316,6 @@ class Arrival(Watcher, Expiring):
         self._arrivals.reject(self, "slow")
 
     def fail(self, error: Exception) -> None:
-        """Close it because of a fault in this program, which is logged with its traceback."""
+        """Close the connection because of a fault in this program, and log the traceback."""
         _logger.error("serving an exit failed; it is cut", exc_info=error)
         self._arrivals.reject(self, "error")

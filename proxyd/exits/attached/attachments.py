@@ -79,7 +79,7 @@ class Attachments:
         self._is_draining = False
 
     def drain(self, seconds: float) -> None:
-        """Notify every exit that the daemon stops, and take no more; dials and relays go on."""
+        """Notify all exits that the daemon stops, and attach no more; dials and relays continue."""
         self._is_draining = True
         for control in self._roster.controls():
             control.drain(max(1, round(seconds)))

@@ -100,7 +100,7 @@ class Loaner:
         """Ping each borrowed exit with this many seconds between two pings."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Return all borrowed exits, and end all loans."""
 
 
 class Members(Protocol):

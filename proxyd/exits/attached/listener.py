@@ -260,7 +260,7 @@ class ExitListener:
         self.loaner.change_heartbeat(limits.heartbeat_seconds)
 
     def drain(self, seconds: float) -> None:
-        """Notify every device that the daemon stops, and take no more; relays go on.
+        """Notify every device that the daemon stops, and attach no more; relays continue.
 
         Args:
             seconds: until it stops.

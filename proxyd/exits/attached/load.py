@@ -73,7 +73,7 @@ class Load:
         self._ended_bytes += sum(relay.traffic)
 
     def carried_before(self, size: int, day: int) -> None:
-        """Count the bytes of the day with this number that it carried before it attached."""
+        """Add the bytes that the exit carried before its attachment on the day with this number."""
         self._ended_bytes, self._day, self._yesterdays_bytes = size, day, 0
 
     def spend(self, day: int, most: int) -> None:

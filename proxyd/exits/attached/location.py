@@ -13,7 +13,7 @@ SEEN_MAX: Final = 16  # as many as an agent keeps
 
 @final
 class Location:
-    """Where the connections of an exit leave.
+    """Place where the connections of an exit leave.
 
     `text` describes it for buyers. Connections of one that `is_elsewhere` leave from another line
     than it is attached from; `astray` is why it has no place to sell for that, empty when it has

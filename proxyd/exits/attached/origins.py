@@ -69,7 +69,7 @@ class Origins:
         self._calls.pop(number, None)
 
     def take_call(self, number: bytes) -> Callable[[str], None] | None:
-        """Return the function that expects a number, and expect the number no more."""
+        """Return the function that expects a number, and stop expecting that number."""
         return self._calls.pop(number, None)
 
     # --- moves ---------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ class Queue:
         self._waiting: dict[str, dict[Asker, None]] = {}
 
     def add(self, asker: Asker) -> None:
-        """Let a dial wait, if it does not wait yet."""
+        """Add a waiting dial, unless it waits already."""
         self._waiting.setdefault(asker.buyer, {})[asker] = None
         self.count += 1
 

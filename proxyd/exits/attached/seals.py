@@ -72,7 +72,7 @@ class Seals:
             self._work.spawn(self._workers.welcome(control, hello))
 
     def admit(self, control: Control, preface: Preface, rest: bytes) -> None:
-        """Let a work connection wait, if it has a ticket."""
+        """Put a work connection with a valid ticket into its pool; reject any other."""
         attached, _ = self._roster.by_number.get(preface.attachment, (None, None))
         if attached is None and self._workers is not None:
             self._workers.admit(control, preface, rest)

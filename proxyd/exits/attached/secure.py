@@ -37,7 +37,7 @@ _AT_ONCE: Final = -1  # of TCP_LINGER2: a closed socket does not wait for the en
 
 
 class Seal(asyncio.Protocol):
-    """One work connection under TLS, and the one of the pair that stands for it.
+    """One work connection under TLS, and the socket of the pair that stands for it.
 
     `received` and `sent` are bytes of its stream, from the exit and to it.
 
@@ -198,7 +198,7 @@ class _Side(asyncio.Protocol):
         self._seal.side_said(data)
 
     def eof_received(self) -> bool:
-        """Pass on the end of the relay's stream; the other way goes on."""
+        """Pass on the end of the relay's stream; the other direction continues."""
         self.has_ended = True
         self._seal.side_ended()
         if self._watch.is_gone:
@@ -235,7 +235,7 @@ class _Side(asyncio.Protocol):
                 self._transport.write_eof()
 
     def pause(self) -> None:
-        """Stop reading, unless no more bytes can come than the present ones."""
+        """Stop reading, unless the stream has ended and only the present bytes are left."""
         if self._watch.is_gone:
             return
         if self._transport is not None and not self._transport.is_closing():

@@ -380,7 +380,7 @@ class Records:
 
 
 def _packaged(debian: tuple[Path, Path], problems: list[str]) -> Iterator[Countries]:
-    """Yield the sources that come along; `problems` gets a line for each that is damaged."""
+    """Yield the packaged sources; `problems` gets a line for each damaged one."""
     yield Registries()
     if all(each.exists() for each in debian):
         try:

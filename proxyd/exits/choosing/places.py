@@ -198,14 +198,14 @@ class Places:
         return place
 
     def give(self, place: Place) -> None:
-        """Give a place back at once; giving back twice is harmless."""
+        """Free a place immediately; a second call is harmless."""
         if place in self._placed:
             del self._placed[place]
             self._count(place, -1)
             self._none_before = self._none_slow_before = 0.0
 
     def leave(self, place: Place, now: float) -> None:
-        """Give a place back when the device reports the end of its connection."""
+        """Free a place once the device reports the end of its connection."""
         place.relay = None
         if place in self._placed and place.number and self.reports_ends:
             self._leaving[place.number] = place, now + LEAVING_SECONDS
@@ -276,7 +276,7 @@ class Places:
         return taken + most // RESERVED_SHARE < most and not self._is_wanted_by_others(buyer, now)
 
     def _forget_leaving(self, now: float) -> None:
-        """Give back places whose reports were lost."""
+        """Free places whose reports were lost."""
         while self._leaving:
             number = next(iter(self._leaving))
             if self._leaving[number][1] > now:

@@ -378,7 +378,7 @@ class ExitDial(Cancellable, Expiring):
         self._next()
 
     def cancel(self) -> None:
-        """Give up without calling `done`: see `Cancellable.cancel`."""
+        """Cancel the dial, without calling `done`: see `Cancellable.cancel`."""
         self._done = None
         self._release()
 
@@ -473,7 +473,7 @@ class ExitDial(Cancellable, Expiring):
 
     @property
     def is_datagrams(self) -> bool:
-        """Whether the exit is to carry datagrams."""
+        """Whether the exit should carry datagrams."""
         return self._target.is_datagrams
 
     @property

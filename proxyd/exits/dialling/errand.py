@@ -41,7 +41,7 @@ class Ways:
     encrypts_all: bool = False
 
     async def addresses(self, host: str) -> list[Address]:
-        """Return the addresses of a name, or the one that it is.
+        """Return the addresses of a host: of a name, or the address itself.
 
         Raises:
             OSError: it cannot be looked up.

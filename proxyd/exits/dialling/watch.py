@@ -1,4 +1,4 @@
-"""Watch on the present exit of a dial: the times after which it gets a ping, or is given up."""
+"""Watch on the present exit of a dial: the times of a ping and of a change to another exit."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final

@@ -177,7 +177,7 @@ class Borrowing:
         self._beats.seconds = seconds
 
     def close(self) -> None:
-        """Give everything back."""
+        """Return all borrowed exits."""
         for loan in tuple(self._by_device.values()):
             self._return(loan, "stopping")
         self._beats.close()

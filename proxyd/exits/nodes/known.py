@@ -143,5 +143,5 @@ class LocalExits:
 
 
 def attached_at(remote: RemoteExit) -> tuple[int, str]:
-    """Return a key that is greatest for the attachment that counts among those of a device."""
+    """Return a sort key that is greatest for the valid attachment of a device."""
     return remote.since, remote.node_id

@@ -134,7 +134,7 @@ class Lending:
         return len(self._by_number)
 
     def close(self) -> None:
-        """Give up everything."""
+        """End all loans."""
         for loan in tuple(self._by_number.values()):
             self._end(loan)
 

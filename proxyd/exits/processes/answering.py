@@ -389,7 +389,7 @@ class AwayRelay(Adopted):
             self.size, self._moved_at = size, now
 
     def begin(self, attached: Attached, place: TakenPlace | None) -> None:
-        """Go through an exit from now on, in a place of it."""
+        """Move the relay to an exit, in one of its places."""
         self._before = self.size
         self._moved_at = attached.load.now()
         self.attached = attached

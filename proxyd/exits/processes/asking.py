@@ -408,7 +408,7 @@ class AskedDial(Cancellable, Expiring):
         self.done = done
 
     def cancel(self) -> None:
-        """Give up without calling `done`: see `Cancellable.cancel`."""
+        """Cancel the ask, without calling `done`: see `Cancellable.cancel`."""
         self._exits.give_up(self.number)
 
     def timed_out(self) -> None:

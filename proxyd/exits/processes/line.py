@@ -205,7 +205,7 @@ class Line(Watcher):
             self._read()
 
     def fail(self, error: Exception) -> None:
-        """End it because of a fault in this program, which is logged with its traceback."""
+        """End the line because of a fault in this program, and log the traceback."""
         _logger.error("a line between processes failed; it is cut", exc_info=error)
         self._over()
 

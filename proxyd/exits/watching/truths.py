@@ -71,7 +71,7 @@ class Truths:
         return self._known.get(page)
 
     async def learn(self) -> None:
-        """Fetch every page from here, twice, again and again."""
+        """Fetch every page directly, twice, periodically."""
         while True:
             await asyncio.gather(*(self._learn(page) for page in self._pages))
             if not self._known:
