@@ -66,7 +66,7 @@ _logger = logging.getLogger("jobs")
 
 
 class Owned(Struct, frozen=True):
-    """A job as its buyer sees it, with two amounts in its currency.
+    """Job in its buyer's view, with two amounts in its currency.
 
     An open job without a paid attempt has no `paid`. `left` is the part of the
     price that is held, None once the job is over.
@@ -210,7 +210,7 @@ class Jobs:
         return Posting(job, row, artifact_ids, self._context.identifiers.new())
 
     async def _put_up(self, user_id: str, order: Order) -> None:
-        """Put jobs up in one unit of work."""
+        """Post jobs in one unit of work."""
         specs = ((each.row.id, each.spec) for each in order.posted)
         job_ids = [
             job_id for job_id, spec in specs if spec is not None and spec.payload is not None
@@ -244,7 +244,7 @@ class Jobs:
     async def page_open(
         self, *, status: JobStatus | None, job_type: str, before: str, limit: int
     ) -> list[OpenJobRow]:
-        """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
+        """Return waiting and running jobs of all users, newest first; "" filters nothing."""
         return await self._store.read(
             _page_open, status=status or "", job_type=job_type, before=before, limit=limit
         )

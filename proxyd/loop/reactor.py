@@ -34,6 +34,6 @@ class Reactor:
         self.view = memoryview(self.buffer)
 
     def close(self) -> None:
-        """Watch nothing any more, and close idle pipes; closing twice is harmless."""
+        """Stop watching all sockets, and close idle pipes; closing twice is harmless."""
         self.pipes.close()
         self.poller.close()

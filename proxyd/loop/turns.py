@@ -16,12 +16,12 @@ SLICE_SECONDS: Final = 0.002
 
 
 class Mover(Protocol):
-    """Something that has bulk to move."""
+    """Object with bulk data to move."""
 
     __slots__ = ()
 
     def turn(self) -> None:
-        """Move some of it; an error is the mover's own to handle, or costs its turn."""
+        """Move some of the data; an error ends the mover's turn, unless it handles the error."""
 
 
 @final

@@ -168,7 +168,7 @@ class LiveSession(Divisible):
 
     @property
     def is_leased(self) -> bool:
-        """Whether its counts are to be reported: it is active, and bytes of it were leased."""
+        """Whether its counts must be reported: it is active, and bytes of it were leased."""
         return self.lease_id is not None and self.status is SessionStatus.ACTIVE
 
     # --- its bytes -----------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class LiveSession(Divisible):
         return min(self.available, self._pace.allowance(taker))
 
     def affords(self, size: int, taker: object) -> bool:
-        """Return whether the budget allows bytes that only go together: a datagram.
+        """Return whether the budget allows bytes that are only sent together: a datagram.
 
         The budget must have them all. The pace need not, or a datagram larger than its burst would
         never go: a taker that may have a part may have the rest in advance, and waits longer then.
@@ -197,7 +197,7 @@ class LiveSession(Divisible):
             self._pace.spend(taker, size)
 
     def give_back(self, size: int) -> None:
-        """Return bytes that were taken and not delivered; connections that wait may go on."""
+        """Return bytes that were taken and not delivered; waiting connections may continue."""
         if size == 0:
             return
         self.available += size
@@ -242,7 +242,7 @@ class LiveSession(Divisible):
         self.give_back(more)
 
     def shrink(self, available: int) -> None:
-        """Keep at most `available` bytes, and give the others up for other nodes."""
+        """Keep at most `available` bytes, and release the others to other nodes."""
         excess = max(0, self.available - available)
         self.available -= excess
         self.granted -= excess
@@ -335,7 +335,7 @@ class LiveSession(Divisible):
         return Usage(self.id, self.lease_id or "", certain, exits)
 
     def mark_reported(self, usage: Usage) -> None:
-        """Note that a usage is written down."""
+        """Note that a usage is stored."""
         self.reported = usage.used_bytes
         if self._shares is not None:
             self._shares.mark_reported(usage.exits)

@@ -1,6 +1,6 @@
 """A record of each proxied connection, one JSON object a line, one file a day.
 
-A thread of its own writes. Records that a slow disk cannot keep up with are dropped and counted; no
+A separate thread writes. Records that a slow disk cannot keep up with are dropped and counted; no
 connection waits for them. Several processes write to the same files: one write consists of whole
 lines, and is appended to those of the others (O_APPEND, open(2)). A full disk takes a part only:
 the half line that is left is ended before the next one, which stays whole.
@@ -145,7 +145,7 @@ class _DayFiles:
                 os.close(self._descriptor)
 
     def open(self, day: date) -> None:
-        """Begin the file of a day, and delete those that are too old."""
+        """Begin the file of a day, and delete files that are too old."""
         if self._descriptor is not None:
             try:
                 self.flush()

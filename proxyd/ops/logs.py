@@ -45,7 +45,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, and traceback if there is one.
+    """Formatter of JSON lines: time, level, logger, message, and a traceback if there is one.
 
     Args:
         process: the number of the process that writes the lines, for the field `process`; None

@@ -196,7 +196,7 @@ class Closer:
             closing.finish()
 
     def closed(self, closing: "_Closing") -> None:
-        """A socket is closed."""
+        """Note that a socket is closed."""
         self._closing.discard(closing)
         self._unpaid.pop(closing, None)
         if closing.network:
@@ -304,7 +304,7 @@ class _Closing(Watcher, Closing):
         self.finish()
 
     def _look(self) -> None:
-        """Close if the peer has everything; if not, look again, at growing intervals."""
+        """Close if the peer has everything; if not, check again, at growing intervals."""
         self._timer = None
         waiting = unacknowledged(self._sock, ended=self._ended)
         now = self._loop.time()
@@ -335,7 +335,7 @@ class _Closing(Watcher, Closing):
         self.finish()
 
     def _discard(self) -> bool:
-        """Drop further bytes of the peer, up to a limit; False when there is no more."""
+        """Drop further bytes of the peer, up to a limit; return False if no more can come."""
         while self._discarded < DISCARD_MAX_BYTES:
             try:
                 data = self._sock.recv(DISCARD_CHUNK_BYTES)

@@ -125,13 +125,13 @@ class AnnouncedExit(NamedTuple):  # as wide as an announcement
 
 
 class Exits(NamedTuple):
-    """Exits that are attached here; one that was announced before has changed."""
+    """Exits that are attached to the sender; an exit that was announced before has changed."""
 
     exits: tuple[AnnouncedExit, ...]
 
 
 class Gone(NamedTuple):
-    """An exit that was announced is not attached here any more."""
+    """An announced exit is no longer attached to the sender."""
 
     device_id: str
 
@@ -196,7 +196,7 @@ class Carrying(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Is the other node there?"""
+    """Request for a sign of life."""
 
     payload: bytes
 
@@ -243,7 +243,7 @@ def is_link(data: bytes) -> bool:
 
 
 def link_key(signing_key: bytes) -> bytes:
-    """Return the key of proofs, which every node derives from the signing key that all share."""
+    """Return the key of proofs, which every node derives from the common signing key."""
     return hmac.digest(signing_key, _KEY_PURPOSE, hashlib.sha256)
 
 
@@ -302,7 +302,7 @@ def encode_exits(exits: Iterable[AnnouncedExit]) -> Iterator[bytes]:
 
 
 def decode(kind: int, body: bytes) -> Frame | None:
-    """Return the frame of a type with a body; None for a type that is not known.
+    """Return the frame of a type with a body; None for an unknown type.
 
     Raises:
         FrameError: the body is malformed for that type.
