@@ -192,7 +192,7 @@ async def _owner(tx: Transaction, token_hash: str, purpose: str, now: int) -> st
 
 
 async def _use(tx: Transaction, token_hash: str, purpose: str, now: int) -> str:
-    """Use a secret up, and lock its user, who is locked first in every transaction."""
+    """Use a secret up, and lock its user; every transaction locks the user first."""
     await users.lock(tx, await _owner(tx, token_hash, purpose, now))
     user_id = await users.use_mail_token(tx, token_hash=token_hash, purpose=purpose, now=now)
     if user_id is None:

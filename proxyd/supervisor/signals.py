@@ -40,7 +40,7 @@ class Signals:
 
 @contextmanager
 def blocked() -> Iterator[Collection[int]]:
-    """Keep every signal waiting: a process that was just forked would take one for this process.
+    """Block every signal: a forked process would otherwise take one meant for this process.
 
     Returns:
         the mask of before, for the forked process.

@@ -182,7 +182,7 @@ class Supervisor:
         return [child for child in self._children if child.pid]
 
     def _pause(self, fed_at: float) -> float:
-        """Return how long there is nothing to do unless something happens."""
+        """Return the seconds until the next task of the supervisor, unless an event comes first."""
         moments = [fed_at + self._watchdog.seconds / FEEDS_PER_TIMEOUT]
         if not self._stops:
             moments += [child.due_at for child in self._children if not child.pid]
@@ -238,7 +238,7 @@ class Supervisor:
         selector: selectors.BaseSelector,
         mask: Collection[int],
     ) -> NoReturn:
-        """Run as the process from here on, without any part of the supervisor; never return."""
+        """Run as the forked process, without any part of the supervisor; never return."""
         status = FAILED
         try:
             signals.close()
@@ -373,6 +373,6 @@ class Supervisor:
                 os.kill(child.pid, signal.SIGHUP)
 
     def _publish(self) -> None:
-        """Write down who lives, for the metrics."""
+        """Store the living processes, for the metrics."""
         pids = [child.pid for child in self._children]
         self._shared[1].write(Overview(pids, self._restarts).encode())
