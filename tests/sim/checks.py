@@ -87,8 +87,8 @@ class Books:
     """Counts the bytes that leave the machines, and compares them with the database.
 
     Args:
-        world: the time.
-        timeout_seconds: of nodes.
+        world: the clock, the lines and the failures of the run.
+        timeout_seconds: the timeout of nodes.
     """
 
     def __init__(self, world: World, timeout_seconds: float) -> None:

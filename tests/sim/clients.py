@@ -47,9 +47,9 @@ class SessionPlan:
     Attributes:
         quota: its bytes.
         price: micro-USD per GB.
-        at: when it is bought.
-        ends_at: when its buyer ends it; None for never.
-        lifetime: its seconds; None for the operator's.
+        at: the time of the purchase.
+        ends_at: the time at which its buyer ends it; None for never.
+        lifetime: its lifetime in seconds; None for the operator's default.
         addresses: the numbers of the addresses that need no password.
         tries: number of requests to end it; None to repeat until one succeeds.
     """
@@ -72,8 +72,8 @@ class ClientPlan:
         node: the number of the first node that it uses.
         at: when it begins.
         size: the bytes of a transfer.
-        chunk: how many bytes its target sends together at most.
-        pause: seconds between two of them.
+        chunk: the most bytes that its target sends together.
+        pause: seconds between two chunks.
         rate: bytes that it reads in a second; 0 for never.
         gives_up: seconds after which it resets a transfer; None for never.
         rests: seconds between two transfers.
@@ -117,7 +117,7 @@ class _Queue:
     """Queue of a socket in the kernel: bytes that have not left the machine.
 
     Args:
-        clock: of the machine.
+        clock: the clock of the machine.
         rate: bytes that the peer reads in a second.
     """
 
@@ -184,9 +184,9 @@ class Relay(Numbered):
 
     Args:
         life: the daemon.
-        books: count its bytes.
-        session: pays.
-        plan: of the client.
+        books: counts its bytes.
+        session: the session that pays.
+        plan: the plan of the client.
         over: called at the end, with the reason and the number of bytes that the kernel took.
     """
 
@@ -360,7 +360,7 @@ class Closing(Numbered, ClosingSink):
     """Socket that waits for its queued bytes to leave before it closes.
 
     Args:
-        relay: whose socket it was.
+        relay: the relay that closes its socket.
     """
 
     def __init__(self, relay: Relay) -> None:
@@ -449,7 +449,7 @@ class Network:
     Args:
         world: the time.
         weather: the faults.
-        processes: the places of daemons.
+        processes: the processes that run daemons.
         books: count the bytes.
     """
 
@@ -514,11 +514,11 @@ class Connection:
     `decided` gets the reason of a refusal; "" when the client was admitted. `over` gets the end.
 
     Args:
-        network: between them.
+        network: the network between client and daemon.
         life: the daemon.
         bought: the session.
-        plan: of the client.
-        name: of the client.
+        plan: the plan of the client.
+        name: the name of the client.
     """
 
     def __init__(
@@ -657,9 +657,9 @@ class Buyer:
     """Buys a session, and perhaps ends it.
 
     Args:
-        network: leads to the daemons.
+        network: the network to the daemons.
         plan: its actions.
-        number: of the session.
+        number: the number of the session.
         user_id: its account.
     """
 
@@ -746,11 +746,11 @@ class Client:
     """Uses a session.
 
     Args:
-        network: leads to the daemons.
+        network: the network to the daemons.
         plan: its actions.
-        buyer: whose session it uses.
-        name: of the client.
-        until: when it stops.
+        buyer: the buyer of its session.
+        name: the name of the client.
+        until: the time at which it stops.
     """
 
     def __init__(

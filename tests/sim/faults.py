@@ -42,7 +42,7 @@ class Fault:
 
     Attributes:
         kind: one of `KINDS`.
-        at: when it begins, in seconds.
+        at: the time of its beginning, in seconds.
         seconds: how long it lasts, or until a stopped process starts again.
         target: the number of the process that it hits, modulo the number of processes.
         value: a probability, an offset in seconds, or a number, by its kind.
@@ -109,9 +109,9 @@ def drawn(draw: Random, mode: Mode, seconds: float, timeout: float) -> list[Faul
     """Return the faults of a run.
 
     Args:
-        draw: makes them.
-        mode: has only some kinds.
-        seconds: how long things go wrong.
+        draw: the random stream.
+        mode: the mode, which has only some kinds of faults.
+        seconds: the time in which faults hold.
         timeout: of nodes, in seconds; many silences are a little shorter or longer.
     """
     names = [kind for kind, (_, _, only) in KINDS.items() if only in ("", mode.name)]
@@ -144,8 +144,8 @@ class Weather:
     """The faults that hold at the present time.
 
     Args:
-        faults: all of a run.
-        names: of the processes, in the order of their numbers.
+        faults: all faults of the run.
+        names: the names of the processes, in the order of their numbers.
         now: returns the time.
     """
 

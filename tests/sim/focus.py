@@ -36,8 +36,8 @@ class _Draw:
     """Draws numbers, plans and faults.
 
     Args:
-        draw: makes them.
-        seconds: how long things go wrong.
+        draw: the random stream.
+        seconds: the time in which faults hold.
     """
 
     def __init__(self, draw: Random, seconds: float) -> None:
@@ -253,8 +253,8 @@ def focus_of(draw: Random, name: str | None) -> tuple[str, Focus | None]:
     """Return the subject of a run and its draws; "" and None for a mix of everything.
 
     Args:
-        draw: makes them.
-        name: of the subject; None for a draw.
+        draw: the random stream.
+        name: the name of the subject; None to draw one.
     """
     share, which = draw.random(), draw.random()
     if name is None:

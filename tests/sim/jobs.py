@@ -49,11 +49,11 @@ class JobPlan:
 
     Attributes:
         buyer: the number of the user.
-        at: when it is posted.
+        at: the time of its posting.
         price: of each copy, in micro-credits.
-        copies: how many.
-        hours: of the review by its buyer.
-        cancels_at: when it is cancelled; None for never.
+        copies: the number of copies.
+        hours: the hours of the review by its buyer.
+        cancels_at: the time of its cancellation; None for never.
         verdict: "confirm" or "dispute"; "" if the buyer decides nothing.
     """
 
@@ -72,8 +72,8 @@ class AgentPlan:
 
     Attributes:
         device: its number.
-        at: when it begins.
-        seconds: of the work of a job, on average.
+        at: the time at which it starts.
+        seconds: the average time of the work of a job.
         failing: the share of jobs that fail.
         crashes: seconds between two crashes, on average; None for never.
         lies: whether it reports results of attempts that were taken from it.
@@ -183,10 +183,10 @@ class JobBuyer(_Actor):
     """Buyer that posts a job, and then cancels, confirms or disputes it.
 
     Args:
-        network: leads to the daemons.
+        network: the network to the daemons.
         plan: its actions.
-        number: of the job.
-        until: when it stops.
+        number: the number of the job.
+        until: the time at which it stops.
     """
 
     def __init__(self, network: "Network", plan: JobPlan, number: int, until: float) -> None:
@@ -247,10 +247,10 @@ class DeviceAgent(_Actor):
     """Agent that does jobs on a device.
 
     Args:
-        network: leads to the daemons.
+        network: the network to the daemons.
         plan: its actions.
-        records: of the answers that it gets.
-        until: when it stops to ask for work.
+        records: receives the answers to its reports.
+        until: the time at which it stops requesting work.
     """
 
     def __init__(self, network: "Network", plan: AgentPlan, records: Records, until: float) -> None:
@@ -370,7 +370,7 @@ def check(records: Records, rows: Any, fail: Any) -> None:
     """Compare the jobs in the database with the answers to devices.
 
     Args:
-        records: of these answers.
+        records: the answers to devices.
         rows: reads the database.
         fail: called with each difference.
     """

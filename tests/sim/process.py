@@ -60,15 +60,15 @@ class Process:
     """Place of a daemon, with the daemon that runs there now.
 
     Args:
-        world: the time.
-        name: of the place.
-        number: from 0.
+        world: the clock, the lines and the failures of the run.
+        name: the name of the process.
+        number: the number of the process, from 0.
         mode: how it shares the database.
-        settings: the operator's.
+        settings: the operator's settings.
         database: the database.
         knows_ends: returns the nodes that have certainly ended; None where nothing says so.
-        metering: bounds of its meter.
-        books: note the ends of sessions.
+        metering: the bounds of its meter.
+        books: records the ends of sessions.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class Life:
     """One run of a daemon.
 
     Args:
-        process: its place.
-        name: of this run.
+        process: the process that it runs in.
+        name: the name of this run.
     """
 
     def __init__(self, process: Process, name: str) -> None:

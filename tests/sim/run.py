@@ -109,12 +109,12 @@ class Outcome:
     """The end of a run.
 
     Attributes:
-        scenario: the run.
+        scenario: the plan of the run.
         failures: the broken rules; none if all is well.
         error: the exception behind the first of them, if there is one.
         digest: the hash of all lines.
         lines: the last ones.
-        seconds: of virtual time.
+        seconds: the virtual time in seconds.
         commits: the number of units that were run.
         callbacks: the number of callbacks.
         slowest_end: the longest request to end a session, in seconds.
@@ -165,8 +165,8 @@ class Simulation:
     """A scenario in its world, and the course of the run.
 
     Args:
-        world: the time.
-        scenario: the run.
+        world: the clock, the lines and the failures of the run.
+        scenario: the plan of the run.
     """
 
     def __init__(self, world: World, scenario: Scenario) -> None:

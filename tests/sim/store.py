@@ -45,7 +45,7 @@ class Database:
     """SQLite database in memory, with the sessions of its links.
 
     Args:
-        world: the time.
+        world: the clock, the lines and the failures of the run.
         content: a database, as bytes.
         weather: the faults, and their times.
         committed: called after each unit that was written.
@@ -140,10 +140,10 @@ class Wire:
     """Connection of one process to the database, with delays and losses.
 
     Args:
-        world: the time.
+        world: the clock, the lines and the failures of the run.
         database: the other end.
-        name: of the run of a process: of its draws.
-        place: of the process: of its weather, and in lines.
+        name: the name of the run of a process, for its draws.
+        place: the name of the process, for its faults and in lines.
         in_order: whether requests arrive in the order in which they were sent, as to one writer.
     """
 
