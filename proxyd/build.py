@@ -96,7 +96,7 @@ async def build(
         settings: the operator's settings.
         listeners: the sockets to serve on, which are owned from here on; bound here if None.
         role: the role among several processes; None where there is one.
-        bounds: of its parts.
+        bounds: the bounds of its parts.
 
     Raises:
         CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
@@ -157,9 +157,9 @@ def _daemon(
         store: an open store.
         key: signs session tokens; other keys are derived from it.
         access_log: takes records of proxied connections, if they are wanted.
-        role: of this process among several; None where there is one.
+        role: the role of this process among several; None for a single process.
         geography: says where exits are; None where they cannot attach.
-        bounds: of its parts.
+        bounds: the bounds of its parts.
     """
     store = timed = TimedStore(store)
     has_services = role is None or role.has_services

@@ -93,12 +93,12 @@ def way_out(
     Args:
         settings: the operator's settings.
         listeners: the sockets to serve on.
-        directory: of the exits.
+        directory: the directory of the exits.
         reactor: shared by the sockets of the loop.
         resolver: looks names up.
         is_here: says which addresses are this machine's.
         cluster: this node among the others; None where there can be none.
-        bounds: of the parts.
+        bounds: the bounds of the parts.
     """
     own_ports = _own_ports(settings, listeners, is_here, resolver)
     policy = slices.policy(settings, is_closed=own_ports.has)
@@ -164,7 +164,7 @@ def exit_port(
         market: decides who may attach.
         geography: says where exits are.
         desk: listens for other processes of this machine; None where there are none.
-        bounds: of the parts.
+        bounds: the bounds of the parts.
 
     Raises:
         CannotListenError: the certificate cannot be used.

@@ -28,7 +28,7 @@ class Core:
         membership: keeps this daemon known to others on its database.
         meter: counts the bytes of live sessions.
         bus: passes changes on, also to other processes.
-        work: of the marketplace; None in a process that has only the proxy.
+        work: the marketplace's own work; None in a process that has only the proxy.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class Daemon:
         helpers: closed after the proxy.
         services: the marketplace's API; None in a process that has only the proxy.
         role: the role of this process among several; None for a single process.
-        exit_port: where devices attach; None where they cannot.
+        exit_port: the port where devices attach; None without one.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class Tasks:
         """Run `work` until it is done, or is ended here.
 
         Args:
-            name: of the task, for the log.
+            name: the name of the task, for the log.
             work: its code, which ends at its cancellation at the latest.
             is_writer: whether it writes counts down, and so is ended before the last are written.
         """
@@ -52,8 +52,8 @@ class Tasks:
         succeeded again.
 
         Args:
-            seconds: how long to wait before each time.
-            name: of the task.
+            seconds: the wait before each run.
+            name: the name of the task.
             sweep: the sweep's code.
             what: waits meanwhile, for the log.
         """

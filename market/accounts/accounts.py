@@ -447,7 +447,7 @@ async def deposit(
         tx: the transaction.
         context: records it for its user.
         email: whose wallet.
-        currency: in which currency.
+        currency: the currency of the amount.
         amount: micro-units, above zero.
         reference: names this deposit, once and for all.
         transfer_id: the identifier of the transfer.

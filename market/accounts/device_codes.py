@@ -60,7 +60,7 @@ class DeviceCodes:
     """Authorisation of programs that a user has approved.
 
     Args:
-        app_url: where the page is that people type the code into.
+        app_url: the address of the page where people type the code.
         waiting_max: how many programs may wait for an answer.
     """
 

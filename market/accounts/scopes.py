@@ -70,7 +70,7 @@ def permits(networks: str, address: str) -> bool:
 
     Args:
         networks: as they are stored, with spaces between them; "" for all addresses.
-        address: of the client.
+        address: the address of the client.
     """
     if not networks:
         return True

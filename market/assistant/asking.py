@@ -131,7 +131,7 @@ class Asking:
     Args:
         slots: shared by all models of the same server.
         seconds: how long an answer may take in all, with waiting and the retry.
-        policy: of calls that fail, or whose answer does not end.
+        policy: the rules for calls that fail, or whose answer does not end.
     """
 
     def __init__(

@@ -113,8 +113,8 @@ def slice_of(remainder: int, want_bytes: int) -> int:
     """Return a node's slice of the remaining bytes: a quarter, so that other nodes get some.
 
     Args:
-        remainder: how many bytes are neither used nor leased.
-        want_bytes: how many it asked for.
+        remainder: the number of bytes that are neither used nor leased.
+        want_bytes: the number of requested bytes.
     """
     fair = max(SLICE_LEAST_BYTES, remainder // SHARE_OF_REMAINDER)
     return min(remainder, want_bytes, fair)

@@ -315,7 +315,7 @@ class Bandwidth:
             user_id: whose.
             status: only these; None for every one.
             before: only sessions older than this identifier; "" for the newest.
-            limit: how many at most.
+            limit: the most sessions to return.
         """
         await self._traffic.settle_exhausted()
         rows, addresses = await self._store.read(

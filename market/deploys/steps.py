@@ -15,7 +15,7 @@ class Strategy(Struct, frozen=True):
     Attributes:
         max_surge: how many more replicas than wanted there may be meanwhile; each is paid for as
             well, therefore none by default.
-        max_unavailable: how many fewer than wanted may be available meanwhile.
+        max_unavailable: the number of wanted replicas that may be unavailable meanwhile.
         min_ready_s: for how many seconds a replica must be ready to be available.
         progress_s: after how many seconds without progress a rollout is stuck.
         auto_revert: whether one that is stuck goes back to the last revision that was available.

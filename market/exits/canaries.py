@@ -45,7 +45,7 @@ class ExitCanaries:
 
         Args:
             device_id: the device.
-            kind: of `BARRED_WORDS`.
+            kind: a key of `BARRED_WORDS`.
             evidence: the evidence, for the operator; an overlong text is cut.
 
         Raises:

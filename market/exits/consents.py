@@ -406,7 +406,7 @@ class Exits:
         Args:
             user_id: whose.
             before: only devices older than this identifier; "" for the newest.
-            limit: how many at most.
+            limit: the most devices to return.
         """
         rows, sums = await self._store.read(
             _page, user_id, before=before, limit=limit, today=self._today()

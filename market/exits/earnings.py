@@ -33,7 +33,7 @@ class AdvancePace(Struct, frozen=True):
     """The time between posts of earnings while sessions go on, and their sizes.
 
     Attributes:
-        seconds: of the clock, between two times.
+        seconds: the time of the clock between two posts.
         least: a tenth of a cent. Less waits for more, or for the end of the session, so that no
             more rows are written for good than a thousand a dollar.
         sessions: the sessions of one transaction.

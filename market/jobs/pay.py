@@ -95,7 +95,7 @@ async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) 
 
     Args:
         tx: the transaction; it has just ended the job.
-        moment: when, with the identifiers of the transfers.
+        moment: the time, with the identifiers of the transfers.
         job: as it was while it ran.
         pay: the pay of the worker; None gives the buyer everything back.
     """

@@ -49,7 +49,7 @@ class Recovery:
     """Sends secrets by mail and accepts them back.
 
     Args:
-        requests: where requests wait whose address is still to be looked up.
+        requests: the queue of requests whose address is not looked up yet.
         accounts: forgets the failed logins of users who prove their address.
         on_revoked: called with the worker tokens that a reset has revoked.
     """
@@ -117,7 +117,7 @@ class Recovery:
         """Replace the password of the user the secret was sent to; all their login sessions end.
 
         Args:
-            secret: from the e-mail.
+            secret: the secret from the e-mail.
             password: the new one.
             client: the network that they are counted by.
 

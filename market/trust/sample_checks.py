@@ -34,7 +34,7 @@ def jobs_until_next(streak: int) -> int:
     """Draw the number of jobs of a device before its next sample.
 
     Args:
-        streak: how many of its results were right since one was not.
+        streak: the number of its right results since the last wrong one.
     """
     share = NEW_SHARE if streak < TRUSTED_CHECKS else max(LEAST_SHARE, 1 / streak)
     uniform = 1 - secrets.randbelow(1 << 53) / (1 << 53)  # above 0, at most 1

@@ -60,7 +60,7 @@ class Admission:
         tallies: count refusals of clients that show a session's credentials.
         now: the wall clock, in UTC seconds.
         connections_per_session: see above.
-        bytes_per_second: how fast a session may go; 0 for as fast as it can.
+        bytes_per_second: the limit of a session's speed; 0 for none.
         bounds: how long it is remembered that credentials, or an address, open nothing.
     """
 

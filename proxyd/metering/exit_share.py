@@ -52,7 +52,7 @@ class ExitShare(Payer):
     store. `pace` is how fast the exit may go; None if this node knows no pace.
 
     Args:
-        moved: has the share in it from when `used` changes.
+        moved: a set that contains the share after `used` has changed.
     """
 
     __slots__ = ("_moved", "_session", "_sinks", "device_id", "pace", "reported", "used")

@@ -53,7 +53,7 @@ class LeaseSlice:
     when the session was first seen without connections, None while it has some.
 
     Args:
-        granted: how many bytes were leased at first.
+        granted: the number of bytes leased at first.
         on_low: called with this slice when it should request more.
     """
 
@@ -90,7 +90,7 @@ class LeaseSlice:
         """Return whether bytes may be handed out now; asks for more in time.
 
         Args:
-            available: how many bytes are left.
+            available: the number of bytes left.
         """
         if available < self._low:
             self._low = 0
@@ -127,7 +127,7 @@ class LeaseSlice:
         """Note the reply to a request for bytes.
 
         Args:
-            more: how many bytes it has brought.
+            more: the number of bytes in the reply.
             now: loop time.
         """
         if more > 0:

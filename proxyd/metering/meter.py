@@ -62,9 +62,9 @@ def solo_meter(
         leases: grants bytes, and takes the counts.
         now: the wall clock, in UTC seconds.
         connections_per_session: the limit of open connections.
-        bytes_per_second: how fast a session may go; 0 for as fast as it can.
+        bytes_per_second: the limit of a session's speed; 0 for none.
         forgotten: called with each session that is not known here any more.
-        bounds: of its parts.
+        bounds: the bounds of its parts.
     """
     sessions, tallies = Sessions(forgotten, bounds.memory), Tallies(bounds.tallies)
     wake = asyncio.Event()
@@ -99,8 +99,8 @@ def cluster_meter(
         leases: as for `solo_meter`.
         now: the same.
         fence: until when bytes may be handed out.
-        connections_per_session: how many may be open at once on this node.
-        bytes_per_second: how fast a session may go on this node; 0 for as fast as it can.
+        connections_per_session: the most open connections of a session on this node.
+        bytes_per_second: the limit of a session's speed on this node; 0 for none.
         forgotten: as for `solo_meter`.
         bounds: the same.
     """

@@ -63,7 +63,7 @@ class Reaper:
 
     Args:
         link: knows of some nodes that they have ended.
-        observed_time: for how long this process was there to notice things.
+        observed_time: the time in which this process was running and could notice events.
         timeout_seconds: a node is dead when it was not seen for this time.
     """
 
@@ -182,7 +182,7 @@ class Node:
 
     Args:
         boottime: a clock that goes on while the machine sleeps, in seconds.
-        observed_time: for how long this node was there to notice things.
+        observed_time: the time in which this node was running and could notice events.
         timeout_seconds: a node is dead when it was not seen for this time.
         may_sweep: whether it takes the sweepers' lock; a process that does not sweep must not.
         hearers: get the notices of other nodes, beside the writer.

@@ -77,8 +77,8 @@ class LiveSession(Divisible):
 
     Args:
         on_spent: called with the session at the delivery of the last byte granted.
-        pace: how fast it may go; None for as fast as it can.
-        changed: has the session in it from when `used` changes.
+        pace: the limit of its speed; None for no limit.
+        changed: a set that contains the session after `used` has changed.
         lease_slice: this node's part of the session: it requests and keeps bytes; None where there
             are no other nodes.
 
@@ -207,7 +207,7 @@ class LiveSession(Divisible):
         """Count bytes that were delivered; the last one granted calls `on_spent`.
 
         Args:
-            size: how many.
+            size: the number of bytes.
             sink: where some of them may still wait to leave this machine; None if none do.
         """
         if sink is not None:

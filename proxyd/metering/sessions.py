@@ -173,7 +173,7 @@ class Sessions:
 
         Args:
             session_id: the session.
-            status: where it is going.
+            status: the status that it is about to get.
             until: the time (loop time) at which the store is queried again.
         """
         self._forget_at[session_id] = until

@@ -41,8 +41,8 @@ class _Format:
     """Turns records into lines.
 
     Args:
-        target: how a record names the host: see `AccessLog`.
-        client: how it names the client.
+        target: the form of the host in a record: see `AccessLog`.
+        client: the form of the client's address.
         key: the key of the hashes.
         process: the number of this process among several; None where there is one.
     """
@@ -212,8 +212,8 @@ class AccessLog:
         now: the wall clock, in UTC seconds.
         process: the number of this process in the records, if there are several; None where there
             is one.
-        waiting_max: how many records wait for the disk.
-        idle_seconds: how often old files are looked for while no records come.
+        waiting_max: the most records that wait for the disk.
+        idle_seconds: the time between two searches for old files while no records come.
 
     Raises:
         CannotRecordError: the folder cannot be used.

@@ -91,7 +91,7 @@ def set_up(level: str, style: Literal["text", "json"], process: int | None = Non
 
     Args:
         level: the least one that is written.
-        style: of the lines.
+        style: the form of the lines.
         process: the number of this process, if there are several; None where there is one.
     """
     handler = logging.StreamHandler(sys.stderr)

@@ -56,7 +56,7 @@ class OpenAiModel:
         api_key: sent to the server, and never logged; "" for none.
         max_tokens: the longest answer; 0 to leave that to the server.
         connections: limit of simultaneous connections.
-        stream_max_bytes: of a streamed answer.
+        stream_max_bytes: the largest size of a streamed answer.
     """
 
     def __init__(

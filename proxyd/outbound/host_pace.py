@@ -16,7 +16,7 @@ class HostPace:
 
     Args:
         per_second: attempts of one user at one host, in the long run.
-        burst: how many may be made at once after a pause.
+        burst: the number of attempts without a wait after a pause.
         clock: seconds that never go back.
     """
 

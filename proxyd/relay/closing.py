@@ -146,7 +146,7 @@ class Closer:
 
         Args:
             sock: the socket, owned from here on.
-            payer: has paid for the bytes on their way.
+            payer: the payer of the bytes on their way.
             size: at most how many bytes of it were paid for.
             ended: whether its end of stream was announced already.
             with_reset: end with a reset instead of the end of stream.
@@ -175,7 +175,7 @@ class Closer:
         """Close the refused connection that waits longest: no session pays for it.
 
         Args:
-            seconds: how long it must have waited for its peer.
+            seconds: the least time that it has waited for its peer.
 
         Returns:
             Whether there was one.

@@ -74,7 +74,7 @@ class ExitWay(Watcher, InTransit):
     Args:
         closer: takes over the connection when it ends in order.
         sock: the work connection, watched already; owned from here on.
-        ports: of targets.
+        ports: the permitted ports of targets.
         looks_up: whether the exit looks names up.
     """
 

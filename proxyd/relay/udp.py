@@ -67,7 +67,7 @@ def datagram_socket(here: Address, scope: int = 0) -> socket.SocketType | None:
 
     Args:
         here: the address to bind, perhaps the unspecified one.
-        scope: for a link-local address, on which link it is (RFC 4007).
+        scope: the link of a link-local address (RFC 4007).
     """
     family = socket.AF_INET if here.version == 4 else socket.AF_INET6
     try:
@@ -493,7 +493,7 @@ class _Reader(Watcher):
     """Watcher of one socket of an association: its reads in each turn are bounded.
 
     Args:
-        read: reads once; False when there is nothing more to be read.
+        read: reads once; returns False when nothing is left to read.
     """
 
     __slots__ = ("_association", "_is_due", "_loop", "_read")

@@ -16,7 +16,7 @@ class Life:
     """Life of one process: the time of its start, and its reports since then.
 
     Args:
-        now: when it was started, in seconds.
+        now: the time of its start, in seconds.
     """
 
     def __init__(self, now: float = 0.0) -> None:

@@ -51,7 +51,7 @@ class ArrivalTimes:
     """The time that a connection has for its first message.
 
     Attributes:
-        seconds: for 33 bytes that come in one piece.
+        seconds: the time for 33 bytes that come in one piece.
         room_after_seconds: a flood that keeps all slots is answered by closing the oldest; one this
             old is not slow.
     """

@@ -352,8 +352,8 @@ class Control(asyncio.Protocol):
 
         Args:
             code: the stable code.
-            words: for its owner.
-            retry_seconds: when to come again; 0 for not before something was changed.
+            words: the reason for its owner.
+            retry_seconds: the time before a new attempt; 0 if no attempt helps before a change.
         """
         if self.is_closed:
             return

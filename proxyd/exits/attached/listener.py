@@ -55,7 +55,7 @@ class PortBounds:
     """The bounds on devices at the exits' port.
 
     Attributes:
-        tls_end_seconds: for the end of a connection under TLS.
+        tls_end_seconds: the time for the end of a connection under TLS.
         nodes_seconds: how long a change among the nodes waits for others.
     """
 

@@ -120,7 +120,7 @@ class Parked(Watcher):
     Args:
         number: its ticket's.
         sock: owned from here on.
-        since: when it began to wait (loop time, seconds).
+        since: the beginning of its wait (loop time, seconds).
     """
 
     __slots__ = ("_pool", "is_taken", "number", "since", "sock")

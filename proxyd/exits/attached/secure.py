@@ -43,7 +43,7 @@ class Seal(asyncio.Protocol):
 
     Args:
         transport: speaks TLS; this is its protocol from here on.
-        sock: of the pair, non-blocking; owned from here on.
+        sock: the other socket of the pair, non-blocking; owned by the seal.
         poller: watches it when the loop does not.
         over: called once, when both are gone.
     """

@@ -49,7 +49,7 @@ class LabelBounds:
     """How long nodes wait for an agreement, and how many they keep.
 
     Attributes:
-        answer_seconds: of a dial's ten; a store that works answers in milliseconds.
+        answer_seconds: the part of a dial's ten seconds; a healthy store answers in milliseconds.
         per_session: as many as a node remembers.
     """
 

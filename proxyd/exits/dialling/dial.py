@@ -767,7 +767,7 @@ class _Attempt(Asker):
     """One order of one exit.
 
     Args:
-        pool: where connections of the exit wait that will do.
+        pool: the pool of suitable connections of the exit.
     """
 
     __slots__ = ("_dial", "_parked", "_place", "_pool", "attached", "began", "is_overdue")

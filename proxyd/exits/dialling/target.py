@@ -76,7 +76,7 @@ def seen_address(known: Address, claimed: Address | None) -> Address:
     """Return the address that a target sees, as far as that is known.
 
     Args:
-        known: where the exit's control connection comes from.
+        known: the source address of the exit's control connection.
         claimed: the exit's own word. It is believed for the other family alone: the daemon sees
             the address of its own, and a device behind a translator knows its private one.
     """

@@ -129,7 +129,7 @@ class DeviceTunnels:
 
         Args:
             device_id: that runs the attempt.
-            job_id: of the job.
+            job_id: the identifier of the job.
             attempt: its number, from 1.
             port: that the job's payload declares.
             seconds: after which it is given up.

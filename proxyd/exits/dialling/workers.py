@@ -44,7 +44,7 @@ class Worker(asyncio.Protocol):
 
     Args:
         heartbeat_seconds: returns the time between two pings.
-        waiting_max_bytes: of frames for a device that does not read.
+        waiting_max_bytes: the most bytes of frames for a device that does not read.
         lost: called once, with the reason, when the device is attached no more.
     """
 

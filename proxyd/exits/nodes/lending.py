@@ -53,7 +53,7 @@ class LendingBounds:
 
     Attributes:
         per_exit: an agent takes no more, and a service has no more nodes.
-        loans_max: of all exits; 1 KB each.
+        loans_max: the most loans of all exits; 1 KB each.
     """
 
     per_exit: int = 64

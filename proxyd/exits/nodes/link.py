@@ -89,7 +89,7 @@ class LinkEnds:
         key: see `proxyd.wire.links.link_key`.
         own_id: this node's identifier.
         node_id: the other node's identifier.
-        fingerprint: of the dialled node's certificate (SHA-256, hexadecimal).
+        fingerprint: that of the dialled node's certificate (SHA-256, hexadecimal).
         is_dialler: whether this node has dialled.
     """
 
@@ -131,7 +131,7 @@ class _Inbox:
 
     Args:
         reader: has read the bytes that came before.
-        turn_seconds: for frames, in one turn of the loop.
+        turn_seconds: the time for frames in one turn of the loop.
         act: called with each frame; raises FrameError for one that must not come.
         violated: called with the reason when the other node has sent such a frame.
     """
@@ -484,7 +484,7 @@ def greeted(
         data: the first bytes: nodes send their greeting in one piece.
         key: see `proxyd.wire.links.link_key`.
         own_id: this node's.
-        fingerprint: of this node's certificate.
+        fingerprint: that of this node's certificate.
     """
     try:
         frame = next(reader.receive_data(data), None)

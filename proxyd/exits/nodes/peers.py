@@ -42,7 +42,7 @@ class MeshBounds:
     """The bounds on the other nodes.
 
     Attributes:
-        link_seconds: to connect, shake hands and be accepted: some round trips.
+        link_seconds: the time to connect, shake hands and be accepted: some round trips.
         exits_per_node_max: twice the number that the directory is measured with.
         entries_per_turn: that are announced or taken out in one turn of the loop: of 100,000 each
             takes 250 us.

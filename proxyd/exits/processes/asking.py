@@ -146,7 +146,7 @@ class AskedExits(Ways, LineEnd):
 
     Args:
         reactor: shared by the sockets of the loop; sockets that are handed over are not watched.
-        address: of the Unix socket where that process answers.
+        address: the Unix socket where that process answers.
         seconds: how long a dial may take in all.
     """
 
@@ -422,7 +422,7 @@ class AskedExit(Carrier):
     """The exit of one relay, which another process knows.
 
     Args:
-        address: where it attaches from.
+        address: the address that it attaches from.
     """
 
     __slots__ = ("_carried", "_exits", "_place", "_told", "address", "device_id", "number")
