@@ -90,7 +90,7 @@ class Origins:
             self._file(attached, parsed, counted_network(address))
 
     def left(self, attached: Attached) -> None:
-        """Count an exit again at its attachment, if its connections leave from elsewhere."""
+        """Stop counting an exit where its connections leave, if that is not where it attached."""
         if attached.is_elsewhere:
             self._elsewhere.add(attached.network, -1)
 

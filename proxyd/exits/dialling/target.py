@@ -51,7 +51,7 @@ class Target:
         return bool(permitted)
 
     def may_be_dialled_by(self, attached: Attached) -> bool:
-        """Return whether an exit may dial it: no target in the exit's own network."""
+        """Return whether an exit may dial it, which must not dial its own network."""
         return not self.host or bool(attached.permitted(self.host))
 
     def tests_routes_of(self, attached: Attached) -> bool:

@@ -376,7 +376,7 @@ class AwayRelay(Adopted):
         return yields_at(self._moved_at, is_half_closed=False)
 
     def answered(self, told: Answered) -> None:
-        """Record the kind of the target's first answer; only the first report counts."""
+        """Pass on the verdict on the target's first answer; only the first report counts."""
         fault, proof, self.fault, self.proof = self.fault, self.proof, None, None
         if told.is_right and proof is not None:
             proof(told.is_tls)
