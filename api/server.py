@@ -209,7 +209,7 @@ class HttpServer(Front):
         self._draining = True
 
     async def stop(self) -> None:
-        """Let requests in progress finish, for a bounded time, and close everything."""
+        """Wait a bounded time for requests in progress, and close everything."""
         await self._close(self._limits.times.shutdown_seconds)
 
     async def _respond(self, request: Request) -> web.StreamResponse:
@@ -331,7 +331,7 @@ async def _answered(
 
 
 async def _repeated(route: Route, call: Call[Any, Any]) -> Reply:
-    """Have a request handled, and once more if its outcome is unknown and it has a key.
+    """Handle a request; repeat it once if its outcome is unknown and it has an Idempotency-Key.
 
     Its sender would repeat it with the same Idempotency-Key. A request whose commit had no answer
     for seconds is not repeated: the repetition would wait for that commit as well.

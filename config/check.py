@@ -23,7 +23,7 @@ EXIT_PORTS_MAX = 256  # the welcome of an exit is one frame of 4 KiB: half of it
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
-    """Yield one line for each setting that is well typed and still cannot be used."""
+    """Yield one line for each setting that has the right type but cannot be used."""
     yield from _networks("api.trusted_proxies", settings.api.trusted_proxies)
     yield from _networks("api.metrics_allow", settings.api.metrics_allow)
     yield from _networks("egress.allow", settings.egress.allow)
@@ -423,7 +423,7 @@ def _port_of(url: str) -> int:
 
 
 def _is_page(url: str) -> bool:
-    """Say whether a text is the URL of a page."""
+    """Return whether a text is the URL of a page."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -85,7 +85,7 @@ def _example(kind: Any) -> str:  # noqa: ANN401 - as above
 
 
 def _shown(value: object) -> str:
-    """Return a value as it was written, or nearly so."""
+    """Return a value nearly as it was written."""
     try:
         text = _written(value)
     except ValueError:  # TOML takes it in hexadecimal; see `sys.set_int_max_str_digits`

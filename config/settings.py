@@ -26,7 +26,7 @@ PROCESSES_MAX = 64
 
 
 class ApiSettings(Struct, frozen=True):
-    """Where the HTTP API listens, and how the outside world reaches it."""
+    """Addresses of the HTTP API, and its address for the outside world."""
 
     host: str = "127.0.0.1"
     port: Port = 8080
@@ -118,7 +118,7 @@ class AppSettings(Struct, frozen=True):
 
 
 class GeoSettings(Struct, frozen=True):
-    """Where addresses are: files that an operator has, and networks that they know."""
+    """Places of addresses: the operator's files, and networks that the operator knows."""
 
     country: str = ""
     city: str = ""
@@ -162,7 +162,7 @@ Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds i
 
 
 class WorkSettings(Struct, frozen=True):  # as wide as its section
-    """Where files of jobs are kept, how many, and for how long."""
+    """Storage of the files of jobs: place, number and time."""
 
     folder: str = ""
     artifact_max_bytes: NonNegativeInt = 5 * 1024**3

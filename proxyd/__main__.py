@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Prints the version, and whether compiled files are used, which is looked up only then."""
+    """Prints the version, and whether compiled files are used; checks this only when requested."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **settings: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help=settings.get("help"))

@@ -28,7 +28,7 @@ Welcome = Callable[[Sock, str], str]
 
 
 class Acceptor(Generic[Sock]):
-    """Hands each client of one listening socket over, from now until it is closed.
+    """Acceptor of one listening socket: passes each client on, until it is closed.
 
     Args:
         listener: listens already, and is owned from here on.
@@ -90,7 +90,7 @@ class Acceptor(Generic[Sock]):
                 self._refuse(sock, reason)
 
     def _refuse(self, sock: Sock, reason: str) -> None:
-        """Reset a client that is not welcome, and log that now and then."""
+        """Reset a refused client, and log such refusals now and then."""
         reset(sock)
         self._refused += 1
         now = self._loop.time()

@@ -47,13 +47,13 @@ class Ending(StrEnum):
     EXIT_LOST = "exit_lost"
 
 
-# By name: one that has no ending does not get past the import.
+# By name: a member without an ending fails at the import.
 ENDING_OF_REFUSAL: Final = {refusal: Ending[refusal.name] for refusal in Refusal}
 ENDING_OF_FAILURE: Final = {failure: Ending[failure.name] for failure in Failure}
 
 
 class Access(NamedTuple):
-    """A connection that is over, and had shown credentials.
+    """Ended connection of a client that had shown credentials.
 
     `client` is its address, `host` and `port` its target ("" and 0 if it ended before that was
     known), `seconds` its duration. `exit` is the device that it went through, `exit_address` the

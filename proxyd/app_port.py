@@ -1,4 +1,4 @@
-"""Where apps are reached: the listener, and the way from there into jobs."""
+"""Port of apps: its listener, and the streams from there into jobs."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ _logger = logging.getLogger("apps")
 
 
 class JobStreams:
-    """Opens streams into jobs, through the tunnels that their devices keep.
+    """Opens streams into jobs, through the tunnels of their devices.
 
     Args:
         tunnels: of the devices that are attached; None where none can be, so that no job can be
@@ -81,7 +81,7 @@ class AppPort:
         tasks.spawn("apps", self._sweep())
 
     async def _sweep(self) -> None:
-        """Sweep again and again: on each daemon, because its streams are its own."""
+        """Sweep periodically; each daemon sweeps its own streams."""
         while True:
             await asyncio.sleep(self._sweep_seconds)
             try:
@@ -96,7 +96,7 @@ class AppPort:
                 _logger.exception("a sweep of apps failed")
 
     def start(self) -> None:
-        """Begin to take clients in."""
+        """Begin to accept clients."""
         self.server.start(self._tls)
         self._acceptor = Acceptor(
             asyncio.get_running_loop(),
@@ -108,7 +108,7 @@ class AppPort:
         )
 
     def drain(self) -> None:
-        """Begin no new request."""
+        """Stop accepting new requests."""
         self.server.drain()
 
     def leave_socket(self) -> None:
@@ -117,6 +117,6 @@ class AppPort:
             self._acceptor.close()
 
     async def close(self) -> None:
-        """Let every client go, within a bound."""
+        """Close the connections of all clients, within a time limit."""
         self.leave_socket()
         await cancellation.within(CLOSE_SECONDS, self.server.stop(), "closing the listener of apps")

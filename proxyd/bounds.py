@@ -40,10 +40,10 @@ from proxyd.metering.meter import MeterBounds
 
 @dataclass(frozen=True, slots=True)
 class ExitBounds:
-    """The bounds of the parts that have to do with exits.
+    """The bounds of the parts for exits.
 
     Attributes:
-        call_seconds: of a call that shows where connections of an exit leave.
+        call_seconds: the time of a call that shows the source address of an exit's connections.
     """
 
     port: PortBounds = PORT

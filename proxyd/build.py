@@ -60,11 +60,11 @@ USED_LATER = (
 
 
 def import_the_rest(settings: Settings) -> None:
-    """Import the modules that these settings require, and that one process imports when needed.
+    """Import modules before the fork, which a single process would import at their first use.
 
-    So processes that are forked afterwards, at any time, run the same code. None of them looks for
-    garbage in it: a collection writes to each object that it looks at, and a page that a process
-    has written to is no longer shared. Of four processes' 91 MB that saves 5.
+    So processes that are forked afterwards, at any time, run the same code. The garbage collector
+    of a process skips these modules, because it would write to each of their objects, and a page
+    that a process writes to is no longer shared. Of four processes' 91 MB that saves 5.
     """
     load(settings.storage.url)
     names = list(USED_LATER)
@@ -96,7 +96,7 @@ async def build(
         settings: the operator's settings.
         listeners: the sockets to serve on, which are owned from here on; bound here if None.
         role: the role among several processes; None where there is one.
-        bounds: of its parts.
+        bounds: the bounds of its parts.
 
     Raises:
         CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
@@ -157,9 +157,9 @@ def _daemon(
         store: an open store.
         key: signs session tokens; other keys are derived from it.
         access_log: takes records of proxied connections, if they are wanted.
-        role: of this process among several; None where there is one.
+        role: the role of this process among several; None for a single process.
         geography: says where exits are; None where they cannot attach.
-        bounds: of its parts.
+        bounds: the bounds of its parts.
     """
     store = timed = TimedStore(store)
     has_services = role is None or role.has_services
@@ -263,7 +263,7 @@ def _ports(listeners: Listeners) -> Ports:
 
 
 def _cluster(settings: Settings, store: Store, leases: Leases, key: bytes) -> Cluster:
-    """Return this node among the others."""
+    """Return this node of the cluster."""
     cluster = settings.cluster
     return Cluster(
         store, lambda: leases.node_id, link_key(key), cluster.exits_host, cluster.exits_port

@@ -51,9 +51,9 @@ def counting_of(
     Args:
         settings: the operator's settings.
         store: an open store.
-        clocks: of the process.
+        clocks: the clocks of the process.
         forgotten: called with each session that is not known here any more.
-        bounds: of the parts of the meter.
+        bounds: the bounds of the parts of the meter.
         has_services: whether this process does the work that only one of a daemon's processes does.
     """
     link = store.link(settings.cluster.node_timeout_seconds)
@@ -101,7 +101,7 @@ def core_of(counting: Counting, work: MarketWork | None) -> Core:
 
     Args:
         counting: the parts that count bytes.
-        work: of the marketplace; None in a process that has only the proxy.
+        work: the marketplace's own work; None in a process that has only the proxy.
     """
     context = counting.context
     membership = Membership(counting.leases, counting.node)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AmongNodes:
-    """The parts of the exits that know of other nodes; `hub` notifies those that have joined."""
+    """The parts of the exits that depend on other nodes; `hub` notifies parts that have joined."""
 
     hub: NodeHub
     mesh: Mesh
@@ -93,12 +93,12 @@ def way_out(
     Args:
         settings: the operator's settings.
         listeners: the sockets to serve on.
-        directory: of the exits.
+        directory: the directory of the exits.
         reactor: shared by the sockets of the loop.
         resolver: looks names up.
         is_here: says which addresses are this machine's.
         cluster: this node among the others; None where there can be none.
-        bounds: of the parts.
+        bounds: the bounds of the parts.
     """
     own_ports = _own_ports(settings, listeners, is_here, resolver)
     policy = slices.policy(settings, is_closed=own_ports.has)
@@ -155,7 +155,7 @@ def exit_port(
     desk: socket.socket | None,
     bounds: ExitBounds,
 ) -> ExitPort:
-    """Return the port where devices attach, known to the marketplace.
+    """Return the port where devices attach, and register it with the marketplace.
 
     Args:
         settings: the operator's settings.
@@ -164,7 +164,7 @@ def exit_port(
         market: decides who may attach.
         geography: says where exits are.
         desk: listens for other processes of this machine; None where there are none.
-        bounds: of the parts.
+        bounds: the bounds of the parts.
 
     Raises:
         CannotListenError: the certificate cannot be used.

@@ -152,7 +152,7 @@ def services_of(
 def app_port_of(
     settings: Settings, listeners: Listeners, market: Market, tunnels: DeviceTunnels | None
 ) -> AppPort | None:
-    """Return where apps are reached; None where they are not."""
+    """Return the port of apps; None if the settings have no apps."""
     if listeners.apps is None:
         return None
     streams, apps = JobStreams(tunnels), market.apps

@@ -158,7 +158,7 @@ _RESET_BY_PEER: Final = Ending.RESET
 
 @final
 class ClientConnection(Watcher, MeteredConnection, Carried):
-    """One client.
+    """Connection of one admitted client.
 
     Args:
         client: whose socket is owned from here on.
@@ -280,7 +280,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self.abort(Ending.CLIENT_LEFT)
 
     def fail(self, error: Exception) -> None:
-        """Cut it because of a fault in this program, which is logged with its traceback."""
+        """Cut the connection because of a fault in this program, and log the traceback."""
         _logger.error("serving a client failed; it is cut", exc_info=error)
         self.abort()
 
@@ -312,14 +312,14 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     def _dialed_by_exit(
         self, outcome: socket.SocketType | Failure, target_unread: bool, via: Via | None
     ) -> None:
-        """An exit has connected to the target, or none could."""
+        """Handle the outcome of a dial through exits."""
         self._via = via
         if via is not None:
             via.attached.begin(self, via.place)
         self._dialed(outcome, target_unread)
 
     def _dialed(self, outcome: socket.SocketType | Failure, target_unread: bool) -> None:
-        """The dial has connected to the target, or has failed."""
+        """Handle the outcome of a dial: a connection, or a failure."""
         services = self._services
         self._dial = None
         self._give_back()
@@ -391,7 +391,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     def _exit_associated(
         self, outcome: socket.SocketType | Failure, _unread: bool, via: Via | None
     ) -> None:
-        """An exit carries datagrams from now on, or none does."""
+        """Handle the outcome of an order to carry datagrams."""
         self._dial = None
         if isinstance(outcome, Failure) or via is None:
             self.refuse(outcome if isinstance(outcome, Failure) else Failure.GENERAL)
@@ -465,7 +465,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     # --- ending --------------------------------------------------------------------------------
 
     def _relay_closed(self) -> None:
-        """The relay has released both sockets."""
+        """Close, because the relay has released both sockets."""
         self._services.counters.open_relays -= 1
         self._transfer_closed()
 
@@ -531,7 +531,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         return True
 
     def _give_back(self) -> None:
-        """Give back the slot, if the connection has one."""
+        """Free the slot, if the connection has one."""
         if self._slots is not None:
             self._slots.give(self._session.id)
             self._slots = None

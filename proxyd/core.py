@@ -1,7 +1,7 @@
-"""The core of a daemon: all of it that needs a store and no sockets.
+"""Core of a daemon: the parts that need a store but no sockets.
 
 It counts the bytes of sessions, keeps this process known to the others, passes notices on, and does
-the marketplace's own work where this process has the marketplace. `Daemon` puts sockets around it.
+the marketplace's own work if this process has the marketplace. `Daemon` puts sockets around it.
 """
 
 import logging
@@ -21,14 +21,14 @@ _logger = logging.getLogger("daemon")
 
 
 class Core:
-    """Starts and stops in order; its owner closes the store.
+    """Core of a daemon, which starts and stops its parts in order; its owner closes the store.
 
     Args:
         store: an open store, claimed for this daemon.
         membership: keeps this daemon known to others on its database.
         meter: counts the bytes of live sessions.
         bus: passes changes on, also to other processes.
-        work: of the marketplace; None in a process that has only the proxy.
+        work: the marketplace's own work; None in a process that has only the proxy.
     """
 
     def __init__(

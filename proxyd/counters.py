@@ -21,7 +21,7 @@ LATENCY_BOUNDS_SECONDS: Final = (
 
 
 class Latency:
-    """The distribution of a duration: the count up to each bound, and in all."""
+    """Distribution of a duration: the counts up to each bound, and the total count."""
 
     __slots__ = ("counts", "seconds")
 
@@ -30,7 +30,7 @@ class Latency:
         self.seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         index = 0  # most are below the first bounds, and found sooner than by bisection
         for bound in LATENCY_BOUNDS_SECONDS:
             if seconds <= bound:

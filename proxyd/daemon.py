@@ -67,7 +67,7 @@ class Daemon:
         helpers: closed after the proxy.
         services: the marketplace's API; None in a process that has only the proxy.
         role: the role of this process among several; None for a single process.
-        exit_port: where devices attach; None where they cannot.
+        exit_port: the port where devices attach; None without one.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Daemon:
 
     @property
     def _shared_level(self) -> int:
-        """The level of lines that the supervisor, if it exists, writes for all processes."""
+        """Level of the log lines that the supervisor, if it exists, writes for all processes."""
         return logging.INFO if self.role is None else logging.DEBUG
 
     async def start(self) -> None:
@@ -151,7 +151,7 @@ class Daemon:
             tasks.spawn("ledger totals", metrics.watch_ledger())
 
     def reload(self, settings: Settings) -> None:
-        """Take the certificate anew, and new limits.
+        """Load the certificate again, and apply new limits.
 
         Args:
             settings: equal to the settings of the start, except in the settings of

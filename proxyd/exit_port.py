@@ -78,7 +78,7 @@ class ExitPort:
             mesh.change_door(door)
 
     def spawn_tasks(self, tasks: "Tasks") -> None:
-        """Begin to keep links with the other nodes, and to look where the service is reached."""
+        """Start the tasks for links with nodes, look-ups of the service's addresses, and labels."""
         notices = self.listener.notices
         tasks.spawn("own ports", self._own_ports.run(self._all_doors, notices.deny_changed))
         if self.mesh is not None:
@@ -122,7 +122,7 @@ class ExitPort:
                 self.mesh.change_door(self._door)
 
     def announce_certificate(self, certificate: str) -> None:
-        """Notify devices of the certificate (a PEM file) that the service will show some time.
+        """Notify devices of the certificate (a PEM file) that the service will show later.
 
         The notice uses a connection that they know by the present certificate, so they trust it.
 
@@ -134,7 +134,7 @@ class ExitPort:
         _logger.info("exits are notified of the next certificate %s", door.certificate_sha256)
 
     def drain(self, seconds: float) -> None:
-        """Notify exits that the daemon stops, and take no further ones.
+        """Notify exits that the daemon stops, and accept no more.
 
         Attached exits serve until the end: clients may still ask for targets.
         """
@@ -154,7 +154,7 @@ class ExitPort:
             await self.desk.wait_over(seconds)
 
     async def close(self) -> None:
-        """Let every exit go."""
+        """Detach every exit."""
         if self._acceptor is not None:
             self._acceptor.close()
         if self.desk is not None:
@@ -175,11 +175,11 @@ class ExitPort:
     # --- for the marketplace: see `market.exits.consents.Attached` -------------------------------
 
     def door(self) -> Door | None:
-        """Return where exits attach."""
+        """Return the address where exits attach."""
         return self._door
 
     def doors(self) -> Sequence[Door]:
-        """Return where devices attach to the other nodes."""
+        """Return the addresses where devices attach to the other nodes."""
         return () if self.mesh is None else self.mesh.doors()
 
     def state(self, device_id: str) -> str | None:

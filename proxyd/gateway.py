@@ -107,7 +107,7 @@ class Gateway:
         reactor: shared by the sockets of the loop; closed with the gateway.
         exit_: the way out for connections; closed with the gateway.
         resolver: looks up the targets of datagrams, which leave from this machine.
-        public_address: where other networks reach this machine, if that is known.
+        public_address: the address at which other networks reach this machine, if known.
         record: is called with the record of each connection that has shown credentials.
         exits: the ways out through devices, if they may attach; closed with the gateway.
     """
@@ -227,8 +227,8 @@ class Gateway:
         """Begin to accept clients on sockets that listen already; the gateway owns them now.
 
         Args:
-            listener: where clients show the credentials of a session.
-            passwordless: where their addresses must do, in the order of their indexes.
+            listener: the socket for clients with the credentials of a session.
+            passwordless: the sockets for clients without passwords, in the order of their indexes.
         """
         for index, sock in {PASSWORD_PORT: listener, **dict(enumerate(passwordless))}.items():
             # Its connections inherit both. Urgent data is left out of the stream otherwise.

@@ -102,7 +102,7 @@ class Client:
 
 
 class HandshakeState(IntEnum):
-    """Where a handshake is."""
+    """State of a handshake."""
 
     READING = 0
     ADMISSION = 1
@@ -153,7 +153,7 @@ _CLOSED: Final = HandshakeState.CLOSED
 
 @final
 class Handshake(Watcher, Expiring, MeteredConnection):
-    """One client until its request; a `MeteredConnection` once it is admitted.
+    """Handshake of one client until its request; a `MeteredConnection` after its admission.
 
     Args:
         client: whose socket is owned from here on.
@@ -200,7 +200,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         self._lost(Ending.TIMED_OUT)
 
     def fail(self, error: Exception) -> None:
-        """Cut it because of a fault in this program, which is logged with its traceback."""
+        """Cut the client because of a fault in this program, and log the traceback."""
         _logger.error("serving a client failed; it is cut", exc_info=error)
         self.abort()
 
@@ -304,7 +304,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
             self.fail(error)
 
     def _admit(self, protocol: ServerProtocol, decision: LiveSession | Refusal) -> bool:
-        """Let the client send its request, or close it and return False.
+        """Admit the client, so that it can send its request; else close it and return False.
 
         The wishes are judged last: only buyers learn the mistakes in their wishes.
         """
@@ -334,7 +334,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     # --- ending --------------------------------------------------------------------------------
 
     def _hand_over(self, protocol: ServerProtocol, request: Request) -> None:
-        """Give the client away: `requested` answers its request."""
+        """Hand the client over to `requested`, which answers its request."""
         session, services = self._session, self._services
         assert session is not None  # noqa: S101 - a request that nobody pays for must not go on
         self._to(_HANDED_OVER)

@@ -88,7 +88,7 @@ def connections_total(
 
     Args:
         configured: the operator's setting; 0 for as many as that.
-        descriptors: how many may be open.
+        descriptors: the most open descriptors.
         with_exits: whether exits attach, and take a part of that share.
         with_asks: whether other processes ask for them, which takes another part.
     """
@@ -102,7 +102,7 @@ def exits_total(configured: int, descriptors: int) -> int:
 
     Args:
         configured: the operator's setting; 0 for as many as that.
-        descriptors: how many may be open.
+        descriptors: the most open descriptors.
     """
     affordable = int(descriptors * EXITS_SHARE * CONTROLS_SHARE)
     return min(configured, affordable) if configured else affordable
@@ -123,7 +123,7 @@ def asks_total(descriptors: int, processes: int) -> int:
 
     Args:
         descriptors: limit of open descriptors in the process with the exits.
-        processes: how many there are; 0 dials where that is the only one.
+        processes: the number of processes; with a single one the result is 0.
     """
     others = processes - 1
     if not others:
@@ -149,7 +149,7 @@ def beside_api(descriptors: int, wanted: int) -> int:
     """Return the descriptors of the other shares, without the API's surplus over its own share.
 
     Args:
-        descriptors: how many may be open.
+        descriptors: the most open descriptors.
         wanted: the connections of the API that the operator wants, 0 for its share.
     """
     share = api_connections_total(descriptors)

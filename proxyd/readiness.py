@@ -12,7 +12,7 @@ PROBE_SECONDS = 1.5
 
 
 class Readiness:
-    """Gives the reason why this process cannot serve.
+    """Checks whether this process can serve, and returns the reason if not.
 
     Args:
         node: this process among others; None where there are no others.

@@ -40,7 +40,7 @@ class Services:
 
     Args:
         model: answers for the assistant; None where none is configured.
-        app_port: where apps are reached; None where they are not.
+        app_port: the port of apps; None without one.
     """
 
     def __init__(

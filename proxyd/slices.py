@@ -65,7 +65,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         settings: all of them.
         session_terms: as `terms` returns them.
         app_url: as `app_url` returns it.
-        descriptors: how many may be open.
+        descriptors: the most open descriptors.
     """
     return Rules(
         terms=session_terms,
@@ -330,8 +330,8 @@ def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Pr
 
     Args:
         settings: all of them.
-        descriptors: how many may be open.
-        is_first: whether it is for the process where exits attach, if there are several.
+        descriptors: the most open descriptors.
+        is_first: whether the process has the exits' port, if there are several processes.
     """
     limits = settings.limits
     descriptors = _beside(settings, descriptors)
@@ -404,8 +404,8 @@ def api_limits(
 
     Args:
         settings: all of them.
-        descriptors: how many may be open.
-        times: of connections and requests.
+        descriptors: the most open descriptors.
+        times: the time limits of connections and requests.
     """
     limits = settings.limits
     return ApiLimits(
@@ -426,7 +426,7 @@ def app_terms(settings: Settings, bound: int, descriptors: int) -> AppTerms:
     Args:
         settings: all of them.
         bound: the port that is listened on.
-        descriptors: how many may be open.
+        descriptors: the most open descriptors.
     """
     apps = settings.apps
     scheme = "https" if apps.tls_cert else "http"

@@ -34,7 +34,7 @@ class Tasks:
         """Run `work` until it is done, or is ended here.
 
         Args:
-            name: of the task, for the log.
+            name: the name of the task, for the log.
             work: its code, which ends at its cancellation at the latest.
             is_writer: whether it writes counts down, and so is ended before the last are written.
         """
@@ -46,14 +46,14 @@ class Tasks:
     def every(
         self, seconds: float, name: str, sweep: Callable[[], Awaitable[object]], what: str
     ) -> asyncio.Task[None]:
-        """Spawn a sweep, which runs again and again on the one daemon of a database that sweeps.
+        """Spawn a sweep, which runs periodically on the sweeping daemon of a database.
 
         A sweep that fails is run again the next time. Its failure is logged once, until it has
         succeeded again.
 
         Args:
-            seconds: how long to wait before each time.
-            name: of the task.
+            seconds: the wait before each run.
+            name: the name of the task.
             sweep: the sweep's code.
             what: waits meanwhile, for the log.
         """

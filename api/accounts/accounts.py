@@ -31,7 +31,7 @@ NewPassword = Annotated[
 ]
 
 
-# Where a browser is to keep the token: in a cookie that no script reads, and not in the reply.
+# Place of a browser's token: a cookie that no script reads, and not the reply.
 Keep = Literal["cookie"] | None
 
 

@@ -132,7 +132,7 @@ class DeviceCodeRoutes:
         ]
 
     async def begin(self, call: Call[DeviceRequest, Nothing]) -> Reply:
-        """Have a program wait."""
+        """Register a program that waits for approval."""
         body = call.body
         begun = await self._codes.begin(body.client_name, body.scopes, client=call.client)
         uri = self._codes.verification_uri

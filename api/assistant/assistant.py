@@ -200,7 +200,7 @@ class AssistantRoutes:
         return ChatReply(reply=reply.text, model=reply.model, credit_reward=0)
 
     async def analyze(self, call: Call[Form[AnalyzeForm], Any]) -> AnalyzeReply:
-        """Look at a photo, and reward a good deed."""
+        """Judge a photo, and reward a good deed."""
         asker = self._counted(call)
         async with call.body.received() as form:
             photo = await self._photos.read(form.file)

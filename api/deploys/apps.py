@@ -172,6 +172,6 @@ def _item(door: AppServer, app: Opened) -> AppItem:
 
 
 def _url(door: AppServer, app: Opened, port: int) -> str:
-    """Return an address with its key, as it is opened once."""
+    """Return the URL of an app with its key."""
     url = door.places.url(app.id, port)
     return url if app.key is None else f"{url}?{KEY_PARAMETER}={app.key}"

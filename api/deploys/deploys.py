@@ -156,7 +156,7 @@ class DeployRequest(ReplicaFields, kw_only=True):
 
 
 class RevisionRequest(ReplicaFields, kw_only=True):
-    """Fields that change. `replicas` scales as well."""
+    """Fields to change. `replicas` also scales the deploy."""
 
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)] | None = None
 

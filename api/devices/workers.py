@@ -125,7 +125,7 @@ class RevokeRequest(Struct):
 
 
 class TunnelDoor(Struct):
-    """Where a device attaches to another daemon."""
+    """Address where a device attaches to another daemon."""
 
     host: str
     port: int
@@ -133,7 +133,7 @@ class TunnelDoor(Struct):
 
 
 class TunnelReply(Reply, kw_only=True):
-    """Where a device attaches for streams into the jobs that it runs.
+    """Addresses where a device attaches for streams into its jobs.
 
     `certificate_sha256` is that of the certificate there, in hexadecimal. `doors` are those of the
     other daemons of the service: streams come from whichever a client is connected to.
@@ -253,7 +253,7 @@ class WorkerRoutes:
         return TokensReply.of(call.query, await self._rows(call), _token_item)
 
     async def revoke_token(self, call: Call[RevokeRequest, Any]) -> Reply:
-        """End a token at once; the jobs that its device runs wait for another."""
+        """End a token immediately; the jobs of its device wait for another device."""
         device_id = in_body(call.body.token_id, "token_id")
         await self._devices.revoke(call.user_id, device_id)
         self._exits.tell(device_id)

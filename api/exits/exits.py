@@ -60,7 +60,7 @@ class LimitsBody(Struct):
 
 
 class ConsentRequest(Struct):
-    """Device that shall be an exit, the hash of the terms that its owner has read, and limits."""
+    """Device that should be an exit, the hash of the terms that its owner has read, and limits."""
 
     token_id: RequiredText
     terms_hash: RequiredText
@@ -181,7 +181,7 @@ class SessionExitItem(Struct):
 
 
 class SessionExitsReply(Reply, kw_only=True):
-    """Where a session left; the most bytes first."""
+    """Countries and exits of a session, with the most bytes first."""
 
     countries: list[SessionExitItem]
 
@@ -339,7 +339,7 @@ class ExitRoutes:
         return Reply()
 
     async def resume(self, call: Call[DeviceRequest, Any]) -> Reply:
-        """Let it carry again."""
+        """Let a device carry connections again."""
         await self._exits.resume(call.user_id, in_body(call.body.token_id, "token_id"))
         return Reply()
 

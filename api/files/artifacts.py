@@ -123,7 +123,7 @@ class ArtifactsReply(Listed[ArtifactItem], kw_only=True):
 
 
 class AddressReply(Reply, kw_only=True):
-    """Where an artifact is downloaded: a path here, or the address of an S3 store, for a while."""
+    """Address of an artifact's download: a path of this API, or a temporary one of an S3 store."""
 
     url: str
 

@@ -14,7 +14,7 @@ from api.serving.connections import connection_of
 from proxyctl.protocol.jobspec import download_name
 from storage.blobs.base import BlobError, Content
 
-# Two pieces of each download are in memory: one that leaves, and one that is being read.
+# Two pieces of each download are in memory: one is sent while the next one is read.
 PIECE_BYTES = 256 * 1024
 BYTES = "application/octet-stream"
 

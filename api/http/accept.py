@@ -7,12 +7,12 @@ EVENTS = "text/event-stream"
 
 
 def prefers_events(accept: str) -> bool:
-    """Return whether events are wanted rather than JSON, which is sent where both are as good."""
+    """Return whether the client prefers events to JSON; JSON is sent if it prefers neither."""
     return _quality(accept, EVENTS) > _quality(accept, JSON)
 
 
 def prefers_text(accept: str) -> bool:
-    """Return whether text is wanted rather than JSON, which is sent where both are as good."""
+    """Return whether the client prefers text to JSON; JSON is sent if it prefers neither."""
     return _quality(accept, TEXT) > _quality(accept, JSON)
 
 
@@ -25,7 +25,7 @@ def prefers_json(accept: str) -> bool:
 
 
 def prefers_page(accept: str) -> bool:
-    """Return whether a page is wanted rather than JSON, which is sent where both are as good."""
+    """Return whether the client prefers a page to JSON; JSON is sent if it prefers neither."""
     return _wish(accept, HTML) > _wish(accept, JSON)
 
 

@@ -53,7 +53,7 @@ class Transport(Enum):
             "Repeat it with the same Idempotency-Key, or look before you repeat it."
         ),
     )
-    NOT_READY = "not_ready", 503, "Something that customers need does not work right now."
+    NOT_READY = "not_ready", 503, "A part that clients need does not work right now."
     FILES_FULL = "files_full", 503, "There is no room for files right now; nothing was kept."
     FILES_UNAVAILABLE = "files_unavailable", 503, "The store of files does not answer; try again."
     DRAINING = "draining", 503, "The server is about to restart; try again in a moment."

@@ -94,7 +94,7 @@ class EvictableSlots(Generic[_Holder]):
         self._all[holder] = tuple(orders)
 
     def give(self, holder: _Holder) -> None:
-        """Give the slot of a holder back; doing so twice is harmless."""
+        """Free the slot of a holder; a second call is harmless."""
         self._all.pop(holder, None)
         network = self._network_of.pop(holder, "")
         if not network:

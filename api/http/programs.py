@@ -1,6 +1,7 @@
 """The program of a client, in two words that its user recognises: "Firefox, Linux"."""
 
-# The first that a header User-Agent names counts: browsers name those that they want to pass for.
+# The first match in the header User-Agent counts, because browsers also name the browsers that they
+# imitate.
 _PROGRAMS = (
     ("Edg", "Edge"),
     ("OPR/", "Opera"),

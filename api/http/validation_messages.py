@@ -16,7 +16,7 @@ from market.base.errors import Code, MarketError
 COMPARED_VERSION = "0.22.0"
 SHOWN_MAX_CHARACTERS = 40  # of a wrong value: enough to recognise it, and short enough for a log
 
-# It takes a millisecond, and a wrong request shall cost no more than a right one.
+# It takes a millisecond, and a wrong request must not cost more than a right one.
 type_info = cache(inspect.type_info)
 
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")

@@ -710,7 +710,7 @@ class JobRoutes:
         )
 
     async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
-        """Let the device run a job."""
+        """Assign a job to the requesting device."""
         offer = self._dispatch.devices.offer_of(call.device)
         job = await self._jobs.accept(call.device, _job_id(call), site(call.address), offer)
         status = JOB_STATUSES[job.status]

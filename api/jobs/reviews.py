@@ -50,7 +50,7 @@ class ReviewRoutes:
         ]
 
     async def confirm(self, call: Call[Nothing, Any]) -> Reply:
-        """Have a job paid for now."""
+        """Confirm the result of a job, and pay it now."""
         await self._reviews.confirm(call.user_id, _job_id(call))
         return Reply()
 

@@ -56,7 +56,7 @@ class Kept:
         return self._size
 
     def take(self, way: Way) -> Upstream | None:
-        """Return the connection that was used last, which is the caller's; None for none."""
+        """Return the connection that was used last, now owned by the caller; None without one."""
         while idle := self._idle.get(way):
             upstream = next(reversed(idle))
             self._remove(way, upstream)
@@ -78,7 +78,7 @@ class Kept:
         self._size += 1
 
     def forget(self, app_id: str = "") -> None:
-        """Close those of an app; "" for all."""
+        """Close the connections of an app; "" for all apps."""
         for way in [each for each in self._idle if app_id in ("", each.app_id)]:
             for upstream in list(self._idle[way]):
                 self._drop(way, upstream)

@@ -30,7 +30,7 @@ _PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{ti
 
 
 class Refusal(Enum):
-    """Why a request does not reach a job: status, title, words, and when to try again."""
+    """Refusal of a request before it reaches a job: status, title, message, and time of a retry."""
 
     MALFORMED = 400, "Bad request", "This is not a request that can be passed on.", 0
     TOO_LONG = 400, "Too long", "The address or a header of the request is too long.", 0

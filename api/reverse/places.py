@@ -1,4 +1,4 @@
-"""Where apps are on the web: a host for each of them, or a path for each on one host.
+"""Addresses of apps on the web: a host for each app, or a path for each app on one host.
 
 Only hosts keep apps from one another: apps on one host are one origin to a browser.
 """
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Knows the addresses of apps.
+    """Maps apps to their addresses, and requests to apps.
 
     Args:
         public_url: scheme, host and port at which clients reach the listener.

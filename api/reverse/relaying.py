@@ -78,7 +78,7 @@ async def pass_back(
     headers: Iterable[tuple[bytes, bytes]],
     stream: Stream,
 ) -> web.StreamResponse:
-    """Send an answer as the job sends it; if it breaks off, break it off for the client as well."""
+    """Pass an answer of the job on; if it breaks off, break off the client's connection."""
     writer, version = request.writer, request.version
     has_body = request.method != "HEAD" and head.status not in _BODILESS
     length = None if head.is_chunked or head.status == 204 else length_of(head.headers)
@@ -119,7 +119,7 @@ def first_line(head: Head) -> bytes:
 
 
 def break_off(request: Request) -> None:
-    """Let nothing look whole that is not."""
+    """Break off an incomplete answer, so that it does not look complete."""
     if request.transport is not None:
         request.transport.abort()
 

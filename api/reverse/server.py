@@ -182,7 +182,7 @@ class AppServer(Front):
         self.streams.end_app(app_id)
 
     async def sweep(self) -> int:
-        """End streams that are idle, and those of apps that are over or have another key now.
+        """End idle streams, and streams of apps that are over or have another key.
 
         Raises:
             StoreError: streams of apps are checked again the next time.
@@ -281,7 +281,7 @@ class AppServer(Front):
     def _led_elsewhere(
         self, request: Request, place: Place, app: App, by: Shown, *, is_upgrade: bool
     ) -> web.StreamResponse | None:
-        """Return the answer that leads a browser to where it should be: without the key, mostly."""
+        """Return the redirect for a browser, mostly to the address without the key."""
         is_page = request.method in ("GET", "HEAD") and not is_upgrade
         path, target = place.prefix, headers.target_of(place, app.opens)
         if not target.startswith("/"):
@@ -297,7 +297,7 @@ class AppServer(Front):
         return pages.redirect((place.origin if self.places.has_hosts else path) + target, cookie)
 
     async def _passed_on(self, visit: Visit) -> web.StreamResponse:
-        """Have a replica answer, or another one if the first has not received anything yet."""
+        """Pass a request to a replica, or to another one if the first has not received anything."""
         app, place, kept = visit.app, visit.place, ""
         if app.stays:
             cookies = dict(admission.cookies(visit.request.raw_headers))
@@ -332,7 +332,7 @@ class AppServer(Front):
         raise RefusedError(refusal)
 
     async def _as_it_is_now(self, app: App, *, was_tried: bool) -> App:
-        """Return an app again, with the replicas that it has by now.
+        """Return an app with its present replicas.
 
         Raises:
             RefusedError: it is over, or its key was replaced.
@@ -348,7 +348,7 @@ class AppServer(Front):
     async def _tried(
         self, visit: Visit, target: Serving, port: int, seconds: float
     ) -> web.StreamResponse:
-        """Have a replica answer.
+        """Pass a request to one replica.
 
         Raises:
             UnreachedError: it was sent nothing.
@@ -367,7 +367,7 @@ class AppServer(Front):
     async def _over(
         self, visit: Visit, upstream: Upstream, target: Serving, way: Way
     ) -> web.StreamResponse:
-        """Have a replica answer over a connection, which is kept if it may be; see `_tried`."""
+        """Pass a request to a replica over a connection; keep that if permitted; see `_tried`."""
         try:
             response = await self._asked(visit, upstream, target)
         except BaseException:

@@ -85,7 +85,7 @@ class Upstream:
 
     @classmethod
     async def over(cls, sock: "socket.socket", reset: "Callable[[socket.socket], None]") -> Self:
-        """Speak to a job over a connected socket, which is owned from here on.
+        """Return a connection to a job over a connected socket, which it owns.
 
         Raises:
             OSError: it is broken; the socket is closed.

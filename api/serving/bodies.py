@@ -179,7 +179,7 @@ def _wrong_encoding(encodings: tuple[str, ...]) -> TransportError:
 
 
 async def _continue(request: web.BaseRequest) -> None:
-    """Tell a client that waits for it to send its body (RFC 9110, section 10.1.1)."""
+    """Send "100 Continue" to a client that waits for it (RFC 9110, section 10.1.1)."""
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0

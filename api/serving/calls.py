@@ -143,7 +143,7 @@ class CallReader:
         login: Caller | None,
         worker: DeviceRow | None,
     ) -> bytes:
-        """Return the body of a request, which is JSON; its caller still has the right to send it.
+        """Return the JSON body of a request, after checking that its caller may still send it.
 
         Raises:
             MarketError: `unauthorized`, `worker_unauthorized`, `too_busy`.

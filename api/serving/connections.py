@@ -44,7 +44,7 @@ _logger = logging.getLogger("api")
 
 
 class Server(PrivateServer):
-    """aiohttp's low-level server, on sockets that it is handed, in bounded number.
+    """aiohttp's low-level server, with a bounded number of connections.
 
     Args:
         clients: knows the trusted proxies. All clients of one come from its address, which is
@@ -109,7 +109,7 @@ class Server(PrivateServer):
         return reason
 
     async def close(self, seconds: float) -> None:
-        """Let requests in progress finish, for a bounded time, and close everything."""
+        """Wait a bounded time for requests in progress, and close everything."""
         self._timer.cancel()
         await asyncio.sleep(0)  # so that the requests that have arrived begin
         self.pre_shutdown()
@@ -145,7 +145,7 @@ class Front:
         return 0 if self._server is None else len(self._server.slots)
 
     async def _close(self, seconds: float) -> None:
-        """Let requests in progress finish, for a bounded time, and close everything."""
+        """Wait a bounded time for requests in progress, and close everything."""
         server, self._server = self._server, None
         if server is not None:
             await server.close(seconds)
@@ -174,7 +174,7 @@ class Request(web.BaseRequest):
 
 
 class Connection(PrivateProtocol):
-    """One HTTP connection; nothing of a hostile request reaches the log or the answer.
+    """One HTTP connection; no text of a hostile request reaches the log or the answer.
 
     `ends_request` says whether the request in progress ends when the connection is lost.
     """
@@ -271,7 +271,7 @@ class Connection(PrivateProtocol):
             self._wire.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Give the slot back."""
+        """Free the slot of the connection."""
         serving = self.serving
         super().connection_lost(exc)
         self._server.slots.give(self)

@@ -95,7 +95,7 @@ def termux_power(battery: str, wifi: str) -> Power:
 
 
 def windows_power(line: int, flag: int, percent: int) -> Power:
-    """Understand SYSTEM_POWER_STATUS: 255 is unknown, and the flag 128 says there is no battery."""
+    """Parse SYSTEM_POWER_STATUS: 255 is unknown, and the flag 128 means no battery."""
     if flag & 128 or line == 255:
         return Power()
     return Power(on_battery=line == 0, percent=percent if percent <= 100 else None)

@@ -16,7 +16,7 @@ _TOKEN_MAX_CHARACTERS: Final = 500  # the limit of an exit's Hello
 
 
 class TokenError(OwnerError):
-    """There is no token; the message says why."""
+    """There is no token; the message has the reason."""
 
 
 def read_token(token_file: str | None, ask: Callable[[str], str]) -> str:

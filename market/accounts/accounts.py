@@ -74,7 +74,7 @@ class Caller(Struct, frozen=True):
 
     @property
     def maker(self) -> Maker:
-        """The login or API key, as the maker of something."""
+        """The login or API key of the caller, as the maker of an object."""
         return Maker(self.session_id, self.key)
 
 
@@ -250,7 +250,7 @@ class Accounts:
         await self._store.write(unit)
 
     async def end_other_logins(self, caller: Caller) -> None:
-        """End every login session of the caller but the one that asks."""
+        """End every login session of the caller except the requesting one."""
         user_id = caller.profile.user_id
 
         async def unit(tx: Transaction) -> None:
@@ -269,7 +269,7 @@ class Accounts:
         await device_codes.deny_approved(tx, caller.profile.user_id)
 
     async def refresh(self, caller: Caller) -> str:
-        """Return a new token of the same login session; the old one lives out its time.
+        """Return a new token of the same login session; the old one stays valid until it expires.
 
         A token is void once its session has ended, thirty days after the login.
         """
@@ -305,7 +305,7 @@ class Accounts:
         self._throttles.failures_by_email.forget(email_key(email))
 
     async def authenticate(self, token: str) -> Caller:
-        """Return whose token this is, as of now.
+        """Return the caller whose token this is, as of now.
 
         Raises:
             MarketError: `unauthorized`.
@@ -385,7 +385,7 @@ class Accounts:
         return added
 
     async def _logged_in(self, user: UserRow, origin: "_Origin") -> Login:
-        """Begin a login session of a user whose password was verified, as long as it is theirs."""
+        """Begin a login session of a user, if the verified password is still the user's."""
         claims = Claims(user.id, self._identifiers.new(), self._now())
         profile = await self._store.write(
             _begin_login, self._context, claims, user.password_hash, origin
@@ -447,7 +447,7 @@ async def deposit(
         tx: the transaction.
         context: records it for its user.
         email: whose wallet.
-        currency: in which currency.
+        currency: the currency of the amount.
         amount: micro-units, above zero.
         reference: names this deposit, once and for all.
         transfer_id: the identifier of the transfer.
@@ -540,7 +540,7 @@ async def _replay(tx: Transaction, email: str, receipt: Receipt[tuple[Login, boo
 async def _change_password(
     tx: Transaction, context: Context, letters: Letters, verified: UserRow, new: NewPassword
 ) -> None:
-    """Replace the very password that was verified, if this login session still lives."""
+    """Replace the verified password, if it has not changed and this login session lives."""
     await queries.lock(tx, verified.id)
     if not await queries.is_live(tx, new.keep, context.now()):
         raise MarketError(Code.UNAUTHORIZED, ENDED)
@@ -551,7 +551,7 @@ async def _change_password(
 
 
 class _NotReferredError(Exception):
-    """The referral code is no good; all of it is rolled back, and done again without."""
+    """The referral code is invalid; the registration is rolled back, and repeated without it."""
 
 
 class _Origin(Struct, frozen=True):

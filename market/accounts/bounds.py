@@ -1,4 +1,4 @@
-"""Limits on the open things of one user or device: free things must not grow without a bound."""
+"""Limits on the open objects of one user or device: free objects must not grow without a bound."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ from storage.engines.store import Transaction
 
 
 class Bounds(Struct, frozen=True):  # as wide as the list of bounds
-    """Limits on the open things of one user or one device; 0 switches a limit off.
+    """Limits on the open objects of one user or one device; 0 switches a limit off.
 
     Each addition counts the existing rows, up to the limit.
 
@@ -50,12 +50,12 @@ class CurrentBounds:
         return self._bounds
 
     def change(self, bounds: Bounds) -> None:
-        """Hold each user to other bounds from now on; nothing that is open is ended."""
+        """Apply other bounds from now on; open objects stay."""
         self._bounds = bounds
 
 
 async def lock_user(tx: Transaction, user_id: str) -> None:
-    """Serialise the transactions that add to a user's open things.
+    """Serialise the transactions that add open objects to a user.
 
     The lock is on an account, not on the user: a hold locks accounts last, so the order of locks
     stays the same everywhere.

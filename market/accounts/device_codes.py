@@ -42,7 +42,7 @@ BEGUN_MAX, BEGUN_SECONDS = 30, 3_600  # by one network
 WAITING_MAX = 10_000
 SHARE_BITS = {4: 24, 6: 32}
 FRESH_SECONDS = 600
-# How long one that ran out is known, and how many of them each new one removes.
+# How long an expired request is kept, and how many expired ones each new request removes.
 KEPT_SECONDS = 3_600
 FORGET_MAX = 20
 CLIENT_NAME_MAX_CHARACTERS = 64
@@ -60,7 +60,7 @@ class DeviceCodes:
     """Authorisation of programs that a user has approved.
 
     Args:
-        app_url: where the page is that people type the code into.
+        app_url: the address of the page where people type the code.
         waiting_max: how many programs may wait for an answer.
     """
 
@@ -150,7 +150,7 @@ class DeviceCodes:
             await self._store.write(_answer, caller, user_code, is_approved, self._now())
 
     async def _redeem(self, tx: Transaction, device_hash: str) -> IssuedKey | Code:
-        """Return a refusal instead of raising it, where something of it is to be kept."""
+        """Redeem a code; return a refusal instead of raising it if its changes must be stored."""
         now = self._now()
         row = await queries.find_by_device(tx, device_hash)
         if row is None or row.expires_at <= now or row.status == "redeemed":

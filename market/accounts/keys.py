@@ -112,7 +112,7 @@ class _Known(Struct, frozen=True):
 
 
 class ApiKeys:
-    """Makes, lists and ends keys, and knows who calls with one.
+    """Makes, lists and ends keys, and authenticates callers with keys.
 
     Args:
         listed_max: how many keys of a user are listed.

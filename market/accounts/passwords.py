@@ -1,4 +1,4 @@
-"""Passwords: argon2id, hashed one at a time in a thread of its own, so that the loop goes on."""
+"""Passwords: argon2id, hashed one at a time in a thread of its own, so that the loop continues."""
 
 import asyncio
 import base64
@@ -59,7 +59,7 @@ class Passwords:
         self._decoy = _decoy(time_cost, memory_kib)
 
     async def hash(self, password: str, *, client: str = "") -> str:
-        """Return the encoded hash of a password, with a salt of its own.
+        """Return the encoded hash of a password, with a new salt.
 
         Args:
             password: the password to hash.
@@ -87,7 +87,7 @@ class Passwords:
         return await self._in_thread(client, lambda: self._matches(password, encoded))
 
     def close(self) -> None:
-        """Let the thread end."""
+        """Stop the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _matches(self, password: str, encoded: str) -> bool:

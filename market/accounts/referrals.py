@@ -71,7 +71,7 @@ class Rewards(Struct, frozen=True):
 
 
 class Payment(Enum):
-    """When a bonus is paid: now, with the address confirmed, or on a day that has room for it."""
+    """Time of a bonus: now, once the address is confirmed, or on a day with room for it."""
 
     NOW = auto()
     ONCE_VERIFIED = auto()

@@ -11,7 +11,7 @@ from market.base.networks import plain
 
 
 class Scope(StrEnum):
-    """A part of the API that a key may be for. Routes say which one they need.
+    """Part of the API that a key may use. Each route names the scope that it needs.
 
     Passwords, logins and keys themselves have none: no key may touch them.
     """
@@ -58,7 +58,7 @@ class Maker(Struct, frozen=True):
 
     @property
     def purse_id(self) -> str | None:
-        """The first key of the line of the API key; None without one."""
+        """The first key of the API key's line, which counts the spending; None without a key."""
         return None if self.key is None else self.key.purse_id
 
 
@@ -70,7 +70,7 @@ def permits(networks: str, address: str) -> bool:
 
     Args:
         networks: as they are stored, with spaces between them; "" for all addresses.
-        address: of the client.
+        address: the address of the client.
     """
     if not networks:
         return True

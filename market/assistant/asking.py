@@ -131,7 +131,7 @@ class Asking:
     Args:
         slots: shared by all models of the same server.
         seconds: how long an answer may take in all, with waiting and the retry.
-        policy: of calls that fail, or whose answer does not end.
+        policy: the rules for calls that fail, or whose answer does not end.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Asking:
         raise AssertionError("the last attempt returns or raises")
 
     def _leave_schemas_out(self) -> None:
-        """Remember that the server refuses schemas, and answers without."""
+        """Remember that the server refuses schemas, and answers without them."""
         text = "the model refuses a JSON schema; for %.0f seconds it is called without"
         seconds = self._policy.without_schema_seconds
         _logger.info(text, seconds)

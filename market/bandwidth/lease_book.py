@@ -110,11 +110,11 @@ LeaseReply = LeaseState | Rejection | None
 
 
 def slice_of(remainder: int, want_bytes: int) -> int:
-    """Return a node's bytes of a remainder: a quarter, so that others find some as well.
+    """Return a node's slice of the remaining bytes: a quarter, so that other nodes get some.
 
     Args:
-        remainder: how many bytes are neither used nor leased.
-        want_bytes: how many it asked for.
+        remainder: the number of bytes that are neither used nor leased.
+        want_bytes: the number of requested bytes.
     """
     fair = max(SLICE_LEAST_BYTES, remainder // SHARE_OF_REMAINDER)
     return min(remainder, want_bytes, fair)
@@ -181,7 +181,7 @@ class Book:
         return LeaseState(granted, counts.bytes_used == counts.quota_bytes)
 
     def moved(self) -> dict[str, int]:
-        """Return by how many bytes the use of each session has changed, where it has."""
+        """Return the change in used bytes of each session that has one."""
         return {
             session_id: counts.bytes_used - self._used_before[session_id]
             for session_id, counts in self.sessions.items()

@@ -67,13 +67,13 @@ async def prove_all(tx: Transaction, proofs: Sequence[tuple[str, str]]) -> list[
 
 
 async def forgo(tx: Transaction, session_id: str, lease_id: str, *, now: int) -> None:
-    """Close a lease that nothing was handed out under, if it was opened at all."""
+    """Close an unused lease, if it was opened at all."""
     await queries.lock(tx, [session_id])
     await _close(tx, [lease for lease, _ in await queries.leases_with_counts(tx, [lease_id])], now)
 
 
 async def forgo_own(tx: Transaction, session_id: str, node_id: str, *, now: int) -> None:
-    """Close the open lease that the database has of a session for a node, and the node does not.
+    """Close a node's open lease of a session that the node itself does not know.
 
     A database that lost committed changes has such leases: the node released them since.
     """

@@ -175,7 +175,7 @@ class Leases:
             raise
 
     async def forgo_unsure(self) -> None:
-        """Close the leases whose opening was not confirmed: nothing was handed out under them.
+        """Close the leases whose opening was not confirmed; no byte was handed out under them.
 
         Raises:
             UnavailableError: the store did not answer; they stay unsure.
@@ -317,7 +317,7 @@ class Leases:
             await self._store.write(lease_transactions.leave, self.node_id, now=self._now())
 
     async def _settle_used_up(self) -> None:
-        """Settle every session that is used up; one that cannot be is logged and left as it is."""
+        """Settle every session that is used up; log and skip a session that cannot be settled."""
         for session_id in await self._store.read(queries.used_up):
             try:
                 await self.settle(session_id, SessionStatus.EXHAUSTED, None)

@@ -47,7 +47,7 @@ class Traffic(Protocol):
     """Requests of the marketplace to live traffic; the proxy's meter implements them."""
 
     def used_bytes(self, session_id: str, lease_id: str) -> int | None:
-        """Return the bytes used under a session's lease, None when that lease is not held here."""
+        """Return the used bytes of a session's lease; None when this process does not hold it."""
 
     def cut(self, session_id: str, status: SessionStatus) -> Usage | None:
         """Cut a session's connections and refuse new ones. Return the total use of its lease."""
@@ -142,14 +142,14 @@ class OneSession(Struct, frozen=True):
 
 
 class Door(Struct, frozen=True):
-    """Where an address needs no password: the `port`, unless that is not there any more."""
+    """Place where an address needs no password: its `port`, None if the port was removed."""
 
     address: str
     port: int | None
 
 
 class _TakenError(Exception):
-    """On this port one of the addresses opens another active session."""
+    """One of the addresses opens another active session on this port."""
 
 
 class _Sale(Struct, frozen=True):
@@ -315,7 +315,7 @@ class Bandwidth:
             user_id: whose.
             status: only these; None for every one.
             before: only sessions older than this identifier; "" for the newest.
-            limit: how many at most.
+            limit: the most sessions to return.
         """
         await self._traffic.settle_exhausted()
         rows, addresses = await self._store.read(

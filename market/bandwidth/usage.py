@@ -1,4 +1,4 @@
-"""How much buyers have used, and when: by the hour, by the day, by session.
+"""Usage of buyers: by the hour, by the day, by session.
 
 The meter's reports (`market.bandwidth.leases`) write the rows behind it, which add up to the bytes
 of each session. A report is of the hour in which it is made: bytes that waited for the store are of
@@ -336,7 +336,7 @@ async def _rows(
 
 
 def _sums(used: Iterable[UsedRow], refused: Iterable[RefusedRow]) -> dict[tuple[int, str], Sum]:
-    """Add rows up, by where their bucket begins and their session.
+    """Add rows up, by the beginning of their bucket and by session.
 
     There may be tens of thousands of them, so that a sum is made once for all of its rows.
 

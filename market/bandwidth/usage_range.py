@@ -26,7 +26,7 @@ _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,2}", re.ASCII
 
 
 class Step(StrEnum):
-    """How long each part of a series is."""
+    """Length of each part of a series."""
 
     HOUR = "hour"
     DAY = "day"
@@ -63,7 +63,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def hours_kept_since(now: int) -> int:
-    """Return from when on hours are kept: the beginning of a day in UTC."""
+    """Return the time since which hours are kept: the beginning of a day in UTC."""
     return now - now % DAY_SECONDS - HOURS_KEPT_DAYS * DAY_SECONDS
 
 

@@ -102,7 +102,7 @@ class Code(Enum):
     TOO_MANY_ROWS = (
         "too_many_rows",
         Kind.INVALID,
-        "The answer would have more rows than one may have; ask for less time, or for days.",
+        "The answer would have more rows than an answer may have; request a shorter time, or days.",
     )
     SESSION_NOT_FOUND = "session_not_found", Kind.NOT_FOUND, "The caller has no such proxy session."
     WORKER_UNAUTHORIZED = (
@@ -124,7 +124,7 @@ class Code(Enum):
     CONSENT_NEEDED = (
         "consent_needed",
         Kind.INVALID,
-        "The owner of the device has not agreed that it is an exit, or has taken that back.",
+        "The owner of the device has not agreed that it is an exit, or has withdrawn the consent.",
     )
     TERMS_CHANGED = (
         "terms_changed",
@@ -147,7 +147,7 @@ class Code(Enum):
     COPY_TAKEN_HERE = (
         "copy_taken_here",
         Kind.INVALID,
-        "Its owner has put this job up, or another copy is done by its owner or in its network.",
+        "The device's owner posted this job, or its owner or network has another copy of it.",
     )
     DEVICE_FULL = (
         "device_full",
@@ -178,7 +178,7 @@ class Code(Enum):
     NOT_REVIEWABLE = (
         "not_reviewable",
         Kind.INVALID,
-        "The payment of this job is not, or not any more, the caller's to decide.",
+        "The caller cannot, or can no longer, decide about the payment of this job.",
     )
     ARTIFACT_NOT_FOUND = (
         "artifact_not_found",
@@ -188,7 +188,7 @@ class Code(Enum):
     ARTIFACT_TOO_LARGE = (
         "artifact_too_large",
         Kind.INVALID,
-        "The file has more bytes than one may have.",
+        "The file has more bytes than a file may have.",
     )
     ARTIFACT_MISMATCH = (
         "artifact_mismatch",
@@ -198,7 +198,7 @@ class Code(Enum):
     ARTIFACT_NEEDED = (
         "artifact_needed",
         Kind.INVALID,
-        "An open job is given this artifact, sends it or is compared with it; delete it later.",
+        "An open job receives, sends or compares this artifact; delete it later.",
     )
     ARTIFACT_QUOTA_EXCEEDED = (
         "artifact_quota_exceeded",
@@ -235,12 +235,12 @@ class Code(Enum):
     NO_APP = (
         "no_app",
         Kind.INVALID,
-        "It declares no port of the protocol http, so there is nothing to open in a browser.",
+        "There is no port of the protocol http, so there is nothing to open in a browser.",
     )
     APPS_NOT_OFFERED = (
         "apps_not_offered",
         Kind.INVALID,
-        "This service has no door for apps, so ports of jobs cannot be opened in a browser.",
+        "This service offers no apps, so ports of jobs cannot be opened in a browser.",
     )
     DEPLOY_OVER = "deploy_over", Kind.INVALID, "The deploy is over."
     REVISION_NOT_FOUND = (
@@ -266,17 +266,17 @@ class Code(Enum):
     WEBHOOK_DISABLED = (
         "webhook_disabled",
         Kind.INVALID,
-        "The endpoint is disabled and is sent nothing; enable it first.",
+        "The endpoint is disabled and receives nothing; enable it first.",
     )
     SCOPE_MISSING = (
         "scope_missing",
         Kind.UNAUTHENTICATED,
-        "The API key is not for this; use one with the scope, or log in.",
+        "The API key lacks the scope for this; use a key with the scope, or log in.",
     )
     KEY_ADDRESS = (
         "key_address",
         Kind.UNAUTHENTICATED,
-        "The API key may not be used from this address; its owner can change where it may.",
+        "The API key may not be used from this address; its owner can change the addresses.",
     )
     KEY_NOT_FOUND = (
         "key_not_found",
@@ -328,12 +328,12 @@ class Code(Enum):
     USER_CODE_NOT_FOUND = (
         "user_code_not_found",
         Kind.NOT_FOUND,
-        "No program waits with this code: it has run out, was answered, or is mistyped.",
+        "No program waits with this code: it has expired, was answered, or is mistyped.",
     )
     FRESH_LOGIN_NEEDED = (
         "fresh_login_needed",
         Kind.INVALID,
-        "Log in again first: this wants a login of the last ten minutes.",
+        "Log in again first: this needs a login of the last ten minutes.",
     )
     WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The old password is wrong."
     IDEMPOTENCY_KEY_REUSED = (

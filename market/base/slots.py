@@ -22,7 +22,7 @@ from market.base.networks import NetworkCounts, crowded, enclosing
 
 
 class Busy(Enum):
-    """Why there is no slot."""
+    """Reasons for a missing slot."""
 
     QUEUE_FULL = auto()
     TIMED_OUT = auto()
@@ -146,7 +146,7 @@ class Slots:
 
     def _release(self, claim: _Claim) -> None:
         self._count(claim, -1)
-        # Counts of zero, or less, would let in more than the bounds say.
+        # Counts of zero, or less, would admit more than the bounds allow.
         assert self._in_use >= 0  # noqa: S101
         while self._in_use < self._bounds.total and (found := self._next()):
             queued, turn = found

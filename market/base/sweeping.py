@@ -1,4 +1,4 @@
-"""Sweeps: acting on everything that is due, where one failure must not hold up the rest."""
+"""Sweeps: processing of everything that is due, in which one failure delays no other item."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ class Sweep:
         most: int,
         now: int,
     ) -> int:
-        """Act on some items; return for how many that succeeded.
+        """Process some items; return the number that succeeded.
 
         Args:
             find: returns the identifiers of due items, as many as its argument at most.

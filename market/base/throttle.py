@@ -36,7 +36,7 @@ class Throttle:
         self._events: OrderedDict[str, deque[int]] = OrderedDict()
 
     def take(self, key: str) -> None:
-        """Count one event of a key that has not used its window up.
+        """Count one event of a key, or refuse it if the key has used up its window.
 
         An event that may turn out to be none is counted first and taken back later: between a check
         and a later count, others would pass the same check.
@@ -58,7 +58,7 @@ class Throttle:
 
     @contextmanager
     def attempt(self, key: str, failures: Collection[Code]) -> Iterator[None]:
-        """Count the block as one event, if it ends with one of these refusals.
+        """Count one event if the block ends with one of these refusals.
 
         A cancelled block counts, because its outcome is unknown.
 
@@ -76,7 +76,7 @@ class Throttle:
             self.take_back(key)
 
     def check(self, key: str) -> None:
-        """Check that a key may do it once more.
+        """Check that a key may have one more event.
 
         Raises:
             MarketError: `too_many_attempts`, with the seconds until it may try again.

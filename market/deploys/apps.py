@@ -267,7 +267,7 @@ async def _of_running_job(tx: Transaction, job_id: str) -> Serving | None:
 
 
 async def _ports_of_deploy(tx: Transaction, user_id: str, deploy_id: str) -> tuple[Port, ...]:
-    """Return the ports that the replicas of a user's deploy are reached at.
+    """Return the ports at which requests reach the replicas of a user's deploy.
 
     Raises:
         MarketError: `deploy_not_found`, `deploy_over`, `no_app`.

@@ -104,7 +104,7 @@ class Deploy(Struct, frozen=True):
 
     @property
     def statuses(self) -> tuple[JobStatus, ...]:
-        """How each replica is."""
+        """The state of each replica."""
         return tuple(JobStatus(replica.status) for replica in self.replicas)
 
     @property
@@ -123,7 +123,7 @@ class Deploy(Struct, frozen=True):
 
     @property
     def job_ids(self) -> list[str]:
-        """The jobs of its replicas, without those that others have taken the place of."""
+        """The jobs of its replicas, without replaced ones."""
         if self.rollout is not None:
             return [row.job_id for row in self.present]
         return [replica.job_id for replica in self.replicas]
@@ -164,7 +164,7 @@ class Deploy(Struct, frozen=True):
 
     @property
     def status(self) -> str:
-        """The whole in a word: running or queued as long as any replica is, then how it ended.
+        """State of the deploy: running or queued as long as any replica is, then how it ended.
 
         One that may go on has its replicas replaced, so it is queued when none is there.
         """
@@ -283,7 +283,7 @@ class Deploys:
         return await self._store.read(_find, user_id, deploy_id, self._now())
 
     async def page(self, user_id: str, *, before: str, limit: int) -> tuple[list[Deploy], bool]:
-        """Return a user's deploys, newest first, and whether there are more behind them.
+        """Return a user's deploys, newest first, and whether more follow.
 
         There are fewer than `limit` where these have many replicas.
         """

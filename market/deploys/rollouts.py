@@ -106,7 +106,8 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
     strategy = msgspec.json.decode(rollout.strategy, type=Strategy)
     numbers = frozenset(range(1, rollout.desired + 1))
     done = {row.number for row in rows if row.status == JobStatus.COMPLETED}
-    # Neither comes back by itself: one that is cancelled may be so by its buyer, as a job.
+    # Neither starts again by itself: a cancelled replica may have been cancelled by its buyer, as a
+    # job.
     failed = {
         row.number: row
         for row in rows
@@ -289,7 +290,7 @@ class Rollouts:
     async def restart(
         self, user_id: str, deploy_id: str, receipt: Receipt[int] | None = None
     ) -> int:
-        """Replace every replica by one that runs the same. See `revise`.
+        """Replace every replica by a replica with the same work. See `revise`.
 
         Failed replicas get another chance.
         """
@@ -375,10 +376,10 @@ class Rollouts:
                 for start in range(0, len(heard), LOOK_MAX_DEPLOYS):
                     await self._look_at(heard[start : start + LOOK_MAX_DEPLOYS])
             except StoreError as error:  # the sweep finds them
-                _logger.warning("rollouts go on later: %s", error)
+                _logger.warning("rollouts continue later: %s", error)
                 await asyncio.sleep(self.pace.failed_seconds)
             except Exception:  # this task must go on; the sweep finds these deploys as well
-                _logger.exception("rollouts go on later")
+                _logger.exception("rollouts continue later")
                 await asyncio.sleep(self.pace.failed_seconds)
 
     async def sweep(self) -> int:
@@ -458,7 +459,7 @@ class Rollouts:
         self.stopped += len(done.stopped)
 
     def put_up(self, job_id: str) -> None:
-        """Publish that a new replica waits for a device. Call it after the commit."""
+        """Publish that new replicas wait for devices. Call it after the commit."""
         self._context.bus.publish(WAITING, [job_id])
         self.started += 1
 
@@ -870,7 +871,7 @@ def _earlier(
 async def _own(
     tx: Transaction, user_id: str, deploy_id: str, *, may_be_over: bool = False
 ) -> tuple[DeployRow, RolloutRow]:
-    """Lock one of a user's deploys, and return it as it is.
+    """Lock one of a user's deploys, and return its present state.
 
     Raises:
         MarketError: `deploy_not_found`, `deploy_has_no_revisions`, `deploy_over`.

@@ -15,7 +15,7 @@ class Strategy(Struct, frozen=True):
     Attributes:
         max_surge: how many more replicas than wanted there may be meanwhile; each is paid for as
             well, therefore none by default.
-        max_unavailable: how many fewer than wanted may be available meanwhile.
+        max_unavailable: the number of wanted replicas that may be unavailable meanwhile.
         min_ready_s: for how many seconds a replica must be ready to be available.
         progress_s: after how many seconds without progress a rollout is stuck.
         auto_revert: whether one that is stuck goes back to the last revision that was available.
@@ -29,7 +29,7 @@ class Strategy(Struct, frozen=True):
 
 
 class Goal(Struct, frozen=True):
-    """The replicas that there should be: one of `revision` for each of these numbers.
+    """The wanted replicas: one of `revision` for each of these numbers.
 
     `failed` are those of them that have failed for good with this revision. They are not started
     again, and count among those that are not available, so that a revision which does not work
@@ -67,7 +67,7 @@ class Start(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Nothing can be done before something happens; `until` is when it will, if that is known."""
+    """No step is possible before a change; `until` is its time, if known."""
 
     until: int | None = None
 

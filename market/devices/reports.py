@@ -162,7 +162,7 @@ class DeviceReports:
 async def _write(
     tx: Transaction, context: Context, devices: Sequence[DeviceRow], only_newer: bool
 ) -> None:
-    """Write reports down, and tell owners which of the devices have come, or left."""
+    """Store reports, and notify owners of devices that have come or left."""
     await queries.write_reports(tx, devices, only_newer=only_newer)
     device_ids, since = [device.id for device in devices], context.now() - ONLINE_SECONDS
     news = [

@@ -30,7 +30,7 @@ class DispatchTerms(Struct, frozen=True):
         credit: the worth of a credit, in micro-USD.
         lease_seconds: silence of a device about an attempt after which the attempt is taken back.
         prepare_seconds: for how long a device prepares an attempt before it gives up by itself.
-        wait_seconds: for how long a request is held at most.
+        wait_seconds: the longest time that a request is held.
         sign_seconds: time between two signs of life to a device whose request is held; proxies on
             the way close a connection that is silent for a minute.
         held_max: number of requests that are held at most; one owner's devices have half of it.

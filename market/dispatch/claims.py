@@ -179,7 +179,7 @@ async def claim(
         elif owners_left.get(owners.get(pair.device_id, ""), 1) < 1:
             outcomes[pair.job_id] = Refused.OWNER_FULL
         else:
-            # One that is taken already uses a slot of this batch, no more.
+            # A job that is taken already costs only a slot of this batch.
             left[pair.device_id] = room - 1
             if owners.get(pair.device_id) in owners_left:
                 owners_left[owners[pair.device_id]] -= 1

@@ -196,7 +196,7 @@ class Answers:
         self.agents = {key: name for key, name in self.agents.items() if key in attempts}
 
     def new(self, actions: Sequence[Action], seen: int) -> Sequence[Action]:
-        """Return the actions that a device is to learn; it is at work on those that it has seen."""
+        """Return the actions that a device has not seen; it is at work on the others."""
         if seen < self.acted_at:
             self.actions = NO_ACTIONS
             return actions
@@ -252,7 +252,7 @@ class Attendance:
             self._state = moved(self._state, _ASKING)
 
     def end(self, now: float, *, is_broken_off: bool) -> None:
-        """Hold the request no more."""
+        """Stop holding the request."""
         self.request, self.asked_at = None, now
         after = _BROKEN_OFF if is_broken_off else _RESTING
         self._state = moved(self._state, after)
@@ -346,7 +346,7 @@ class Request:
         return self.device.presence.request is self
 
     def wake(self) -> None:
-        """Let it continue."""
+        """Let the request continue."""
         if self.future is not None and not self.future.done():
             self.future.set_result(True)
 

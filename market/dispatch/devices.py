@@ -39,7 +39,7 @@ class Shares:
         self._of: Counter[str] = Counter()
 
     def take(self, owner: str, most: int) -> None:
-        """Let a device wait.
+        """Count a waiting device, within the share of its owner.
 
         Raises:
             MarketError: `too_busy`.
@@ -201,7 +201,7 @@ class AskingDevices:
                 yield device, device.offer
 
     def of(self, device_id: str) -> AskingDevice:
-        """Return a device that asks now; it is known from now on."""
+        """Return the object of a device that asks now, made at its first request."""
         device = self._by_id.get(device_id)
         if device is None:
             device = self._by_id[device_id] = AskingDevice()

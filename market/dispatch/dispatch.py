@@ -110,7 +110,7 @@ class Dispatch:
         return self.devices.held.total
 
     def drain(self) -> None:
-        """Answer every held request immediately, and hold no more."""
+        """Answer every held request immediately, and stop holding requests."""
         self._is_draining = True
         self.lookups.drain()
         self._wake(self.devices)

@@ -1,4 +1,4 @@
-"""Looking devices up in the store: their attempts, and the actions that they are to take.
+"""Look-ups of devices in the store: their attempts, and the actions that they must take.
 
 Devices that ask at the same time are looked up together.
 """
@@ -37,7 +37,7 @@ class _Question(NamedTuple):
 
 
 class _Found(Struct, frozen=True):
-    """The store's word on a device: its attempts, those that it does not know, and actions."""
+    """Result for a device: its attempts, the attempts that it does not know, and actions."""
 
     held: Sequence[HeldRow]
     unknown: Sequence[GivenRow]
@@ -61,7 +61,7 @@ class Lookups:
         self._is_draining = False
 
     def drain(self) -> None:
-        """Give no more samples."""
+        """Stop giving samples."""
         self._is_draining = True
 
     async def look(self, request: Request, ask: Ask) -> tuple[Sequence[GivenRow], Sequence[Action]]:
@@ -93,7 +93,7 @@ class Lookups:
         return unknown, actions
 
     async def _sample(self, request: Request) -> GivenRow | None:
-        """Give a device a sample, if it gets one now: else when it is looked up the next time."""
+        """Give a device a sample if one is due; else try again at its next look-up."""
         holding = request.device.holding
         if self.samples is None or self._is_draining or request.offer.capacity.slots < 1:
             return None
@@ -148,7 +148,7 @@ def _is_proven(reputation: Reputation) -> bool:
 
 
 def _unknown(held: Sequence[HeldRow], named: frozenset[Key]) -> list[str]:
-    """Return jobs of a device that it neither names nor ever has, as many as one answer has."""
+    """Return the jobs of a device that it neither names nor has seen, up to a bound."""
     unknown = (
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
     )

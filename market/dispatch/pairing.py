@@ -69,7 +69,7 @@ class Pairing:
         claimed: jobs that are being given to devices, and so are in no book.
         reader: reads jobs that wait into memory.
         full: the owners without a free slot.
-        prices: of the last jobs that devices got here, for the supply.
+        prices: the prices of the last jobs that devices got here, for the supply.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Tasks of samples: small scripts with a result that is known here without a run.
+"""Tasks of samples: small scripts whose result is computed here, without running them.
 
 Each is drawn anew: its computation, its numbers, its variables and the title of its job.
 """

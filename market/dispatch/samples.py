@@ -1,10 +1,10 @@
 """Samples: jobs with a known result that show whether a device computes them correctly.
 
 A device gets one like any other job, after some of its completed jobs. Each sample is new and comes
-at a random time, so the device cannot recognise it, and an idle device earns nothing by it. One
-transaction posts the job and assigns it to this device: it never waits, no other device can get it,
-and there is nothing that a crash could leave half done. `market.trust.sample_checks` processes its
-result.
+at a random time, so only an agent that looks for samples can recognise it. An idle device earns
+nothing by samples. One transaction posts the job and assigns it to this device: it never waits, no
+other device can get it, and a crash leaves nothing half done. `market.trust.sample_checks`
+processes its result.
 
 The money comes from the account of a user that the operator names and funds. A daily limit bounds
 it, and one owner gets at most a part of this limit. Without money or limit no device gets samples.
@@ -93,7 +93,7 @@ class SampleTerms(Struct, frozen=True):
 
     @property
     def is_on(self) -> bool:
-        """Whether there are samples."""
+        """Whether devices get samples."""
         return bool(self.account and self.credits_per_day)
 
 
@@ -158,7 +158,7 @@ class Samples:
         return len(self._ready)
 
     async def due(self, tx: Transaction, device_ids: Sequence[str]) -> frozenset[str]:
-        """Return those of these devices that are to be given a sample once they have room."""
+        """Return those of these devices that should get a sample once they have room."""
         return frozenset(device_ids).difference(await queries.with_jobs_left(tx, device_ids))
 
     async def give(self, device_id: str, offer: Offer) -> GivenRow | None:
@@ -183,7 +183,9 @@ class Samples:
                 raise
             self._paused_until = clock() + PAUSE_SECONDS
             if not self._is_dry:
-                _logger.info("no samples now: the account has no money, or this hour's is spent")
+                _logger.info(
+                    "no samples now: the account has no money, or the present allowance is spent"
+                )
             self._is_dry = True
             return None
         except BaseException:  # it may have been given, and is not given twice

@@ -1,8 +1,8 @@
 """Supply of the market: the devices that request work from this daemon, by their resources.
 
-It is counted now and then from memory, in parts, so that no request waits for it. Strangers report
-these devices. A count shows that a kind of device exists. Its other figures (country, least price,
-reputation) are shown only for devices of several proven owners.
+It is counted from memory from time to time, in parts, so that no request waits for the count.
+Strangers report these devices. A count shows that a kind of device exists. Its other figures
+(country, least price, reputation) are shown only for devices of several proven owners.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ PRICES_SECONDS: Final = 7 * 86_400.0
 SAMPLES_MAX: Final = 2_000  # figures of one row that a median is made of
 CORES: Final = (1, 4, 8, 16, 32, 64, 128)
 MEMORY_GB: Final = (1, 8, 16, 32, 64, 128, 256, 512)
-# Other names of sandboxes are words that any device may say.
+# Any device may report other names of sandboxes.
 SANDBOXES: Final = ("bwrap", "docker", "podman", "gvisor", "slurm", "kubernetes")
 OTHER: Final = "other"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ()+./-]{0,63}")
@@ -185,7 +185,7 @@ class Supply:
         self._kept_at = 0.0
 
     async def find(self) -> Snapshot:
-        """Return the supply, as it was within `KEPT_SECONDS`; requests at once share a count."""
+        """Return the supply, at most `KEPT_SECONDS` old; simultaneous requests share a count."""
         if self._kept is not None and self._monotonic() - self._kept_at < KEPT_SECONDS:
             return self._kept
         if self._counting is None:
@@ -248,7 +248,7 @@ class Supply:
 
 
 def _gpu(name: str) -> str:
-    """Return the key of a GPU's name; devices may call one as they like."""
+    """Return the key of a GPU's name, because devices may spell a name as they like."""
     return gpus.key(name) if _NAME.fullmatch(name) and gpus.is_known(name) else OTHER
 
 
@@ -265,7 +265,7 @@ def _step(amount: float, steps: Sequence[int]) -> int:
 
 
 def _most(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with the most devices first, and no more than are worth reading."""
+    """Return the rows with the most devices, in that order, up to a bound."""
     return sorted(rows, key=lambda row: (-row.devices, row.name))[:ROWS_MAX]
 
 

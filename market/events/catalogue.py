@@ -80,7 +80,7 @@ class WalletDeposited(EventData, frozen=True):
 
 
 class JobCreated(EventData, frozen=True):
-    """A job was put up, and its price is held; replicas of a deploy name it."""
+    """A job was posted, and its price is held; jobs of replicas name their deploy."""
 
     job_id: str
     title: str
@@ -98,7 +98,7 @@ class JobAccepted(EventData, frozen=True):
 
 
 class JobRequeued(EventData, frozen=True):
-    """An attempt did not work, for this `reason`, and the job waits for another device."""
+    """An attempt failed or was lost, for this `reason`, and the job waits for another device."""
 
     job_id: str
     title: str
@@ -144,7 +144,7 @@ class DeployReady(EventData, frozen=True):
 
 
 class DeployFinished(EventData, frozen=True):
-    """A deploy is over: nothing of it runs or waits any more."""
+    """A deploy is over: none of its replicas runs or waits."""
 
     deploy_id: str
 
@@ -190,7 +190,7 @@ class GoodnessRewarded(EventData, frozen=True):
 
 
 class KeyCreated(EventData, frozen=True):
-    """An API key was made; one without `expires_at` is for good."""
+    """An API key was made; a key without `expires_at` never expires."""
 
     key_id: str
     name: str
@@ -251,7 +251,7 @@ class WebhookCreated(EventData, frozen=True):
 
 
 class WebhookChanged(EventData, frozen=True):
-    """An endpoint is elsewhere, wants other events, is enabled again or has another secret."""
+    """An endpoint has another URL, other types of events or another secret, or is enabled again."""
 
     webhook_id: str
     url: str
@@ -259,7 +259,7 @@ class WebhookChanged(EventData, frozen=True):
 
 
 class WebhookDisabled(EventData, frozen=True):
-    """An endpoint of webhooks gets nothing any more, for this `reason`."""
+    """An endpoint of webhooks was disabled, for this `reason`."""
 
     webhook_id: str
     url: str

@@ -1,4 +1,4 @@
-"""Doing something once however often it is requested: the Idempotency-Key of a request.
+"""The Idempotency-Key of a request: repeated requests take effect once.
 
 The first reply is kept by the transaction that does the work, so that either both are there or
 neither is. It is sealed with a key of its own, because it may hold a secret.

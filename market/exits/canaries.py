@@ -45,7 +45,7 @@ class ExitCanaries:
 
         Args:
             device_id: the device.
-            kind: of `BARRED_WORDS`.
+            kind: a key of `BARRED_WORDS`.
             evidence: the evidence, for the operator; an overlong text is cut.
 
         Raises:
@@ -85,7 +85,7 @@ async def barred(context: Context) -> list[BarredRow]:
 
 
 async def record(context: Context, device_id: str) -> ExitRecord:
-    """Return all that is known of a device as an exit.
+    """Return the record of a device as an exit.
 
     Raises:
         MarketError: `token_not_found`, when it has never been one.

@@ -122,7 +122,7 @@ class ExitGrant(Struct, frozen=True):
 
 
 class Door(Struct, frozen=True):
-    """Where exits attach, and the SHA-256 of the certificate there, in hexadecimal."""
+    """Address where exits attach, and the SHA-256 of its certificate, in hexadecimal."""
 
     host: str
     port: int
@@ -230,7 +230,7 @@ class Exits:
         return self._attached
 
     def join(self, attached: Attached) -> None:
-        """Ask `attached` from now on which exits are attached.
+        """Use `attached` from now on for the attached exits.
 
         The port of exits asks this which devices may attach, so it is built later.
         """
@@ -406,7 +406,7 @@ class Exits:
         Args:
             user_id: whose.
             before: only devices older than this identifier; "" for the newest.
-            limit: how many at most.
+            limit: the most devices to return.
         """
         rows, sums = await self._store.read(
             _page, user_id, before=before, limit=limit, today=self._today()

@@ -33,7 +33,7 @@ class AdvancePace(Struct, frozen=True):
     """The time between posts of earnings while sessions go on, and their sizes.
 
     Attributes:
-        seconds: of the clock, between two times.
+        seconds: the time of the clock between two posts.
         least: a tenth of a cent. Less waits for more, or for the end of the session, so that no
             more rows are written for good than a thousand a dollar.
         sessions: the sessions of one transaction.
@@ -98,7 +98,9 @@ class ExitAdvances:
             raise
         except Exception:
             if len(session_ids) == 1:
-                _logger.exception("session %s: its exits cannot be posted for", session_ids[0])
+                _logger.exception(
+                    "session %s: the earnings of its exits cannot be posted", session_ids[0]
+                )
                 return 0
         posted = 0
         for session_id in session_ids:

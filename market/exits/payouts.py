@@ -1,4 +1,4 @@
-"""The earnings of exits: paid out after a while, or reversed because an exit has cheated.
+"""The earnings of exits: paid out after the holding time, or reversed if an exit has cheated.
 
 Each earning, of a session and a device, leaves its owner's pending account once: a guarded update
 marks its row as paid or as reversed, in the transaction that posts the transfer.

@@ -182,7 +182,7 @@ class Wants:
 
     @property
     def text(self) -> str:
-        """The parameters again, in one spelling; never empty, for that would be no wish at all."""
+        """The parameters in one spelling; never empty, because an empty text means no wish."""
         pairs = [
             ("country", _joined(self.countries)),
             ("state", self.state),
@@ -251,7 +251,7 @@ def from_pairs(pairs: Iterable[tuple[str, str]]) -> Wants:
 
 
 def _key_of(word: str) -> str:
-    """Return the key that a word stands for.
+    """Return the key of a word or of its synonym.
 
     Raises:
         WantsError: it stands for none.
@@ -374,7 +374,7 @@ def _joined(countries: tuple[str, ...]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text of a client as it may stand in a header and in the log."""
+    """Return a client's text in a form that is safe in a header and in the log."""
     rest = "..." if len(text) > SHOWN_MAX_CHARACTERS else ""
     return _UNSHOWABLE.sub("?", text[:SHOWN_MAX_CHARACTERS]) + rest
 

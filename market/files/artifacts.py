@@ -87,7 +87,7 @@ _logger = logging.getLogger("artifacts")
 
 
 class ArtifactTerms(Struct, frozen=True):
-    """How much may be kept, and for how long; 0 switches a bound off.
+    """Bounds of the kept files and of their time; 0 switches a bound off.
 
     Attributes:
         file_bytes: one file.
@@ -582,7 +582,7 @@ class _Counted:
 async def require_inputs(
     tx: Transaction, user_id: str, job_id: str, artifact_ids: Sequence[str]
 ) -> None:
-    """Check that a job can be given some artifacts, and keep them as long as it is open.
+    """Check that a job may use these artifacts, and keep them as long as it is open.
 
     To be called in the transaction that puts the job up, behind the insertion of its row.
 
@@ -837,7 +837,7 @@ async def _content(
 
 
 async def _replace_older(tx: Transaction, row: ArtifactRow, now: int) -> None:
-    """Delete the checkpoints that a new one takes the place of, when the sweep comes by."""
+    """Schedule the deletion of the checkpoints that a new one replaces."""
     if row.kind != CHECKPOINT or row.job_id is None:
         return
     for each in await queries.checkpoints(tx, row.job_id):
@@ -854,7 +854,7 @@ async def _delete(tx: Transaction, row: ArtifactRow, now: int) -> None:
 
 
 async def _is_needed(tx: Transaction, artifact_id: str) -> bool:
-    """Return whether an artifact has to stay, even if its owner deletes it or its time is over.
+    """Return whether an artifact must stay, even if its owner deletes it or its time is over.
 
     A buyer that could delete an output before the comparison would get it without a payment.
     """

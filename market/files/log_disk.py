@@ -1,4 +1,4 @@
-"""The files of logs, called in threads: files wait for disks, and the proxy goes on meanwhile."""
+"""Calls of the files of logs in threads, so that the proxy does not wait for disks."""
 
 import asyncio
 from collections.abc import Callable

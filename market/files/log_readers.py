@@ -33,7 +33,7 @@ class Reader:
         self._woken = asyncio.Event()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for something to come; return False when nothing did in time."""
+        """Wait for new bytes; return False when none came in time."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -49,7 +49,7 @@ class Reader:
         self._woken.set()
 
     def look(self) -> None:
-        """Note that anything may have come."""
+        """Note that new bytes may have come."""
         self.streams.update(STREAMS)
         self.is_stale = True
 
@@ -70,7 +70,7 @@ USUAL_BOUNDS = ReaderBounds()
 
 
 class Readers:
-    """All who read logs in this daemon.
+    """The readers of logs in this daemon.
 
     Attributes:
         by_job: the readers of each job's log.
@@ -116,11 +116,11 @@ class Readers:
                 del self.by_job[job_id]
 
     def written(self, job_id: str, stream: str) -> None:
-        """Wake the readers of a job's log, here and elsewhere: something came in a stream."""
+        """Wake the readers of a job's log, here and on other daemons, after a write to a stream."""
         self._bus.publish(LOGS, (f"{job_id}:{stream}",))
 
     def end(self) -> None:
-        """Let all of them end: the daemon stops, and they come again, to it or to another."""
+        """End all readers, because the daemon stops; they come again, to it or to another."""
         self._has_ended = True
         for readers in self.by_job.values():
             for reader in readers:

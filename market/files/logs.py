@@ -139,7 +139,7 @@ class Began(Struct, frozen=True):
 
 
 class Wrote(Struct, frozen=True):
-    """Bytes of a stream that stand at `offset`, and the same as text; the reader is behind them."""
+    """Bytes of a stream at `offset`, also as text; the reader's position is behind them."""
 
     position: Position
     stream: str
@@ -149,7 +149,7 @@ class Wrote(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """Bytes of a stream that are not kept: from `offset` up to where the reader is behind them."""
+    """Bytes of a stream that are not kept: from `offset` up to the reader's position."""
 
     position: Position
     stream: str
@@ -157,7 +157,7 @@ class Cut(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """Nothing for a while; the reader is still there, if the connection is."""
+    """No new bytes for a while; the follower of the log can check its connection."""
 
 
 class Over(Struct, frozen=True):
@@ -322,7 +322,7 @@ class Logs:
             return dict.fromkeys(STREAMS, FULL)
 
     def _changed(self, job_ids: Sequence[str]) -> None:
-        """Look again at jobs: an attempt at each may have begun or ended."""
+        """Check jobs again, because an attempt at each may have begun or ended."""
         for job_id in job_ids:
             log = self._open.get(job_id)
             if log is not None:
@@ -399,9 +399,9 @@ class Logs:
             self.readers.written(log.attempt.job_id, stream)
 
     def _give_up(self, log: _OpenLog, error: OSError) -> None:
-        """Store no more of a log; the job continues without it."""
+        """Stop storing a log; the job continues without it."""
         log.is_full = True
-        _logger.error("job %s: no more of its log is kept: %s", log.attempt.job_id, error)
+        _logger.error("job %s: its log is not stored any further: %s", log.attempt.job_id, error)
 
     # --- readers ----------------------------------------------------------------------------
 
@@ -567,7 +567,7 @@ class LogContent:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Nothing is open between two reads."""
+        """Do nothing, because no file is open between two reads."""
 
     def _add(self, part: tuple[int, int] | bytes) -> None:
         self._parts.append((self.size_bytes, part))
@@ -584,7 +584,7 @@ class LogContent:
 
 
 class _Writer:
-    """Collects the bytes of a stream into pieces that are worth a write."""
+    """Collects the bytes of a stream into larger pieces before it writes them."""
 
     def __init__(self, logs: Logs, log: _OpenLog, stream: str, size: int) -> None:
         self.size = size
@@ -595,7 +595,7 @@ class _Writer:
         self._waiting = 0
 
     async def take(self, pieces: AsyncIterator[bytes], skip: int) -> None:
-        """Write pieces, but for the first `skip` bytes of them, which are there."""
+        """Write pieces without their first `skip` bytes, which are stored already."""
         async for piece in pieces:
             new = piece[skip:] if skip else piece
             skip = max(0, skip - len(piece))
@@ -626,7 +626,7 @@ async def note_begin(tx: Transaction, job: JobRow, now: int) -> bool:
 
 
 async def _begin(tx: Transaction, device_id: str, attempt: Attempt, now: int) -> bool:
-    """Do the same for an attempt that must be the current one."""
+    """Note that the log of an attempt begins, which must be the current attempt."""
     job = await require_current(tx, device_id, attempt.job_id, attempt.number)
     return await note_begin(tx, job, now)
 

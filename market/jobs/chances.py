@@ -21,7 +21,7 @@ def attempt_outcome(ending: Ending) -> str:
 
 
 async def has_failed(tx: Transaction, job: JobRow, ending: Ending) -> bool:
-    """Return whether a job has failed for good, because too many owners' devices did not do it."""
+    """Return whether a job has failed for good, because the devices of too many owners failed."""
     if job.attempts >= ATTEMPTS_MAX:  # a replica's attempts that served do not count
         served = await queries.count_served(tx, job.id)
         if job.attempts - served >= ATTEMPTS_MAX:

@@ -40,7 +40,7 @@ OPEN = (JobStatus.WAITING, JobStatus.RUNNING)
 
 
 class Copying(Struct, frozen=True):
-    """How many devices do the same work, and how their results are compared."""
+    """The number of devices that do the same work, and the rule to compare their results."""
 
     copies: int
     compare: str
@@ -238,7 +238,7 @@ async def independent(
 
 
 async def note_networks(tx: Transaction, pairs: Sequence[PairRow], started: Iterable[str]) -> None:
-    """Remember from where the copies among these pairs were taken whose jobs have begun."""
+    """Store the networks that took the copies among these pairs whose jobs have begun."""
     begun = frozenset(started)
     rows = [
         NetworkRow(pair.job_id, pair.network)
@@ -332,7 +332,7 @@ async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int)
 
 
 async def pay(tx: Transaction, compared: Compared, new_id: Callable[[], str], now: int) -> None:
-    """Let the buyer look at results that agree, and give the price of the others back.
+    """Put the results that agree into review, and refund the price of the others.
 
     A result that the buyer has confirmed meanwhile is paid already. The accounts are locked
     (`lock_accounts`).
@@ -348,7 +348,7 @@ async def pay(tx: Transaction, compared: Compared, new_id: Callable[[], str], no
 async def _decided(
     tx: Transaction, group: GroupRow, done: Sequence[CopyRow], now: int, *, is_over: bool
 ) -> GroupRow:
-    """Return an open group as it is once its results are compared."""
+    """Return the state of an open group after the comparison of its results."""
     chosen = None
     if 2 * len(done) > group.copies:
         compared = comparison_of(group.compare)

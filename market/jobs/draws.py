@@ -1,4 +1,4 @@
-"""Draws: payments of single attempts from the hold of work that goes on.
+"""Draws: payments of single attempts from the hold of work that continues.
 
 Replicas are paid for the time that they can be used, to the second, attempt by attempt. An attempt
 at another job is paid so when its own work has failed and the job waits for the next attempt.
@@ -282,7 +282,7 @@ async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Dra
 
 
 async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
-    """Return every account that ending a replica, or starting another one for it, may touch."""
+    """Return every account that may change when a replica ends or is replaced."""
     currency, buyer = Currency(job.currency), job.user_id
     accounts = {
         ledger.available(buyer, currency),

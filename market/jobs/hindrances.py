@@ -59,12 +59,12 @@ _OF_SHORTAGE: Final[Mapping[Shortage, Hindrance]] = {
 
 
 def of_lack(lack: Lack) -> Hindrance:
-    """Return the hindrance that a lack is."""
+    """Return the hindrance for a lack."""
     return _OF_LACK[lack]
 
 
 def of_shortage(shortage: Shortage) -> Hindrance:
-    """Return the hindrance that a shortage is."""
+    """Return the hindrance for a shortage."""
     return _OF_SHORTAGE[shortage]
 
 

@@ -1,6 +1,6 @@
-"""Jobs: put up by a buyer, run by a worker's device, paid when they are done.
+"""Jobs: posted by a buyer, run by a worker's device, paid when they are done.
 
-A job's price is held when the job is put up, captured when the job is completed, and released when
+A job's price is held when the job is posted, captured when the job is completed, and released when
 the job has failed or is cancelled. Each change is one guarded update of the state in which the job
 was read, so of a thousand devices that accept a job one wins. After the commit of a change its
 listeners are notified: devices, readers of logs, and rollouts that replace replicas.
@@ -66,7 +66,7 @@ _logger = logging.getLogger("jobs")
 
 
 class Owned(Struct, frozen=True):
-    """A job as its buyer sees it, with two amounts in its currency.
+    """Job in its buyer's view, with two amounts in its currency.
 
     An open job without a paid attempt has no `paid`. `left` is the part of the
     price that is held, None once the job is over.
@@ -97,7 +97,7 @@ class Work(Struct, frozen=True):
 
 
 class Open(Struct, frozen=True):
-    """An open job as a worker sees it who may accept it; one of several copies has a `group`."""
+    """Open job in the view of a worker that may accept it; a copy has a `group`."""
 
     job: JobRow
     spec: Spec | None = None
@@ -105,7 +105,7 @@ class Open(Struct, frozen=True):
 
 
 class _Taker(Struct, frozen=True):
-    """A device that accepts a job: the last word of it about itself, and where it is."""
+    """Device that accepts a job: its last report, and its network."""
 
     device: DeviceRow
     offer: Offer
@@ -145,12 +145,12 @@ class Jobs:
 
     @property
     def lease_seconds(self) -> int:
-        """For how long a device may be silent about an attempt at a job with a payload."""
+        """The longest silence of a device about an attempt at a job with a payload, in seconds."""
         return self._terms.leases.lease_seconds
 
     @property
     def waiting_days(self) -> int:
-        """After how many days without a device a job is cancelled."""
+        """The days after which a job without a device is cancelled."""
         return self._terms.waiting_seconds // DAY_SECONDS
 
     async def create(
@@ -160,7 +160,7 @@ class Jobs:
         receipt: Receipt[str] | None = None,
         spender: Spender | None = None,
     ) -> str:
-        """Put a job up, hold its price, and return its identifier.
+        """Post a job, hold its price, and return its identifier.
 
         Raises:
             MarketError: `invalid_field`, `insufficient_funds`, `too_many_jobs`,
@@ -181,7 +181,7 @@ class Jobs:
         receipt: Receipt[list[str]] | None = None,
         spender: Spender | None = None,
     ) -> list[str]:
-        """Put the same work up several times, for devices of different owners, and compare.
+        """Post the same work several times, for devices of different owners.
 
         The price of each is held. Returns the identifiers; the first one names them all.
 
@@ -210,7 +210,7 @@ class Jobs:
         return Posting(job, row, artifact_ids, self._context.identifiers.new())
 
     async def _put_up(self, user_id: str, order: Order) -> None:
-        """Put jobs up in one unit of work."""
+        """Post jobs in one unit of work."""
         specs = ((each.row.id, each.spec) for each in order.posted)
         job_ids = [
             job_id for job_id, spec in specs if spec is not None and spec.payload is not None
@@ -244,7 +244,7 @@ class Jobs:
     async def page_open(
         self, *, status: JobStatus | None, job_type: str, before: str, limit: int
     ) -> list[OpenJobRow]:
-        """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
+        """Return waiting and running jobs of all users, newest first; "" filters nothing."""
         return await self._store.read(
             _page_open, status=status or "", job_type=job_type, before=before, limit=limit
         )

@@ -64,11 +64,11 @@ class Runs(Protocol):
 
     @property
     def image(self) -> str:
-        """The image; "" for none."""
+        """The image; "" without one."""
 
     @property
     def network(self) -> str:
-        """Whether it has a network, in one word; "none" for none."""
+        """The kind of network, in one word; "none" without one."""
 
     @property
     def ports(self) -> Sequence[object]:
@@ -175,19 +175,19 @@ class WaitingJob(Struct, eq=False):
     is_taken: bool = False
 
     def __post_init__(self) -> None:
-        """Compute the place among the others."""
+        """Compute the job's place in the order."""
         self.place = -rank(self.price // MILLION, self.created_at)
 
     def __lt__(self, other: "WaitingJob") -> bool:
-        """Compare with its own old self, which may lie in the same heap: either may come first."""
+        """Compare places; an earlier entry of the same job may be in the heap, in any order."""
         return False
 
     def again(self) -> "WaitingJob":
-        """Return it as one in no book: a job that was taken out may still lie in a heap."""
+        """Return a copy for another book, because the removed entry may still be in a heap."""
         return replace(self, is_taken=False)
 
     def is_for(self, offer: Offer, owner: str, network: str = "") -> bool:
-        """Return whether a device with a suitable offer may have it, by price and by owner."""
+        """Return whether a device with a suitable offer may have the job, by price and by owner."""
         return self.price >= offer.least_price and self.permits(owner, network)
 
     def permits(self, owner: str, network: str) -> bool:
@@ -207,7 +207,7 @@ _Heap = list[_Entry]
 
 
 class _Shape:
-    """Jobs that need the same, in bands of price; each band is a heap.
+    """Jobs with the same needs, in bands of price; each band is a heap.
 
     Jobs that were taken out stay in their heaps until they come up, or are half of them.
     """
@@ -228,13 +228,13 @@ class _Shape:
         self.stored += 1
 
     def forget_one(self) -> None:
-        """Note that one of its jobs was taken out."""
+        """Note that one of its jobs was removed."""
         self.live -= 1
         if self.stored > 2 * self.live + COMPACTED_FROM:
             self._compact()
 
     def heaps(self, least_price: int) -> Iterator[_Heap]:
-        """Yield the heaps in which there may be a job of this price or a higher one."""
+        """Yield the heaps that may have a job of this price or a higher one."""
         least = _band(least_price)
         for band, heap in tuple(self.bands.items()):
             if band < least:
@@ -265,7 +265,7 @@ class _Shape:
 
 
 class _Suitable:
-    """The shapes that suit one offer, as far as they were looked at."""
+    """The shapes that suit one offer, among those compared so far."""
 
     __slots__ = ("seen", "shapes")
 
@@ -304,7 +304,7 @@ class JobBook:
         return iter(tuple(self._jobs))
 
     def attempts(self, job_id: str) -> int | None:
-        """Return the number of a job's attempts when it was read; None for an unknown job."""
+        """Return the number of a job's attempts at its last reading; None for an unknown job."""
         job = self._jobs.get(job_id)
         return None if job is None else job.attempts
 

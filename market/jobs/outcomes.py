@@ -1,4 +1,4 @@
-"""Outcomes of jobs: results, failures, attempts taken back, cancellations; and their notices.
+"""Outcomes of jobs: results, failures, lost attempts and cancellations, with their notices.
 
 Each outcome is one transaction, which locks the job and calls its kind (`market.jobs.kinds`). The
 kind makes one guarded update of the row that was read, together with the money that it moves, so
@@ -144,7 +144,7 @@ class Outcomes:
         return Settled(job.job, await job.failed(report))
 
     async def take_back(self, tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
-        """Take a job back and return it as it was; None when it is not in that attempt any more."""
+        """Take a job back and return its earlier row; None when it is no longer in that attempt."""
         job = await self._find(tx, moment, ended.job_id)
         if job is None or not job.is_in(ended.attempt):
             return None
@@ -154,7 +154,7 @@ class Outcomes:
         return job.job
 
     async def expire(self, tx: Transaction, moment: Moment, job_id: str) -> None:
-        """Cancel a job that has waited for too long, unless it does not wait any more."""
+        """Cancel a job that has waited for too long, if it still waits."""
         job = await self._find(tx, moment, job_id)
         if job is not None and job.job.status == JobStatus.WAITING:
             await job.cancelled(UNWANTED)
@@ -184,7 +184,7 @@ class Outcomes:
 
 
 class JobNotices:
-    """Publishes changes of jobs, and counts how attempts ended.
+    """Publishes changes of jobs, and counts the outcomes of attempts.
 
     Attributes:
         attempt_ends: the number of attempts that ended here, by outcome.
@@ -216,7 +216,7 @@ class JobNotices:
             raise
 
     def publish_gone(self, job_id: str) -> None:
-        """Publish that a job does not wait for a device any more."""
+        """Publish that a job no longer waits for a device."""
         self._bus.publish(GONE, [job_id])
 
     def publish_device(self, device_id: str) -> None:

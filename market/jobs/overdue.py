@@ -1,4 +1,4 @@
-"""Attempts that end without a word: their devices are silent, or their time is over.
+"""Attempts that end without a report: their devices are silent, or their time is over.
 
 Wall clocks do not decide that, because clocks jump, and the clocks of several daemons differ. The
 measure of silence is the time in which this daemon could receive reports, but an attempt did not
@@ -52,7 +52,7 @@ Row = TypeVar("Row", bound=Hashable)
 
 
 class Leases(Struct, frozen=True):
-    """How long an attempt may be silent, not begun, and in preparation; in seconds."""
+    """Longest silence of an attempt, time before its start, and preparation; in seconds."""
 
     lease_seconds: int = 600
     start_seconds: int = 300
@@ -60,7 +60,7 @@ class Leases(Struct, frozen=True):
 
     @property
     def device_prepare_seconds(self) -> int:
-        """How long a device itself may prepare an attempt.
+        """Seconds in which a device itself may prepare an attempt.
 
         Less than `prepare_seconds`, so that the device can report the reason: an attempt that this
         daemon ends counts against the device, also where a server of the buyer's was slow.
@@ -70,7 +70,7 @@ class Leases(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """An attempt that is to be ended, and why; `is_timeout` if its job has set the time."""
+    """Attempt to end, and the reason; `is_timeout` if its job has set the time."""
 
     job_id: str
     attempt: int
@@ -165,7 +165,7 @@ class Overdue:
 
 
 def _since(before: dict[Row, float], rows: Sequence[Row], observed: float) -> dict[Row, float]:
-    """Return since when each of these is as it is: as before, or since now."""
+    """Return the time since which each of these keys is present: its earlier time, or now."""
     return {row: before.get(row, observed) for row in rows}
 
 

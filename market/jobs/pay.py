@@ -95,7 +95,7 @@ async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) 
 
     Args:
         tx: the transaction; it has just ended the job.
-        moment: when, with the identifiers of the transfers.
+        moment: the time, with the identifiers of the transfers.
         job: as it was while it ran.
         pay: the pay of the worker; None gives the buyer everything back.
     """
@@ -117,7 +117,7 @@ async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) 
 
 
 async def _begin_review(tx: Transaction, moment: Moment, job: JobRow, pay: Pay) -> None:
-    """Let the buyer of a job look at the result before the worker is paid."""
+    """Begin the review of a job's result, before its worker is paid."""
     how = reviews.Beginning(
         worker=pay.worker,
         price=held_part(job, pay.gross),

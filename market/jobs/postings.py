@@ -53,7 +53,7 @@ class NewJob(Struct, frozen=True):
 
 
 class Posting(Struct, frozen=True):
-    """A new job as it is stored, the artifacts that it is given, and its hold's transfer."""
+    """Row of a new job, its artifacts, and the transfer of its hold."""
 
     row: JobRow
     spec: SpecRow | None
@@ -69,14 +69,14 @@ class HeldPrice(Struct, frozen=True):
 
 
 class CopyGroup(Struct, frozen=True):
-    """How new jobs are copies of each other, and for how long their buyer may look at results."""
+    """Group of new jobs that are copies of each other, and the time of their review."""
 
     copying: Copying
     review_seconds: int
 
 
 class Order(Struct, frozen=True):
-    """New jobs that are put up together, with their specifications.
+    """New jobs that are posted together, with their specifications.
 
     Attributes:
         posted: the jobs.
@@ -160,7 +160,7 @@ def waiting(
 
 
 async def create(tx: Transaction, context: Context, order: Order, bounds: Bounds) -> None:
-    """Put jobs up, with their specifications.
+    """Post jobs, with their specifications.
 
     Raises:
         MarketError: as `put_up`; `spend_limit_reached`.

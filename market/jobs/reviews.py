@@ -84,7 +84,7 @@ class Reviews:
         await self._store.write(_confirm, self._decision(ReviewStatus.CONFIRMED), user_id, job_id)
 
     async def dispute(self, user_id: str, job_id: str, reason: str) -> None:
-        """Stop the payment for a job until the operator has decided.
+        """Stop the payment for a job until the operator decides.
 
         A second dispute changes nothing, not even the reason.
 
@@ -220,7 +220,7 @@ async def keep(tx: Transaction, job: JobRow, how: Beginning, *, is_draw: bool = 
 
 
 async def schedule(tx: Transaction, job_id: str, until: int) -> None:
-    """Let the buyer of a finished job look at it until a moment, unless the review is decided."""
+    """Set the end of a review, unless it is decided."""
     await queries.schedule(tx, job_id, until)
 
 

@@ -167,7 +167,7 @@ class Specs:
         return None if values is None else dataclasses.replace(read, secrets=values)
 
     def seal(self, secrets: dict[str, str]) -> str:
-        """Return secrets as they are stored."""
+        """Return secrets in the stored, sealed form."""
         return self._sealing.close(msgspec.json.encode(secrets))
 
     def unseal(self, sealed: str) -> dict[str, str] | None:

@@ -85,7 +85,7 @@ class JobSweeper:
         return taken
 
     async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
-        """Take a job back from the device of an attempt; False when the device has it no more."""
+        """Take a job back from the device of an attempt; return False if the device has lost it."""
         return await self._end(Ended(job_id, attempt, reason))
 
     async def _end(self, ended: Ended) -> bool:

@@ -1,6 +1,6 @@
 """Reading of waiting jobs from the store: all at the start, then reported ones, in batches.
 
-Now and then all are compared again, because a notice can be lost, and memory can be full.
+From time to time all jobs are compared again, because a notice can be lost, and memory can be full.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Runs(Struct):
 
 
 class Excluded(NamedTuple):
-    """Whose devices do not get a job, and in which networks; a copy is one of a group."""
+    """Owners and networks whose devices do not get a job; a copy belongs to a group."""
 
     owners: frozenset[str]
     group: str = ""
@@ -195,7 +195,7 @@ class _ToRead:
 
 
 class WaitingJobs:
-    """Copy of the waiting jobs in memory, as the store has them.
+    """Copy of the store's waiting jobs in memory.
 
     Args:
         credit: the value of a credit, in micro-USD.

@@ -41,7 +41,7 @@ class Report(Struct, frozen=True):
 
 
 async def audit_ledger(store: Store) -> Report:
-    """Audit the whole ledger over one snapshot, while the daemon goes on writing.
+    """Audit the whole ledger over one snapshot, while the daemon continues to write.
 
     Raises:
         UnavailableError: the store did not answer.

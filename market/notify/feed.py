@@ -420,7 +420,7 @@ class EventFeed:
                 del self._by_user[user_id]
 
     def end(self) -> None:
-        """Let all streams end: the daemon stops, and readers come again, to it or to another."""
+        """End all streams, because the daemon stops; readers come again, to it or to another."""
         self._has_ended = True
         for readers in self._by_user.values():
             for reader in readers:
@@ -459,7 +459,7 @@ class EventFeed:
                 reader.offer(row)
 
     def _noticed(self, keys: Sequence[str]) -> None:
-        """Note which events of other daemons are to be looked up."""
+        """Note the events of other daemons that must be looked up."""
         for key in keys:
             user_id, _, event_id = key.rpartition(":")
             if user_id not in self._by_user:
@@ -527,7 +527,7 @@ class EventFeed:
 
 
 def beginning_of(seconds: int) -> str:
-    """Return a text that sorts before all identifiers from a time on, in UTC seconds.
+    """Return a text that sorts before all identifiers made since a time, in UTC seconds.
 
     And after every one that was made before.
     """
@@ -551,7 +551,7 @@ def _loop_time() -> float:
 
 
 async def _woken(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but no longer."""
+    """Wait for an event, up to a time limit."""
     try:
         async with asyncio.timeout(max(seconds, 0)):
             await event.wait()

@@ -1,4 +1,4 @@
-"""How fast sessions are used right now: their buyers see these numbers move, once a second.
+"""Live usage of sessions, which buyers see once a second.
 
 Where one daemon has every session, its own counters say it, to the byte and without a query for
 each round. Among several, each knows only its own traffic, so the reports of all of them are read,

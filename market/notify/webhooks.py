@@ -132,7 +132,7 @@ class Attempt(Struct, frozen=True):
 
 
 class DeliveryOutcome(Struct, frozen=True):
-    """How an attempt went: the status that was answered, or a class of errors.
+    """Outcome of an attempt: the status of the answer, or a class of errors.
 
     `error` is "" of a success. `answer` is how the answer began. The server asks to be left alone
     for `retry_after_seconds`.
@@ -299,7 +299,7 @@ class Webhooks:
         *,
         maker: Maker = LOCAL,
     ) -> Secret:
-        """Give an endpoint another secret; the old one signs as well for a day.
+        """Give an endpoint another secret; the old one also signs for a day.
 
         Raises:
             MarketError: `webhook_not_found`, `unauthorized`.
@@ -320,7 +320,7 @@ class Webhooks:
         return Secret(await self._store.write(unit), shown_secret(secret))
 
     async def delete(self, user_id: str, endpoint_id: str) -> None:
-        """Delete an endpoint; nothing more is sent there.
+        """Delete an endpoint; it receives no more events.
 
         Raises:
             MarketError: `webhook_not_found`.
@@ -458,7 +458,7 @@ class Webhooks:
         return Attempt(row, place.url, signed(event.id, now, body, keys), body, now)
 
     async def settle(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
-        """Write down how an attempt went; decide whether and when there is another.
+        """Store the outcome of an attempt; decide whether and when another one follows.
 
         Raises:
             StoreError: nothing was written; it may be tried again.

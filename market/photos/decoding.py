@@ -1,4 +1,4 @@
-"""Photos: decoded completely, within bounds, in threads of their own so that the loop goes on."""
+"""Photos: decoded completely, within bounds, in separate threads so that the loop continues."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +52,7 @@ class Photos:
             return await loop.run_in_executor(self._threads, _photo, data, self._limits.max_pixels)
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

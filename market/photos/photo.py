@@ -1,4 +1,4 @@
-"""A photo that was decoded, as the rewards for good deeds see it."""
+"""Decoded photo, with the fields that rewards for good deeds need."""
 
 from msgspec import Struct
 

@@ -1,4 +1,4 @@
-"""Worker tokens and webhooks that API keys have made: ended with a stolen key, or with all of them.
+"""Worker tokens and webhooks that API keys have made, which end with a stolen key or with all keys.
 
 A key of a line that was rolled counts for the line: a later one ends the work of an earlier one.
 """

@@ -1,8 +1,8 @@
-"""Proofs by e-mail: that an address is read by its owner, and that a forgotten password was theirs.
+"""Proofs by e-mail: of an address, and of the right to replace a forgotten password.
 
-A secret goes out by e-mail, only its hash is kept, it works once and for a while. A request for a
-forgotten password gets the same reply at once, whether or not the address is known: until then it
-is only written to the store. `run` looks up later whose address it is.
+A secret is sent by e-mail; only its hash is kept; it is valid once, for a limited time. A request
+for a forgotten password gets the same reply at once, whether or not the address is known: until
+then it is only written to the store. `run` looks up later whose address it is.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class Recovery:
     """Sends secrets by mail and accepts them back.
 
     Args:
-        requests: where requests wait whose address is still to be looked up.
+        requests: the queue of requests whose address is not looked up yet.
         accounts: forgets the failed logins of users who prove their address.
         on_revoked: called with the worker tokens that a reset has revoked.
     """
@@ -89,7 +89,7 @@ class Recovery:
             self._proofs.wake()
 
     async def verify(self, secret: str) -> None:
-        """Confirm the address that a secret was sent to.
+        """Confirm the address that received a secret.
 
         Raises:
             MarketError: `invalid_mail_token`.
@@ -97,7 +97,7 @@ class Recovery:
         await self._store.write(_verify, hashed(secret), self._now())
 
     async def forgot(self, email: str) -> None:
-        """Send an e-mail to an address, if a user has it; returns before that is known.
+        """Send an e-mail to the user of an address, if one exists; return before that is known.
 
         Raises:
             MarketError: `too_many_attempts`.
@@ -117,7 +117,7 @@ class Recovery:
         """Replace the password of the user the secret was sent to; all their login sessions end.
 
         Args:
-            secret: from the e-mail.
+            secret: the secret from the e-mail.
             password: the new one.
             client: the network that they are counted by.
 
@@ -192,7 +192,7 @@ async def _owner(tx: Transaction, token_hash: str, purpose: str, now: int) -> st
 
 
 async def _use(tx: Transaction, token_hash: str, purpose: str, now: int) -> str:
-    """Use a secret up, and lock whose it was: the user first, as everybody does."""
+    """Use a secret up, and lock its user; every transaction locks the user first."""
     await users.lock(tx, await _owner(tx, token_hash, purpose, now))
     user_id = await users.use_mail_token(tx, token_hash=token_hash, purpose=purpose, now=now)
     if user_id is None:
@@ -207,7 +207,7 @@ async def _verify(tx: Transaction, token_hash: str, now: int) -> None:
 async def _reset(
     tx: Transaction, context: Context, letters: Letters, token_hash: str, password_hash: str
 ) -> tuple[str, list[Revoked]]:
-    """Replace a password, and end all that a thief may have made.
+    """Replace a password, and end all objects that a thief may have made.
 
     Returns:
         The address which the secret was sent to, and the worker tokens that were revoked.

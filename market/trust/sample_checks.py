@@ -1,8 +1,9 @@
 """Processing of samples: jobs of the operator with a known right result.
 
-A device does not learn that a job is a sample. Its result is compared in the transaction that
-stores it. A right result is paid like other work. For a wrong result the price returns to the
-operator, and the device's payments in review wait for the operator's decision.
+A device is not notified that a job is a sample; its `checks` show it afterwards. Its result is
+compared in the transaction that stores it. A right result is paid like other work. For a wrong
+result the price returns to the operator, and the device's payments in review wait for the
+operator's decision.
 """
 
 import math
@@ -30,10 +31,10 @@ FROZEN = (
 
 
 def jobs_until_next(streak: int) -> int:
-    """Draw how many jobs a device does before its next sample.
+    """Draw the number of jobs of a device before its next sample.
 
     Args:
-        streak: how many of its results were right since one was not.
+        streak: the number of its right results since the last wrong one.
     """
     share = NEW_SHARE if streak < TRUSTED_CHECKS else max(LEAST_SHARE, 1 / streak)
     uniform = 1 - secrets.randbelow(1 << 53) / (1 << 53)  # above 0, at most 1
@@ -41,7 +42,7 @@ def jobs_until_next(streak: int) -> int:
 
 
 async def begin_turn(tx: Transaction, device_id: str) -> None:
-    """Draw when a device has its next sample."""
+    """Draw the time of a device's next sample."""
     reputation = (await trust.of_devices(tx, [device_id])).get(device_id, NEW)
     await queries.set_jobs_left(tx, device_id, jobs_until_next(reputation.streak))
 
@@ -82,7 +83,7 @@ async def judge(tx: Transaction, sample: SampleRow, result: str, *, now: int) ->
 
 
 async def unproven(tx: Transaction, sample: SampleRow) -> None:
-    """Record that a device has not done a sample: it proved nothing, and gets another one soon.
+    """Record that a device has not done a sample; it soon gets another one.
 
     The distance is random: with a known distance, a device that fails at all samples would
     recognise them.

@@ -101,7 +101,7 @@ async def checked(tx: Transaction, device_id: str, *, is_right: bool) -> None:
 async def compared(
     tx: Transaction, device_id: str, buyer_id: str, *, is_right: bool, now: int
 ) -> None:
-    """Count the result of a copy, as `checked` does; one that differs once a day for a buyer.
+    """Count the result of a copy like `checked`; count differing results once a day for each buyer.
 
     A buyer can write work that comes to a different result on one of three devices: it may toss a
     coin, or ask the buyer's own server.
@@ -116,7 +116,7 @@ async def compared(
 
 
 async def of_devices(tx: Transaction, device_ids: Sequence[str]) -> dict[str, Reputation]:
-    """Return the effective reputation of each known one of these devices."""
+    """Return the effective reputation of each of these devices that is known."""
     owners = await queries.owners(tx, device_ids)
     rows = await queries.find(tx, [*owners, *owners.values()])
     return {

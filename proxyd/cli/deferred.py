@@ -83,7 +83,7 @@ class _Completion:
         return getattr(self._package, name)
 
     def _run(self) -> None:
-        """Run the package's code; this stays where it is while that runs, and when it fails."""
+        """Run the package's code; this object stays in its place meanwhile, and after a failure."""
         names = self._package.__dict__
         assert self._spec.loader is not None  # noqa: S101 - `defer` has read its code
         self._is_running = True

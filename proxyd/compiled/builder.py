@@ -274,7 +274,7 @@ def reason(failure: CompileError | OSError) -> str:
 
 
 def main() -> None:
-    """Compile for a checkout, which is the present folder, or for where it was installed."""
+    """Compile for a checkout, which is the present folder, or for its installed copy."""
     parser = argparse.ArgumentParser(description="Compile the modules of the data path.")
     parser.add_argument("--installed", type=Path, metavar="FOLDER", help="has the packages")
     parser.add_argument(

@@ -106,13 +106,13 @@ class Compilation:
         self._steps.run(command, what, self._checkout)
 
     def _probe(self) -> None:
-        """Compile next to nothing: a compiler that fails need not be waited for."""
+        """Compile a tiny program first, so that a broken compiler fails early."""
         source, output = (str(self._place / name) for name in ("probe.c", "probe.o"))
         (self._checkout / source).write_text("#include <Python.h>\n")
         self._run(self._toolchain.compiling(source, [], output), "the C compiler")
 
     def _generating(self) -> list[str]:
-        """Return the command that writes the C code, of an environment that has mypyc."""
+        """Return the command that writes the C code, in an environment with mypyc."""
         module = ["-m", "proxyd.compiled.generate"]
         if find_spec("mypyc") and find_spec("setuptools"):
             return [sys.executable, *module]
@@ -126,7 +126,7 @@ class Compilation:
         return [python, *module]
 
     def _plan(self) -> tuple[list[str], list[str], list[str]]:
-        """Return mypyc's files of C, those of the modules' entrances, and the compiler's flags."""
+        """Return mypyc's C files, the file of the modules' entrances, and the compiler's flags."""
         try:
             plan = json.loads((self._work / "plan.json").read_bytes())
             flags = [*plan["flags"], *(f"-I{each}" for each in plan["includes"])]
@@ -154,7 +154,7 @@ class Compilation:
         return folder
 
     def _seed(self, flags: list[str]) -> bytes:
-        """Return a digest of all that an object depends on, but its own file of C."""
+        """Return a digest of everything that an object depends on, except its own C file."""
         digest = hashlib.sha256("\n".join(self._toolchain.compiling("", flags, "")).encode())
         # mypyc's own headers change with its version
         for path in (self._checkout / CONSTRAINTS, *sorted(self._work.glob("*.h"))):
@@ -175,7 +175,7 @@ class Compilation:
 
 
 def sources(checkout: Path, modules: Sequence[str]) -> list[str]:
-    """Return the paths, from the root of a checkout, of all that the compiled code depends on.
+    """Return the paths, from a checkout's root, of all files that the compiled code needs.
 
     The types and constants that a compiled module imports are also in its code, and so on.
 

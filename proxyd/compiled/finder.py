@@ -1,4 +1,4 @@
-"""Finds the compiled modules, if all of them may be used, and else leaves all of them to Python.
+"""Finds the compiled modules if all of them may be used; otherwise leaves all of them to Python.
 
 `import proxyd` puts it before Python's own finders. Whether compiled files are used is decided once
 in a process, at the first import of one of their modules or at the first query: no process runs

@@ -21,7 +21,7 @@ def main(folder: str, python: str) -> None:
     """Write the C files into a folder, and the plan of their compilation into its `PLAN`.
 
     Args:
-        folder: where they are written.
+        folder: the folder for the files.
         python: the Python in whose environment the packages are whose types are wanted.
     """
     extensions = mypycify(

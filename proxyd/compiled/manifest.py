@@ -1,6 +1,7 @@
 """Sources of a library of compiled modules, and the check that they are unchanged.
 
-`import proxyd` brings this in, for every command: it imports nothing that a bare Python has not.
+Every command imports this module by `import proxyd`, so it imports only cheap modules of Python
+itself.
 """
 
 import os
@@ -9,7 +10,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import source_hash
 
 SUFFIX = EXTENSION_SUFFIXES[0]  # such as ".cpython-311-x86_64-linux-gnu.so"
-# Two Pythons may share that name: its own version and where it is installed tell them apart.
+# Two Pythons may share that name; their version and their folder distinguish them.
 PYTHON = "-".join(
     [
         SUFFIX.removeprefix(".").removesuffix(".so"),
@@ -51,7 +52,7 @@ class Manifest:
         self.files = files
 
     def text(self) -> str:
-        """Return it as lines; the same manifest is the same text."""
+        """Return the manifest as text; equal manifests have equal texts."""
         lines = [TITLE, f"python {PYTHON}", f"recipe {self.recipe}", f"library {self.library}"]
         for path, entry in sorted(self.files.items()):
             lines.append(f"file {entry.digest} {entry.size} {entry.changed_ns} {path}")
@@ -59,7 +60,7 @@ class Manifest:
 
 
 class Entry:
-    """A file as it was: its size in bytes, when it was changed (ns since 1970), and its SHA-256."""
+    """Recorded state of a file: its size in bytes, time of change (ns since 1970), and SHA-256."""
 
     __slots__ = ("changed_ns", "digest", "size")
 
@@ -69,9 +70,9 @@ class Entry:
         self.changed_ns = changed_ns
 
     def is_of(self, path: str) -> bool:
-        """Whether the file has the same bytes still.
+        """Return whether the file still has the same bytes.
 
-        One whose size and time of change are the same was not written since; the bytes of any other
+        A file with the same size and time of change was not written since. The bytes of any other
         file are compared, because a copy and a checkout change only the time.
 
         Raises:
@@ -84,7 +85,7 @@ class Entry:
 
 
 def entry_of(path: str) -> Entry:
-    """Return the entry of a file as it is now.
+    """Return the entry of a file in its present state.
 
     Raises:
         OSError: it is not there, or cannot be read.

@@ -1,1 +1,1 @@
-"""The way out: may a target be dialled, where is it, connect to it."""
+"""The way out: checks of targets, look-ups of their names, and dials."""

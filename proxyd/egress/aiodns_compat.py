@@ -15,5 +15,5 @@ class PrivateResolver(aiodns.DNSResolver):
     """A resolver whose channel can be made to forget."""
 
     def forget_answers(self) -> None:
-        """Drop the answers that c-ares keeps; questions under way are not disturbed."""
+        """Drop the answers that c-ares keeps; queries under way continue."""
         self._channel.reinit()

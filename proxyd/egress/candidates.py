@@ -12,7 +12,7 @@ CANDIDATES_MAX: Final = 6
 
 
 def candidates(addresses: Iterable[Address], port: int, policy: Policy) -> list[Address]:
-    """Return the addresses to try, the first first: permitted ones, the families taking turns.
+    """Return the permitted addresses in the order of their attempts, with alternating families.
 
     The family of the first address begins, and each keeps its order (RFC 8305, section 4); there
     are at most `CANDIDATES_MAX`.

@@ -49,7 +49,8 @@ FAILURE_OF_ERRNO: Final = {
 }
 
 # When every candidate failed, the one that came furthest is reported: the target itself said no,
-# silence after we asked, a router said no, no route, this machine's own rules, this machine.
+# silence after the attempt, a refusal by a router, no route, this machine's own rules, this
+# machine.
 MOST_TELLING: Final = (
     Failure.REFUSED,
     Failure.TIMED_OUT,
@@ -136,7 +137,7 @@ class DirectExit(Exit):
         self.deadlines.seconds = self.seconds = seconds
 
     def close(self) -> None:
-        """Watch no deadline any more."""
+        """Stop watching deadlines."""
         self.deadlines.close()
 
 
@@ -185,7 +186,7 @@ class Dial(Cancellable, Expiring):
             self._finish(self._failure)
 
     def cancel(self) -> None:
-        """Give up without calling `done`."""
+        """Cancel the dial, without calling `done`."""
         self._done = None
         self._release()
 
@@ -216,7 +217,7 @@ class Dial(Cancellable, Expiring):
             self._finish(Failure.NOT_ALLOWED)
 
     def _next(self) -> None:
-        """Let the next candidate begin; the one after it follows when this one takes long."""
+        """Begin with the next candidate; another one follows if this one takes long."""
         while self._waiting:
             if self._attempts and self._exit.racers >= self._exit.racers_max:
                 self._let_go(next(iter(self._attempts)))
@@ -232,7 +233,7 @@ class Dial(Cancellable, Expiring):
             self._finish(self._failure)
 
     def _attempt(self, address: Address) -> bool:
-        """Begin to connect; False when that has failed already."""
+        """Begin to connect; return False if that fails immediately."""
         if isinstance(address, IPv4Address):
             family, host = _AF_INET, _ipv4_text(int(address))
         else:
@@ -268,7 +269,7 @@ class Dial(Cancellable, Expiring):
         self._exit.reactor.poller.watch(sock.fileno(), attempt, writes=True)
 
     def connected(self, attempt: "_Attempt", events: int) -> None:
-        """An attempt has connected, or it has failed and the next one begins."""
+        """End the dial with the socket of an attempt, or begin the next attempt after a failure."""
         sock = attempt.sock
         # epoll(7) reports a failure as an error event, so success needs no query.
         code = sock.getsockopt(_SOL_SOCKET, _SO_ERROR) if events & GONE else 0
@@ -283,12 +284,12 @@ class Dial(Cancellable, Expiring):
         self._next()
 
     def timed_out(self) -> None:
-        """The time for the whole dial is over."""
+        """Fail the dial: its time is over."""
         self._note(errno.ETIMEDOUT)
         self._finish(self._failure)
 
     def fail(self, error: Exception) -> None:
-        """Fail because of a fault in this program, which is logged with its traceback."""
+        """Fail because of a fault in this program, and log the traceback."""
         _logger.error("dialling failed", exc_info=error)
         self._finish(Failure.GENERAL)
 
@@ -320,7 +321,7 @@ class Dial(Cancellable, Expiring):
             self._let_go(next(iter(self._attempts)))
 
     def _leave(self, attempt: "_Attempt") -> None:
-        """An attempt is over: it has its outcome, or is given up."""
+        """Forget an attempt that has its outcome or was cancelled."""
         del self._attempts[attempt]
         self._exit.racers -= bool(self._attempts)
 
@@ -333,7 +334,7 @@ class Dial(Cancellable, Expiring):
 
 @final
 class _Attempt(Watcher):
-    """A socket that connects, as the poller sees it."""
+    """Connecting socket of a dial, for the poller."""
 
     __slots__ = ("_dial", "sock")
 

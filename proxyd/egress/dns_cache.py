@@ -27,7 +27,7 @@ class DnsCache:
         return len(self._entries)
 
     def get(self, name: str) -> list[Address] | None:
-        """Return the addresses of a name, none for one that has none; None when it is not known."""
+        """Return the addresses of a name, none if it has none; None if it is not cached."""
         entry = self._entries.get(name)
         if entry is None:
             return None
@@ -39,7 +39,7 @@ class DnsCache:
         return list(addresses)
 
     def put(self, name: str, addresses: Iterable[Address], ttl: float) -> None:
-        """Keep an answer for `ttl` seconds, within bounds; one without addresses a short time."""
+        """Keep an answer for `ttl` seconds, within bounds; one without addresses shortly."""
         entry = tuple(addresses)
         seconds = min(max(ttl, TTL_MIN_SECONDS), TTL_MAX_SECONDS) if entry else NEGATIVE_SECONDS
         self._entries[name] = (self._now() + seconds, entry)

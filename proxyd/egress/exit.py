@@ -1,7 +1,7 @@
 """The ways out: a gateway connects a session to its targets with them.
 
-Today there is one, `direct`: from this machine itself. A gateway is handed its exits and knows
-nothing of how they reach a target.
+`DirectExit` leaves from this machine itself; devices of owners have `proxyd.exits.dialling`. A
+gateway gets its exits from `build`, and does not know how they reach a target.
 """
 
 import socket
@@ -17,12 +17,12 @@ Done = Callable[[socket.SocketType | Failure, bool], None]
 
 
 class Cancellable(Protocol):
-    """Something under way that may be given up."""
+    """Operation that can be cancelled."""
 
     __slots__ = ()
 
     def cancel(self) -> None:
-        """Give it up: its outcome is not reported any more."""
+        """Cancel the operation; its outcome is not reported."""
 
 
 class Exit(Protocol):
@@ -44,4 +44,4 @@ class Exit(Protocol):
         """Set the longest time of a dial, also for running ones."""
 
     def close(self) -> None:
-        """Watch no deadline any more."""
+        """Stop watching deadlines."""

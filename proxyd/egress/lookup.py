@@ -29,7 +29,7 @@ def known(resolver: Resolver, name: str) -> Answer | None:
 
 @final
 class Lookup(Cancellable):
-    """One question about a name that is not known.
+    """Look-up of a name without a known answer.
 
     Args:
         loop: the loop of the query.

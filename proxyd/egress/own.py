@@ -34,7 +34,7 @@ _logger = logging.getLogger("egress")
 
 
 class OwnAddresses:
-    """Decides whether an address leads here, or to everybody on a link of ours.
+    """Checks whether an address leads to this machine, or to every machine on one of its links.
 
     An answer of the kernel is believed for ten seconds.
 
@@ -58,7 +58,7 @@ class OwnAddresses:
             self._unanswered(error)
 
     def __call__(self, address: Address) -> bool:
-        """Return whether it does; if descriptors or memory are lacking for the query, True."""
+        """Return whether the address does; True if the query lacks descriptors or memory."""
         now = self._now()
         if now >= self._until or len(self._known) >= KEPT_MAX:
             self._known.clear()

@@ -222,7 +222,7 @@ class DnsResolver:
 
 
 class _Lookup:
-    """One question of an asker, and the futures that wait for its answer, independently."""
+    """One query for a name, and the futures of the callers that wait for its answer."""
 
     __slots__ = ("asker", "query", "waiters")
 

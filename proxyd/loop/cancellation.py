@@ -19,7 +19,7 @@ _logger = logging.getLogger("tasks")
 
 
 async def end(tasks: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """Cancel tasks, again and again, until they have ended; return those that never do.
+    """Cancel tasks repeatedly until they have ended; return the tasks that do not end.
 
     Takes at most `ATTEMPTS` times `ATTEMPT_SECONDS`. The results and errors of the tasks are not
     raised.

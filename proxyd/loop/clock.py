@@ -16,7 +16,7 @@ def milliseconds() -> int:
 
 
 def boottime() -> float:
-    """Return seconds since the machine was started, those it slept among them; never set back."""
+    """Return the seconds since the start of the machine, including its sleep; never set back."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -57,7 +57,7 @@ class ObservedTime:
         self._seconds = 0.0
 
     def seconds(self) -> float:
-        """Return how long it was running, up to the last tick."""
+        """Return the running time in seconds, up to the last tick."""
         return self._seconds
 
     def tick(self) -> None:

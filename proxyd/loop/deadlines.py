@@ -45,12 +45,12 @@ class Deadlines(Generic[Member]):
         return iter(self._since)
 
     def add(self, member: Member) -> None:
-        """Begin to count for one; nothing changes for a present member."""
+        """Add a member; nothing changes for a present one."""
         self._since.setdefault(member, self._loop.time())
         self._check_later()
 
     def discard(self, member: Member) -> None:
-        """Stop counting for one; nothing happens when it is no member."""
+        """Remove a member; nothing happens when it is absent."""
         self._since.pop(member, None)
 
     def expire_oldest(self, seconds: float) -> bool:
@@ -74,7 +74,7 @@ class Deadlines(Generic[Member]):
             self._timer = None
 
     def _check(self) -> None:
-        """Time out those whose time is over; the oldest stand first."""
+        """Time out the members whose time is over, the oldest first."""
         now = self._loop.time()
         self._timer = None
         while self._since:

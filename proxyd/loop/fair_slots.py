@@ -1,8 +1,8 @@
 """Slots that holders compete for: no holder may have more of them than are left for the others.
 
-Taking one is a plain call that says yes or no. Nothing waits here, unlike in `market.base.slots`:
-the proxy has no coroutine per connection that could, so a refused holder tries again or is turned
-away.
+Taking a slot is a plain call that returns True or False. No caller waits here, unlike in
+`market.base.slots`: the proxy has no coroutine per connection that could, so a refused holder tries
+again or is turned away.
 """
 
 from collections.abc import Hashable
@@ -27,7 +27,7 @@ class FairSlots(Generic[Holder]):
         self._theirs: dict[Holder, int] = {}
 
     def take(self, holder: Holder) -> bool:
-        """Take one; False when no slot is left for this holder."""
+        """Take a slot; return False when none is left for this holder."""
         theirs = self._theirs.get(holder, 0)
         if theirs >= self.most - self.taken:
             return False
@@ -41,7 +41,7 @@ class FairSlots(Generic[Holder]):
         return [holder for holder, theirs in self._theirs.items() if theirs >= left]
 
     def give(self, holder: Holder) -> None:
-        """Give one back."""
+        """Free a slot."""
         self.taken -= 1
         left = self._theirs[holder] - 1
         if left:

@@ -43,12 +43,12 @@ class OwnedTasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel all of them; `wait` waits until they are over."""
+        """Cancel all tasks; `wait` waits until they are over."""
         for task in self._tasks:
             task.cancel()
 
     async def wait(self) -> None:
-        """Wait until all of them are over; their errors are not raised."""
+        """Wait until all tasks are over; their errors are not raised."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

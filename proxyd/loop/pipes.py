@@ -50,7 +50,7 @@ class Pipe:
 
 @final
 class PipePool:
-    """Lends pipes. One is enough for all whose sinks keep up; each that does not keeps one filled.
+    """Lends pipes. One serves all streams with fast sinks; each slow sink keeps one filled.
 
     Args:
         limit: limit of existing pipes.
@@ -84,7 +84,7 @@ class PipePool:
         return pipe
 
     def give(self, pipe: Pipe) -> None:
-        """Take a pipe back; one with bytes left in it is never lent again."""
+        """Take a pipe back; a pipe with bytes left in it is never lent again."""
         self.lent -= 1
         self._lent_wide -= pipe.is_wide
         idle = self._idle_wide if pipe.is_wide else self._idle
@@ -105,7 +105,7 @@ class PipePool:
         return pipe
 
     def close(self) -> None:
-        """Close those that are idle."""
+        """Close the idle pipes."""
         for idle in (self._idle, self._idle_wide):
             while idle:
                 idle.pop().close()

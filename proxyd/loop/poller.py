@@ -39,7 +39,7 @@ class Watcher(Protocol):
         """Act on events: some of `READS` (`HUNG_UP` and `GONE` are details), and `WRITABLE`."""
 
     def fail(self, error: Exception) -> None:
-        """Release the socket because `ready` has raised this."""
+        """Release the socket after `ready` has raised this error."""
 
 
 class Epoll(Protocol):
@@ -53,19 +53,19 @@ class Epoll(Protocol):
         """Return the poller's own descriptor."""
 
     def register(self, fd: int, eventmask: int, /) -> None:
-        """Report the events of a socket from here on."""
+        """Begin to report events of a socket."""
 
     def modify(self, fd: int, eventmask: int, /) -> None:
-        """Report others."""
+        """Change the reported events."""
 
     def unregister(self, fd: int, /) -> None:
-        """Report nothing of a socket any more."""
+        """Stop reporting events of a socket."""
 
     def poll(self, timeout: float, maxevents: int, /) -> list[tuple[int, int]]:
         """Return the pending events by descriptor."""
 
     def close(self) -> None:
-        """Report nothing any more."""
+        """Stop reporting all events."""
 
 
 @final
@@ -107,12 +107,12 @@ class Poller:
         self._watchers.pop(fd, None)
 
     def release(self, fd: int) -> None:
-        """Release a socket that stays open: another watcher takes it from here on."""
+        """Release a socket that stays open for another watcher."""
         if self._watchers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def close(self) -> None:
-        """Watch nothing any more; closing twice is harmless."""
+        """Stop watching all sockets; closing twice is harmless."""
         if self._epoll.closed:
             return
         self._loop.remove_reader(self._epoll.fileno())

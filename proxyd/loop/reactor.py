@@ -14,7 +14,7 @@ BUFFER_BYTES: Final = 64 * 1024
 
 @final
 class Reactor:
-    """One loop's poller, turns for bulk, pipes to splice through, and memory to read into.
+    """Parts of one event loop: poller, turns for bulk, pipes for splice, and a buffer for reads.
 
     `buffer` (and `view`, the same memory) may be used by anybody until they return to the loop, and
     holds nothing of theirs afterwards.
@@ -34,6 +34,6 @@ class Reactor:
         self.view = memoryview(self.buffer)
 
     def close(self) -> None:
-        """Watch nothing any more, and close idle pipes; closing twice is harmless."""
+        """Stop watching all sockets, and close idle pipes; closing twice is harmless."""
         self.pipes.close()
         self.poller.close()

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on a loop of its own, and return its result.
+    """Run a coroutine on a new loop, and return its result.
 
     Closing a loop waits for every task without a bound: where one ignores its cancellation the loop
     stays open, and the process ends all the same.

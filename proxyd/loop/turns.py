@@ -16,12 +16,12 @@ SLICE_SECONDS: Final = 0.002
 
 
 class Mover(Protocol):
-    """Something that has bulk to move."""
+    """Object with bulk data to move."""
 
     __slots__ = ()
 
     def turn(self) -> None:
-        """Move some of it; an error is the mover's own to handle, or costs its turn."""
+        """Move some of the data; an error ends the mover's turn, unless it handles the error."""
 
 
 @final
@@ -51,7 +51,7 @@ class Turns:
             self._loop.call_soon(self._slice)
 
     def _slice(self) -> None:
-        """Give turns for a while; an error in one of them costs the others nothing."""
+        """Give turns for a time slice; an error in one turn does not affect the others."""
         waiting = self._waiting
         until = time.monotonic() + self._slice_seconds
         try:

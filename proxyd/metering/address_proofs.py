@@ -1,4 +1,4 @@
-"""Proves client addresses: a client with a session's password has come from one of them.
+"""Proofs of client addresses: a client with a session's password came from the address.
 
 A session may be bought for addresses that are not the buyer's. Such an address is pending and opens
 nothing until a client comes from it with the password; from then on it needs none.
@@ -18,7 +18,7 @@ PROVE_AGAIN_SECONDS = 60.0
 
 @final
 class AddressProofs:
-    """The addresses that were proved and are not written down.
+    """The proved addresses that are not stored yet.
 
     Args:
         sessions: the known sessions, with the addresses that are pending.
@@ -45,7 +45,7 @@ class AddressProofs:
             self._wake.set()
 
     async def flush(self) -> None:
-        """Write down which addresses were proved; a failed write is tried again after a while.
+        """Store the proved addresses; retry a failed write after a while.
 
         Raises:
             UnavailableError: the store did not answer; the next call tries again.

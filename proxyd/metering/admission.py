@@ -34,7 +34,7 @@ Decide = Callable[[LiveSession | Refusal], None]
 
 
 class Admitter(Protocol):
-    """Admits clients. The `Meter` has these methods; a test gives the answers itself."""
+    """Interface to admit clients: the `Meter` implements it, and tests replace it."""
 
     def admit(
         self, username: bytes, password: bytes, asker: str, decide: Decide
@@ -60,7 +60,7 @@ class Admission:
         tallies: count refusals of clients that show a session's credentials.
         now: the wall clock, in UTC seconds.
         connections_per_session: see above.
-        bytes_per_second: how fast a session may go; 0 for as fast as it can.
+        bytes_per_second: the limit of a session's speed; 0 for none.
         bounds: how long it is remembered that credentials, or an address, open nothing.
     """
 
@@ -135,7 +135,7 @@ class Admission:
         await self.allowlist.stop()
 
     def _decision(self, answer: LiveSession | Refusal) -> LiveSession | Refusal:
-        """Return the session if another connection of it may begin, or why not."""
+        """Return the session if it may have another connection; else the reason of the refusal."""
         if isinstance(answer, Refusal):
             return answer
         if answer.status is not SessionStatus.ACTIVE:

@@ -1,4 +1,4 @@
-"""Sessions that client addresses open, on the ports without passwords; from memory if possible.
+"""Look-up of the sessions that client addresses open on ports without passwords, with a cache.
 
 The session of an address is kept while that session is known, and believed while it is active: then
 the address cannot have been given to another one. That an address opens none is kept for a second
@@ -73,7 +73,7 @@ class Allowlist:
         await self._lookups.stop()
 
     async def _look_up(self, entry: Entry) -> LiveSession | Refusal:
-        """Query the store; again, if the answer may be older than the sale that made it wrong."""
+        """Query the store; repeat the query if a sale may have made the answer wrong."""
         session = await self._find(entry)
         while session is None and entry in self._granted_since:
             self._granted_since.discard(entry)

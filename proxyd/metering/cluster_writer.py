@@ -1,4 +1,4 @@
-"""The writer of one node among several: it holds slices of sessions, and shares them with others.
+"""Writer of one node among several: it leases slices of sessions, and shares them with others.
 
 One loop does all its business with the store, so that the messages about a lease arrive in order:
 it reports every half second, requests more bytes when a budget runs low, and returns unused bytes.
@@ -68,7 +68,7 @@ class _Asks:
         self._returning: set[str] = set()
 
     def more(self, session_id: str, at: float) -> None:
-        """Request more bytes of a session, from a time on."""
+        """Request more bytes of a session at a time."""
         if session_id not in self._asking:
             self._asking[session_id] = at
             self._wake.set()
@@ -100,13 +100,13 @@ class _Asks:
         self._asking.update(dict.fromkeys(asking, now))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Clear all entries."""
         self._asking.clear()
         self._returning.clear()
 
 
 class _Holding:
-    """Sessions that may hold bytes: sessions at rest hold none, and are not looked at.
+    """Sessions that may hold bytes; sessions at rest hold none, and are not checked.
 
     Args:
         asks: returns the bytes of a session that no connection uses.
@@ -119,11 +119,11 @@ class _Holding:
         self._sessions: set[LiveSession] = set()
 
     def add(self, session: LiveSession) -> None:
-        """Add a session to look at."""
+        """Add a session to check."""
         self._sessions.add(session)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Clear all entries."""
         self._sessions.clear()
 
     def find_idle(self, changed: set[LiveSession], now: float) -> None:
@@ -167,7 +167,7 @@ class _Leaving:
         self._leaving: dict[str, tuple[LiveSession, float]] = {}
 
     def clear(self) -> None:
-        """Forget all."""
+        """Clear all entries."""
         self._leaving.clear()
 
     def recalled(self, session_id: str, status: SessionStatus) -> None:
@@ -404,7 +404,7 @@ class ClusterWriter:
     def _ask_of(
         self, session: LiveSession, now: float, asking: set[str], returning: set[str]
     ) -> Ask:
-        """Return the message about a session: it returns some, asks for more, or only reports."""
+        """Return the message about a session: it returns bytes, requests more, or only reports."""
         if session.id in returning:
             kept = _slice_of(session).kept(session.available, is_used=bool(session.connections))
             session.shrink(kept)

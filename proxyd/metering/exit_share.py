@@ -1,4 +1,4 @@
-"""Bytes that one exit has carried of a session under its lease.
+"""Bytes of a session that one exit has carried under a lease.
 
 Theory of operation
 -------------------
@@ -52,7 +52,7 @@ class ExitShare(Payer):
     store. `pace` is how fast the exit may go; None if this node knows no pace.
 
     Args:
-        moved: has the share in it from when `used` changes.
+        moved: a set that contains the share after `used` has changed.
     """
 
     __slots__ = ("_moved", "_session", "_sinks", "device_id", "pace", "reported", "used")
@@ -79,7 +79,7 @@ class ExitShare(Payer):
             self.pace.wait(resume)
 
     def stop_waiting(self, resume: Callable[[], None]) -> None:
-        """Forget about `resume`."""
+        """Cancel the call of `resume`."""
         if self.pace is not None:
             self.pace.stop_waiting(resume)
 
@@ -113,7 +113,7 @@ class ExitShare(Payer):
 
     @property
     def closings(self) -> set[Closing]:
-        """The session's: a cut or a settlement finds them there."""
+        """The closing sinks of the session, which a cut or a settlement must find."""
         return self._session.closings
 
     @property
@@ -137,7 +137,7 @@ class ExitShare(Payer):
         self._sinks.add(sink)
 
     def _waiting(self) -> int:
-        """Return at most how many bytes wait in its sinks, and forget those that hold none."""
+        """Return an upper bound of the bytes in its sinks, and forget empty sinks."""
         if self._sinks is None:
             return 0
         figures = [(sink, self._session.sinks.most(sink)) for sink in self._sinks]
@@ -193,5 +193,5 @@ class ExitShares:
 
 
 def _ordered(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    """Return counts in one order, so that all transactions lock them in the same order."""
+    """Return counts in a fixed order, so that all transactions lock them in the same order."""
     return tuple(sorted(counts))

@@ -3,8 +3,9 @@
 They are counted, and would be lost with this process or with a reset. The session that paid for
 them gets them back then (`Payer`); until they have left they are not certain (`Sinks`).
 
-The kernel says which bytes have not been sent (`SIOCOUTQNSD`), and only those are given back. Bytes
-that were sent and not acknowledged stay counted, because a client could withhold acknowledgements.
+The kernel reports the bytes that were not sent (`SIOCOUTQNSD`), and only these are given back.
+Bytes that were sent and not acknowledged stay counted, because a client could withhold
+acknowledgements.
 """
 
 from itertools import islice
@@ -48,13 +49,13 @@ class Payer(Protocol):
 
     @property
     def is_used_up(self) -> bool:
-        """Whether it will be settled as soon as nothing is on its way."""
+        """Whether it is settled as soon as no byte is on its way."""
 
     def may_wait(self, sink: InTransit, size: int) -> None:
         """Note that at most `size` of the paid bytes may not have left through a sink."""
 
     def forget(self, sink: InTransit) -> None:
-        """Ask a sink nothing any more."""
+        """Forget a sink, which is queried no more."""
 
     def refund(self, size: int) -> None:
         """Take back bytes that were counted as delivered."""
@@ -62,7 +63,7 @@ class Payer(Protocol):
 
 @final
 class Sinks:
-    """Where delivered bytes of a session may still wait to leave this machine.
+    """The sinks that may hold delivered bytes of a session which have not left this machine.
 
     For each sink it keeps at most how many bytes those are: a delivery raises that, asking the
     kernel lowers it, and a sink with nothing left is dropped. So a count costs a query for each

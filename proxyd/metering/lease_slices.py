@@ -1,4 +1,4 @@
-"""The part of a session that one node among several holds, and until when it may hand it out.
+"""Lease slices: the part of a session that one node holds, and the time until which it may use it.
 
 A node leases a slice of a session and asks for more before that is used up. `LeaseSlice` decides
 when and how much: it asks at half of the last slice, doubles it while a slice lasts less than
@@ -53,7 +53,7 @@ class LeaseSlice:
     when the session was first seen without connections, None while it has some.
 
     Args:
-        granted: how many bytes were leased at first.
+        granted: the number of bytes leased at first.
         on_low: called with this slice when it should request more.
     """
 
@@ -90,7 +90,7 @@ class LeaseSlice:
         """Return whether bytes may be handed out now; asks for more in time.
 
         Args:
-            available: how many bytes are left.
+            available: the number of bytes left.
         """
         if available < self._low:
             self._low = 0
@@ -98,7 +98,7 @@ class LeaseSlice:
         return not self._fence.is_up
 
     def ask(self) -> None:
-        """Ask for more: a connection waits for bytes, or the last one granted was used."""
+        """Request more bytes: a connection waits for bytes, or the last granted byte was used."""
         self._on_low(self)
 
     def wanted(self, now: float) -> int:
@@ -127,7 +127,7 @@ class LeaseSlice:
         """Note the reply to a request for bytes.
 
         Args:
-            more: how many bytes it has brought.
+            more: the number of bytes in the reply.
             now: loop time.
         """
         if more > 0:

@@ -62,9 +62,9 @@ def solo_meter(
         leases: grants bytes, and takes the counts.
         now: the wall clock, in UTC seconds.
         connections_per_session: the limit of open connections.
-        bytes_per_second: how fast a session may go; 0 for as fast as it can.
+        bytes_per_second: the limit of a session's speed; 0 for none.
         forgotten: called with each session that is not known here any more.
-        bounds: of its parts.
+        bounds: the bounds of its parts.
     """
     sessions, tallies = Sessions(forgotten, bounds.memory), Tallies(bounds.tallies)
     wake = asyncio.Event()
@@ -99,8 +99,8 @@ def cluster_meter(
         leases: as for `solo_meter`.
         now: the same.
         fence: until when bytes may be handed out.
-        connections_per_session: how many may be open at once on this node.
-        bytes_per_second: how fast a session may go on this node; 0 for as fast as it can.
+        connections_per_session: the most open connections of a session on this node.
+        bytes_per_second: the limit of a session's speed on this node; 0 for none.
         forgotten: as for `solo_meter`.
         bounds: the same.
     """
@@ -123,7 +123,7 @@ def cluster_meter(
 
 @final
 class Meter(Admitter):
-    """See above. To the marketplace it is `market.bandwidth.sessions.Traffic`.
+    """The meter; see above. It implements `market.bandwidth.sessions.Traffic` for the marketplace.
 
     Args:
         tallies: counts begun and refused connections; the gateway counts there.
@@ -209,7 +209,7 @@ class Meter(Admitter):
         return self.sessions.live
 
     async def run(self) -> None:
-        """Write counts down until cancelled; the store's failures delay that and lose nothing."""
+        """Store counts until cancelled; failures of the store delay them but lose none."""
         while True:
             try:
                 async with asyncio.timeout(self._writer.pause()):
@@ -223,7 +223,7 @@ class Meter(Admitter):
                 await asyncio.sleep(FLUSH_SECONDS)
 
     async def flush(self) -> None:
-        """Write changed counts down, settle used-up sessions, close the leases that are unsure."""
+        """Store changed counts, settle used-up sessions, close leases with an unknown commit."""
         try:
             await self._writer.flush()
             await self._proofs.flush()
@@ -242,7 +242,7 @@ class Meter(Admitter):
             self._store_failing = False
 
     async def stop(self) -> None:
-        """Write the last counts down and give every lease back.
+        """Store the last counts, and release every lease.
 
         Raises:
             StoreError: unwritten counts are lost, as after a crash.

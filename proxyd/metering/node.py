@@ -1,4 +1,4 @@
-"""This daemon among others on one database: alive as long as it renews its row in time.
+"""Node of a cluster on one database, which is alive as long as it renews its row in time.
 
 A node that could not renew it stops handing out bytes before the others may take it for dead, so
 that its leased bytes are never handed out twice: the fence goes up at four fifths of the timeout,
@@ -43,7 +43,7 @@ class Hearer(Protocol):
         """Act on a notice of another node, or of this one; most are about something else."""
 
     def catch_up(self) -> None:
-        """Look again, because notices may have been missed."""
+        """Check the store, because notices may have been missed."""
 
 
 class Reaped(NamedTuple):
@@ -63,7 +63,7 @@ class Reaper:
 
     Args:
         link: knows of some nodes that they have ended.
-        observed_time: for how long this process was there to notice things.
+        observed_time: the time in which this process was running and could notice events.
         timeout_seconds: a node is dead when it was not seen for this time.
     """
 
@@ -78,7 +78,7 @@ class Reaper:
         self._unseen_since: dict[SeenRow, float] = {}
 
     async def reap(self) -> Reaped:
-        """Look at every node; return the number of findings. To be called again and again.
+        """Check every node; return the number of findings. Call it periodically.
 
         Hanging transactions end first, because one may lock the row of a dead node.
 
@@ -129,7 +129,7 @@ class Duties:
             self.reaps = await self._link.is_unswept()
 
     def drop(self) -> None:
-        """Have no duty any more."""
+        """Drop all duties."""
         self.sweeps = self.reaps = False
 
 
@@ -182,7 +182,7 @@ class Node:
 
     Args:
         boottime: a clock that goes on while the machine sleeps, in seconds.
-        observed_time: for how long this node was there to notice things.
+        observed_time: the time in which this node was running and could notice events.
         timeout_seconds: a node is dead when it was not seen for this time.
         may_sweep: whether it takes the sweepers' lock; a process that does not sweep must not.
         hearers: get the notices of other nodes, beside the writer.
@@ -218,7 +218,7 @@ class Node:
         self._seen_at = boottime()
 
     async def start(self) -> None:
-        """Become known.
+        """Register this node with the others.
 
         Raises:
             UnavailableError: the database did not answer.
@@ -228,7 +228,7 @@ class Node:
         await self.duties.take()
 
     async def run(self) -> None:
-        """Stay known until cancelled; once declared dead, cut everything and register anew."""
+        """Renew the row until cancelled; once declared dead, cut everything and register again."""
         is_failing = False
         while True:
             try:
@@ -253,7 +253,7 @@ class Node:
                 )
 
     def trouble(self) -> str:
-        """Return why this node may hand out no bytes, or soon may not; "" when it may."""
+        """Return why this node may hand out no bytes, now or soon; "" when it may."""
         if self._fence.is_up:
             return "store: this node is fenced off, because it could not renew its row"
         silent_seconds = self._boottime() - self._seen_at
@@ -266,7 +266,7 @@ class Node:
         return await self._reaper.reap()
 
     async def stop(self) -> None:
-        """Leave.
+        """Leave the other nodes, and release the leases.
 
         Raises:
             StoreError: the others reap this node after the timeout.
@@ -275,7 +275,7 @@ class Node:
         await self._leases.leave()
 
     async def close(self) -> None:
-        """Let go of the connection to the others."""
+        """Close the connection to the others."""
         self.duties.drop()
         await self._link.close()
 
@@ -285,7 +285,7 @@ class Node:
             self._line.catch_up()
         sent_at = self._boottime()
         if not await self._link.renew(self._leases.node_id or ""):
-            _logger.error("this node was declared dead; it cuts everything and starts anew")
+            _logger.error("this node was declared dead; it cuts all connections and starts again")
             self._writer.forget_all()
             await self._register()
             _logger.info("this is node %s", self._leases.node_id)

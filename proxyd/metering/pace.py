@@ -75,7 +75,7 @@ class Pace:
             self._timer = self._loop.call_later(ROUND_SECONDS, self._next_round)
 
     def stop_waiting(self, resume: Callable[[], None]) -> None:
-        """Forget about `resume`."""
+        """Cancel the call of `resume`."""
         self._waiting.pop(resume, None)
 
     @property

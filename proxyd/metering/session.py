@@ -21,9 +21,9 @@ Everything happens on the event loop and awaits nothing, so two connections neve
 
 Bytes that the kernel accepted may still wait in a socket's queue, and would be lost with this
 process. For each socket where that may be so, the session keeps an upper bound of the bytes
-(`Sinks`): delivering raises it, asking the kernel lowers it. `used` less these bounds is *certain*,
-and only the certain bytes are reported to the store: after a crash nothing is billed that was not
-delivered.
+(`Sinks`): a delivery raises it, a query to the kernel lowers it. `used` less these bounds is
+*certain*, and only the certain bytes are reported to the store: after a crash nothing is billed
+that was not delivered.
 
 These hold between any two calls from outside, and `check` asserts them:
 
@@ -70,15 +70,15 @@ class MeteredConnection(Protocol):
 
 @final
 class LiveSession(Divisible):
-    """See the theory above. Sizes in bytes.
+    """A session in memory; see the theory above. Sizes in bytes.
 
     `connections` are those that spend it; added when admitted, removed at their end. `wants`
     selects the exits of a client that requests none itself; None for directly.
 
     Args:
         on_spent: called with the session at the delivery of the last byte granted.
-        pace: how fast it may go; None for as fast as it can.
-        changed: has the session in it from when `used` changes.
+        pace: the limit of its speed; None for no limit.
+        changed: a set that contains the session after `used` has changed.
         lease_slice: this node's part of the session: it requests and keeps bytes; None where there
             are no other nodes.
 
@@ -153,7 +153,7 @@ class LiveSession(Divisible):
 
     @property
     def password_hash(self) -> str:
-        """Hash that its password is compared with."""
+        """Hash for the comparison with a client's password."""
         return self._grant.password_hash
 
     @property
@@ -168,7 +168,7 @@ class LiveSession(Divisible):
 
     @property
     def is_leased(self) -> bool:
-        """Whether its counts are to be reported: it is active, and bytes of it were leased."""
+        """Whether its counts must be reported: it is active, and bytes of it were leased."""
         return self.lease_id is not None and self.status is SessionStatus.ACTIVE
 
     # --- its bytes -----------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class LiveSession(Divisible):
         return min(self.available, self._pace.allowance(taker))
 
     def affords(self, size: int, taker: object) -> bool:
-        """Return whether the budget allows bytes that only go together: a datagram.
+        """Return whether the budget allows bytes that are only sent together: a datagram.
 
         The budget must have them all. The pace need not, or a datagram larger than its burst would
         never go: a taker that may have a part may have the rest in advance, and waits longer then.
@@ -197,7 +197,7 @@ class LiveSession(Divisible):
             self._pace.spend(taker, size)
 
     def give_back(self, size: int) -> None:
-        """Return bytes that were taken and not delivered; connections that wait may go on."""
+        """Return bytes that were taken and not delivered; waiting connections may continue."""
         if size == 0:
             return
         self.available += size
@@ -207,7 +207,7 @@ class LiveSession(Divisible):
         """Count bytes that were delivered; the last one granted calls `on_spent`.
 
         Args:
-            size: how many.
+            size: the number of bytes.
             sink: where some of them may still wait to leave this machine; None if none do.
         """
         if sink is not None:
@@ -242,7 +242,7 @@ class LiveSession(Divisible):
         self.give_back(more)
 
     def shrink(self, available: int) -> None:
-        """Keep at most `available` bytes, and give the others up for other nodes."""
+        """Keep at most `available` bytes, and release the others to other nodes."""
         excess = max(0, self.available - available)
         self.available -= excess
         self.granted -= excess
@@ -259,7 +259,7 @@ class LiveSession(Divisible):
             self._waiting.add(resume)
 
     def stop_waiting(self, resume: Callable[[], None]) -> None:
-        """Forget about `resume`."""
+        """Cancel the call of `resume`."""
         self._waiting.discard(resume)
         if self._pace is not None:
             self._pace.stop_waiting(resume)
@@ -335,7 +335,7 @@ class LiveSession(Divisible):
         return Usage(self.id, self.lease_id or "", certain, exits)
 
     def mark_reported(self, usage: Usage) -> None:
-        """Note that a usage is written down."""
+        """Note that a usage is stored."""
         self.reported = usage.used_bytes
         if self._shares is not None:
             self._shares.mark_reported(usage.exits)
@@ -344,13 +344,13 @@ class LiveSession(Divisible):
         """Return the number of bytes that stay used even if this process dies now."""
         certain = self.used - self.sinks.waiting()
         self.check()
-        # Better no daemon than one that bills undelivered bytes.
+        # A daemon that bills undelivered bytes must stop.
         assert self.reported <= certain <= self.used  # noqa: S101
         return certain
 
     def check(self) -> None:
         """Assert the invariants of the budget."""
-        # Better no daemon than one that bills undelivered bytes.
+        # A daemon that bills undelivered bytes must stop.
         assert self.available >= 0  # noqa: S101
         assert self.used + self.available <= self.granted  # noqa: S101
         assert 0 <= self.reported <= self.used  # noqa: S101

@@ -1,7 +1,7 @@
 """Known sessions of this process: by identifier, by user name, by client address.
 
-Memory alone: nothing here asks the store. A session is known from when it was leased until some
-time after it is over; while other code does not ask the store about it, memory may answer.
+Only in memory: no function here queries the store. A session is known from when it was leased until
+some time after it is over; while other code does not ask the store about it, memory may answer.
 
 A *cut* ends a session here before the store knows of it, and may be taken back if the store cannot
 be reached. It may also come while the session is still being leased: then it is kept, and carried
@@ -92,7 +92,7 @@ class Sessions:
     # --- who becomes known ---------------------------------------------------------------------
 
     def add(self, session: LiveSession, grant: Grant) -> None:
-        """Add a session; a cut that came before it is carried out."""
+        """Add a session; carry out a cut that came before it."""
         cut = self._cut_unseen.pop(session.id, None)
         if cut is not None:
             session.status = cut
@@ -137,7 +137,7 @@ class Sessions:
         return session.usage
 
     def restore(self, session_id: str) -> None:
-        """Take back a `cut` that could not be written down, unless another one was."""
+        """Undo a `cut` whose end could not be stored, unless another end was stored."""
         self._cut_unseen.pop(session_id, None)
         session = self._by_id.get(session_id)
         if session is None:
@@ -173,7 +173,7 @@ class Sessions:
 
         Args:
             session_id: the session.
-            status: where it is going.
+            status: the status that it is about to get.
             until: the time (loop time) at which the store is queried again.
         """
         self._forget_at[session_id] = until
@@ -206,7 +206,7 @@ class Sessions:
         self._forget_at[session_id] = now + self._bounds.remember_seconds
 
     def forget_old(self, kept: Container[str]) -> None:
-        """Forget the sessions whose time has come; one that is leased is in use, and stays.
+        """Forget the sessions whose time has come; leased sessions are in use, and stay.
 
         Args:
             kept: the identifiers of sessions to remember longer.

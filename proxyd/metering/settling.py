@@ -21,7 +21,7 @@ _logger = logging.getLogger("meter")
 
 @final
 class Settler:
-    """The sessions that are used up and not settled; one contains their identifiers.
+    """The sessions that are used up and not settled; `in` takes their identifiers.
 
     Args:
         wake: set when there is something to settle.
@@ -87,7 +87,7 @@ class Settler:
             raise failure
 
     async def stop(self) -> None:
-        """Settle the due sessions, and give back every lease that is open here.
+        """Settle the due sessions, and release every lease that is open here.
 
         Raises:
             StoreError: unwritten counts are lost, as after a crash.
@@ -104,7 +104,7 @@ class Settler:
             )
 
     async def _settle_one(self, session: LiveSession) -> None:
-        """Settle a session; if that fails, still write its used bytes down.
+        """Settle a session; if that fails, still store its used bytes.
 
         To try again soon would change nothing: the next start does, and logs it again.
         """

@@ -1,6 +1,6 @@
-"""Questions about clients that only the store can answer: one query per key however many wait.
+"""Queries to the store about unknown clients: one query per key for any number of callers.
 
-Anybody can cause questions, with invented credentials. So the store receives a few queries at a
+Any client can cause queries, with invented credentials. So the store receives a few queries at a
 time, the networks take turns, and keys that opened nothing are remembered for a moment: a network
 that floods delays itself and no other.
 """
@@ -60,13 +60,13 @@ class NegativeCache(Generic[Key]):
         return until is not None
 
     def add(self, key: Key) -> None:
-        """Remember one; of too many, the one remembered for longest is forgotten."""
+        """Remember a key; of too many keys, the oldest one is forgotten."""
         if len(self._until) >= self._bounds.keys_max:
             del self._until[next(iter(self._until))]
         self._until[key] = asyncio.get_running_loop().time() + self._bounds.seconds
 
     def discard(self, key: Key) -> None:
-        """Forget one."""
+        """Forget a key."""
         self._until.pop(key, None)
 
 
@@ -95,7 +95,7 @@ class SingleFlight(Generic[Key, Value]):
     def ask(
         self, key: Key, asker: Hashable, callback: Callable[[Value | Refusal], None]
     ) -> Refusal | None:
-        """Ask a question, unless it is under way already.
+        """Start a query, unless the same one is under way.
 
         Args:
             key: the question.
@@ -117,7 +117,7 @@ class SingleFlight(Generic[Key, Value]):
         return None
 
     async def stop(self) -> None:
-        """Ask nothing any more; callbacks that wait are not called."""
+        """Start no more queries; waiting callbacks are not called."""
         self._stopping = True
         self._waiting.clear()
         tasks = tuple(self._running)

@@ -54,7 +54,7 @@ class Tallies:
         Args:
             session_id: whose credentials it had shown.
             reason: the word for it in access records (`proxyd.access.Ending`).
-            count: how many.
+            count: the number to add.
         """
         refused = self._refused.get(session_id)
         if refused is None:

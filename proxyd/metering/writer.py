@@ -1,4 +1,4 @@
-"""Writes counts down: the interface, and the writer of a daemon that is alone on its database.
+"""Writers of counts: the interface, and the writer of a daemon that is alone on its database.
 
 A writer makes sessions from grants, is called when their budget is spent, and reports their use to
 the store. A daemon alone leases whole remainders: a spent budget is a session that is used up.
@@ -40,14 +40,14 @@ class Writer(Protocol):
         """Return the seconds until the next write, unless it is woken."""
 
     async def flush(self) -> None:
-        """Write down every count that changed, and settle used-up sessions.
+        """Store every changed count, and settle used-up sessions.
 
         Raises:
             StoreError: nothing is lost, and the next call tries again.
         """
 
     async def stop(self) -> None:
-        """Write the last counts down and give every lease back.
+        """Store the last counts, and release every lease.
 
         Raises:
             StoreError: unwritten counts are lost, as after a crash.
@@ -55,7 +55,7 @@ class Writer(Protocol):
 
 
 def unreported(changed: set[LiveSession]) -> list[LiveSession]:
-    """Return the sessions whose counts have to be written down.
+    """Return the sessions whose counts must be stored.
 
     Args:
         changed: the sessions whose counts have changed; the others are removed from it.

@@ -1,6 +1,6 @@
 """A record of each proxied connection, one JSON object a line, one file a day.
 
-A thread of its own writes. Records that a slow disk cannot keep up with are dropped and counted; no
+A separate thread writes. Records that a slow disk cannot keep up with are dropped and counted; no
 connection waits for them. Several processes write to the same files: one write consists of whole
 lines, and is appended to those of the others (O_APPEND, open(2)). A full disk takes a part only:
 the half line that is left is ended before the next one, which stays whole.
@@ -34,15 +34,15 @@ _logger = logging.getLogger("access")
 
 
 class CannotRecordError(CannotServeError):
-    """Records cannot be written; the message says why, for the operator."""
+    """Records cannot be written; the message has the reason, for the operator."""
 
 
 class _Format:
     """Turns records into lines.
 
     Args:
-        target: how a record names the host: see `AccessLog`.
-        client: how it names the client.
+        target: the form of the host in a record: see `AccessLog`.
+        client: the form of the client's address.
         key: the key of the hashes.
         process: the number of this process among several; None where there is one.
     """
@@ -145,7 +145,7 @@ class _DayFiles:
                 os.close(self._descriptor)
 
     def open(self, day: date) -> None:
-        """Begin the file of a day, and delete those that are too old."""
+        """Begin the file of a day, and delete files that are too old."""
         if self._descriptor is not None:
             try:
                 self.flush()
@@ -212,8 +212,8 @@ class AccessLog:
         now: the wall clock, in UTC seconds.
         process: the number of this process in the records, if there are several; None where there
             is one.
-        waiting_max: how many records wait for the disk.
-        idle_seconds: how often old files are looked for while no records come.
+        waiting_max: the most records that wait for the disk.
+        idle_seconds: the time between two searches for old files while no records come.
 
     Raises:
         CannotRecordError: the folder cannot be used.

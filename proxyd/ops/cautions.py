@@ -9,7 +9,7 @@ from proxyd.ops.signing_key import exposed_files
 
 
 def cautions(settings: Settings) -> Iterator[str]:
-    """Yield a line for everything that works, and that the operator hardly wants."""
+    """Yield a line for each valid setting that the operator hardly wants."""
     yield from exposed_files(settings)
     yield from open_settings(settings)
     if warning := too_few_cores(settings.proxy.processes):

@@ -1,9 +1,9 @@
 """Listening sockets and TLS, set up before anything else starts, so a port in use stops the start.
 
-Each of several processes has a listening socket of its own on each port of the proxy, and the
-kernel divides the clients among these sockets. The first socket is bound exclusively: if another
-program has the port, the start fails as with one process. `SO_REUSEPORT` is set after that, on the
-first socket and on the further ones (`listen_again`). A socket that systemd holds is shared by all
+Each of several processes has its own listening socket on each port of the proxy, and the kernel
+divides the clients among these sockets. The first socket is bound exclusively: if another program
+has the port, the start fails as with one process. `SO_REUSEPORT` is set after that, on the first
+socket and on the further ones (`listen_again`). A socket that systemd holds is shared by all
 processes instead: further sockets would be closed at a restart, with the clients in their queues.
 """
 
@@ -34,7 +34,7 @@ SETTINGS: Final[dict[Purpose, str]] = {  # by purpose, the setting that has the 
 
 
 class CannotListenError(CannotServeError):
-    """An address cannot be listened on; the message says which and why, for the operator."""
+    """The daemon cannot listen on an address; the message has the reason, for the operator."""
 
 
 def listen(host: str, port: int, purpose: Purpose) -> socket.socket:

@@ -45,7 +45,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, and traceback if there is one.
+    """Formatter of JSON lines: time, level, logger, message, and a traceback if there is one.
 
     Args:
         process: the number of the process that writes the lines, for the field `process`; None
@@ -91,7 +91,7 @@ def set_up(level: str, style: Literal["text", "json"], process: int | None = Non
 
     Args:
         level: the least one that is written.
-        style: of the lines.
+        style: the form of the lines.
         process: the number of this process, if there are several; None where there is one.
     """
     handler = logging.StreamHandler(sys.stderr)

@@ -74,7 +74,7 @@ class Sources:
 
 
 class Metrics(Collector):
-    """The daemon's metrics, in a registry of their own; it measures the loop and the ledger itself.
+    """The daemon's metrics, in a separate registry; measures the loop and the ledger itself.
 
     Args:
         role: the number of this process, if there are several; None where there is one.

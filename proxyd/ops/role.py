@@ -48,7 +48,7 @@ class Role:
         overview: the living processes, and the number of restarts.
         exits_desk: listens for the requests of the others to exits; None in these, and without
             exits.
-        exits_address: where that is; empty without exits.
+        exits_address: the address of that socket; empty without exits.
     """
 
     index: int

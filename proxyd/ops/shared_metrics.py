@@ -81,7 +81,7 @@ class SharedMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Write this process' metrics down, and return the sum of all."""
+        """Write this process's metrics, and return the sum of all."""
         self.share()
         overview = Overview.decode(self._role.overview.read())
         total: dict[str, Family] = {}
@@ -102,7 +102,7 @@ class SharedMetrics(Collector):
         )
 
     async def run(self) -> NoReturn:
-        """Write this process' metrics down again and again, until cancelled."""
+        """Write this process's metrics periodically, until cancelled."""
         while True:
             self.share()
             await asyncio.sleep(SHARE_SECONDS)

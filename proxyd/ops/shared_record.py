@@ -21,7 +21,7 @@ class SharedRecord:
     """A record that processes inherit from the one that makes this; empty until it is written.
 
     Args:
-        most_bytes: how large it may be.
+        most_bytes: its largest size.
     """
 
     def __init__(self, most_bytes: int) -> None:

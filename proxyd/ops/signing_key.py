@@ -16,7 +16,7 @@ KEY_BYTES = 48  # of randomness, which make 64 characters; more than `SIGNING_KE
 
 
 class SigningKeyError(CannotServeError):
-    """The signing key is unusable; the message says why, for the operator."""
+    """The signing key is unusable; the message has the reason, for the operator."""
 
 
 def signing_key(settings: Settings) -> bytes:
@@ -74,7 +74,7 @@ def key_file(settings: Settings) -> Path:
 
 
 def _make(path: Path) -> bytes:
-    """Make the key's file and return the key; of two starts at once both get the first one's.
+    """Make the key's file and return the key; two simultaneous starts both get the first key.
 
     The file appears complete: it is written under another name and then linked, which fails if the
     other start was faster.

@@ -23,7 +23,7 @@ MODEL_NAME_MAX_CHARACTERS = 200  # a longer one is no name, and would fill our a
 EVENTS = "text/event-stream"
 
 _THOUGHTS_START, _THOUGHTS_END = "<think>", "</think>"
-# Of the statuses below 500, those that another attempt may get past.
+# Statuses below 500 after which another attempt may succeed.
 _RETRIED_STATUSES = frozenset((408, 409, 425, 429))
 # A server that does not know `response_format` answers with one of these.
 _REFUSED_REQUEST = frozenset((400, 415, 422))
@@ -56,7 +56,7 @@ class OpenAiModel:
         api_key: sent to the server, and never logged; "" for none.
         max_tokens: the longest answer; 0 to leave that to the server.
         connections: limit of simultaneous connections.
-        stream_max_bytes: of a streamed answer.
+        stream_max_bytes: the largest size of a streamed answer.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ class HostPace:
 
     Args:
         per_second: attempts of one user at one host, in the long run.
-        burst: how many may be made at once after a pause.
+        burst: the number of attempts without a wait after a pause.
         clock: seconds that never go back.
     """
 
@@ -32,7 +32,7 @@ class HostPace:
         self._next: dict[tuple[str, str], float] = {}
 
     def delay(self, user_id: str, host: str) -> float:
-        """Count an attempt, and return for how many seconds it has to wait."""
+        """Count an attempt, and return the seconds that it must wait."""
         now, key = self._clock(), (user_id, host)
         if len(self._next) >= KNOWN_MAX:
             self._next = {each: at for each, at in self._next.items() if at > now - self._ahead}

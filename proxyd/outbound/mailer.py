@@ -233,7 +233,7 @@ class Mailer:
         return settle
 
     async def _settle(self, item: Item, settle: _Settle) -> None:
-        """Record the outcome of an e-mail, again and again until the store takes it."""
+        """Record the outcome of an e-mail; retry until the store accepts it."""
         is_failing = False
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Makes the one HTTP request of a webhook's attempt, and goes nowhere that a session could not go.
+"""Sends the HTTP request of a webhook's attempt, only to addresses that a session may reach.
 
 The owner of an endpoint chooses the destination of this process's request. So each address is
 judged when it is about to be dialled, by the policy that holds for sessions: a name that leads
@@ -168,12 +168,12 @@ async def _beginning(content: aiohttp.StreamReader) -> str:
             break
         body += piece
     text = body[:KEPT_BYTES].decode("utf-8", "replace")
-    # NUL is the one character that PostgreSQL has no text for.
+    # PostgreSQL stores no NUL in texts.
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def retry_after(text: str, now: int) -> int:
-    """Return for how many seconds a server asks to be left alone (RFC 9110, section 10.2.3)."""
+    """Return the seconds of a server's Retry-After (RFC 9110, section 10.2.3)."""
     if text.isascii() and text.isdigit():
         return int(text[:9])
     try:

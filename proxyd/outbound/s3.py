@@ -32,7 +32,7 @@ from storage.blobs.s3 import (
 
 CONNECTIONS_MAX = 32
 CONNECT_SECONDS = 5.0
-# A store puts the parts of 5 GiB together within a minute, and says so at the end.
+# A store joins the parts of 5 GiB within a minute, and answers at the end.
 ANSWER_SECONDS = 120.0
 ANSWER_MAX_BYTES = 1024 * 1024  # of XML; each answer has a few hundred bytes
 # An address that was signed cannot be taken back, and a request may go on for longer than it.
@@ -96,7 +96,7 @@ class S3Blobs:
         if size != upload.size_bytes:
             await self.delete(upload.key)
             raise MismatchError(f"{size} of {upload.size_bytes} bytes are stored")
-        # That of an upload in parts is made of the parts' hashes, and says nothing here.
+        # The hash of an upload in parts is made of the parts' hashes, and cannot be compared here.
         if upload.reference or not stored:
             return False
         if stored != checksum(upload.sha256):

@@ -35,11 +35,11 @@ class SmtpServer:
 
 
 class SmtpTransport:
-    """Sends e-mails by SMTP, each over a connection of its own.
+    """Sends e-mails by SMTP, each over a separate connection.
 
     Args:
-        connect_seconds: for the TCP connection, TLS, the greeting and the login.
-        send_seconds: for the server's word on one e-mail.
+        connect_seconds: the time for the TCP connection, TLS, the greeting and the login.
+        send_seconds: the time for the server's reply to one e-mail.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class SendingBounds:
             After it the daemon checks again whether it is the one that sends.
         room_seconds: how long to wait for one to end: deliveries to other endpoints wait
             meanwhile.
-        grace_seconds: for attempts that are under way when the daemon stops.
+        grace_seconds: the time for attempts that are under way when the daemon stops.
         attempt_seconds: for one of them, from the look-up of its host to the end of the answer.
     """
 
@@ -218,7 +218,7 @@ class WebhookSender:
         return self.pace.delay(attempt.row.user_id, host)
 
     async def _settle(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
-        """Write an outcome down, again and again for a while until the store takes it."""
+        """Store an outcome; retry for a while until the store accepts it."""
         give_up_at = monotonic() + SETTLED_MAX_SECONDS
         while True:
             try:

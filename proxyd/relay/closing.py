@@ -96,7 +96,7 @@ def is_dead(sock: socket.SocketType) -> bool:
 
 
 def close_with_reset(sock: socket.SocketType) -> None:
-    """Let the close of a socket be a reset: the peer learns that the stream is cut, not finished.
+    """Close a socket with a reset, so that the peer sees a cut stream, not a finished one.
 
     The kernel may use the call to send on; query `unsent` afterwards, not before.
     """
@@ -146,7 +146,7 @@ class Closer:
 
         Args:
             sock: the socket, owned from here on.
-            payer: has paid for the bytes on their way.
+            payer: the payer of the bytes on their way.
             size: at most how many bytes of it were paid for.
             ended: whether its end of stream was announced already.
             with_reset: end with a reset instead of the end of stream.
@@ -175,7 +175,7 @@ class Closer:
         """Close the refused connection that waits longest: no session pays for it.
 
         Args:
-            seconds: how long it must have waited for its peer.
+            seconds: the least time that it has waited for its peer.
 
         Returns:
             Whether there was one.
@@ -196,7 +196,7 @@ class Closer:
             closing.finish()
 
     def closed(self, closing: "_Closing") -> None:
-        """A socket is closed."""
+        """Note that a socket is closed."""
         self._closing.discard(closing)
         self._unpaid.pop(closing, None)
         if closing.network:
@@ -207,7 +207,7 @@ class Closer:
 
 @final
 class _Closing(Watcher, Closing):
-    """One socket on its way out; see the steps above."""
+    """Socket that is being closed; see the steps above."""
 
     # More than 12 fields: the awaited event, its deadline, and the payer are one state of one
     # socket.
@@ -304,7 +304,7 @@ class _Closing(Watcher, Closing):
         self.finish()
 
     def _look(self) -> None:
-        """Close if the peer has everything; if not, look again, at growing intervals."""
+        """Close if the peer has everything; if not, check again, at growing intervals."""
         self._timer = None
         waiting = unacknowledged(self._sock, ended=self._ended)
         now = self._loop.time()
@@ -335,7 +335,7 @@ class _Closing(Watcher, Closing):
         self.finish()
 
     def _discard(self) -> bool:
-        """Drop further bytes of the peer, up to a limit; False when there is no more."""
+        """Drop further bytes of the peer, up to a limit; return False if no more can come."""
         while self._discarded < DISCARD_MAX_BYTES:
             try:
                 data = self._sock.recv(DISCARD_CHUNK_BYTES)

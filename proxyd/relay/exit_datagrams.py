@@ -58,7 +58,7 @@ class Receiver(Protocol):
         """Count `size` bytes of payload as sent; a negative size counts lost bytes."""
 
     def lost(self) -> None:
-        """The exit is gone, or breaks the protocol."""
+        """Handle the loss of the exit, or its violation of the protocol."""
 
     def fail(self, error: BaseException) -> None:
         """Report an error in this program."""
@@ -74,7 +74,7 @@ class ExitWay(Watcher, InTransit):
     Args:
         closer: takes over the connection when it ends in order.
         sock: the work connection, watched already; owned from here on.
-        ports: of targets.
+        ports: the permitted ports of targets.
         looks_up: whether the exit looks names up.
     """
 
@@ -201,7 +201,7 @@ class ExitWay(Watcher, InTransit):
             self._receiver.fail(error)
 
     def _close(self) -> bool:
-        """Keep nothing any more; False when that has been done before."""
+        """Drop all waiting datagrams; return False if that was done before."""
         if self._is_closed:
             return False
         self._is_closed = True

@@ -34,8 +34,8 @@ Impossible combinations: `_bulk` without `_spliceable`; `_urgent` with either; `
 on them.
 
 The end: the source's end of stream is passed on by a shutdown of the sink (`announced`), unless the
-other half has ended too and closing tells of both. A sink that takes no more (`gave_up`) ends its
-half; whether it was a reset (`was_reset`) decides how the other side is closed.
+other half has also ended, and the close announces both ends. A sink that takes no more (`gave_up`)
+ends its half; whether it was a reset (`was_reset`) decides how the other side is closed.
 """
 
 import errno
@@ -95,10 +95,10 @@ class Owner(Protocol):
         """Cut both sides because of a fault in this program."""
 
     def broken(self, source: socket.SocketType) -> None:
-        """One side was reset."""
+        """Handle the reset of one side."""
 
     def half_ended(self) -> None:
-        """Nothing more comes one way."""
+        """Handle the end of one direction."""
 
     def is_last(self, half: "HalfPipe") -> bool:
         """Return whether the other direction has ended already."""
@@ -109,7 +109,7 @@ class Owner(Protocol):
 
 @final
 class _Nobody(Owner):
-    """The owner of a half-pipe whose relay is closed: nothing happens there any more."""
+    """Owner of a half-pipe after its relay was closed: it does nothing."""
 
     is_closed = True
 
@@ -136,7 +136,7 @@ _NOBODY: Final = _Nobody()
 
 @final
 class HalfPipe(Mover, InTransit):
-    """From a source to a sink.
+    """One direction of a relay, from a source to a sink.
 
     `ended` says that nothing more will come this way: the source's stream has ended and the sink
     knows (it was `announced`, or is when it is closed), or (`gave_up`) the sink takes no more,
@@ -220,7 +220,7 @@ class HalfPipe(Mover, InTransit):
 
     @property
     def refundable(self) -> int:
-        """The bytes that may still be given back: none once the sink has given up on us."""
+        """The bytes that may still be given back: none once the sink takes no more."""
         return 0 if self.gave_up else self.delivered
 
     def start(self, early: bytes, limit: int | None, *, unread: bool) -> None:
@@ -247,7 +247,7 @@ class HalfPipe(Mover, InTransit):
         self._owner = _NOBODY
 
     def source_ready(self, events: int) -> None:
-        """The source has something to read, has ended, or is broken."""
+        """Handle an event of the source: bytes to read, its end, or a reset."""
         if self.ended:
             if events & GONE:
                 self._owner.broken(self._source)
@@ -266,7 +266,7 @@ class HalfPipe(Mover, InTransit):
             self._pump()
 
     def sink_ready(self) -> None:
-        """The sink may take more."""
+        """Continue writing: the sink may take more."""
         if self._pipe is not None:
             self._resume()
         elif self._pending and self._drain() and not self._scheduled:
@@ -285,7 +285,7 @@ class HalfPipe(Mover, InTransit):
             owner.fail(error)
 
     def stop(self) -> None:
-        """Move nothing any more; bytes that were taken and not written go back.
+        """Stop moving bytes, and give back the bytes that were taken and not written.
 
         Written bytes that have not left are no longer counted here: they are refunded, handed over
         to the closer of the sink, or left to the kernel.
@@ -544,7 +544,7 @@ class HalfPipe(Mover, InTransit):
         self._owner.half_ended()
 
     def _give_up(self, error: OSError) -> None:
-        """The sink takes no more; its remaining bytes are let through before it is closed.
+        """Stop, because the sink takes no more; let its remaining bytes leave before it closes.
 
         A peer that had ended its stream before it reset answers EPIPE; then that end was in order.
         """

@@ -138,12 +138,12 @@ class Relay(Owner):
             self._closed()
 
     def fail(self, error: Exception) -> None:
-        """Cut both sides because of a fault in this program, which is logged with its traceback."""
+        """Cut both sides because of a fault in this program, and log the traceback."""
         _logger.error("a relay failed and is cut", exc_info=error)
         self.abort()
 
     def half_ended(self) -> None:
-        """One direction has ended; close the relay when both have."""
+        """Note the end of one direction; close the relay when both have ended."""
         if not (self._up.ended and self._down.ended and self._release()):
             return
         if self._up.gave_up or self._down.gave_up:
@@ -164,7 +164,7 @@ class Relay(Owner):
         return (self._down if source is self._client else self._up).was_reset
 
     def broken(self, source: socket.SocketType) -> None:
-        """One side was reset: give back the bytes lost for it; reset the other in its turn."""
+        """Handle the reset of one side: give back its lost bytes, and reset the other side."""
         if not self._release():
             return
         self.is_broken = True
@@ -206,7 +206,7 @@ class Relay(Owner):
 
 @final
 class _SocketWatcher(Watcher):
-    """One of a relay's sockets, as the poller sees it: the source of one half, the sink of another.
+    """Watcher of one of a relay's sockets: the source of one half, and the sink of the other.
 
     Args:
         source_of: the half that reads from the socket.

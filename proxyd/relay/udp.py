@@ -67,7 +67,7 @@ def datagram_socket(here: Address, scope: int = 0) -> socket.SocketType | None:
 
     Args:
         here: the address to bind, perhaps the unspecified one.
-        scope: for a link-local address, on which link it is (RFC 4007).
+        scope: the link of a link-local address (RFC 4007).
     """
     family = socket.AF_INET if here.version == 4 else socket.AF_INET6
     try:
@@ -220,7 +220,7 @@ class Association(Receiver):
             self._closed()
 
     def fail(self, error: BaseException) -> None:
-        """Stop because of a fault in this program, which is logged with its traceback."""
+        """Stop because of a fault in this program, and log the traceback."""
         _logger.error("an association failed and is cut", exc_info=error)
         self.abort()
 
@@ -242,7 +242,7 @@ class Association(Receiver):
     # --- the three kinds of sockets: each reads once, and says whether there may be more ---------
 
     def _read_control(self) -> bool:
-        """The association ends with its TCP connection; bytes sent there mean nothing."""
+        """End the association with its TCP connection; ignore bytes that the client sends there."""
         try:
             size = self._control.recv_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
@@ -369,7 +369,7 @@ class Association(Receiver):
                 return
 
     def _send_to(self, host: Address, port: int, payload: bytes | memoryview) -> bool:
-        """Send a datagram on if it may be, and if the budget pays for all of it.
+        """Send a permitted datagram on, if the budget pays for all of it.
 
         Returns:
             False when another address of the same name may do better.
@@ -493,7 +493,7 @@ class _Reader(Watcher):
     """Watcher of one socket of an association: its reads in each turn are bounded.
 
     Args:
-        read: reads once; False when there is nothing more to be read.
+        read: reads once; returns False when nothing is left to read.
     """
 
     __slots__ = ("_association", "_is_due", "_loop", "_read")

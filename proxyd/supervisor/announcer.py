@@ -17,7 +17,7 @@ _logger = logging.getLogger("supervisor")
 
 
 class Announcer:
-    """Notifies the service manager like one daemon, and writes the log lines that all share.
+    """Notifies the service manager like a single daemon, and writes the common log lines of all.
 
     Args:
         manager: receives the reports.

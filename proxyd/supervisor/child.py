@@ -16,7 +16,7 @@ class Life:
     """Life of one process: the time of its start, and its reports since then.
 
     Args:
-        now: when it was started, in seconds.
+        now: the time of its start, in seconds.
     """
 
     def __init__(self, now: float = 0.0) -> None:
@@ -30,7 +30,7 @@ class Life:
 
     @property
     def is_draining(self) -> bool:
-        """Whether it was ready and has said that it ends."""
+        """Whether it was ready and has reported that it ends."""
         return self.ready_at > 0 and not self.is_ready
 
     @property
@@ -39,11 +39,11 @@ class Life:
         return self.must_reload and self.is_ready and not self.is_reloading
 
     def reload(self) -> None:
-        """Note that it was sent the signal to reload."""
+        """Note that the signal to reload was sent to the process."""
         self.must_reload, self.is_reloading = False, True
 
     def take(self, name: str, value: str, now: float) -> None:
-        """Take a line of a report."""
+        """Process a line of a report."""
         if name == "READY":
             if not self.is_ready:
                 self.ready_at = now
@@ -58,7 +58,7 @@ class Life:
 
 
 class Child:
-    """A process number, and the process that has it now.
+    """Process number, and the process that has it now.
 
     Args:
         monotonic: a clock, in seconds.
@@ -78,11 +78,11 @@ class Child:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its first start has come to something."""
+        """Whether its first start has succeeded or failed."""
         return self.was_ever_ready or self._has_failed
 
     def started(self, pid: int, channel: socket.socket) -> None:
-        """Take note of a process, and of this end of the channel to it."""
+        """Record a started process, and this end of the channel to it."""
         self.pid, self.channel = pid, channel
         self.life = Life(self._monotonic())
 

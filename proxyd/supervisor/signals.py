@@ -40,7 +40,7 @@ class Signals:
 
 @contextmanager
 def blocked() -> Iterator[Collection[int]]:
-    """Keep every signal waiting: a process that was just forked would take one for this process.
+    """Block every signal: a forked process would otherwise take one meant for this process.
 
     Returns:
         the mask of before, for the forked process.
@@ -53,4 +53,4 @@ def blocked() -> Iterator[Collection[int]]:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Do nothing: the number is read from the descriptor."""
+    """Do nothing: the supervisor reads the signal's number from the descriptor."""

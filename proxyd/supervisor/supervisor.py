@@ -81,7 +81,7 @@ class _Watchdog:
         self._looked_at = time.monotonic()
 
     def look(self, living: Collection[Child]) -> None:
-        """Kill the processes that feed their watchdogs no more: the supervisor starts new ones."""
+        """Kill processes that no longer feed their watchdogs; the supervisor starts new ones."""
         now = time.monotonic()
         is_late = now - self._looked_at > self.seconds / 2
         self._looked_at = now
@@ -182,7 +182,7 @@ class Supervisor:
         return [child for child in self._children if child.pid]
 
     def _pause(self, fed_at: float) -> float:
-        """Return how long there is nothing to do unless something happens."""
+        """Return the seconds until the next task of the supervisor, unless an event comes first."""
         moments = [fed_at + self._watchdog.seconds / FEEDS_PER_TIMEOUT]
         if not self._stops:
             moments += [child.due_at for child in self._children if not child.pid]
@@ -238,7 +238,7 @@ class Supervisor:
         selector: selectors.BaseSelector,
         mask: Collection[int],
     ) -> NoReturn:
-        """Run as the process from here on, without any part of the supervisor; never return."""
+        """Run as the forked process, without any part of the supervisor; never return."""
         status = FAILED
         try:
             signals.close()
@@ -362,7 +362,7 @@ class Supervisor:
             child.life.must_reload = not child.life.is_draining
 
     def _reload_due(self) -> None:
-        """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it.
+        """Pass a reload on to each process once it is ready, because SIGHUP ends it before that.
 
         The next one waits for the end of the one before: this tells the messages of the processes
         apart.
@@ -373,6 +373,6 @@ class Supervisor:
                 os.kill(child.pid, signal.SIGHUP)
 
     def _publish(self) -> None:
-        """Write down who lives, for the metrics."""
+        """Store the living processes, for the metrics."""
         pids = [child.pid for child in self._children]
         self._shared[1].write(Overview(pids, self._restarts).encode())

@@ -11,7 +11,7 @@ _METHOD_STARTS: Final = frozenset(ascii_letters.encode())
 
 
 def detect(first: int, *, password_required: bool = True) -> ServerProtocol:
-    """Return the server's side of the client's protocol; the caller still has to feed it.
+    """Return the server's side of the client's protocol; the caller must then pass it the bytes.
 
     HTTP if the first byte is a letter, else SOCKS5, which has an answer for all others.
 

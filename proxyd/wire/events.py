@@ -26,7 +26,7 @@ class Authenticate:
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """The client shows no credentials: its address must do; it waits as after `Authenticate`."""
+    """The client shows no credentials, so its address decides; it waits as after `Authenticate`."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Connect:
 
 @dataclass(slots=True)
 class Associate:
-    """The client wants its datagrams relayed; it waits for `succeed`, with where to, or `fail`.
+    """The client wants its datagrams relayed; it waits for `succeed` with an address, or `fail`.
 
     `host` and `port` are where it will send from; unspecified and 0 when it does not know.
     """
@@ -67,7 +67,7 @@ Event = Authenticate | Identify | Request | Violation
 
 
 class Refusal(Enum):
-    """Why credentials are not accepted."""
+    """Reasons for a refusal of credentials."""
 
     WRONG = auto()
     EXHAUSTED = auto()
@@ -78,7 +78,7 @@ class Refusal(Enum):
 
 
 class Failure(Enum):
-    """Why there is no connection to the target, or no relay of datagrams."""
+    """Reasons for a missing connection to the target, or a missing relay of datagrams."""
 
     GENERAL = auto()
     NOT_ALLOWED = auto()

@@ -13,7 +13,7 @@ _ENDS_AS_IPV4: Final = frozenset("0123456789")
 
 
 def host_from_text(encoded: bytes) -> Address | str | None:
-    """Return the host that a text means: an address in text is that address.
+    """Return the host in a text: an address, or a name.
 
     None when it can be neither an address nor a name: empty, with bytes no name has, or an address
     that means something on one machine's links alone (a scope, RFC 4007).
@@ -34,13 +34,13 @@ def host_from_text(encoded: bytes) -> Address | str | None:
 
 @lru_cache(maxsize=4096)
 def address_from_packed(packed: bytes) -> Address:
-    """Return the address that 4 or 16 bytes in network order are."""
+    """Return the address in 4 or 16 bytes in network order."""
     return IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
 
 
 @lru_cache(maxsize=4096)
 def address_of(text: str) -> Address:
-    """Return the address that a system call names: one that an IPv6 socket has mapped, unmapped."""
+    """Return the address that a system call reports; an IPv4-mapped IPv6 address becomes IPv4."""
     return plain(ip_address(text.partition("%")[0]))
 
 

@@ -66,7 +66,7 @@ class HttpState(Enum):
 
 @final
 class Http(ServerProtocol):
-    """One client's request.
+    """Request of one client.
 
     Args:
         password_required: whether clients show credentials. If not, their address must do, and
@@ -119,7 +119,7 @@ class Http(ServerProtocol):
         return data
 
     def accept_credentials(self) -> None:
-        """Let the client's request be served."""
+        """Accept the credentials of the client's request."""
         self._served(HttpState.CREDENTIALS_DECISION)
         self.state = HttpState.ADMITTED
 
@@ -138,7 +138,7 @@ class Http(ServerProtocol):
         port: int,  # noqa: ARG002
         headers: tuple[str, ...] = (),
     ) -> None:
-        """Send the client that its tunnel stands; to a plain request, the target itself answers."""
+        """Notify the client of its open tunnel; the target itself answers a plain request."""
         request = self._served(HttpState.REQUEST_DECISION)
         if request.is_tunnel:
             self._output += _TUNNEL

@@ -1,6 +1,6 @@
 """Answers of the proxy to an HTTP client that it refuses: one table, and their format.
 
-The error types are those of RFC 9209, section 2.3. The words are for the person in front of the
+The error types are those of RFC 9209, section 2.3. The sentences are for the person in front of the
 browser that shows them; they stand in the `Proxy-Status` too, so they hold nothing that RFC 8941
 would have escaped.
 """
@@ -26,7 +26,7 @@ class Answer:
     headers: tuple[str, ...] = ()
 
     def with_words(self, words: str) -> "Answer":
-        """Return the same with a sentence of its own; one that need not be escaped (see above)."""
+        """Return the answer with another sentence, which needs no escapes (see above)."""
         return Answer(self.status, self.error, words, self.headers)
 
     def encode(self, *, has_body: bool, keeps_alive: bool = False) -> bytes:

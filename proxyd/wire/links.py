@@ -125,13 +125,13 @@ class AnnouncedExit(NamedTuple):  # as wide as an announcement
 
 
 class Exits(NamedTuple):
-    """Exits that are attached here; one that was announced before has changed."""
+    """Exits that are attached to the sender; an exit that was announced before has changed."""
 
     exits: tuple[AnnouncedExit, ...]
 
 
 class Gone(NamedTuple):
-    """An exit that was announced is not attached here any more."""
+    """An announced exit is no longer attached to the sender."""
 
     device_id: str
 
@@ -168,7 +168,7 @@ class Borrow(NamedTuple):
 
 
 class Borrowed(NamedTuple):
-    """Why an exit is not lent, or not any more, in a word."""
+    """Reason, in a word, why an exit is not lent or its loan has ended."""
 
     number: int
     code: str
@@ -196,13 +196,13 @@ class Carrying(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Is the other node there?"""
+    """Request for a sign of life."""
 
     payload: bytes
 
 
 class Pong(NamedTuple):
-    """It is; with the payload that came."""
+    """Answer to `Ping`, with its payload."""
 
     payload: bytes
 
@@ -243,7 +243,7 @@ def is_link(data: bytes) -> bool:
 
 
 def link_key(signing_key: bytes) -> bytes:
-    """Return the key of proofs, which every node derives from the signing key that all share."""
+    """Return the key of proofs, which every node derives from the common signing key."""
     return hmac.digest(signing_key, _KEY_PURPOSE, hashlib.sha256)
 
 
@@ -302,7 +302,7 @@ def encode_exits(exits: Iterable[AnnouncedExit]) -> Iterator[bytes]:
 
 
 def decode(kind: int, body: bytes) -> Frame | None:
-    """Return the frame of a type with a body; None for a type that is not known.
+    """Return the frame of a type with a body; None for an unknown type.
 
     Raises:
         FrameError: the body is malformed for that type.
@@ -395,7 +395,7 @@ def _payload(data: bytes) -> bytes:
 
 
 def _listed(each: AnnouncedExit) -> list[object]:
-    """Return an exit as it is written: its fields in their order, which are only ever added to."""
+    """Return the encoded fields of an exit in their order; later versions only append fields."""
     limits = each.limits
     return [*each[:13], list(limits[:3]), list(limits.ports), list(each.features), each.rtt_micros]
 
@@ -469,7 +469,7 @@ def _shown(data: bytes) -> str:
     return data.hex()
 
 
-# Each takes only the frames of its own type.
+# Each accepts only frames of its own type.
 _ENCODING: Final[dict[type, tuple[Kind, Callable[[Any], bytes]]]] = {
     Passed: (Kind.PASSED, _encode_passed),
     Return: (Kind.RETURN, lambda frame: _NUMBER.pack(frame.number)),

@@ -113,7 +113,7 @@ _CLOSED: Final = Socks5State.CLOSED
 
 @final
 class Socks5(ServerProtocol):
-    """One client's negotiation.
+    """Negotiation of one client.
 
     Args:
         password_required: whether clients show credentials. If not, their address must do: a client

@@ -144,7 +144,7 @@ async def revoke(tx: Transaction, key_id: str, now: int) -> bool:
 
 
 async def end_by(tx: Transaction, key_id: str, *, expires_at: int, now: int) -> bool:
-    """Have a key expire no later than at a time; False when it has ended already."""
+    """Limit the expiry of a key to a time; return False when the key has ended already."""
     count = await tx.run(
         f"""
         UPDATE api_keys SET is_expiry_told = 1, expires_at =

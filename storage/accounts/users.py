@@ -90,7 +90,7 @@ async def insert_login(
     network: str = "",
     user_agent: str = "",
 ) -> None:
-    """Add a login session; delete those of the user that ran out `KEPT_SECONDS` ago."""
+    """Add a login session; delete the user's login sessions that expired `KEPT_SECONDS` ago."""
     await tx.run(
         "DELETE FROM login_sessions WHERE user_id = :user_id AND expires_at <= :moment",
         user_id=user_id,

@@ -79,7 +79,7 @@ class HeldRow(NamedTuple):
 
 
 class JobStateRow(NamedTuple):
-    """Where a job is: its status, its device, and the number of its last attempt."""
+    """State of a job: its status, its device, and the number of its last attempt."""
 
     id: str
     status: str
@@ -419,7 +419,7 @@ async def untimed(tx: Transaction, *, limit: int) -> list[str]:
 async def set_deadlines(
     tx: Transaction, job_ids: Sequence[str], *, shown: int, plain_times: int
 ) -> None:
-    """Set the deadlines of the running attempts at these jobs anew.
+    """Set new deadlines for the running attempts at these jobs.
 
     Args:
         tx: the transaction.

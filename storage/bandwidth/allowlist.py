@@ -36,7 +36,7 @@ class ListedAddressRow(NamedTuple):
 
 
 async def insert(tx: Transaction, row: AddressRow) -> bool:
-    """Let an address open a session; False when it opens another one on that port."""
+    """Add an address that opens a session; return False if it opens another one on that port."""
     added = await tx.run(
         """
         INSERT INTO session_addresses (address, slot, session_id)

@@ -19,7 +19,7 @@ class SeenRow(NamedTuple):
 
 
 async def lock(tx: Transaction, node_id: str) -> None:
-    """Lock a node, so that it opens no lease and is not seen meanwhile."""
+    """Lock a node, so that it neither opens a lease nor renews its row meanwhile."""
     await tx.lock("nodes", [node_id])
 
 

@@ -49,12 +49,12 @@ class Upload(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Where its content will be, beneath the folder or in the bucket."""
+        """Path of the content, beneath the folder or in the bucket."""
         return f"blobs/{self.sha256[:2]}/{self.sha256}.{self.id}"
 
 
 class Part(NamedTuple):
-    """One of the requests that bring an upload to a store elsewhere.
+    """Request that sends one part of an upload to a remote store.
 
     Attributes:
         url: where to `PUT` it, for a while.
@@ -112,7 +112,7 @@ class Blobs(Protocol):
         """For how long after an upload was dropped its client may still send it, all the same."""
 
     async def begin(self, upload: Upload) -> str:
-        """Prepare an upload elsewhere, and return its `reference`; "" where nothing is to be done.
+        """Prepare an upload to a remote store, and return its `reference`; "" without preparation.
 
         Raises:
             BlobError: the other service did not do it.

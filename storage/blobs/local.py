@@ -46,7 +46,7 @@ THREADS = 4
 HASHING_THREADS = 2
 # Left free for the database, which may be beside the folder and must not be the one that fails.
 RESERVE_BYTES = 256 * 1024 * 1024
-# Hashes of uploads that stopped and may go on: a kilobyte each.
+# Hashes of interrupted uploads that may continue: a kilobyte each.
 HASHES_MAX = 1_000
 READ_BYTES = 4 * 1024 * 1024  # at once, for the hash of an upload from before a restart
 FORGET_MAX = 10_000  # looked at in one go, within a second; the rest the next time
@@ -410,7 +410,7 @@ class _Threads:
             raise
 
     def close(self) -> None:
-        """Let running calls end, and drop the calls that have not begun."""
+        """Wait for running calls, and drop the calls that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -46,7 +46,7 @@ async def insert(tx: Transaction, key: KeyRow) -> None:
 
 
 async def put(tx: Transaction, key: KeyRow) -> None:
-    """Have a key open an app, and no earlier one."""
+    """Store the key that opens an app, in place of an earlier key."""
     await tx.run(
         f"""
         INSERT INTO app_keys ({_COLUMNS}) VALUES ({_VALUES})

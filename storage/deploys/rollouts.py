@@ -10,7 +10,7 @@ IS_OPEN = "state IN ('progressing', 'available', 'stuck')"
 
 
 class RolloutRow(NamedTuple):
-    """Where a deploy is with its replicas; see the schema for each column."""
+    """State of a deploy's rollout; see the schema for each column."""
 
     deploy_id: str
     user_id: str
@@ -209,7 +209,7 @@ async def open_ids(tx: Transaction, *, after: str, limit: int) -> list[str]:
 
 
 async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[str]:
-    """Return the deploys whose replicas some jobs are."""
+    """Return the deploys of these jobs, which are replicas."""
     return await tx.all(
         str,
         f"""
@@ -357,7 +357,7 @@ async def adopt(tx: Transaction, deploy_id: str, *, before: int, after: int) -> 
 
 
 async def forget_failed(tx: Transaction, deploy_id: str, *, before: int, now: int) -> None:
-    """Let replicas of revisions before one that have failed, or were cancelled, make room."""
+    """Mark the failed and cancelled replicas of earlier revisions as stopped, to make room."""
     await tx.run(
         """
         UPDATE deploy_replicas SET stopped_at = :now

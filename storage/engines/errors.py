@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why a database cannot do it now: the word for it in the metrics."""
+    """Reason why a database refuses a unit of work; its value is a label of the metrics."""
 
     UNREACHABLE = "unreachable"  # no connection, or it was lost
     SILENT = "silent"  # no answer in time

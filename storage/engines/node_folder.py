@@ -233,7 +233,7 @@ def _open_to_write(pipe: Path) -> int:
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[bytes]:
-    """Join notices into as few pieces as can be, each so short that it is written whole."""
+    """Join notices into the fewest pieces that are short enough for one atomic write each."""
     chunk = b""
     for text in texts:
         line = text.encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Where a database is, for messages: never with the password in its URL."""
+"""Address of a database for messages, without the password in its URL."""
 
 import re
 from pathlib import Path

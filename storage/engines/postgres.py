@@ -250,7 +250,7 @@ class PostgresStore:
     async def _run(
         self, begin: str, unit: Callable[["_Transaction"], Coroutine[Any, Any, Result]]
     ) -> tuple["_Transaction", Result]:
-        """Run a unit until it is committed, or until it is certain that it cannot be."""
+        """Run a unit until it is committed, or until it certainly cannot be committed."""
         deadline = asyncio.get_running_loop().time() + self._unit_seconds
         lost, conflicts = 0, 0
         try:
@@ -381,7 +381,7 @@ class PostgresStore:
             await self._release(connection)
 
     async def _release(self, connection: "_Connection") -> None:
-        """Give a connection back; the outcome of its unit stands, however that goes."""
+        """Return a connection to the pool; the outcome of its unit stands in any case."""
         try:
             await self._pool.release(connection, timeout=ROLLBACK_SECONDS)
         except CONNECT_ERRORS as error:

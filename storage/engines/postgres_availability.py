@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 4.0
 # A server that was promoted is found so soon.
 SEARCH_PAUSE_SECONDS = 0.5
 CLOSE_SECONDS = 1.0
-# A full disk or a missing standby refuses every write, and one line a minute says so.
+# A full disk or a missing standby makes every write fail, which is logged once a minute.
 QUIET_SECONDS = 60.0
 
 _logger = logging.getLogger("storage")
@@ -103,7 +103,7 @@ class Availability:
         self._look()
 
     def doubted(self) -> None:
-        """Look whether the server still answers, because a statement had no answer in time."""
+        """Check whether the server still answers, because a statement got no answer in time."""
         self._look()
 
     def refused(self, error: UnavailableError) -> None:
@@ -199,7 +199,7 @@ class Availability:
         self._up.set()
         if outage is None or outage.logged is None:
             return
-        # A server that was frozen goes on with old units, if it is the same one.
+        # If it is the same server, a frozen server continues with old units.
         self._servers.end_older(outage.began)
         _logger.warning(
             "database available again after %.1f s, at %s: %d requests refused, %d repeated",

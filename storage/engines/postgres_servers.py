@@ -348,7 +348,7 @@ async def _position(connection: asyncpg.Connection) -> Position | None:
 
 
 def _ignore() -> None:
-    """Do nothing: no one has asked to be called."""
+    """Do nothing: no callback is registered."""
 
 
 def bound_silence(connection: asyncpg.Connection) -> None:
@@ -382,7 +382,7 @@ async def close(connection: asyncpg.Connection, seconds: float) -> None:
 
 
 def accepts_writes(connection: "asyncpg.Connection | PoolConnectionProxy[asyncpg.Record]") -> bool:
-    """Return whether the server of a connection has not reported that it stopped taking writes.
+    """Return whether the server of a connection accepts writes, according to its last report.
 
     PostgreSQL 14 and later report it with the next answer, so this costs no query.
     """
@@ -436,7 +436,8 @@ def _server(spec: str, port: str) -> Server:
 def cause_of(*errors: BaseException) -> Cause:
     """Return the most significant kind of failure of several servers."""
     kinds = [_cause(error) for error in errors]
-    # The trouble of the primary says more than its standbys, and they say more than a silent one.
+    # The failure of the primary explains more than those of standbys, and these more than a silent
+    # server.
     ranks = (Cause.WENT_BACK, Cause.FULL, Cause.BUSY, Cause.READ_ONLY, Cause.SILENT)
     return next((each for each in ranks if each in kinds), kinds[0])
 

@@ -339,7 +339,7 @@ class _Transaction:
         return [row(*columns) for columns in self._execute(sql, values).fetchall()]
 
     async def lock(self, table: str, ids: Sequence[str]) -> None:
-        """Nothing to do: there is one writer, and it has the whole database."""
+        """Do nothing: the one writer has locked the whole database."""
 
     def table(self, name: str, **columns: str) -> str:
         values = ", ".join(f"json_extract(value, '$.{column}') AS {column}" for column in columns)
@@ -417,7 +417,7 @@ def _write_unit(connection: sqlite3.Connection, start: _Start) -> _Outcome:
 
 
 def _read(start: _Start, connection: sqlite3.Connection) -> Any:  # noqa: ANN401 - the unit's own
-    """Run one unit over one snapshot; nothing that it wrote would be kept."""
+    """Run one unit over one snapshot, and discard anything that it writes."""
     try:
         connection.execute("BEGIN")
         try:

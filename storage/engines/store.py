@@ -82,7 +82,7 @@ class Link(Protocol):
     """
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
-        """Connect, closing an earlier connection first; notices arrive from now on.
+        """Close an earlier connection, connect, and begin to receive notices.
 
         Args:
             on_notice: called with each text of `Transaction.notify`, this node's own included.
@@ -163,7 +163,7 @@ class Store(Protocol):
         """Return the known state of the database; this costs no query."""
 
     def set_aside(self) -> "Store":
-        """Return the same database with connections of its own: the lane for leases and counts.
+        """Return the same database with separate connections for leases and counts.
 
         Units there do not wait behind this store's. It is this store itself where one lane serves
         all, and is closed with this store.

@@ -123,7 +123,7 @@ class _Lock:
         while self._is_locked_in_time(patience_seconds):
             if self._is_in_place() or not self._reopen():
                 return
-        _logger.warning("a process hangs while it writes, or writes for long; it is passed")
+        _logger.warning("a process hangs while it writes, or writes for long; its turn is skipped")
         if self._makes_files and self._is_in_place():
             with suppress(OSError):
                 self._path.unlink()

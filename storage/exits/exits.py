@@ -14,7 +14,7 @@ from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow, differences
 
 DAY_SECONDS = 86_400
-# An owner is paid for this many sessions at once: it bounds a transaction, and the next goes on.
+# An owner is paid for this many sessions in one transaction; the next transaction continues.
 PAID_MAX_EARNINGS = 1_000
 
 
@@ -853,7 +853,7 @@ async def days_of_user(tx: Transaction, user_id: str, *, since: int) -> list[Ear
 
 
 async def sums(tx: Transaction, device_ids: Sequence[str], *, day: int) -> list[SumRow]:
-    """Return the sums of those of some devices that are or were exits, in all and on a day."""
+    """Return the sums, in all and on a day, of those of these devices that are or were exits."""
     return await tx.all(
         SumRow,
         f"""

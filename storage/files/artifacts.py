@@ -180,7 +180,7 @@ async def refer(tx: Transaction, artifact_id: str, reference: str) -> None:
 
 
 async def complete(tx: Transaction, artifact_id: str, content_id: str, now: int) -> None:
-    """Give an artifact its content; from now on it is whole, and does not expire by itself."""
+    """Set the content of an artifact, which then is whole and does not expire by itself."""
     row_count = await tx.run(
         """
         UPDATE artifacts SET content_id = :content_id, whole_at = :now, expires_at = NULL

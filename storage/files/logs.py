@@ -24,7 +24,7 @@ class StateRow(NamedTuple):
 
 
 async def insert(tx: Transaction, row: LogRow, now: int) -> bool:
-    """Note that a log begins; one that has begun before stays as it is, and this returns False."""
+    """Record that a log begins; return False, without a change, if it has begun before."""
     inserted = await tx.run(
         """
         INSERT INTO job_logs (job_id, attempt, user_id, began_at)

@@ -96,7 +96,7 @@ class StateRow(NamedTuple):
 
 
 class UnsuccessfulRow(NamedTuple):
-    """How many owners' devices did not do a job, and how many of these owners are proven."""
+    """Number of owners whose devices did not do a job, and number of proven owners among them."""
 
     owners: int
     proven: int
@@ -293,7 +293,7 @@ async def change_status(
     failure_reason: str | None = None,
     now: int,
 ) -> bool:
-    """Change a job's status, if it is still as it was read; False when it is not.
+    """Change a job's status if its state is still as read; return False otherwise.
 
     Args:
         tx: the transaction.

@@ -70,7 +70,7 @@ async def dispute(tx: Transaction, job_id: str, *, reason: str, now: int) -> boo
 
 
 async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -> bool:
-    """End a review, if it is still as it was read; False when it is not."""
+    """End a review if its state is still as read; return False otherwise."""
     row_count = await tx.run(
         """
         UPDATE job_reviews SET state = :after, resolved_at = :now

@@ -28,7 +28,7 @@ class HoldRow(NamedTuple):
 
 
 class DifferenceRow(NamedTuple):
-    """Something that an audit counted twice: the sum that it should have, and the one it has."""
+    """Difference that an audit found: the expected sum, and the stored one."""
 
     reference: str
     expected: int

@@ -480,7 +480,7 @@ async def record_attempt(
 
 
 async def give_up(tx: Transaction, delivery_id: str, error: str) -> None:
-    """Have a delivery fail that cannot be attempted."""
+    """Mark a delivery as failed that cannot be attempted."""
     await tx.run(
         """
         UPDATE webhook_deliveries SET status = 'failed', last_error = :error

@@ -171,7 +171,7 @@ async def firsts_since(tx: Transaction, owner_id: str, since: int) -> int:
 
 
 async def shown(tx: Transaction, job_ids: Sequence[str]) -> dict[str, str]:
-    """Return the buyers that devices see, for those of these jobs that are samples."""
+    """Return the shown buyer of each of these jobs that is a sample."""
     rows = await tx.all(
         ShownRow,
         f"""

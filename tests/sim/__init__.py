@@ -1,10 +1,11 @@
 """A deterministic simulation of the marketplace: real code, virtual time, drawn faults.
 
-`loop`: virtual time, and one event loop for each process. `store`: the database, as the processes
-reach it. `process`: a daemon without sockets. `clients`: buyers. `faults`: things that go wrong, as
-data. `focus`: runs with one subject. `checks`: rules that must hold. `scenario`: all that is drawn
-from a seed. `run`: one seed, from start to end. `shrink`: fewer faults for the same failure.
-`mutants`: faults of the product, to be found.
+`loop`: virtual time, and one event loop for each process. `store`: the database, with delays and
+losses on the way to it. `process`: a daemon without sockets. `clients`: buyers, and clients of the
+proxy. `jobs`: buyers of work, and devices. `faults`: the faults of a run, as data. `focus`: runs
+with one subject. `checks`: rules that must hold. `scenario`: all plans that are drawn from a seed.
+`run`: one seed, from start to end. `shrink`: fewer faults for the same failure. `mutants`: faults
+in the product that seeds must find.
 
 Run it by `python -m tests.sim SEED`; CONTRIBUTING.md has the rest.
 """

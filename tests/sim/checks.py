@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 # Notices take a few milliseconds, and a thousandth of a second for each of a few callbacks.
 NOTICED_SECONDS = 0.1
-# Of a DELETE while nothing is broken: the cut, one recall, one settlement.
+# Longest end of a session without a fault: the cut, one recall, one settlement.
 END_HEALTHY_SECONDS = 1.0
-# Answers of the database, beside the recall, of a DELETE in bad weather. Not checked beyond.
+# A request that ends a session waits this long for the database beside the recall, while faults
+# hold. So checks begin that long after the last fault.
 AFTERMATH_SECONDS = 5.0
 # A session that another node ends is refused for this time.
 REFUSED_SECONDS = 6.0
@@ -58,7 +59,7 @@ _ABOUT_LEASES = frozenset(
 
 
 class Lease:
-    """A lease, as it was opened, and its end."""
+    """A lease: the bytes that were handed out under it, and how it ended."""
 
     __slots__ = (
         "by_exit",
@@ -86,8 +87,8 @@ class Books:
     """Counts the bytes that leave the machines, and compares them with the database.
 
     Args:
-        world: the time.
-        timeout_seconds: of nodes.
+        world: the clock, the lines and the failures of the run.
+        timeout_seconds: the timeout of nodes.
     """
 
     def __init__(self, world: World, timeout_seconds: float) -> None:
@@ -115,7 +116,7 @@ class Books:
     # --- calls of relays -------------------------------------------------------------------------
 
     def begins(self, relay: Relay) -> None:
-        """A relay begins."""
+        """Record the start of a relay; fail if its session is over or another process ends it."""
         self._relays[relay] = None
         self._lease(relay.lease_id)
         name, session_id, now = relay.life.name, relay.session.id, self.world.now
@@ -126,23 +127,23 @@ class Books:
             self.world.fail(f"{name} admits a client of {session_id[-6:]}, which is over")
 
     def ends(self, relay: Relay) -> None:
-        """A relay is over."""
+        """Record the end of a relay."""
         self._relays.pop(relay, None)
         self._last_use[relay.life.name, relay.session.id] = self.world.now
         if relay.life.loop.is_dead:
             self._lease(relay.lease_id).excuses.append("killed")
 
     def closes(self, closing: Closing) -> None:
-        """A socket is being closed."""
+        """Record that the closing of a socket begins."""
         self._closings[closing] = None
 
     def closed(self, closing: Closing) -> None:
-        """A socket is closed."""
+        """Record that a socket is closed."""
         self._closings.pop(closing, None)
         self._last_use[closing.place] = self.world.now
 
     def cuts(self, relay: Relay) -> None:
-        """A relay is cut: its session is over or being ended, or its lease is closed."""
+        """Fail if a relay is cut although its session is active and its lease is open."""
         life, session_id = relay.life, relay.session.id
         key, by = (life.name, session_id), self._lease(relay.lease_id).closed_by
         if life.is_stopping or key in self._ending or key in self._recalled:
@@ -153,7 +154,7 @@ class Books:
             self.world.fail(f"{life.name} cuts a client of {session_id[-6:]} without a reason")
 
     def takes(self, relay: Relay) -> None:
-        """A relay takes bytes under its lease."""
+        """Fail if a relay takes bytes under a lease that was closed."""
         lease = self._lease(relay.lease_id)
         by = lease.closed_by
         if by is None:
@@ -172,7 +173,7 @@ class Books:
             )
 
     def hands(self, by: Relay | Closing, size: int) -> None:
-        """The kernel has got bytes under a lease, or has lost them."""
+        """Count the bytes that the kernel got under a lease, or lost (`size` below zero)."""
         lease = self._lease(by.lease_id)
         lease.handed += size
         if by.device_id:
@@ -182,23 +183,23 @@ class Books:
             lease.excuses.append("late")
 
     def lists(self, session_id: str, addresses: list[str]) -> None:
-        """A buyer has listed addresses."""
+        """Record the addresses that a buyer has listed for a session."""
         self._addresses[session_id] = frozenset(addresses)
 
     def admits(self, session_id: str, address: str) -> None:
-        """A client was admitted by its address: the buyer of the session has listed that."""
+        """Fail if a client was admitted by an address that the buyer has not listed."""
         if address not in self._addresses.get(session_id, (address,)):
             self.world.fail(f"{address} opens {session_id[-6:]}, which does not list it")
 
     def lives(self, session_id: str, seconds: float) -> None:
-        """Let a session that was just bought be over after some seconds."""
+        """Set the expiry of a session that was just bought."""
         self.database.connection.execute(
             "UPDATE bandwidth_sessions SET expires_at = :at WHERE id = :id",
             {"at": EPOCH + int(self.world.now + seconds), "id": session_id},
         )
 
     def was_ended(self, session_id: str, began: float) -> None:
-        """A request has ended a session."""
+        """Record that a request has ended a session; fail if that took long without a fault."""
         took = self.world.now - began
         self.slowest_end = max(self.slowest_end, took)
         if took > END_HEALTHY_SECONDS and self.is_healthy(began):
@@ -207,7 +208,7 @@ class Books:
             )
 
     def is_healthy(self, since: float) -> bool:
-        """Return whether nothing was broken for long enough before a time, and since."""
+        """Return whether no fault held since a time, nor for long enough before it."""
         calm = RECALL_SECONDS + 2 * self.timeout + AFTERMATH_SECONDS
         return not self.weather.is_broken(since - calm, self.world.now)
 
@@ -220,22 +221,22 @@ class Books:
     # --- ends ------------------------------------------------------------------------------------
 
     def hears(self, name: str, node_id: str, text: str) -> None:
-        """A process has got a notice."""
+        """Record a notice of another process that it ends a session."""
         notice = Notice.read(text)
         if notice is not None and notice.topic is Topic.CUT and notice.node_id != node_id:
             self._recalled[name, notice.session_id] = self.world.now
 
     def begins_end(self, name: str, session_id: str) -> None:
-        """The marketplace of a process begins to end a session."""
+        """Record that the marketplace of a process begins to end a session."""
         self._ending.add((name, session_id))
 
     def takes_back(self, name: str, session_id: str) -> None:
-        """It could not: all is as before."""
+        """Record that the end of a session failed, so that the session continues."""
         self._ending.discard((name, session_id))
         self._recalled.pop((name, session_id), None)
 
     def look_at_over(self, lives: "list[Life]") -> None:
-        """A session that is over has no connection left."""
+        """Fail if a session that is over has a connection left."""
         for life in lives:
             for relay in life.relays:
                 if self.world.now - self.over_at.get(relay.session.id, self.world.now) > 1.0:
@@ -244,7 +245,7 @@ class Books:
                     )
 
     def look_at_idle(self, lives: "list[Life]") -> None:
-        """A session without a connection holds no bytes that others could use."""
+        """Fail if a process keeps bytes of a session without a connection."""
         for life in lives:
             sessions = () if life.core is None else life.core.meter.sessions
             for session in sessions:
@@ -266,7 +267,7 @@ class Books:
     # --- after each commit -----------------------------------------------------------------------
 
     def committed(self, commit: Commit) -> None:
-        """Compare the database with the bytes."""
+        """Compare the database with the counted bytes after a commit."""
         if commit.name in _ABOUT_NODES:
             self._count_nodes(commit)
         self._look_at_left(commit)
@@ -294,7 +295,7 @@ class Books:
         self._look_at_relays()
 
     def _look_at_left(self, commit: Commit) -> None:
-        """A process that has left the others writes nothing about leases any more."""
+        """Fail if a process writes about leases after it has left the other nodes."""
         if commit.process in self._left and commit.name in _ONLY_BEFORE_LEAVING:
             self.world.fail(f"{commit.process} writes {commit.name} after it has left")
         if commit.name == "leave":
@@ -304,7 +305,7 @@ class Books:
                 del self._recalled[key]
 
     def _closed_by(self, commit: Commit, lease: Lease, queued: dict[tuple[str, str], int]) -> None:
-        """A lease was closed."""
+        """Record the commit that closed a lease, and compare its bytes."""
         lease.closed_by, lease.closed_at = commit, self.world.now
         ((granted, used),) = self.database.rows(_LEASE, id=lease.id)
         self._compare(lease, granted, used, queued)
@@ -312,7 +313,7 @@ class Books:
             lease.excuses.append(commit.name)
 
     def _look_at_relays(self) -> None:
-        """The session of each connection is known to its process."""
+        """Fail if a process does not know the session of one of its connections."""
         for relay in self._relays:
             core = relay.life.core
             if core is not None and core.meter.sessions.get(relay.session.id) is not relay.session:
@@ -326,7 +327,7 @@ class Books:
                 )
 
     def _count_nodes(self, commit: Commit) -> None:
-        """No living node is declared dead when nothing is broken, or before it was silent."""
+        """Fail if a node is declared dead without a fault, or before the timeout of its silence."""
         before, self._nodes = self._nodes, {}
         for node_id, renewals in self.database.rows(_NODES):
             last = before.get(node_id)
@@ -343,7 +344,7 @@ class Books:
                 self.world.fail(f"{commit.process} declares a node dead after {silent:.2f} s")
 
     def _queued(self) -> dict[tuple[str, str], int]:
-        """Return the bytes in queues, by lease and exit; "" is for all."""
+        """Return the bytes in queues, by lease and exit; the exit "" has the sum of a lease."""
         queued: dict[tuple[str, str], int] = {}
         for each in (*self._relays, *self._closings):
             if size := each.queue.size():
@@ -369,7 +370,7 @@ class Books:
     # --- at the end ------------------------------------------------------------------------------
 
     def at_the_end(self) -> None:
-        """Compare everything, when all daemons have stopped in order."""
+        """Compare all bytes and money, after all daemons have stopped in order."""
         rows = self.database.rows
         fail = self.world.fail
         if left := rows("SELECT id FROM nodes"):
@@ -394,7 +395,7 @@ class Books:
                 fail(f"audit: {check.promise}: {difference}")
 
     def _with_barred(self) -> set[str]:
-        """Return the sessions that used an exit which is barred."""
+        """Return the sessions that used a barred exit."""
         return {
             each
             for (each,) in self.database.rows(
@@ -421,7 +422,7 @@ class Books:
                 )
 
     def _compare_exits(self, lease: Lease) -> None:
-        """The bytes of exits are billed for their owners like all others."""
+        """Fail if the carried bytes of an exit differ from the bytes that count for its owner."""
         rows = self.database.rows(
             "SELECT device_id, used_bytes FROM exit_usage WHERE lease_id = :id", id=lease.id
         )
@@ -434,7 +435,9 @@ class Books:
                 )
 
     def _is_excused(self, lease: Lease) -> bool:
-        """Return whether another node has settled the session without this one's last report."""
+        """Return whether a fault explains that the session was settled without the node's last
+        report.
+        """
         by = lease.closed_by
         if by is None or lease.closed_at is None or by.name != "settle":
             return False
@@ -452,7 +455,7 @@ class _ReadOnly:
 
 
 def run_now(work: Callable[[Any], Any], database: Database) -> Any:
-    """Run a coroutine that only reads, outside of all loops."""
+    """Return the result of a coroutine that only reads the database, without an event loop."""
     coroutine = work(_ReadOnly(database))
     try:
         coroutine.send(None)

@@ -47,11 +47,11 @@ class SessionPlan:
     Attributes:
         quota: its bytes.
         price: micro-USD per GB.
-        at: when it is bought.
-        ends_at: when its buyer ends it; None for never.
-        lifetime: its seconds; None for the operator's.
+        at: the time of the purchase.
+        ends_at: the time at which its buyer ends it; None for never.
+        lifetime: its lifetime in seconds; None for the operator's default.
         addresses: the numbers of the addresses that need no password.
-        tries: how often its buyer tries to end it; None for until that succeeds.
+        tries: number of requests to end it; None to repeat until one succeeds.
     """
 
     quota: int
@@ -72,8 +72,8 @@ class ClientPlan:
         node: the number of the first node that it uses.
         at: when it begins.
         size: the bytes of a transfer.
-        chunk: how many bytes its target sends together at most.
-        pause: seconds between two of them.
+        chunk: the most bytes that its target sends together.
+        pause: seconds between two chunks.
         rate: bytes that it reads in a second; 0 for never.
         gives_up: seconds after which it resets a transfer; None for never.
         rests: seconds between two transfers.
@@ -114,10 +114,10 @@ class StaffPlan:
 
 
 class _Queue:
-    """The kernel's queue of a socket: bytes that have not left the machine.
+    """Queue of a socket in the kernel: bytes that have not left the machine.
 
     Args:
-        clock: of the machine.
+        clock: the clock of the machine.
         rate: bytes that the peer reads in a second.
     """
 
@@ -128,7 +128,7 @@ class _Queue:
         self._at = clock()
 
     def size(self) -> int:
-        """Return its bytes now."""
+        """Return the number of queued bytes."""
         if self._size == 0:
             return 0
         gone = int((self._clock() - self._at) * self._rate)
@@ -144,11 +144,11 @@ class _Queue:
         self._size += size
 
     def clear(self) -> None:
-        """Lose all bytes."""
+        """Drop all bytes."""
         self._size = 0
 
     def seconds_until(self, most: int) -> float | None:
-        """Return when at most some bytes are left; None for never."""
+        """Return the seconds until at most `most` bytes are left; None for never."""
         excess = self.size() - most
         if excess <= 0:
             return 0.0
@@ -156,7 +156,7 @@ class _Queue:
 
 
 class Numbered:
-    """An object whose place in a set does not depend on its address."""
+    """Object with a number as its hash, so that the order of a set is the same in each run."""
 
     count = 0
 
@@ -169,7 +169,7 @@ class Numbered:
 
 
 class _Resume(Numbered):
-    """The call of a session that has bytes again."""
+    """Callback of a relay, for its session to call when that has bytes again."""
 
     def __init__(self, relay: "Relay") -> None:
         super().__init__()
@@ -184,10 +184,10 @@ class Relay(Numbered):
 
     Args:
         life: the daemon.
-        books: count its bytes.
-        session: pays.
-        plan: of the client.
-        over: called with the reason when it is over, and the bytes that the kernel took.
+        books: counts its bytes.
+        session: the session that pays.
+        plan: the plan of the client.
+        over: called at the end, with the reason and the number of bytes that the kernel took.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Relay(Numbered):
     # --- moving ----------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Go on soon: there are bytes again."""
+        """Schedule the next turn: the session has bytes again."""
         self._later(0.0)
 
     def _later(self, seconds: float | None) -> None:
@@ -273,7 +273,7 @@ class Relay(Numbered):
         self._later(self.plan.pause or 1e-4)
 
     def _write(self) -> bool:
-        """Write the bytes in hand; False when some have to wait, or the relay is over."""
+        """Write the pending bytes; return False if some must wait, or if the relay is over."""
         sent = min(self._pending, SEND_QUEUE_BYTES - self.queue.size())
         if sent > 0:
             self._pending -= sent
@@ -289,7 +289,7 @@ class Relay(Numbered):
         return True
 
     def _end(self) -> None:
-        """The target has ended its stream; the client ends its own when it has everything."""
+        """End the relay as soon as the client has all bytes: the target has ended its stream."""
         seconds = self.queue.seconds_until(0)
         if seconds:
             self._later(seconds)
@@ -317,7 +317,7 @@ class Relay(Numbered):
             self._closed("cut")
 
     def reset(self) -> None:
-        """The client has reset the connection."""
+        """Reset the connection, as the client."""
         if self._release():
             self._refund()
             self._closed("reset")
@@ -330,7 +330,7 @@ class Relay(Numbered):
         self.payer.refund(lost)
 
     def died(self, *, with_machine: bool) -> None:
-        """The process is dead: what the kernel has leaves, unless it is dead as well."""
+        """Handle the death of the process; queued bytes still leave, unless the machine died."""
         self.is_closed = True
         if with_machine:
             self._books.hands(self, -self.queue.size())
@@ -357,10 +357,10 @@ class Relay(Numbered):
 
 
 class Closing(Numbered, ClosingSink):
-    """A socket that is being closed, with bytes in its queue.
+    """Socket that waits for its queued bytes to leave before it closes.
 
     Args:
-        relay: whose socket it was.
+        relay: the relay that closes its socket.
     """
 
     def __init__(self, relay: Relay) -> None:
@@ -394,7 +394,7 @@ class Closing(Numbered, ClosingSink):
         self.finish()
 
     def finish(self) -> None:
-        """Close it; bytes that have not left are not paid for."""
+        """Close the socket, and refund the bytes that have not left."""
         if self._timer is not None:
             self._timer.cancel()
         self._payer.closings.discard(self)
@@ -430,12 +430,12 @@ class Closing(Numbered, ClosingSink):
 
 
 def address_of(number: int) -> str:
-    """Return an address of a client."""
+    """Return the address of a client by its number."""
     return f"198.51.100.{number + 1}"
 
 
 def exit_name(number: int) -> str:
-    """Return the device of an exit."""
+    """Return the device identifier of an exit."""
     return f"exit{number % EXITS}"
 
 
@@ -444,12 +444,12 @@ class RequestError(Exception):
 
 
 class Network:
-    """The way of clients to the daemons.
+    """Network between the clients and the daemons, with delays and faults.
 
     Args:
         world: the time.
         weather: the faults.
-        processes: the places of daemons.
+        processes: the processes that run daemons.
         books: count the bytes.
     """
 
@@ -463,17 +463,19 @@ class Network:
         self._requests = 0
 
     def latency(self, *names: object) -> float:
-        """Return the time of a message of a client."""
+        """Return the seconds that a message of a client takes."""
         return self.weather.latency(self.world.numbers("client", *names, self.world.now)[0])
 
     def daemon(self, number: int) -> "Life | None":
-        """Return the daemon at a place, if it serves."""
+        """Return the serving daemon of a process; None if it does not serve."""
         return self.processes[number % len(self.processes)].serving
 
     async def connect(
         self, life: "Life", bought: Purchase, plan: ClientPlan, name: str
     ) -> "Connection":
-        """Show credentials to a daemon; return the connection when that has decided."""
+        """Send credentials to a daemon; return the connection when the daemon has admitted or
+        refused it.
+        """
         connection = Connection(self, life, bought, plan, name)
         self.world.after(self.latency(name, "there"), connection.sent)
         try:
@@ -489,7 +491,7 @@ class Network:
         """Send a request to the API of a daemon; return its result.
 
         Raises:
-            RequestError: it has none.
+            RequestError: the request was refused, failed, or got no answer.
         """
         self._requests += 1
         call = _Call(self, life, make, self._requests)
@@ -507,16 +509,16 @@ class Network:
 
 
 class Connection:
-    """A client's connection to a daemon, as the client has it.
+    """Client's side of a connection to a daemon.
 
     `decided` gets the reason of a refusal; "" when the client was admitted. `over` gets the end.
 
     Args:
-        network: between them.
+        network: the network between client and daemon.
         life: the daemon.
         bought: the session.
-        plan: of the client.
-        name: of the client.
+        plan: the plan of the client.
+        name: the name of the client.
     """
 
     def __init__(
@@ -581,7 +583,7 @@ class Connection:
 
 
 class _Call:
-    """A request to the API, as its client has it."""
+    """Client's side of a request to the API."""
 
     def __init__(
         self,
@@ -646,7 +648,7 @@ def _resolve(future: "asyncio.Future[Any]", value: Any) -> None:
 
 
 def receipt_of(market: Any, user_id: str, key: str) -> Receipt[Any]:
-    """Return the receipt of a request that takes effect once."""
+    """Return the receipt of a request that takes effect once, by its Idempotency-Key."""
     request = KeyedRequest(user_id, key, key, SEAL, market.context.now())
     return Receipt(request, msgspec.json.encode)
 
@@ -655,9 +657,9 @@ class Buyer:
     """Buys a session, and perhaps ends it.
 
     Args:
-        network: leads to the daemons.
+        network: the network to the daemons.
         plan: its actions.
-        number: of the session.
+        number: the number of the session.
         user_id: its account.
     """
 
@@ -670,7 +672,7 @@ class Buyer:
         self.is_ended = False
 
     async def run(self) -> None:
-        """Do all of it; it never gives up."""
+        """Buy the session, and end it as planned; repeat failed requests."""
         plan, world = self.plan, self.network.world
         await asyncio.sleep(plan.at)
         self.bought = await self._insist("buy", self._buy)
@@ -685,7 +687,7 @@ class Buyer:
             await self.end()
 
     async def _buy(self, market: Any) -> Purchase:
-        """Buy it once, however often the request is sent."""
+        """Buy the session once, even if the request is repeated."""
         plan = self.plan
         try:
             purchase: Purchase = await market.bandwidth.buy(
@@ -744,11 +746,11 @@ class Client:
     """Uses a session.
 
     Args:
-        network: leads to the daemons.
+        network: the network to the daemons.
         plan: its actions.
-        buyer: whose session it uses.
-        name: of the client.
-        until: when it stops.
+        buyer: the buyer of its session.
+        name: the name of the client.
+        until: the time at which it stops.
     """
 
     def __init__(

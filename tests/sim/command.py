@@ -1,4 +1,4 @@
-"""The work of the command line."""
+"""Command line of the simulation."""
 
 import argparse
 import os
@@ -21,24 +21,26 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def main(parser: argparse.ArgumentParser) -> int:
-    """Do what the arguments say; return the exit status."""
+    """Run the command of the arguments; return the exit status."""
     parser.add_argument("seed", type=int, nargs="?", default=1, help="the first seed")
     parser.add_argument("--trace", action="store_true", help="print every line")
     parser.add_argument("--shrink", action="store_true", help="look for a smaller run that fails")
-    parser.add_argument("--count", type=int, default=1, help="so many seeds, from the first on")
-    parser.add_argument("--seconds", type=float, help="new seeds on all cores, for so long")
+    parser.add_argument("--count", type=int, default=1, help="number of seeds, from the first one")
+    parser.add_argument("--seconds", type=float, help="run new seeds on all cores for this time")
     parser.add_argument("--fixed", action="store_true", help="the seeds of make test")
-    parser.add_argument("--mutants", nargs="?", const="", help="those whose name has this text")
-    parser.add_argument("--most", type=int, default=MUTANT_SEEDS, help="seeds for a mutant")
+    parser.add_argument(
+        "--mutants", nargs="?", const="", help="run the mutants whose name contains this text"
+    )
+    parser.add_argument("--most", type=int, default=MUTANT_SEEDS, help="most seeds for each mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
-    parser.add_argument("--go-on", action="store_true", help="after a failure")
+    parser.add_argument("--go-on", action="store_true", help="continue after a failure")
     parser.add_argument("--only", help="only these kinds of faults, with commas between them")
     parser.add_argument("--mode", choices=("solo", "processes", "nodes"))
     parser.add_argument("--focus", choices=("none", *FOCUSES), help="only this subject")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--sessions", type=int)
     parser.add_argument("--clients", type=int)
-    parser.add_argument("--broken-seconds", type=float, help="in which things go wrong")
+    parser.add_argument("--broken-seconds", type=float, help="time in which faults hold")
     options = parser.parse_args()
     if options.mutants is not None:
         return _mutants(options)
@@ -91,7 +93,7 @@ def _several(numbers: "range | list[int]", options: argparse.Namespace) -> int:
 
 
 def report(outcome: Outcome, *, is_brief: bool = False) -> str:
-    """Return what a reader needs of a run."""
+    """Return the report of a run: faults, last lines, failures and digest."""
     scenario = outcome.scenario
     lines = [f"seed {scenario.seed}: {scenario}"]
     lines += [f"  fault  {each}" for each in scenario.faults]

@@ -1,4 +1,4 @@
-"""The faults of a run, as data: a list that a shrinker can make shorter.
+"""Faults of a run, as a list that `shrink` can shorten.
 
 Each run leaves half of the kinds out, or more (swarm testing): few kinds at once reach states that
 a mix of all of them hides.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 LATENCY_LEAST_SECONDS = 0.000_2
 LATENCY_MOST_SECONDS = 0.003
 DELAY_MOST_SECONDS = 2.0
-# Nearly as long as an answer is waited for.
+# Slightly less than the longest wait for an answer.
 SLOW_MOST_SECONDS = 5.5
 
 
@@ -20,8 +20,8 @@ class Mode(NamedTuple):
     """How daemons share a database.
 
     Attributes:
-        name: for the log.
-        has_link: whether there may be others.
+        name: its name in the log.
+        has_link: whether other processes may share the database.
         is_remote: whether a network lies between a process and the database.
     """
 
@@ -38,11 +38,11 @@ MODES = {each.name: each for each in (SOLO, PROCESSES, NODES)}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """One fault: its kind, time, duration and target.
 
     Attributes:
         kind: one of `KINDS`.
-        at: when it begins, in seconds.
+        at: the time of its beginning, in seconds.
         seconds: how long it lasts, or until a stopped process starts again.
         target: the number of the process that it hits, modulo the number of processes.
         value: a probability, an offset in seconds, or a number, by its kind.
@@ -56,7 +56,7 @@ class Fault:
 
     @property
     def until(self) -> float:
-        """When it is over."""
+        """Time of its end."""
         return self.at + self.seconds
 
     def __str__(self) -> str:
@@ -109,9 +109,9 @@ def drawn(draw: Random, mode: Mode, seconds: float, timeout: float) -> list[Faul
     """Return the faults of a run.
 
     Args:
-        draw: makes them.
-        mode: has only some kinds.
-        seconds: how long things go wrong.
+        draw: the random stream.
+        mode: the mode, which has only some kinds of faults.
+        seconds: the time in which faults hold.
         timeout: of nodes, in seconds; many silences are a little shorter or longer.
     """
     names = [kind for kind, (_, _, only) in KINDS.items() if only in ("", mode.name)]
@@ -141,11 +141,11 @@ def drawn(draw: Random, mode: Mode, seconds: float, timeout: float) -> list[Faul
 
 
 class Weather:
-    """The faults that hold at a time.
+    """The faults that hold at the present time.
 
     Args:
-        faults: all of a run.
-        names: of the processes, in the order of their numbers.
+        faults: all faults of the run.
+        names: the names of the processes, in the order of their numbers.
         now: returns the time.
     """
 
@@ -167,12 +167,14 @@ class Weather:
         )
 
     def latency(self, a: float) -> float:
-        """Return the time of a message without faults; a few are ten times slower."""
+        """Return the seconds that a message takes without faults; a few messages take ten times
+        longer.
+        """
         span = LATENCY_MOST_SECONDS * (10 if a > 0.98 else 1) - LATENCY_LEAST_SECONDS
         return LATENCY_LEAST_SECONDS + span * ((a * 97) % 1.0)
 
     def trip(self, unit: str, a: float, b: float, c: float, d: float, *, writes: bool) -> Trip:
-        """Return what happens to a request."""
+        """Return the fate of a request to the database."""
         there, back = self.latency(a), self.latency(b)
         if not self._by_kind:
             return Trip(there, back, False, False, False, 0.0)
@@ -190,7 +192,7 @@ class Weather:
         if unit == "settle" and (b * 13) % 1.0 < self._value("settle"):
             is_lost = True
         is_answer_lost = not is_lost and (b * 31) % 1.0 < self._value("after")
-        # Mostly the connection breaks at once; sometimes nothing says so.
+        # Mostly the caller notices the broken connection soon; sometimes it waits for its timeout.
         patience = 0.02 + 0.3 * d if (is_lost or is_answer_lost) and c < 0.8 else 0.0
         if patience and is_answer_lost:
             patience += there
@@ -203,7 +205,7 @@ class Weather:
         return any(each.at <= now < each.until for each in self._by_kind.get("outage", ()))
 
     def until_reachable(self, name: str, when: float) -> float:
-        """Return when a message of or to a process arrives that would arrive at a time."""
+        """Return the arrival time of a message from or to a process, delayed by a partition."""
         for fault in self._by_kind.get("partition", ()):
             if fault.at <= when < fault.until and self.name_of(fault) == name:
                 return self.until_reachable(name, fault.until + 0.001)

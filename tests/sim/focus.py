@@ -1,4 +1,4 @@
-"""Runs with one subject: few kinds of faults, often, at the moment where they matter.
+"""Runs with one subject: few kinds of faults, often, at the critical moments.
 
 A mix of all faults seldom has three rare events in a row. Each subject draws sessions, clients and
 faults that meet: an end and the clients that it cuts, the last byte and the settlement, a silence
@@ -36,8 +36,8 @@ class _Draw:
     """Draws numbers, plans and faults.
 
     Args:
-        draw: makes them.
-        seconds: how long things go wrong.
+        draw: the random stream.
+        seconds: the time in which faults hold.
     """
 
     def __init__(self, draw: Random, seconds: float) -> None:
@@ -45,11 +45,11 @@ class _Draw:
         self.seconds = seconds
 
     def chance(self, share: float) -> bool:
-        """Return True for a share of the draws."""
+        """Return True with a probability of `share`."""
         return self._draw.random() < share
 
     def even(self, least: float, most: float) -> float:
-        """Return a number, in thousandths."""
+        """Return an evenly drawn number, rounded to thousandths."""
         return round(least + (most - least) * self._draw.random(), 3)
 
     def log(self, least: float, most: float) -> float:
@@ -57,7 +57,7 @@ class _Draw:
         return least * (most / least) ** self._draw.random()
 
     def number(self, least: int, most: int) -> int:
-        """Return a whole number up to and with `most`."""
+        """Return a whole number from `least` to `most`, inclusive."""
         return least + int(self._draw.random() * (most + 1 - least))
 
     def session(
@@ -69,7 +69,9 @@ class _Draw:
         return SessionPlan(int(self.log(*quota)), price, at, ends_at, None, (), tries)
 
     def client(self, session: int, at: float, **changes: object) -> ClientPlan:
-        """Return a client that reads fast and comes back; it gets small pieces all the time."""
+        """Return a client that reads fast, receives small pieces, and connects again after each
+        transfer.
+        """
         values: dict[str, object] = {
             "session": session,
             "node": self.number(0, 11),
@@ -90,17 +92,17 @@ class _Draw:
         return Fault(kind, 0.3, round(length, 3), 0, self.even(least, most))
 
     def some(self, *choices: Fault) -> list[Fault]:
-        """Return two or so of some faults."""
+        """Return a drawn part of the faults, at least one."""
         kept = [each for each in choices if self.chance(0.45)]
         return kept or [choices[self.number(0, len(choices) - 1)]]
 
     def nodes(self, least: int) -> tuple[Mode, int]:
-        """Return how several processes share the database, and their number."""
+        """Return the mode and the number of several processes."""
         return (NODES if self.chance(0.8) else PROCESSES), self.number(least, 4)
 
 
 def _ends(draw: _Draw) -> Focus:
-    """Sessions are ended, or not after all, while clients come and come back."""
+    """Draw sessions that buyers end, some in vain, while clients connect again and again."""
     mode, nodes = (SOLO, 1) if draw.chance(0.15) else draw.nodes(2)
     if draw.chance(0.4):
         draw.seconds = 24.0  # until memory forgets a session that is over
@@ -124,7 +126,7 @@ def _ends(draw: _Draw) -> Focus:
 
 
 def _spent(draw: _Draw) -> Focus:
-    """Sessions are used up; no client comes for them again."""
+    """Draw sessions that are used up, whose clients do not return."""
     mode, nodes = (SOLO, 1) if draw.chance(0.25) else draw.nodes(2)
     sessions, clients = [], []
     for number in range(4):
@@ -154,7 +156,7 @@ def _spent(draw: _Draw) -> Focus:
 
 
 def _shares(draw: _Draw) -> Focus:
-    """Nodes share sessions: some clients hardly read, and others want all they get."""
+    """Draw sessions that nodes share: some clients hardly read, others read at full speed."""
     mode, nodes = draw.nodes(2)
     sessions, clients = [], []
     for number in range(draw.number(1, 3)):
@@ -187,7 +189,7 @@ def _shares(draw: _Draw) -> Focus:
 
 
 def _silence(draw: _Draw) -> Focus:
-    """Nodes are silent for about the timeout, while clients get bytes all the time."""
+    """Draw nodes that are silent for about the timeout, while clients receive bytes."""
     timeout = 5.0 if draw.chance(0.4) else draw.even(2.0, 3.0)
     draw.seconds = round(3 * timeout + 3.0, 3)
     sessions = [draw.session((20e6, 80e6), None, None) for _ in range(2)]
@@ -222,7 +224,7 @@ def _silence(draw: _Draw) -> Focus:
 
 
 def _stops(draw: _Draw) -> Focus:
-    """Processes stop in order again and again."""
+    """Draw processes that stop in order again and again."""
     mode, nodes = draw.nodes(2)
     sessions = [draw.session((5e6, 80e6), None, None) for _ in range(3)]
     clients = [draw.client(number, draw.even(0.3, 2.0)) for number in (0, 0, 1, 1, 2, 2)]
@@ -251,8 +253,8 @@ def focus_of(draw: Random, name: str | None) -> tuple[str, Focus | None]:
     """Return the subject of a run and its draws; "" and None for a mix of everything.
 
     Args:
-        draw: makes them.
-        name: of the subject; None for a draw.
+        draw: the random stream.
+        name: the name of the subject; None to draw one.
     """
     share, which = draw.random(), draw.random()
     if name is None:

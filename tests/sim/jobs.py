@@ -1,8 +1,8 @@
-"""Jobs: buyers who post, cancel, confirm and dispute; devices with agents that do the work.
+"""Jobs of a run: buyers post, cancel, confirm and dispute them; agents on devices do the work.
 
 An agent asks for work, begins it, names its attempts in heartbeats, and reports the end again and
-again until it gets an answer. Some agents crash and forget their attempts, and some report work
-that is not theirs any more.
+again until it gets an answer. Some agents crash and forget their attempts, and some report attempts
+that were taken from them.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DEVICES = 4
 CREDIT = 1_000_000
-# Some orders of most runs are beyond it.
+# In most runs some orders exceed it.
 KEY_LIMIT = 20 * CREDIT
 BUYERS = 2
 ASK_SECONDS = 4.0
@@ -49,12 +49,12 @@ class JobPlan:
 
     Attributes:
         buyer: the number of the user.
-        at: when it is posted.
+        at: the time of its posting.
         price: of each copy, in micro-credits.
-        copies: how many.
-        hours: of the review by its buyer.
-        cancels_at: when it is cancelled; None for never.
-        verdict: "confirm", "dispute", or "" where the buyer says nothing.
+        copies: the number of copies.
+        hours: the hours of the review by its buyer.
+        cancels_at: the time of its cancellation; None for never.
+        verdict: "confirm" or "dispute"; "" if the buyer decides nothing.
     """
 
     buyer: int
@@ -72,8 +72,8 @@ class AgentPlan:
 
     Attributes:
         device: its number.
-        at: when it begins.
-        seconds: of the work of a job, on average.
+        at: the time at which it starts.
+        seconds: the average time of the work of a job.
         failing: the share of jobs that fail.
         crashes: seconds between two crashes, on average; None for never.
         lies: whether it reports results of attempts that were taken from it.
@@ -138,18 +138,18 @@ def plans_of(draw: Random, seconds: float) -> tuple[tuple[JobPlan, ...], tuple[A
 
 
 class Records:
-    """The answers to devices about the ends of attempts, for a comparison with the database."""
+    """Answers that devices got to their reports of results, for a comparison with the database."""
 
     def __init__(self) -> None:
         self.completed: dict[str, dict[int, str]] = {}
 
     def complete(self, job_id: str, attempt: int, result: str) -> None:
-        """A device has got the answer that a result is stored."""
+        """Record the answer to a device that its result is stored."""
         self.completed.setdefault(job_id, {})[attempt] = result
 
 
 class _Actor:
-    """Sends requests again and again, to one daemon after the other."""
+    """Sender that repeats each request, at one daemon after the other."""
 
     def __init__(self, network: "Network", name: str, number: int, until: float) -> None:
         self.network = network
@@ -158,7 +158,7 @@ class _Actor:
         self._number = number
 
     async def insist(self, what: str, make: Any) -> Any:
-        """Return the result of a request; a `MarketError` is one. None when the time is over."""
+        """Return the result of a request, or its `MarketError`; None after the end of the run."""
         world = self.network.world
         while world.now < self.until:
             life = self.daemon()
@@ -180,13 +180,13 @@ class _Actor:
 
 
 class JobBuyer(_Actor):
-    """Posts a job, and decides about it.
+    """Buyer that posts a job, and then cancels, confirms or disputes it.
 
     Args:
-        network: leads to the daemons.
+        network: the network to the daemons.
         plan: its actions.
-        number: of the job.
-        until: when it stops.
+        number: the number of the job.
+        until: the time at which it stops.
     """
 
     def __init__(self, network: "Network", plan: JobPlan, number: int, until: float) -> None:
@@ -195,7 +195,7 @@ class JobBuyer(_Actor):
         self.user_id = f"user{plan.buyer}"
 
     async def run(self) -> None:
-        """Do all of it."""
+        """Post the job, then cancel it or decide about the result, as planned."""
         plan, world = self.plan, self.network.world
         await asyncio.sleep(plan.at)
         job_ids = await self.insist("post", self._post)
@@ -244,13 +244,13 @@ class JobBuyer(_Actor):
 
 
 class DeviceAgent(_Actor):
-    """Does jobs on a device.
+    """Agent that does jobs on a device.
 
     Args:
-        network: leads to the daemons.
+        network: the network to the daemons.
         plan: its actions.
-        records: of the answers that it gets.
-        until: when it stops to ask for work.
+        records: receives the answers to its reports.
+        until: the time at which it stops requesting work.
     """
 
     def __init__(self, network: "Network", plan: AgentPlan, records: Records, until: float) -> None:
@@ -367,10 +367,10 @@ class DeviceAgent(_Actor):
 
 
 def check(records: Records, rows: Any, fail: Any) -> None:
-    """Compare the jobs with the answers to devices.
+    """Compare the jobs in the database with the answers to devices.
 
     Args:
-        records: of these answers.
+        records: the answers to devices.
         rows: reads the database.
         fail: called with each difference.
     """
@@ -383,11 +383,11 @@ def check(records: Records, rows: Any, fail: Any) -> None:
     for job_id, results in records.completed.items():
         status, attempts, result = stored[job_id]
         if len(results) > 1:
-            fail(f"job {job_id[-6:]}: devices were told of {len(results)} attempts that they count")
+            fail(f"job {job_id[-6:]}: devices were answered that {len(results)} attempts count")
         for attempt, told in results.items():
             if (attempts, result) != (attempt, told) or status not in ("completed", "failed"):
                 fail(
-                    f"job {job_id[-6:]}: a device was told that attempt {attempt} counts, and it is"
+                    f"job {job_id[-6:]}: attempt {attempt} was accepted, and the job is"
                     f" {status} after attempt {attempts}"
                 )
     for user_id, spent in rows(

@@ -1,8 +1,8 @@
 """Virtual time: a world of processes, each with an event loop, stepped one callback at a time.
 
 Inside a process the callbacks run in the order that asyncio gives them. Among processes that are
-ready, a seeded draw decides. Each callback takes a microsecond, so that a loop of callbacks that
-waits for the time to pass ends.
+ready, a seeded draw decides. Each callback takes a microsecond, so that callbacks which poll the
+clock come to an end.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ LINES_KEPT = 200
 
 
 class SimTask(asyncio.Task):
-    """A task whose place in a set depends on its number, and not on its address."""
+    """Task with a number as its hash, so that the order of a set is the same in each run."""
 
     count = 0
 
@@ -35,7 +35,7 @@ class SimTask(asyncio.Task):
 
 
 class SimTimer(asyncio.TimerHandle):
-    """A timer: of two that run out at once, the first that was set comes first."""
+    """Timer; of two timers with the same time, the one that was set first runs first."""
 
     count = 0
 
@@ -74,11 +74,11 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.world.now - self.slept
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        """Fail: what a thread does is not drawn from the seed."""
+        """Fail: a thread would run in an order that the seed does not decide."""
         raise AssertionError("a thread calls")
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """Run it here and now: there are no threads in virtual time."""
+        """Run the function immediately: virtual time has no threads."""
         done = self.create_future()
         try:
             done.set_result(func(*args))
@@ -87,7 +87,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return done
 
     def wake(self) -> None:
-        """Make the timers due that have run out."""
+        """Move the timers whose time has come to the ready callbacks."""
         scheduled, ready = self._scheduled, self._ready
         due = self.world.now - self.slept + CLOSE_SECONDS
         while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= due):
@@ -108,7 +108,7 @@ class SimLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
 
     def kill(self) -> None:
-        """Run nothing any more; its objects are kept, so that no destructor runs its code."""
+        """Stop the loop for good; keep its objects, so that none of their destructors runs."""
         self.is_dead = True
         self.world.loops.remove(self)
         self.world.graves.append(self)
@@ -116,7 +116,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._scheduled.clear()
 
     def bury(self) -> None:
-        """Let go of its tasks without a word, at the end of the world."""
+        """Close the tasks and the loop without warnings, at the end of the run."""
         self._ready = _Grave()
         asyncio._set_running_loop(self)
         for task in asyncio.all_tasks(self):
@@ -150,10 +150,10 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class _Grave(deque):
-    """The callbacks of a dead process: none."""
+    """Queue of a dead process, which drops each callback."""
 
     def append(self, _: object) -> None:
-        """Forget it."""
+        """Drop the callback."""
 
 
 class World:
@@ -179,16 +179,16 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = 0
         self.current: SimLoop | None = None
-        # Whether something became due outside of the loop that runs.
+        # Whether another loop than the running one got a callback.
         self.is_stirred = False
         self._next_at = 0.0
 
     def draw(self, *names: object) -> Random:
-        """Return a stream of draws of its own: other draws do not move it."""
+        """Return a random stream by its name; draws from other streams do not change it."""
         return Random(":".join(map(str, (self.seed, *names))))
 
     def numbers(self, *names: object) -> tuple[float, float, float, float]:
-        """Return four draws from [0, 1), of a name; faster than a stream."""
+        """Return four numbers in [0, 1), decided by the seed and a name; faster than a stream."""
         key = ":".join(map(str, (self.seed, *names))).encode()
         digest = blake2b(key, digest_size=32).digest()
         a, b, c, d = (int.from_bytes(digest[i : i + 6]) / 2**48 for i in (0, 8, 16, 24))
@@ -197,7 +197,7 @@ class World:
     # --- lines -----------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Write a line down: all lines make up the digest of a run."""
+        """Append a line to the trace; the digest of a run covers all lines."""
         line = f"{self.now:11.6f} {text}"
         self._digest.update(line.encode())
         self.lines.append(line)
@@ -205,7 +205,7 @@ class World:
             print(line)
 
     def fail(self, text: str, error: BaseException | None = None) -> None:
-        """Write a failure down; the run ends."""
+        """Record a failure, which ends the run."""
         self.say(f"FAILURE {text}")
         self.failures.append(text)
         if self.error is None:
@@ -213,24 +213,24 @@ class World:
 
     @property
     def digest(self) -> str:
-        """All lines so far, in sixteen digits."""
+        """Hash of all lines so far, in sixteen hexadecimal digits."""
         return self._digest.hexdigest()
 
     # --- time ------------------------------------------------------------------------------------
 
     def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
-        """Call something outside all processes at a time."""
+        """Schedule a call outside all processes at a time."""
         self._numbers += 1
         when = max(when, self.now)
         self._next_at = min(self._next_at, when)
         heapq.heappush(self._events, (when, self._numbers, call, args))
 
     def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
-        """Call something outside all processes after some seconds."""
+        """Schedule a call outside all processes after some seconds."""
         self.at(self.now + seconds, call, *args)
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass, until a time, a failure, or `done`."""
+        """Run events and callbacks until a time, a failure, or until `done` returns True."""
         events = self._events
         while not self.failures and self.now < until and not done():
             while events and events[0][0] <= self.now:
@@ -245,7 +245,9 @@ class World:
                 self._run_one(ready[int(self._order() * len(ready))])
 
     def _look(self, soonest: float) -> tuple[list[SimLoop], float]:
-        """Return the loops with callbacks, and when another has some: `soonest` or earlier."""
+        """Return the loops that are ready, and the time of the next timer of the others, `soonest`
+        at most.
+        """
         ready = []
         due = self.now + CLOSE_SECONDS
         for loop in self.loops:
@@ -272,7 +274,7 @@ class World:
         self.callbacks += 1
 
     def _run_alone(self, loop: SimLoop, until: float) -> None:
-        """Run a loop while no other one is ready, without a look at the others."""
+        """Run a loop as long as no other loop can be ready, without checking the others."""
         self.is_stirred = False
         self._next_at = until
         while not (self.is_stirred or self.failures or loop.is_dead or loop.is_frozen):
@@ -286,6 +288,6 @@ class World:
                 break
 
     def end(self) -> None:
-        """Let go of everything."""
+        """Close all loops."""
         for loop in (*self.loops, *self.graves):
             loop.bury()

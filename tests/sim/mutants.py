@@ -1,4 +1,4 @@
-"""Faults that are put into the product, to see that the simulation finds them.
+"""Faults to put into the product, which the simulation must find.
 
 A mutant is a module with one text replaced. `python -m tests.sim --mutants` runs seeds with each
 until one fails, in a process of its own: `PROXYD_MUTANT` names the mutant there.
@@ -18,15 +18,15 @@ VARIABLE = "PROXYD_MUTANT"
 
 
 class Mutant(NamedTuple):
-    """One fault; where two places of the product hold it off, both are removed.
+    """One fault; if two places of the product prevent it, both are replaced.
 
     Attributes:
-        name: says the fault.
+        name: describes the fault.
         module: its name.
-        old: a text of it, which it has once.
+        old: a text that occurs once in the module.
         new: the text instead.
-        guard: another text, which holds the fault off too; "" for none.
-        instead: the text instead of that.
+        guard: another text, which also prevents the fault; "" for none.
+        instead: the text instead of `guard`.
     """
 
     name: str
@@ -338,13 +338,13 @@ MUTANTS = (
 
 
 def install(name: str) -> None:
-    """Have the module of a mutant imported with its fault."""
+    """Make later imports of the mutant's module load it with the fault."""
     (mutant,) = [each for each in MUTANTS if each.name == name]
     sys.meta_path.insert(0, _Finder(mutant))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module of a mutant."""
+    """Import finder for the module of a mutant."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
@@ -360,7 +360,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads it."""
+    """Loader of the mutated source."""
 
     def __init__(self, fullname: str, path: str, mutant: Mutant) -> None:
         super().__init__(fullname, path)
@@ -374,7 +374,7 @@ def mutated(mutant: Mutant) -> str:
     """Return the source of a mutant.
 
     Raises:
-        ValueError: its module has changed.
+        ValueError: the module does not contain the text exactly once.
     """
     file = ROOT.joinpath(*mutant.module.split(".")).with_suffix(".py")
     source = file.read_text()

@@ -1,8 +1,8 @@
-"""A daemon of a run: the product's own core, over a simulated store, without sockets.
+"""Daemon of a run: the product's own core over a simulated store, without sockets.
 
-The product builds its parts, starts them, and stops them (`proxyd.core`, `proxyd.build_core`). Here
-are the machine's clocks, the death of a process, and the gateway: `admit` stands for its
-handshakes, and `clients.Relay` for its relays.
+The product builds its parts, starts them, and stops them (`proxyd.core`, `proxyd.build_core`). This
+module has the machine's clocks and the death of a process. `clients.Connection` takes the place of
+the gateway's handshakes, and `clients.Relay` that of its relays.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from tests.sim.store import EPOCH, Database, SimStore, Wire
 KEY = b"k" * 40
 # A run takes less than a minute.
 CHECKS = CheckTimes(exit_payout_seconds=5.0, exit_advance_seconds=3.0)
-# As the service manager does.
+# The service manager restarts a daemon after a similar time.
 RESTART_SECONDS = 0.5
-# As the API waits for requests in progress.
+# The API waits this long for requests in progress.
 REQUESTS_SECONDS = 5.0
 FOLDER = Path("/nonexistent/simulated")
 
@@ -57,18 +57,18 @@ def settings_of(mode: Mode, timeout_seconds: float, pace: int) -> Settings:
 
 
 class Process:
-    """A place for a daemon, and the daemon that runs there now, if one does.
+    """Place of a daemon, with the daemon that runs there now.
 
     Args:
-        world: the time.
-        name: of the place.
-        number: from 0.
+        world: the clock, the lines and the failures of the run.
+        name: the name of the process.
+        number: the number of the process, from 0.
         mode: how it shares the database.
-        settings: the operator's.
+        settings: the operator's settings.
         database: the database.
         knows_ends: returns the nodes that have certainly ended; None where nothing says so.
-        metering: bounds of its meter.
-        books: note the ends of sessions.
+        metering: the bounds of its meter.
+        books: records the ends of sessions.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Process:
 
     @property
     def has_services(self) -> bool:
-        """Whether it has the marketplace."""
+        """Whether the process has the marketplace."""
         return self.mode.is_remote or self.number == 0
 
     @property
     def serving(self) -> "Life | None":
-        """Its daemon, if that serves clients."""
+        """The daemon, if it serves clients; else None."""
         return self.life if self.life is not None and self.life.is_serving else None
 
     def start(self) -> None:
@@ -113,7 +113,7 @@ class Process:
             self.life = Life(self, f"{self.name}.{self.starts}")
 
     def ended(self, life: "Life") -> None:
-        """A daemon has ended; another one is started soon."""
+        """Start another daemon soon, after one has ended."""
         if self.life is life:
             self.life = None
             self.world.after(RESTART_SECONDS, self.start)
@@ -132,7 +132,7 @@ class Process:
             self.life.loop.call_soon(self.life.stop)
 
     def freeze(self, seconds: float, *, with_machine: bool) -> None:
-        """Stop the daemon without a signal that it sees, and let it go on."""
+        """Freeze the daemon for some seconds, without a signal that it notices."""
         life = self.life
         if life is None or life.loop.is_frozen:
             return
@@ -154,8 +154,8 @@ class Life:
     """One run of a daemon.
 
     Args:
-        process: its place.
-        name: of this run.
+        process: the process that it runs in.
+        name: the name of this run.
     """
 
     def __init__(self, process: Process, name: str) -> None:
@@ -226,7 +226,7 @@ class Life:
         process.world.say(f"{self.name} serves")
 
     def _note_ends(self, meter: Any) -> None:
-        """Note the sessions that the marketplace of this process cuts, and gets back."""
+        """Record the sessions that the marketplace of this process cuts or restores."""
         books, cut, restore = self.process.books, meter.cut, meter.restore
 
         def noted_cut(session_id: str, status: SessionStatus) -> Usage | None:
@@ -242,13 +242,13 @@ class Life:
 
     @property
     def link_node_id(self) -> str:
-        """The node whose pipe this process has open."""
+        """Identifier of the node whose named pipe this process has open."""
         return "" if self.store is None else self.store.node_id
 
     # --- its end ---------------------------------------------------------------------------------
 
     def kill(self, *, with_machine: bool) -> None:
-        """Die: nothing of it runs any more."""
+        """Kill the daemon, perhaps with its machine."""
         self.process.world.say(f"{self.name} killed{' with its machine' if with_machine else ''}")
         self.is_serving = False
         self.loop.kill()
@@ -286,7 +286,7 @@ class Life:
         self._over()
 
     def _over(self) -> None:
-        """The process has ended."""
+        """End the process, and schedule the next start."""
         world, process = self.process.world, self.process
 
         def end() -> None:

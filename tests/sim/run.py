@@ -72,11 +72,11 @@ WAIT_SECONDS = 4.0
 FREE_SECONDS = 1.5
 PROBE_BYTES = 1_500
 STOP_SECONDS = 5.0
-# A process that is to be killed at a commit is killed within this time, or not.
+# A process that should die at a commit dies within this time, or not at all.
 COMMIT_SECONDS = 5.0
-# Of the calm at the end: probes, ends, and stops.
+# Longest time of the calm end of a run: probes, ends and stops.
 REST_SECONDS = 120.0
-# Its address is listed by no session.
+# Number of an address that no session lists.
 NOWHERE = 99
 PROBE = ClientPlan(
     session=0,
@@ -91,7 +91,7 @@ PROBE = ClientPlan(
     roams=False,
 )
 _USED_UP = "SELECT id FROM bandwidth_sessions WHERE status = 'active' AND bytes_used = quota_bytes"
-# Lines of the product's log that are never right.
+# Parts of log lines that the product must never write.
 NEVER = (
     "report rejected",
     "lease reduced",
@@ -109,15 +109,15 @@ class Outcome:
     """The end of a run.
 
     Attributes:
-        scenario: the run.
+        scenario: the plan of the run.
         failures: the broken rules; none if all is well.
         error: the exception behind the first of them, if there is one.
-        digest: of all lines.
+        digest: the hash of all lines.
         lines: the last ones.
-        seconds: of virtual time.
-        commits: number of units that were run.
-        callbacks: number of callbacks.
-        slowest_end: the longest DELETE, in seconds.
+        seconds: the virtual time in seconds.
+        commits: the number of units that were run.
+        callbacks: the number of callbacks.
+        slowest_end: the longest request to end a session, in seconds.
     """
 
     scenario: Scenario
@@ -162,11 +162,11 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
 
 
 class Simulation:
-    """The world of a scenario, and the story of its run.
+    """A scenario in its world, and the course of the run.
 
     Args:
-        world: the time.
-        scenario: the run.
+        world: the clock, the lines and the failures of the run.
+        scenario: the plan of the run.
     """
 
     def __init__(self, world: World, scenario: Scenario) -> None:
@@ -207,7 +207,7 @@ class Simulation:
         self.records = Records()
 
     def run(self) -> None:
-        """Run it all."""
+        """Run the scenario, and check the results."""
         world, scenario = self.world, self.scenario
         world.say(str(scenario))
         for process in self.processes:
@@ -228,7 +228,9 @@ class Simulation:
         world.say(f"end     {self.database.commits} commits")
 
     def _check_once(self) -> None:
-        """Each request with a key has taken effect once; keys last a day of the wall clock."""
+        """Fail if a request with an Idempotency-Key took effect twice; keys last a day of the wall
+        clock.
+        """
         if self._has_clocks():
             return
         ((count,),) = self.database.rows("SELECT COUNT(*) FROM bandwidth_sessions")
@@ -260,7 +262,7 @@ class Simulation:
             strike(process, fault)
 
     def _on_machine(self, process: Process) -> list[Process]:
-        """Return the processes on the machine of one."""
+        """Return the processes on the machine of a process."""
         return [process] if self.scenario.mode.is_remote else self.processes
 
     def _kill(self, process: Process, fault: Fault) -> None:
@@ -308,7 +310,7 @@ class Simulation:
         life.wire.killed_at_commit = is_killed
 
     def _kill_when_spent(self, process: Process, fault: Fault) -> None:
-        """Kill a process when it has written that a session is used up, or when it settles one."""
+        """Kill a process after it wrote that a session is used up, or before its next unit."""
         life = process.life
         if life is None:
             return
@@ -326,7 +328,7 @@ class Simulation:
         life.wire.killed_at_commit = is_killed
 
     def _nap(self, process: Process, fault: Fault) -> None:
-        """Let a process, or its machine, stand still from its next opening or renewal on."""
+        """Freeze a process at its next opening of a lease, or its machine at its next renewal."""
         life = process.life
         if life is None:
             return
@@ -347,7 +349,7 @@ class Simulation:
                 nap()
 
     def _ended(self, node_ids: Collection[str]) -> list[str]:
-        """Return the nodes of processes that have ended, as named pipes show."""
+        """Return the nodes whose processes have ended, as named pipes would show."""
         living = {
             each.life.link_node_id
             for each in self.processes
@@ -403,7 +405,7 @@ class Simulation:
         self._is_done = True
 
     def _begin_work(self, until: float) -> list[asyncio.Task[None]]:
-        """Let buyers post jobs, and devices do them."""
+        """Start the buyers of jobs and the devices; return their tasks."""
         loop = asyncio.get_running_loop()
         buyers = [
             JobBuyer(self.network, plan, number, until)
@@ -415,7 +417,7 @@ class Simulation:
         return [loop.create_task(each.run()) for each in (*buyers, *self._agents)]
 
     async def _end_jobs(self) -> None:
-        """Cancel the open jobs; an idle device should have had a job that waits for long."""
+        """Cancel the open jobs; fail if a job waited for long while a device was idle."""
         until = EPOCH + int(self.scenario.seconds)
         idle = [each for each in self._agents if each.is_idle]
         # Each copy needs a device of another owner.
@@ -432,7 +434,7 @@ class Simulation:
             await self._cancel(user_id, job_id)
 
     def _has_clocks(self) -> bool:
-        """Return whether wall clocks were set: rows have wrong times then."""
+        """Return whether wall clocks were changed, so that rows have wrong times."""
         return any(each.kind == "clock" for each in self.scenario.faults)
 
     async def _cancel(self, user_id: str, job_id: str) -> None:
@@ -449,7 +451,7 @@ class Simulation:
                 self.world.fail(f"job {job_id[-6:]} cannot be cancelled: {error}")
 
     async def _work(self, plan: StaffPlan) -> None:
-        """Do what the operator does, until it has succeeded."""
+        """Do an action of the operator; repeat it until it succeeds."""
         await asyncio.sleep(plan.at)
         device_id = exit_name(plan.exit)
 
@@ -489,7 +491,7 @@ class Simulation:
         ]
 
     def _waiting(self) -> set[Relay]:
-        """Return the connections that wait for bytes though no node uses some of the session."""
+        """Return the connections that wait for bytes although their session has unused bytes."""
         waiting = set()
         free = {
             session_id: quota - used - leased
@@ -508,11 +510,11 @@ class Simulation:
         return waiting
 
     def _lives(self) -> list[Life]:
-        """Return the daemons that serve."""
+        """Return the serving daemons."""
         return [each.serving for each in self.processes if each.serving is not None]
 
     def _elsewhere(self, session_id: str, here: Life) -> int:
-        """Return the bytes that other nodes should have returned."""
+        """Return the bytes of a session that other nodes should have returned."""
         total = 0
         for process in self.processes:
             life = process.serving
@@ -524,12 +526,14 @@ class Simulation:
         return total
 
     def _look_at_used_up(self) -> None:
-        """A session without a byte left is settled."""
+        """Fail if a session without a byte left is not settled."""
         for (session_id,) in self.database.rows(_USED_UP):
             self.world.fail(f"{session_id[-6:]} is used up, and is not settled")
 
     async def _probe(self) -> None:
-        """Each daemon must admit a client of each active session, and carry its bytes."""
+        """Fail if a daemon does not admit a client of an active session, or does not carry its
+        bytes.
+        """
         active = {each for each, _ in self._active()}
         loop = asyncio.get_running_loop()
         await _all(
@@ -630,7 +634,7 @@ async def _all(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 @contextmanager
 def _drawn_secrets(world: World) -> Iterator[None]:
-    """Draw secrets from the seed, order sessions by their names, and start no thread."""
+    """Draw secrets from the seed, order sessions by name, and prevent threads."""
     draw: Random = world.draw("secrets")
     random.seed(world.seed)
 
@@ -666,12 +670,12 @@ def _drawn_secrets(world: World) -> Iterator[None]:
 
 
 def _submit(_: _Threads, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a call of files here and now, as the loop runs other calls for threads."""
+    """Run a call about files immediately, like other calls for threads."""
     return asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
 
 
 class _Log(logging.Handler):
-    """Writes the product's log down among the lines."""
+    """Log handler that adds the product's log to the lines of the run."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.INFO)

@@ -1,6 +1,6 @@
-"""All that is drawn from a seed: the daemons, the actions of buyers and clients, the faults.
+"""Scenario of a seed: the daemons, the plans of buyers and clients, and the faults.
 
-Each part has a stream of draws of its own, so that a part that is left out changes no other.
+Each part has its own stream of draws, so leaving out one part does not change the others.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run.
+    """Plan of a run.
 
     Attributes:
         seed: decides all draws during the run.
@@ -36,7 +36,7 @@ class Scenario:
         agents: the plans of devices.
         faults: of the run.
         focus: its subject; "" for a mix of everything.
-        remember: how long memory has a session that is over, in seconds.
+        remember: how long memory keeps a session that is over, in seconds.
     """
 
     seed: int

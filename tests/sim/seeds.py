@@ -1,7 +1,7 @@
-"""The seeds of `make test`: the same ones each time, and all that have ever failed."""
+"""Seeds of `make test`: a fixed list, and each seed that ever failed."""
 
-# Of the first 260 seeds the 27 quickest with one subject, some of each, and the 33 quickest others
-# with three faults or more: ten seconds of one core.
+# From the first 260 seeds: the 27 fastest with one subject (some of each subject), and the 33
+# fastest others with three faults or more. They take ten seconds of one core.
 FIXED = (
     3,
     4,
@@ -65,7 +65,7 @@ FIXED = (
     256,
 )
 
-# Each failed once, with the reason beside it.
+# Each seed failed once, for the reason beside it.
 FAILED: dict[int, str] = {
     20144: "a job waited for a minute, because the answer to its creation was lost",
     800092: "a session stayed unsettled, because the settlement after a dead node failed once",

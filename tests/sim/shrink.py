@@ -1,6 +1,7 @@
-"""Makes a failing run smaller: fewer faults, then fewer clients, sessions and processes, less time.
+"""Shrinks a failing run: fewer faults, then fewer clients, jobs, sessions and processes, and less
+time.
 
-Draws of a run have streams of their own, so a part that is left out changes no other draw.
+Each part of a run has its own stream of draws, so leaving out one part does not change the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ Item = TypeVar("Item")
 
 
 def shrink(scenario: Scenario, tell: Callable[[str], None]) -> Outcome:
-    """Return the outcome of the smallest failing run that was found.
+    """Return the outcome of the smallest failing run found.
 
     Any failure counts: a smaller run may fail by another check that has the same cause.
 
@@ -59,7 +60,7 @@ def shrink(scenario: Scenario, tell: Callable[[str], None]) -> Outcome:
 
 
 def reduced_list(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """Return a part of a list that still fails, and that needs each of its items (ddmin)."""
+    """Return a part of a list that still fails, but not without any one of its items (ddmin)."""
     left, parts = list(items), 2
     if not left or fails([]):
         return []

@@ -1,12 +1,12 @@
-"""The database of a run, and the way of each process to it.
+"""Database of a run, and the connection of each process to it.
 
 `Database` runs units of work by the product's own code for SQLite, in memory, one after the other.
-`SimStore` is the way of one process: requests and answers take their time, and get lost. `SimLink`
-is its presence among the others, as on PostgreSQL: a session of the server that ends when it is
-silent, which has the lock and hears notices.
+`SimStore` is the store of one process: its requests and answers are delayed or lost. `SimLink` is
+its link to the other nodes, as on PostgreSQL: a session of the server, which ends after a silence,
+holds the sweepers' lock and receives notices.
 
-The promise of a `Store` is kept: a unit with a failed answer is never written later. So a request
-that arrives after its caller has given up is dropped.
+A `Store` promises that a unit with a failed answer is never written later. So a request that
+arrives after its caller has given up is dropped.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ EPOCH = 1_800_000_000
 # runs are shorter; a recall takes less in any case.
 ANSWER_SECONDS = 6.0
 SILENCE_CHECK_SECONDS = 0.25
-# A server notices at once that the process at the other end is gone.
+# A server notices within milliseconds that the process at the other end is gone.
 GONE_SECONDS = 0.005
 
 
 class Commit:
-    """A unit that was written: its name, and the run of a process that had asked for it."""
+    """Committed unit of work: its name, and the run of the process that sent it."""
 
     __slots__ = ("name", "process")
 
@@ -42,10 +42,10 @@ class Commit:
 
 
 class Database:
-    """One SQLite in memory, and the sessions of the links to it.
+    """SQLite database in memory, with the sessions of its links.
 
     Args:
-        world: the time.
+        world: the clock, the lines and the failures of the run.
         content: a database, as bytes.
         weather: the faults, and their times.
         committed: called after each unit that was written.
@@ -85,7 +85,7 @@ class Database:
         return outcome
 
     def read(self, start: Any) -> Any:
-        """Run a unit that only reads."""
+        """Run a unit that only reads, and return its outcome."""
         return engine._read(start, self.connection)
 
     def _rolled_back(self, start: Any) -> None:
@@ -107,7 +107,7 @@ class Database:
         return True
 
     def end_silent(self) -> None:
-        """End the sessions that were silent for too long, now and later."""
+        """End the sessions that were silent for too long; repeat this periodically."""
         self.world.after(SILENCE_CHECK_SECONDS, self.end_silent)
         for session in tuple(self.sessions):
             if self.world.now - session.heard_at >= session.timeout:
@@ -115,7 +115,7 @@ class Database:
 
 
 class _Request:
-    """A question on its way."""
+    """Request on its way to the database."""
 
     __slots__ = ("future", "is_given_up", "is_run", "outcome", "run", "trip", "writes")
 
@@ -137,13 +137,13 @@ class _Request:
 
 
 class Wire:
-    """The way of one process to the database: delays and losses.
+    """Connection of one process to the database, with delays and losses.
 
     Args:
-        world: the time.
+        world: the clock, the lines and the failures of the run.
         database: the other end.
-        name: of the run of a process: of its draws.
-        place: of the process: of its weather, and in lines.
+        name: the name of the run of a process, for its draws.
+        place: the name of the process, for its faults and in lines.
         in_order: whether requests arrive in the order in which they were sent, as to one writer.
     """
 
@@ -163,7 +163,7 @@ class Wire:
         self.killed_at_commit: Callable[[bool], bool] = lambda _: False
 
     async def ask(self, name: str, run: Callable[[bool], Any], *, writes: bool) -> Any:
-        """Have the database run something, and return its result."""
+        """Send a request to the database, and return its result."""
         number = self._counts[name] = self._counts.get(name, 0) + 1
         world, weather = self.world, self.weather
         a, b, c, d = world.numbers(self.name, name, number)
@@ -186,7 +186,7 @@ class Wire:
             request.is_given_up = True
 
     def _arrive(self, request: _Request) -> None:
-        """Run a request, and answer it."""
+        """Run a request that has arrived, and send its answer."""
         if request.is_given_up or request.is_run:
             return
         if self.weather.is_out():
@@ -235,7 +235,7 @@ class Wire:
         future.get_loop().call_soon(resolve)
 
     def cut(self) -> None:
-        """The process is gone: some of its units that were under way are committed now."""
+        """Cut the connection of a dead process; commit some of its units that were under way."""
         self.is_cut = True
         for names, request in tuple(self._open.items()):
             if request.writes and self.world.numbers(self.name, "cut", *names)[0] < 0.5:
@@ -245,11 +245,11 @@ class Wire:
 
 
 class SimStore:
-    """A `Store` of one process.
+    """`Store` of one process.
 
     Args:
         wire: its way to the database.
-        has_link: whether there may be others.
+        has_link: whether other processes may share the database.
         knows_ends: returns the nodes that have certainly ended; None where nothing says so.
     """
 
@@ -267,7 +267,7 @@ class SimStore:
 
     @property
     def node_id(self) -> str:
-        """The node of its link; "" before it has one."""
+        """Identifier of the link's node; "" before the link is registered."""
         return "" if self._link is None else self._link.node_id
 
     async def write(self, unit: Any, *args: Any, **kwargs: Any) -> Any:
@@ -323,7 +323,7 @@ class SimStore:
 
 
 class _ServerSession:
-    """A link, as the server has it."""
+    """Server's side of a link."""
 
     def __init__(self, link: "SimLink", timeout: float) -> None:
         self.link = link
@@ -336,7 +336,7 @@ class _ServerSession:
         self.wire.database.sessions.append(self)
 
     def notify(self, text: str) -> None:
-        """Send a notice; notices arrive in order."""
+        """Send a notice to the process; notices arrive in order."""
         wire = self.wire
         a, _, _, _ = wire.world.numbers(wire.name, "notice", wire.database.commits)
         when = wire.world.now + wire.weather.latency(a)
@@ -349,7 +349,7 @@ class _ServerSession:
             self.link.loop.call_soon(self.link.heard, self, text)
 
     def end(self, reason: str) -> None:
-        """End it, which frees the lock; the process learns of it, if it can be reached."""
+        """End the session and free its lock; notify the process if it can be reached."""
         if self.is_over:
             return
         self.is_over = True
@@ -366,7 +366,7 @@ class _ServerSession:
 
 
 class SimLink:
-    """A `Link` as PostgreSQL's.
+    """`Link` like that of PostgreSQL.
 
     Args:
         wire: the way to the database.
@@ -446,13 +446,13 @@ class SimLink:
         self._drop()
 
     def heard(self, session: _ServerSession, text: str) -> None:
-        """A notice has arrived."""
+        """Handle a notice from the server."""
         if self.session is session:
             self.wire.database.heard(self.wire.name, self.node_id, text)
             self._on_notice(text)
 
     def lost(self, session: _ServerSession) -> None:
-        """The server has ended the session."""
+        """Handle the end of the session by the server."""
         if self.session is session:
             self.session = None
             self._on_lost()
@@ -463,7 +463,7 @@ class SimLink:
         return self.session
 
     def _heard(self, session: _ServerSession) -> Database:
-        """Return the database, which has got a message of a session."""
+        """Record that the database got a message of a session, and return the database."""
         if session.is_over:
             raise UnavailableError("the connection was lost", Cause.UNREACHABLE)
         session.heard_at = self.wire.world.now

@@ -292,7 +292,7 @@ class ExitStatus(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """Announces that the daemon stops within these seconds: attach anew after that."""
+    """Announces that the daemon stops within these seconds; the agent attaches again after that."""
 
     seconds: int
 
@@ -310,7 +310,7 @@ class Pong(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Where an exit may attach, and the SHA-256 of the certificate there, in hexadecimal."""
+    """Address where an exit may attach, and the SHA-256 of its certificate, in hexadecimal."""
 
     host: str
     port: int
@@ -318,7 +318,7 @@ class Node(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Where else the exit may attach when this daemon is gone or drains, the best first.
+    """Other nodes for the exit when this daemon is gone or drains, the best first.
 
     Only for an exit that has told the feature "nodes".
     """
@@ -327,7 +327,7 @@ class Nodes(NamedTuple):
 
 
 class Lend(NamedTuple):
-    """Carry for another daemon as well, which takes work connections at a host and port.
+    """Orders the exit to serve another daemon, which accepts work connections at an address.
 
     `number` identifies the loan on both sides, and is never 0; `attachment` is the number in the
     preface of those work connections.
@@ -528,7 +528,7 @@ class FrameReader(Reader[Frame]):
 
 
 def decode_whole(data: bytes) -> Frame | None:
-    """Return the one frame that some bytes are; None if it is of a type that is not known.
+    """Return the frame in these bytes; None for a frame of an unknown type.
 
     Raises:
         FrameError: they are not one frame.

@@ -135,7 +135,7 @@ def _access(
     if parts.scheme != "https" or parts.hostname is None:
         raise KubeError(f"{cluster['server']} is no address of a server that speaks TLS")
     if cluster.get("insecure-skip-tls-verify"):
-        raise KubeError("a server whose certificate is not looked at is not given any secrets")
+        raise KubeError("no secrets are sent to a server whose certificate is not checked")
     if cluster.get("proxy-url"):
         raise KubeError("a cluster behind a proxy (proxy-url) cannot be reached")
     if user.get("exec") or user.get("auth-provider"):
@@ -156,7 +156,7 @@ def _access(
         namespace=namespace,
     )
     if not (access.certificate or access.token or access.token_file):
-        raise KubeError("it names neither a token nor a certificate of ours")
+        raise KubeError("it names neither a token nor a client certificate")
     return access
 
 
@@ -343,7 +343,7 @@ class Opened:
         self._socket = None
 
     def end(self) -> None:
-        """Let the reader see an end of the stream."""
+        """End the stream for its reader."""
         connected = self._socket
         if connected is not None:
             with suppress(OSError):  # it has just been closed
@@ -377,7 +377,7 @@ def _show(tls: ssl.SSLContext, certificate: str) -> None:
 
 
 def _wait_for_ever(connected: socket.socket) -> None:
-    """Let a job be silent for as long as it likes, while the kernel finds a server that is gone."""
+    """Remove the time limit of a silent job; the kernel's keepalive still detects a lost server."""
     connected.settimeout(None)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

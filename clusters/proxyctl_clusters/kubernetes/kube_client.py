@@ -42,7 +42,7 @@ _REMOVED_SECONDS: Final = 90.0
 
 
 class Client:
-    """One pod, from the word to begin to its end.
+    """Client of one pod, from the start order to its end.
 
     Args:
         exchange: the folder in which the pod looks for that word.
@@ -58,7 +58,7 @@ class Client:
         self._is_asked = False  # to end
         self._is_told = False  # so
         self._removed_at = 0.0  # monotonic; the first look that found it removed from outside
-        # Rung by a signal as well, whose handler may take no lock.
+        # A signal also rings it, and its handler may take no lock.
         self._rung, self._bell = os.pipe()
         for each in (self._rung, self._bell):
             os.set_blocking(each, False)

@@ -28,7 +28,7 @@ _WHOLE_MAX_BYTES: Final = 256 << 20
 
 
 class LogFollower:
-    """Shows the output of a pod, by a thread of its own.
+    """Shows the output of a pod, in a separate thread.
 
     A log that breaks off is read again from its beginning, and the shown part is skipped. The node
     throws the beginning of a long log away: then the end of the shown part is searched in the rest.

@@ -61,7 +61,7 @@ _QUANTITY: Final = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([numkKMGTPE]i?|)")
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a cluster jobs run.
+    """Place of jobs in a cluster.
 
     Attributes:
         namespace: of all that is made there.
@@ -144,7 +144,7 @@ def job_of(task: Task, named: Named, place: Place, *, pulls: bool = True) -> dic
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {
                 "metadata": named.metadata,
-                # The node keeps to its own, even while it hears nothing of the cluster.
+                # The node keeps its own deadline, even while it has no connection to the cluster.
                 "spec": {**pod, "activeDeadlineSeconds": seconds},
             },
         },
@@ -347,7 +347,7 @@ def is_waiting_for_word(pod: Mapping[str, Any]) -> bool:
 
 
 def image_of(pod: Mapping[str, Any]) -> str:
-    """Return the digest of the image that a pod runs, "" where the node does not tell."""
+    """Return the digest of the image that a pod runs; "" if the node does not report it."""
     for each in (pod.get("status") or {}).get("initContainerStatuses") or []:
         _, _, digest = str(each.get("imageID") or "").rpartition("@")
         if digest.startswith("sha256:"):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.base.record import Sandbox
 
 _PREFIX: Final = "kube_"  # of the names in the record, and of the options
-# As Kubernetes has it for most names; an empty one is not said.
+# Kubernetes' form of most names; an empty name is left out.
 _NAME: Final = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?"
 _LABEL: Final = re.compile(
     r"([a-z0-9.-]{1,200}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"

@@ -121,7 +121,7 @@ class Kubernetes:
         return findings
 
     def prepare(self, task: Task) -> Launch:
-        """Have a pod wait at its gate, and return the launch that opens the gate."""
+        """Start a pod that waits at its gate, and return the launch that opens the gate."""
         task = replace(task, image=task.image or self._settings.image)
         objects.require_possible(task)
         require_sane(task.bounds)
@@ -373,7 +373,7 @@ class Kubernetes:
         return self._path("persistentvolumeclaims", claim_of(self._settings)[0])
 
     def _try_one(self) -> list[Finding]:
-        """Have a pod check its own walls; it is no attempt, so no sweep ends it as one."""
+        """Run a pod that checks its own walls; it is no attempt, so no sweep ends it."""
         attempt_id = f"check-{secrets.token_hex(4)}"
         folder = self._folder / attempt_id
         named = Named(f"{self._scope}-check", attempt_id, self._below_claim(folder))

@@ -110,7 +110,7 @@ class Slurm:
         return findings
 
     def prepare(self, task: Task) -> Launch:
-        """Have a node make everything ready, and return the launch that starts the job."""
+        """Make a node prepare the job, and return the launch that starts it."""
         _require_possible(task)
         name = self._name(task.attempt_id)
         self.clean(task.attempt_id)
@@ -131,7 +131,7 @@ class Slurm:
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Do nothing: the program that the supervisor has started lets the node begin."""
+        """Do nothing: the program that the supervisor started orders the node to begin."""
 
     def can_reach_ports(self) -> bool:
         """Return False."""
@@ -263,7 +263,7 @@ class Slurm:
             raise TaskError(str(told.get("kind")), str(told["error"]))
 
     def _try_one(self) -> list[Finding]:
-        """Have a node check its own walls."""
+        """Run a Slurm job that checks the walls of its node."""
         name = f"proxyd-check-{secrets.token_hex(4)}"  # no attempt: no sweep ends it
         exchange = self._folder / name
         try:

@@ -157,7 +157,7 @@ def last_state(name: str) -> str:
 
 
 def attempts(scope: str) -> set[str]:
-    """Return the attempts of an agent that have a job which is not over.
+    """Return the attempts of an agent whose Slurm jobs are not over.
 
     Raises:
         SlurmError: the controller does not answer.

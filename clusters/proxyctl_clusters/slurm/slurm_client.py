@@ -37,7 +37,7 @@ _TOLD_SECONDS: Final = 20.0  # for the supervisor to end this once the time of t
 
 
 class Client:
-    """One job, from the word to begin to its end.
+    """Client of one Slurm job, from the start order to its end.
 
     Args:
         exchange: the folder that both sides have.
@@ -126,7 +126,7 @@ class Client:
         return state if state == _GONE or state in OVER else ""
 
     def _tell(self) -> bool:
-        """Have Slurm ask the job to end; return False if Slurm does not answer."""
+        """Send the job a signal to end, through Slurm; return False if Slurm does not answer."""
         try:
             for number, state in slurm_calls.jobs(self._name).items():
                 if state not in OVER:
@@ -140,7 +140,7 @@ class Client:
 
 
 class _Log:
-    """One stream of the job, and its position: the part that was shown.
+    """One stream of the job, and the position of the next byte to show.
 
     Attributes:
         offset: how many bytes that are.
@@ -154,7 +154,8 @@ class _Log:
     def show(self) -> bool:
         """Show a piece of the output; return False if nothing is new."""
         try:
-            # Opened anew each time: only so are files in shared folders as new as they can be.
+            # Opened again each time, because only then files in shared folders are as new as
+            # possible.
             with self._path.open("rb") as file:
                 file.seek(self.offset)
                 data = file.read(_READ_BYTES)

@@ -57,7 +57,7 @@ class Copy(Scripted):
         await copies.lock_reputations(self.tx, self.copies)
 
     async def _settle(self, pay: Pay | None) -> Sequence[JobRow]:
-        """Compare the results, then pay for this one, and for the others by the comparison."""
+        """Compare the results, then pay for this copy, and for the others by the verdict."""
         frame, group = self.frame, self.copies
         least, now = frame.least_price, frame.moment.now
         compared = await copies.compare(self.tx, group.id, least_price=least, now=now)
@@ -67,7 +67,7 @@ class Copy(Scripted):
         return [await self._drop(job_id) for job_id in compared.unneeded]
 
     async def _drop(self, job_id: str) -> JobRow:
-        """Cancel a waiting copy that is not needed any more. Return its row before the change."""
+        """Cancel a waiting copy that is no longer needed. Return its row before the change."""
         job = await queries.find(self.tx, job_id)
         assert job is not None  # noqa: S101 - it was just read, and is locked
         frame = replace(self.frame, moment=Moment.of(self.frame.context))

@@ -130,7 +130,7 @@ class Replica(Scripted):
         return self._drawing(self.frame.terms.review_seconds(None))
 
     def _serves(self) -> bool:
-        """Return whether the replica listens on ports: it is to run until its time is over."""
+        """Return whether the replica listens on ports, and so must run until its time is over."""
         payload = json.loads(self.spec.payload)
         return bool(payload.get("ports") or payload.get("ready"))
 
@@ -156,5 +156,5 @@ def _is_used_up(drawn: Drawn, ending: Ending) -> bool:
 
 
 def _back_off(restarts: int) -> int:
-    """Return the seconds during which other owners have a service first, by its restarts."""
+    """Return the seconds in which only other owners may get a service, by its restarts."""
     return min(AGAIN_SECONDS << min(restarts, AGAIN_DOUBLED_MAX), AGAIN_SECONDS_MAX)

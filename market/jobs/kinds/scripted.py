@@ -1,6 +1,6 @@
 """Scripted jobs, with a payload: the buyer may look at a result before it is paid.
 
-So may the buyer of an attempt whose own work has failed: its time is paid out of the price.
+The same holds for an attempt whose own work has failed: its time is paid out of the price.
 """
 
 import json
@@ -62,7 +62,8 @@ class Scripted(Plain):
         how = self._drawing(self._review_seconds)
         drawn = await draws.draw_failed(self.tx, self.job, self.spec, worker, how)
         if is_over or (drawn is not None and drawn.left < SECONDS_MIN):
-            # Paid like a cancelled job, but in review: only the device says that the work failed.
+            # Paid like a cancelled job, but in review, because only the device reports that the
+            # work failed.
             gross = await self._share()
             pay = self._pay(worker, gross, self._review_seconds) if gross else None
             await self.leave(failure.outcome(JobStatus.FAILED), pay)
@@ -99,7 +100,7 @@ class Scripted(Plain):
             raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
 
     async def _is_over(self, ending: Ending) -> bool:
-        """Return whether the job has failed for good; work that runs once has when it fails."""
+        """Return whether the job has failed for good; work that runs once has, with one failure."""
         if ending.kind in WORK_KINDS and self._runs_once():
             return True
         return await has_failed(self.tx, self.job, ending)

@@ -125,14 +125,14 @@ class Admission:
         )
 
     def features_of(self, hello: Hello, address: Address) -> tuple[str, ...]:
-        """Return the features of an agent at an address that are used as things are."""
+        """Return the features of an agent at an address that the present settings use."""
         features = features_of(hello, address)
         if self._own_ports is not None and not self._own_ports.fits:
             return tuple(each for each in features if each != DENY)
         return features
 
     def open_pools(self, attached: Attached, control: Control, hello: Hello) -> None:
-        """Ask an exit for its first connections, under TLS if all have to be."""
+        """Request an exit's first connections, under TLS if all connections must be."""
         if SECURE in hello.features:
             attached.agent.add_secure(
                 Pool(self._reactor, control.send, self._budget, self._counters, is_secure=True)

@@ -1,4 +1,4 @@
-"""Where exits come in: the first byte tells a control connection from a work connection.
+"""Arrivals at the exits' port: control and work connections, which differ by the first byte.
 
 A control connection begins with TLS's 0x16, and is handed to the event loop, which speaks TLS. A
 work connection begins with `W` and a ticket, and stays in the proxy's own poller, where it waits
@@ -51,7 +51,7 @@ class ArrivalTimes:
     """The time that a connection has for its first message.
 
     Attributes:
-        seconds: for 33 bytes that come in one piece.
+        seconds: the time for 33 bytes that come in one piece.
         room_after_seconds: a flood that keeps all slots is answered by closing the oldest; one this
             old is not slow.
     """
@@ -65,7 +65,7 @@ USUAL: Final = ArrivalTimes()
 
 @final
 class Arrivals:
-    """Takes connections in, within bounds, until the kind of each is known.
+    """Accepts connections, within bounds, and holds each until its kind is known.
 
     Args:
         counters: count the connections that are closed.
@@ -99,7 +99,7 @@ class Arrivals:
         self._handshakes: Handshakes[Arrival] = Handshakes(reactor.loop, self._begin_handshake)
 
     def __len__(self) -> int:
-        """Return the number without a first message, in a handshake, or not attached."""
+        """Return the number of connections without a message, in a handshake, or not attached."""
         return len(self._silent) + len(self._handshakes) + self._controls.strangers
 
     def change_limits(self, limits: ExitLimits) -> None:
@@ -115,7 +115,7 @@ class Arrivals:
         self._silent.close()
 
     def welcome(self, sock: socket.SocketType, address: str) -> str:
-        """Take a connection, or return why not."""
+        """Accept a connection, or return the reason of its refusal."""
         network, limits = counted_network(address), self._limits
         most = ARRIVALS_PER_EXIT * limits.exits_per_network
         full = crowded(network, most, self._arriving)
@@ -159,19 +159,19 @@ class Arrivals:
     # --- its first bytes -----------------------------------------------------------------------
 
     def forget(self, arrival: "Arrival") -> None:
-        """Count one no more: its kind is known, or it is closed."""
+        """Stop counting a connection: its kind is known, or it is closed."""
         self._silent.discard(arrival)
         self._arriving.add(arrival.network, -1)
 
     def reject(self, arrival: "Arrival", reason: str) -> None:
-        """Close one."""
+        """Close a connection, and count the refusal."""
         self._counters.arrivals_refused[reason] += 1
         self.forget(arrival)
         self._reactor.poller.forget(arrival.sock.fileno())
         arrival.sock.close()
 
     def admit(self, arrival: "Arrival", preface: Preface) -> None:
-        """Let a work connection wait, if it has a ticket."""
+        """Put a work connection with a valid ticket into the pool of its exit; reject any other."""
         attached, _ = self._roster.by_number.get(preface.attachment, (None, None))
         if attached is None:
             attached = self._loaner.find(preface.attachment)
@@ -199,7 +199,7 @@ class Arrivals:
     # --- handshakes ----------------------------------------------------------------------------
 
     def secure(self, arrival: "Arrival") -> None:
-        """Let the event loop speak TLS with a connection that has sent a ClientHello."""
+        """Start TLS on the event loop, for a connection that has sent a ClientHello."""
         if self._handshakes.full_network(arrival.network, self._limits.exits_per_network):
             self.reject(arrival, "network")
             return
@@ -297,7 +297,7 @@ class Arrival(Watcher, Expiring):
                 self._arrivals.admit(self, preface)
 
     def _greet(self, *, has_ended: bool) -> None:
-        """It speaks TLS; until its ClientHello is there it makes room as silent ones do."""
+        """Wait for the ClientHello; before it, the connection gives way like a silent one."""
         size = hello_size(self.sock.recv(HELLO_MAX_BYTES, _MSG_PEEK))
         if size is None or (not size and has_ended):
             self._arrivals.reject(self, "tls")
@@ -305,17 +305,17 @@ class Arrival(Watcher, Expiring):
             self._arrivals.secure(self)
 
     def _call(self, *, has_ended: bool) -> None:
-        """It calls through an exit."""
+        """Handle a call through an exit."""
         if len(self._read) == CALL_BYTES:
             self._arrivals.called(self, self._read[len(CALL) :])
         elif has_ended or len(self._read) > CALL_BYTES:
             self._arrivals.reject(self, "garbage")
 
     def timed_out(self) -> None:
-        """It took too long: see `Expiring.timed_out`."""
+        """Close the connection: its time is over; see `Expiring.timed_out`."""
         self._arrivals.reject(self, "slow")
 
     def fail(self, error: Exception) -> None:
-        """Close it because of a fault in this program, which is logged with its traceback."""
+        """Close the connection because of a fault in this program, and log the traceback."""
         _logger.error("serving an exit failed; it is cut", exc_info=error)
         self._arrivals.reject(self, "error")

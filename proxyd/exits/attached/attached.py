@@ -48,7 +48,7 @@ _CONNECTED: Final = DialOutcome.CONNECTED
 
 
 class Carrier(Protocol):
-    """An exit, as a connection that goes through it knows it."""
+    """View of an exit for the connections that go through it."""
 
     __slots__ = ()
 
@@ -56,10 +56,10 @@ class Carrier(Protocol):
     address: Address
 
     def begin(self, relay: Carried, place: Place | None = None) -> None:
-        """Count a connection that goes through it, in the place that its dial has taken."""
+        """Count a connection through the exit, in the place that its dial has taken."""
 
     def end(self, relay: Carried) -> None:
-        """Count one no more, but its bytes."""
+        """Stop counting a connection; its bytes still count."""
 
 
 class Adopted(Carried, Protocol):
@@ -70,11 +70,11 @@ class Adopted(Carried, Protocol):
     place: Where
 
     def join(self, attached: "Attached") -> None:
-        """Go through an exit from now on that is attached here, by the same device."""
+        """Move the connection to the exit of the same device that has attached here."""
 
 
 class AttachedState(IntEnum):
-    """Where an exit is.
+    """State of an attached exit.
 
     OPEN: it takes connections, as long as it has a place. RESTING: it stays attached and takes
     none: its device or its owner has paused it, or it has no place to sell. GONE: it is not
@@ -100,7 +100,7 @@ _GONE: Final = AttachedState.GONE
 
 @final
 class Agent:
-    """The agent of one exit, as orders go out to it.
+    """Agent of one exit: its waiting connections and its orders.
 
     `pool` has its connections that wait, `secure` those under TLS, if it can do that. `dials` are
     the orders that it has not answered. `knows_nodes` says that it was sent where else it may
@@ -121,7 +121,7 @@ class Agent:
         self.secure = pool
 
     def told_nodes(self) -> None:
-        """Note that it was sent where else it may attach."""
+        """Record that the agent has received the addresses of other nodes."""
         self.knows_nodes = True
 
     def tend(self) -> None:
@@ -136,7 +136,7 @@ class Agent:
         return any(pool is not None and pool.has_used(number) for pool in pools)
 
     def interrupt(self) -> None:
-        """Notify its dials that it takes nothing any more; waiting connections are kept."""
+        """Notify its dials that it takes no more connections; keep the waiting connections."""
         dials, self.dials = self.dials, {}
         self.pool.dismiss()
         if self.secure is not None:
@@ -154,7 +154,7 @@ class Agent:
 
 @final
 class Attached(Carrier, Expiring):
-    """An exit.
+    """An attached exit: its identity, its state and its parts.
 
     `since` is when it attached (UTC, in milliseconds), `features` are the optional features of its
     agent and its owner. `address` is where its connections leave, as far as that is known.
@@ -217,17 +217,17 @@ class Attached(Carrier, Expiring):
 
     @property
     def owner_id(self) -> str:
-        """Whose it is."""
+        """Account of its owner."""
         return self.terms.owner_id
 
     @property
     def place(self) -> Where:
-        """Where it is."""
+        """Its place."""
         return self.location.place
 
     @property
     def network(self) -> str:
-        """The network that it is counted by."""
+        """Network in which it counts."""
         return self.location.network
 
     @property
@@ -237,13 +237,13 @@ class Attached(Carrier, Expiring):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its connections leave from another line than it is attached from."""
+        """Whether its connections leave from another line than that of its attachment."""
         return self.location.is_elsewhere
 
     def leave_from(
         self, address: Address, place: Where, network: str, *, is_elsewhere: bool
     ) -> None:
-        """Be counted where its connections leave; not while it is in the directory."""
+        """Count the exit where its connections leave, while it is not in the directory."""
         self.address = address
         self.location.move(self.device_id, place, network, is_elsewhere=is_elsewhere)
 
@@ -260,7 +260,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may be chosen, as long as it has a place."""
+        """Whether dials may choose it, if it has a free place."""
         return self._state is _OPEN
 
     @property
@@ -270,7 +270,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def why_not(self) -> str:
-        """Why it may not be chosen, on other nodes either; "" if it may."""
+        """Reason why no node may choose it; "" if nodes may."""
         terms = self.terms
         if self.location.astray:
             return self.location.astray
@@ -286,17 +286,17 @@ class Attached(Carrier, Expiring):
         self.load.places.reports_ends = capacity is not None
 
     def pause(self, words: str) -> None:
-        """Take nothing, because the device says so; "": take connections again."""
+        """Pause for a reason of the device; "" ends the pause."""
         self.terms.pause(words)
         self._settle()
 
     def hold(self, *, is_held: bool) -> None:
-        """Take nothing while its owner has paused it in the account."""
+        """Set whether its owner has paused it in the account."""
         self.terms.hold(is_held=is_held)
         self._settle()
 
     def _settle(self) -> None:
-        """Be open or rest, as the reasons for a rest are now."""
+        """Open, or rest if there is a reason for a rest."""
         terms = self.terms
         rests = terms.paused or terms.is_held or self.location.astray
         state = _RESTING if rests else _OPEN
@@ -311,7 +311,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def granted(self) -> ServiceLimits:
-        """The limits of the account, which the device is sent."""
+        """The limits of the account, which are sent to the device."""
         return self.terms.granted
 
     @property
@@ -336,7 +336,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The only ports of targets that a buyer may ask it for; none for any."""
+        """The ports of targets that a buyer may use; empty for any port."""
         return tuple(self.terms.limits.ports) if self.terms.is_proven else (TLS_PORT,)
 
     def allows(self, port: int) -> bool:
@@ -350,7 +350,7 @@ class Attached(Carrier, Expiring):
     def change(
         self, limits: ServiceLimits, features: tuple[str, ...], min_price_per_gb: int
     ) -> None:
-        """Be offered otherwise from now on, as another node has announced it."""
+        """Apply the offer that another node has announced."""
         self.features = features
         self.terms.grant(limits)
         self.terms.set_price(min_price_per_gb)
@@ -412,12 +412,12 @@ class Attached(Carrier, Expiring):
         self.load.end(relay)
 
     def carried_before(self, size: int, day: int) -> None:
-        """Count the bytes of the day with this number that it carried before it attached."""
+        """Add the bytes that it carried before its attachment, on the day with this number."""
         self.load.carried_before(size, day)
         self.spend(day)
 
     def spend(self, day: int) -> None:
-        """Look whether the bytes of the day with this number are used up."""
+        """Check whether the bytes of the day with this number are used up."""
         self.load.spend(day, self.terms.limits.bytes_per_day)
 
     # --- orders to its agent -------------------------------------------------------------------
@@ -429,7 +429,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def secure(self) -> Pool | None:
-        """Its connections that wait under TLS, if it can do that."""
+        """Its connections that wait under TLS; None if it offers no TLS."""
         return self.agent.secure
 
     @property
@@ -452,7 +452,7 @@ class Attached(Carrier, Expiring):
         self.agent.send(Associate(parked.number))
 
     def forgo(self, number: int) -> None:
-        """Care no more about an order."""
+        """Ignore the answer to an order."""
         self.agent.dials.pop(number, None)
 
     def answered(self, dialled: Dialled) -> bool:
@@ -468,7 +468,7 @@ class Attached(Carrier, Expiring):
     # --- is it there? --------------------------------------------------------------------------
 
     def ponged(self, payload: bytes) -> bool:
-        """Measure the round trip; False for an answer to no question."""
+        """Measure the round trip; return False for an answer without a ping."""
         seconds = self.pulse.ponged(payload)
         if seconds is None:
             return False
@@ -476,13 +476,13 @@ class Attached(Carrier, Expiring):
         return True
 
     def timed_out(self) -> None:
-        """A heartbeat is due: see `Expiring.timed_out`."""
+        """Act on a heartbeat that is due: see `Expiring.timed_out`."""
         self._beat(self)
 
     # --- the end -------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Notify its dials that it takes nothing any more; waiting connections are kept."""
+        """Notify its dials that it takes no more connections; keep the waiting connections."""
         self.agent.interrupt()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The life of each exit here: it attaches, changes its offer, and is gone."""
+"""The life of each exit on this node: its attachment, changes of its offer, and its end."""
 
 import logging
 from typing import Final, Protocol, final
@@ -45,7 +45,7 @@ class Watch(Protocol):
 
 @final
 class Attachments:
-    """Takes exits in, applies the changes of the marketplace and of owners, and lets exits go.
+    """Attaches exits, applies the changes of the marketplace and of owners, and detaches exits.
 
     Args:
         watch: checks whether they are honest; None if all count as honest.
@@ -79,7 +79,7 @@ class Attachments:
         self._is_draining = False
 
     def drain(self, seconds: float) -> None:
-        """Notify every exit that the daemon stops, and take no more; dials and relays go on."""
+        """Notify all exits that the daemon stops, and attach no more; dials and relays continue."""
         self._is_draining = True
         for control in self._roster.controls():
             control.drain(max(1, round(seconds)))
@@ -104,13 +104,13 @@ class Attachments:
         self._heartbeats.seconds = limits.heartbeat_seconds
 
     def close(self) -> None:
-        """Look at no exit any more."""
+        """Stop watching all exits."""
         self._heartbeats.close()
 
     # --- calls of control connections ----------------------------------------------------------
 
     def attach(self, control: Control, grant: ExitGrant, hello: Hello) -> None:
-        """Take an exit in, or refuse it."""
+        """Attach an exit, or refuse it."""
         if self._is_draining:
             control.refuse("stopping", "The service stops here; come again.", SOON_SECONDS)
             return
@@ -124,7 +124,7 @@ class Attachments:
         try:
             encode(welcome)
         except FrameError as error:  # the device would wait for it in vain, and count as attached
-            _logger.error("exit %s: cannot be welcomed: %s", attached.device_id, error)
+            _logger.error("exit %s: cannot be attached: %s", attached.device_id, error)
             control.refuse("unavailable", "The service cannot welcome this device.", AGAIN_SECONDS)
             return
         attached.join(

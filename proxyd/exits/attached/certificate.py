@@ -30,7 +30,7 @@ def own_certificate(folder: Path, now: int) -> Path:
     once both get the first one's.
 
     Args:
-        folder: where it is; made if it is not there.
+        folder: the folder of the file; made if it is missing.
         now: UTC seconds.
 
     Raises:

@@ -57,8 +57,8 @@ from storage.engines.errors import StoreError, level_of
 # An answer to an order has 37 at most, one to a ping 11, and 11 more on its way to a borrower; to a
 # loan there may be two.
 ANSWER_BYTES: Final = 64
-# A change of its state takes it out of the directory or files it anew: with 100,000 exits that is a
-# quarter of a millisecond. A device looks at itself once a second.
+# A change of its state removes it from the directory or files it again: with 100,000 exits that is
+# a quarter of a millisecond. A device looks at itself once a second.
 STATE_BYTES: Final = 1024
 GOODBYE_SECONDS: Final = 5.0  # to take the last words
 OLDEST_PROTOCOL: Final = 1
@@ -78,7 +78,7 @@ _logger = logging.getLogger("exits")
 
 
 class Loaner:
-    """Lends exits to other nodes, and borrows theirs; this one is of a node without others."""
+    """Lends exits to other nodes and borrows theirs; this class is for a single node."""
 
     __slots__ = ()
 
@@ -100,14 +100,14 @@ class Loaner:
         """Ping each borrowed exit with this many seconds between two pings."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Return all borrowed exits, and end all loans."""
 
 
 class Members(Protocol):
-    """Takes exits in and lets them go, as their control connections say."""
+    """Attaches and detaches exits, on behalf of their control connections."""
 
     def attach(self, control: "Control", grant: ExitGrant, hello: Hello) -> None:
-        """Take an exit in, or refuse it by `Control.refuse`."""
+        """Attach an exit, or refuse it by `Control.refuse`."""
 
     def lost(self, attached: Attached, reason: str) -> None:
         """Act on the end of a control connection: its exit is gone."""
@@ -123,13 +123,13 @@ class Members(Protocol):
 
 
 class Holder(Protocol):
-    """Knows the control connections that are open."""
+    """Registry of the open control connections."""
 
     def known(self, control: "Control") -> None:
-        """Count one that has attached as a stranger no more."""
+        """Stop counting a connection as a stranger: it has attached."""
 
     def over(self, control: "Control") -> None:
-        """Forget one that is over; called once."""
+        """Forget a connection that is over; called once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class ControlServices:
 
 
 class ControlState(IntEnum):
-    """Where a control connection is.
+    """State of a control connection.
 
     SILENT: nothing has come. PREFACE: it is a work connection, and a part of its preface is
     missing. GREETING: it sends frames, and has not said hello. ASKED: it has said everything, and
@@ -249,7 +249,7 @@ class Control(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was let go of."""
+        """Whether the connection was closed, or handed over."""
         return self._state >= _CLOSED
 
     @property
@@ -306,7 +306,7 @@ class Control(asyncio.Protocol):
             self._services.admit(self, Preface.decode(preface), rest)
 
     def _become_link(self, data: bytes) -> None:
-        """Hand over the connection of another node, or of a client that says so."""
+        """Hand over the connection of another node, or of a client that claims to be one."""
         transport = self._transport
         if transport is None:
             return
@@ -332,7 +332,7 @@ class Control(asyncio.Protocol):
             self._end()
 
     def _end(self) -> None:
-        """Count it no more: its socket is closed, or handed over."""
+        """Stop counting the connection: its socket is closed, or handed over."""
         self._to(_OVER)
         self._holder.over(self)
 
@@ -352,8 +352,8 @@ class Control(asyncio.Protocol):
 
         Args:
             code: the stable code.
-            words: for its owner.
-            retry_seconds: when to come again; 0 for not before something was changed.
+            words: the reason for its owner.
+            retry_seconds: the time before a new attempt; 0 if no attempt helps before a change.
         """
         if self.is_closed:
             return
@@ -367,7 +367,7 @@ class Control(asyncio.Protocol):
             self._timer = self._services.loop.call_later(GOODBYE_SECONDS, transport.abort)
 
     def cut(self, reason: str) -> None:
-        """Close without last words."""
+        """Close without a last frame."""
         if self.is_closed:
             return
         if self.attached is None:
@@ -377,13 +377,13 @@ class Control(asyncio.Protocol):
             self._transport.abort()
 
     def abort(self, reason: str) -> None:
-        """Close at once, also if it was refused and has not taken the last words yet."""
+        """Close immediately, even if the device has not read the reason of a refusal."""
         self.cut(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def drain(self, seconds: int) -> None:
-        """Send that the daemon stops."""
+        """Notify the device that the daemon stops."""
         self.send(Drain(seconds))
 
     def check_again(self) -> None:
@@ -392,7 +392,7 @@ class Control(asyncio.Protocol):
             self._services.spawn(self._check(self.attached))
 
     def accepted(self, attached: Attached) -> None:
-        """Belong to an exit from now on: it has said hello in time."""
+        """Bind the connection to its exit, whose hello has come in time."""
         self._stop_timer()
         self._to(_ATTACHED)
         self.attached = attached
@@ -407,7 +407,7 @@ class Control(asyncio.Protocol):
         elif self._state is _ATTACHED:
             raise FrameError(f"a frame of the type {type(frame).__name__}, which is the daemon's")
         else:
-            raise FrameError("something else than one hello before it was attached")
+            raise FrameError("a frame other than one hello before the attachment")
 
     def _on_ping(self, frame: Ping) -> None:
         self.send(Pong(frame.payload))
@@ -421,7 +421,7 @@ class Control(asyncio.Protocol):
         self._services.tunnel(self, frame)
 
     def _on_dialled(self, frame: Dialled) -> None:
-        """An exit says how an order went; that it has none under this number is a lie."""
+        """Handle the outcome of an order; an outcome for an unknown order is a lie."""
         attached = self._exit
         if not attached.answered(frame) and not attached.agent.has_ordered(frame.number):
             words = f"{frame.outcome.name} for {frame.number}, which has no order"
@@ -460,7 +460,7 @@ class Control(asyncio.Protocol):
             self._services.members.attach(self, grant, hello)
 
     async def _check(self, attached: Attached) -> None:
-        """Ask again; an exit that may not be attached any more is let go of with its relays."""
+        """Check the permission again; detach an exit without permission, and cut its relays."""
         grant = await self._granted(self._services.authority.current(attached.device_id))
         if grant is not None and not self.is_closed:
             self._services.members.changed(attached, grant)

@@ -56,7 +56,7 @@ class Controls:
         return len(self._strangers)
 
     async def shake_hands(self, sock: socket.SocketType, address: str, network: str) -> None:
-        """Let the event loop speak TLS over a socket, which the loop then owns."""
+        """Start TLS on the event loop over a socket, which the loop then owns."""
         control = Control(self._services, address, self)
         try:
             await self._loop.connect_accepted_socket(

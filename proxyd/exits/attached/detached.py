@@ -47,7 +47,7 @@ class Detached:
         return list(places.items())
 
     def keep(self, attached: Attached) -> None:
-        """Look after an exit that is gone while connections through it go on."""
+        """Keep an exit that is gone while connections through it continue."""
         self._gone.setdefault(attached.device_id, []).append(attached)
 
     def forget_idle(self) -> None:
@@ -58,14 +58,14 @@ class Detached:
                 del self._gone[device_id]
 
     def cut(self, device_id: str) -> None:
-        """Cut everything that goes on through a device."""
+        """Cut every connection that continues through a device."""
         for each in self._gone.pop(device_id, ()):
             each.cut()
         for relay in tuple(self._adopted.get(device_id, ())):
             relay.abort()
 
     def adopt(self, device_id: str, relay: Adopted) -> None:
-        """Look after a connection through a device that was attached to a daemon before this one.
+        """Keep a connection through a device that was attached to an earlier daemon.
 
         It counts at the exit once that is attached. Whether the device may carry anything at all
         is for the caller to have looked up (`recheck`), once for all that go through it.
@@ -89,7 +89,7 @@ class Detached:
             self._adopted.pop(device_id, None)
 
     def recheck(self, device_id: str) -> None:
-        """Look up whether a device may carry anything, if something goes on through it."""
+        """Check the permission of a device if connections through it continue."""
         if device_id in self:
             self._work.spawn(self._recheck(device_id))
 

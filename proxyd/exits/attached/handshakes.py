@@ -70,19 +70,19 @@ class Handshakes(Generic[Member]):
             self._loop.call_soon(self._begin_some)
 
     def end(self, member: Member) -> bool:
-        """Count one no more; False if it was ended before."""
+        """Stop counting a handshake; return False if it had ended before."""
         if self._since.pop(member, None) is None:
             return False
         self._counts.add(member.network, -1)
         return True
 
     def oldest(self, before: float) -> Member | None:
-        """Return the oldest one, if it came before a time of the loop."""
+        """Return the oldest handshake, if it came before a time of the loop."""
         member = next(iter(self._since), None)
         return member if member is not None and self._since[member] <= before else None
 
     def cut(self, member: Member) -> None:
-        """End one, whether it has begun or not; its connection is closed, by the loop or here."""
+        """End a handshake, begun or not; its connection is closed, by the loop or here."""
         self.end(member)
         if self._dequeue(member):
             member.sock.close()
@@ -113,7 +113,7 @@ class Handshakes(Generic[Member]):
             self._loop.call_later(HANDSHAKES_PAUSE_SECONDS, self._begin_some)
 
     def _dequeue(self, member: Member) -> bool:
-        """Take one out that has not begun; False if it has."""
+        """Remove a handshake from the queue; return False if it has begun."""
         queue = self._waiting.get(member.network)
         if queue is None or member not in queue:
             return False

@@ -14,7 +14,7 @@ DAY_SECONDS: Final = 86_400
 
 @final
 class Heartbeats:
-    """Looks at each exit every few seconds.
+    """Checks each exit every few seconds.
 
     Args:
         seconds: between two heartbeats of an exit.
@@ -50,19 +50,19 @@ class Heartbeats:
         return self._now() // DAY_SECONDS
 
     def add(self, attached: Attached) -> None:
-        """Look at an exit from now on."""
+        """Begin to check an exit."""
         self._beats.add(attached)
 
     def discard(self, attached: Attached) -> None:
-        """Look at it no more."""
+        """Stop checking an exit."""
         self._beats.discard(attached)
 
     def close(self) -> None:
-        """Look at none any more."""
+        """Stop all checks."""
         self._beats.close()
 
     def beat(self, attached: Attached) -> None:
-        """Cut an exit that is silent, or ask it whether it is there."""
+        """Cut a silent exit, or send it a ping."""
         silence = self._loop.time() - attached.pulse.heard_at
         if silence >= SILENT_BEATS * self._beats.seconds:
             self._roster.control_of(attached).cut("silent")

@@ -55,7 +55,7 @@ class PortBounds:
     """The bounds on devices at the exits' port.
 
     Attributes:
-        tls_end_seconds: for the end of a connection under TLS.
+        tls_end_seconds: the time for the end of a connection under TLS.
         nodes_seconds: how long a change among the nodes waits for others.
     """
 
@@ -260,7 +260,7 @@ class ExitListener:
         self.loaner.change_heartbeat(limits.heartbeat_seconds)
 
     def drain(self, seconds: float) -> None:
-        """Notify every device that the daemon stops, and take no more; relays go on.
+        """Notify every device that the daemon stops, and attach no more; relays continue.
 
         Args:
             seconds: until it stops.

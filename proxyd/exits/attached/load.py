@@ -50,12 +50,12 @@ class Load:
         return self.places.taken + self.connections_elsewhere
 
     def carried_elsewhere(self, connections: int, size: int) -> None:
-        """Count the use of it by other nodes: more connections, and more bytes."""
+        """Add the use of the exit by other nodes: connections, and bytes."""
         self.connections_elsewhere += connections
         self._ended_bytes += size
 
     def begin(self, relay: Carried, place: Place | None) -> None:
-        """Count a connection, in the place that its dial has taken."""
+        """Count a connection in the place that its dial has taken."""
         self.relays[relay] = place
         if place is None:
             self.places.others += 1
@@ -63,7 +63,7 @@ class Load:
             self.places.begin(place, relay)
 
     def end(self, relay: Carried) -> None:
-        """Count one no more, but its bytes."""
+        """Stop counting a connection; its bytes still count."""
         if relay in self.relays:
             place = self.relays.pop(relay)
             if place is None:
@@ -73,11 +73,11 @@ class Load:
         self._ended_bytes += sum(relay.traffic)
 
     def carried_before(self, size: int, day: int) -> None:
-        """Count the bytes of the day with this number that it carried before it attached."""
+        """Add the bytes that the exit carried before its attachment on the day with this number."""
         self._ended_bytes, self._day, self._yesterdays_bytes = size, day, 0
 
     def spend(self, day: int, most: int) -> None:
-        """Look whether the bytes of the day with this number are used up; 0 for no bound."""
+        """Check whether the bytes of the day with this number are used up; 0 for no bound."""
         carried = self.carried
         if day != self._day:
             self._day, self._yesterdays_bytes = day, carried

@@ -13,7 +13,7 @@ SEEN_MAX: Final = 16  # as many as an agent keeps
 
 @final
 class Location:
-    """Where the connections of an exit leave.
+    """Place where the connections of an exit leave.
 
     `text` describes it for buyers. Connections of one that `is_elsewhere` leave from another line
     than it is attached from; `astray` is why it has no place to sell for that, empty when it has
@@ -35,7 +35,7 @@ class Location:
         self._near: frozenset[str] = frozenset()  # the networks of `seen`
 
     def move(self, device_id: str, place: Place, network: str, *, is_elsewhere: bool) -> None:
-        """Be elsewhere from now on, or back at home."""
+        """Set the place where the connections leave."""
         self.place, self.network, self.is_elsewhere = place, network, is_elsewhere
         self.text = describe(device_id, place)
 

@@ -24,16 +24,16 @@ class Neighbours(Protocol):
         """
 
     def attached(self, attached: Attached) -> None:
-        """An exit has attached."""
+        """Notify the nodes that an exit has attached."""
 
     def changed(self, attached: Attached) -> None:
-        """An exit has stopped or started to carry connections, or its limits have changed."""
+        """Notify the nodes that an exit stops or starts to carry, or has other limits."""
 
     def gone(self, attached: Attached) -> None:
-        """An exit is not attached any more."""
+        """Notify the nodes that an exit is detached."""
 
     def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:  # noqa: ARG002 - none is
-        """Take a connection that has begun with `data`; False if it is not a node's."""
+        """Accept a connection that has begun with `data`; return False if it is not from a node."""
         return False
 
     def doors(self) -> list[Door]:
@@ -43,7 +43,7 @@ class Neighbours(Protocol):
 
 @final
 class Alone(Neighbours):
-    """There is no other node.
+    """Neighbours of a node without other nodes.
 
     Args:
         now: the wall clock, in UTC seconds.

@@ -58,7 +58,7 @@ class Notices:
             self.nodes_changed()
 
     def nodes_changed(self) -> None:
-        """Devices may attach to other nodes than before: send them to all that want to know.
+        """Send the changed addresses of nodes to all agents that use them.
 
         Later and together, because a node that ends or starts changes more than once.
         """
@@ -70,7 +70,7 @@ class Notices:
         self._work.spawn(self._to_all(self._send_denied))
 
     def close(self) -> None:
-        """Send nothing any more."""
+        """Send no more notices."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -62,7 +62,7 @@ class Offers:
         self._say_limits(attached)
 
     def change(self, attached: Attached, *, was_open: bool) -> None:
-        """Pass on that an exit takes connections that did not, or the other way round."""
+        """Pass on that an exit begins or stops taking connections."""
         self._neighbours.changed(attached)
         if was_open and not attached.is_open:
             self._directory.remove(attached)
@@ -77,7 +77,7 @@ class Offers:
         self._neighbours.gone(attached)
 
     def standby_changed(self, entry: Entry) -> None:
-        """An exit stands behind another one on its line from now on, or no more: notify it."""
+        """Notify an exit that it has become a standby on its line, or has stopped being one."""
         attached = self._roster.by_device.get(entry.device_id)
         if attached is not None and attached is entry:  # or it is another node's
             self._say_limits(attached)

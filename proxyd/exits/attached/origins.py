@@ -65,17 +65,17 @@ class Origins:
         self._calls[number] = called
 
     def forget_call(self, number: bytes) -> None:
-        """Expect a number no more."""
+        """Stop expecting a number."""
         self._calls.pop(number, None)
 
     def take_call(self, number: bytes) -> Callable[[str], None] | None:
-        """Return the function that expects a number, and expect the number no more."""
+        """Return the function that expects a number, and stop expecting that number."""
         return self._calls.pop(number, None)
 
     # --- moves ---------------------------------------------------------------------------------
 
     def leaves_from(self, attached: Attached, address: str) -> None:
-        """Take note of where an exit's connections leave.
+        """Record the source address of an exit's connections.
 
         A call is the exit's own word. So the exit is counted there, but behind those that have
         attached from there, and takes no place of theirs; and it has nothing to sell where too many
@@ -90,12 +90,12 @@ class Origins:
             self._file(attached, parsed, counted_network(address))
 
     def left(self, attached: Attached) -> None:
-        """Count an exit no more where its connections leave, if it is attached from elsewhere."""
+        """Stop counting an exit where its connections leave, if that is not where it attached."""
         if attached.is_elsewhere:
             self._elsewhere.add(attached.network, -1)
 
     def _file(self, attached: Attached, address: Address, network: str) -> None:
-        """Count an exit where its connections leave, if that is elsewhere than before."""
+        """Count an exit where its connections leave, if that has changed."""
         if network == attached.network:
             return
         moves = self._count_move(attached.device_id, network)

@@ -120,7 +120,7 @@ class Parked(Watcher):
     Args:
         number: its ticket's.
         sock: owned from here on.
-        since: when it began to wait (loop time, seconds).
+        since: the beginning of its wait (loop time, seconds).
     """
 
     __slots__ = ("_pool", "is_taken", "number", "since", "sock")
@@ -199,7 +199,7 @@ class Queue:
         self._waiting: dict[str, dict[Asker, None]] = {}
 
     def add(self, asker: Asker) -> None:
-        """Let a dial wait, if it does not wait yet."""
+        """Add a waiting dial, unless it waits already."""
         self._waiting.setdefault(asker.buyer, {})[asker] = None
         self.count += 1
 

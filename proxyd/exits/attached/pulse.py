@@ -1,4 +1,4 @@
-"""Whether one exit is there, and how long a round trip to it takes."""
+"""Pulse of one exit: its last sign of life, and the time of a round trip to it."""
 
 from collections.abc import Callable
 from secrets import token_bytes
@@ -9,7 +9,7 @@ from proxyctl.protocol.frames import PING_BYTES, Frame, Ping
 
 @final
 class Pulse:
-    """Asks an exit whether it is there.
+    """Sends pings to an exit, and measures their round trips.
 
     `heard_at` is when it last sent anything (loop time, seconds).
 
@@ -27,7 +27,7 @@ class Pulse:
         self.heard_at = now()
 
     def hear(self, now: float) -> None:
-        """Note that it has sent something (loop time, seconds)."""
+        """Record the time at which the exit sent something (loop time, seconds)."""
         self.heard_at = now
 
     def ping(self) -> None:
@@ -38,7 +38,7 @@ class Pulse:
             self._send(Ping(self._ping))
 
     def ponged(self, payload: bytes) -> float | None:
-        """Return how long an answer took; None for an answer to no question."""
+        """Return the time of the round trip; None for an answer without a ping."""
         if payload != self._ping:
             return None
         self._ping = None

@@ -27,14 +27,14 @@ class Roster:
         return len(self.by_number)
 
     def fresh_number(self) -> int:
-        """Return a number that no exit has: it is guessed no more easily than a ticket."""
+        """Return a number that no exit has, and that is as hard to guess as a ticket."""
         while True:
             number = randbits(ATTACHMENT_BITS)
             if number and number not in self.by_number:
                 return number
 
     def add(self, attached: Attached, control: Control) -> None:
-        """Add an exit; of two of one device the later one is found by the device."""
+        """Add an exit; if a device has two, the later one is found by the device."""
         self.by_number[attached.attachment] = attached, control
         self.by_device[attached.device_id] = attached
         self.per_network.add(counted_network(control.address))
@@ -47,7 +47,7 @@ class Roster:
             del self.by_device[attached.device_id]
 
     def attached_here(self, device_id: str) -> Attached | None:
-        """Return the exit that a device is, if it is attached to this node."""
+        """Return the exit of a device, if it is attached to this node."""
         return self.by_device.get(device_id)
 
     def control_of(self, attached: Attached) -> Control:

@@ -20,16 +20,16 @@ class Workers(Protocol):
     """Devices that are attached as workers: see `tunnels.py`."""
 
     async def welcome(self, control: Control, hello: Tunnel) -> None:
-        """Take one in that has said hello, or refuse it."""
+        """Attach a worker after its hello, or refuse it."""
 
     def admit(self, control: Control, preface: Preface, rest: bytes) -> None:
         """Take a work connection over with the bytes behind its preface, or cut it."""
 
     def recheck(self, device_id: str) -> None:
-        """Look again whether a device may be attached."""
+        """Check again whether a device may be attached."""
 
     def drain(self, seconds: float) -> None:
-        """Notify every one that the daemon stops."""
+        """Notify every worker that the daemon stops."""
 
     def close(self) -> None:
         """Release every device, with its streams. Idempotent."""
@@ -60,19 +60,19 @@ class Seals:
         return iter(self._seals)
 
     def close(self) -> None:
-        """Cut every one."""
+        """Cut every connection."""
         for seal in tuple(self._seals):
             seal.abort()
 
     def tunnel(self, control: Control, hello: Tunnel) -> None:
-        """Take a worker in, or refuse it."""
+        """Attach a worker, or refuse it."""
         if self._workers is None:
             control.refuse("tunnels_off", "The service opens no streams into jobs.", AGAIN_SECONDS)
         else:
             self._work.spawn(self._workers.welcome(control, hello))
 
     def admit(self, control: Control, preface: Preface, rest: bytes) -> None:
-        """Let a work connection wait, if it has a ticket."""
+        """Put a work connection with a valid ticket into its pool; reject any other."""
         attached, _ = self._roster.by_number.get(preface.attachment, (None, None))
         if attached is None and self._workers is not None:
             self._workers.admit(control, preface, rest)

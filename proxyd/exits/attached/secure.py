@@ -37,13 +37,13 @@ _AT_ONCE: Final = -1  # of TCP_LINGER2: a closed socket does not wait for the en
 
 
 class Seal(asyncio.Protocol):
-    """One work connection under TLS, and the one of the pair that stands for it.
+    """One work connection under TLS, and the socket of the pair that stands for it.
 
     `received` and `sent` are bytes of its stream, from the exit and to it.
 
     Args:
         transport: speaks TLS; this is its protocol from here on.
-        sock: of the pair, non-blocking; owned from here on.
+        sock: the other socket of the pair, non-blocking; owned by the seal.
         poller: watches it when the loop does not.
         over: called once, when both are gone.
     """
@@ -64,7 +64,7 @@ class Seal(asyncio.Protocol):
         self.received = self.sent = 0
 
     async def start(self) -> None:
-        """Begin to pass on.
+        """Begin to pass bytes on.
 
         Raises:
             OSError: the pair broke.
@@ -91,7 +91,7 @@ class Seal(asyncio.Protocol):
     # --- from the exit -------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Pass the stream on to the relay; bytes that are no stream are a reset."""
+        """Pass the stream on to the relay; reset the connection if the bytes are no stream."""
         had_ended = self._reader.has_ended
         try:
             for part in self._reader.receive_data(data):
@@ -109,7 +109,7 @@ class Seal(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the loop
-        """The exit is gone: that is a reset, unless both ways had ended."""
+        """Handle the loss of the exit: a reset, unless both directions had ended."""
         if self._is_lost:
             return
         self._is_lost = True
@@ -119,11 +119,11 @@ class Seal(asyncio.Protocol):
             self._over(self)
 
     def pause_writing(self) -> None:
-        """Read no more from the relay for the moment."""
+        """Stop reading from the relay for now."""
         self._side.pause()
 
     def resume_writing(self) -> None:
-        """Read on."""
+        """Continue reading."""
         self._side.resume()
 
     # --- from the relay ------------------------------------------------------------------------
@@ -134,22 +134,22 @@ class Seal(asyncio.Protocol):
         self._write(chunked(data))
 
     def pause(self) -> None:
-        """Read no more from the exit: the relay takes nothing."""
+        """Stop reading from the exit, because the relay takes nothing."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue reading."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def side_ended(self) -> None:
-        """The relay has ended its stream."""
+        """Pass on the end of the relay's stream."""
         self._write(END)
         self._close_if_ended()
 
     def side_lost(self) -> None:
-        """The relay is gone: without the end of both streams that is a reset."""
+        """Handle the loss of the relay: a reset, unless both streams had ended."""
         if self._is_lost:
             self._over(self)
         elif self._side.has_ended:
@@ -198,7 +198,7 @@ class _Side(asyncio.Protocol):
         self._seal.side_said(data)
 
     def eof_received(self) -> bool:
-        """Pass on the end of the relay's stream; the other way goes on."""
+        """Pass on the end of the relay's stream; the other direction continues."""
         self.has_ended = True
         self._seal.side_ended()
         if self._watch.is_gone:
@@ -216,11 +216,11 @@ class _Side(asyncio.Protocol):
         self._seal.side_lost()
 
     def pause_writing(self) -> None:
-        """Read no more from the exit for the moment."""
+        """Stop reading from the exit for now."""
         self._seal.pause()
 
     def resume_writing(self) -> None:
-        """Read on."""
+        """Continue reading."""
         self._seal.resume()
 
     def write(self, data: bytes) -> None:
@@ -235,7 +235,7 @@ class _Side(asyncio.Protocol):
                 self._transport.write_eof()
 
     def pause(self) -> None:
-        """Stop reading, unless no more bytes can come than the present ones."""
+        """Stop reading, unless the stream has ended and only the present bytes are left."""
         if self._watch.is_gone:
             return
         if self._transport is not None and not self._transport.is_closing():
@@ -244,7 +244,7 @@ class _Side(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue reading."""
         if self._transport is not None and not self._transport.is_closing():
             with suppress(RuntimeError):
                 self._transport.resume_reading()
@@ -292,7 +292,7 @@ class _Watch:
                 self._is_watching = True
 
     def stop(self) -> None:
-        """Look no more: the socket is closed next."""
+        """Stop watching, before the socket is closed."""
         self._is_over = True
         if self._is_watching:
             self._is_watching = False

@@ -66,16 +66,16 @@ class Terms:
         self.pace.change(granted.bytes_per_second)
 
     def take_in(self, capacity: Capacity | None) -> None:
-        """Keep to the limits of the device; None if it has sent none."""
+        """Apply the limits of the device; None if it has sent none."""
         self._capacity = capacity
         self.limits = narrowed(self.granted, capacity)
 
     def pause(self, words: str) -> None:
-        """Take nothing, because the device says so; "": take connections again."""
+        """Pause for a reason of the device; "" ends the pause."""
         self.paused = words
 
     def hold(self, *, is_held: bool) -> None:
-        """Take nothing while its owner has paused it in the account."""
+        """Set whether its owner has paused it in the account."""
         self.is_held = is_held
 
     def prove(self, *, is_proven: bool) -> None:
@@ -83,7 +83,7 @@ class Terms:
         self.is_proven = is_proven
 
     def set_price(self, min_price_per_gb: int) -> None:
-        """Carry no sessions that are cheaper from now on."""
+        """Set the least price of the sessions that it carries."""
         self.min_price_per_gb = min_price_per_gb
 
     def allows(self, port: int) -> bool:

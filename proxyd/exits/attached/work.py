@@ -1,4 +1,4 @@
-"""The tasks of the exits' port, which takes no more of them once it stops."""
+"""Tasks of the exits' port, which begins no task once it stops."""
 
 import logging
 from asyncio import AbstractEventLoop
@@ -33,7 +33,7 @@ class Work:
         self._tasks.spawn(work, if_cancelled)
 
     def stop(self) -> None:
-        """Begin nothing any more; tasks that have begun go on."""
+        """Begin no more tasks; running tasks continue."""
         self.is_stopping = True
 
     def cancel(self) -> None:

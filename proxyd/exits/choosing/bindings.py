@@ -75,7 +75,7 @@ class Bindings:
         return [*self._by_session.get(session_id, {}).values()]
 
     def add(self, wants: Wants, session_id: str, binding: Binding, holder: str) -> None:
-        """Keep a binding, and no more than are allowed: of a session the oldest ones go first.
+        """Keep a binding, within the bounds; the oldest bindings of a session are dropped first.
 
         Of all sessions the holders with the most labels lose some first, so that no holder loses
         a label to one with more.

@@ -15,8 +15,8 @@ class DirectoryBounds:
     Attributes:
         searched_max: 0.1 ms: the longest time that one connection may delay the others. A search
             begins anywhere, so another attempt may find an exit that is rarer than that.
-        labels_per_session: of one session, here and in the store.
-        labels_total: of all sessions.
+        labels_per_session: the most labels of one session, here and in the store.
+        labels_total: the most labels of all sessions.
         labels_per_sweep: labels that one turn of the loop looks at; a millisecond.
         rotating_total: sessions whose last exit is remembered.
         sites_total: pairs of an exit and a site, of one minute.

@@ -210,15 +210,15 @@ class Directory(Generic[Exit]):
         self._faults.note(entry.device_id, outcome, now, buyer, target)
 
     def contradict(self, entry: Exit, now: float, *, buyer: str, target: str) -> None:
-        """Another exit has reached a target that this one has called unreachable."""
+        """Note that another exit has reached a target that this one has called unreachable."""
         self._faults.contradict(entry.device_id, now, buyer, target)
 
     def suspect(self, entry: Exit, now: float, *, buyer: str, target: str) -> None:
-        """An exit has sent a TLS client something else: a fault for its buyer only."""
+        """Note that an exit sent a TLS client something else: a fault for its buyer only."""
         self._faults.suspect(entry.device_id, now, buyer, target)
 
     def prove(self, entry: Exit, now: float, *, target: str) -> None:
-        """An exit has sent a TLS client TLS: another one at this target is at fault for all."""
+        """Note that an exit sent a TLS client TLS: another one's junk there is a fault for all."""
         self._faults.prove(entry.device_id, now, target)
 
     def doubts(self, entry: Exit) -> bool:

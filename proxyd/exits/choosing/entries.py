@@ -11,7 +11,7 @@ _HASH_BYTES: Final = 8
 
 
 class Place(NamedTuple):
-    """Where an exit is, in lower case; empty and 0 are unknown.
+    """Place of an exit, in lower case; empty and 0 are unknown.
 
     `country` is an ISO 3166 code, `asn` the number of the network, and `kind` one of residential,
     mobile and datacenter.
@@ -33,7 +33,7 @@ class Region(NamedTuple):
 
 
 class Missing(Enum):
-    """Why there is no exit: none will do, or not for this port, or a strict label's is away."""
+    """Why no exit is chosen: none suits, or none for this port, or a strict label's is away."""
 
     NO_EXIT = 1
     EXIT_LOST = 2
@@ -41,7 +41,7 @@ class Missing(Enum):
 
 
 class Entry(Protocol):
-    """An exit, as far as it matters for a choice."""
+    """The properties of an exit that a choice reads."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class Entry(Protocol):
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """Its place."""
 
     @property
     def network(self) -> str:
@@ -67,7 +67,7 @@ class Entry(Protocol):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its connections leave from another network than it has attached from."""
+        """Whether its connections leave from another network than that of its attachment."""
 
     @property
     def is_spent(self) -> bool:

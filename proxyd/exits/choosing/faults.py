@@ -72,7 +72,7 @@ class Faults(Generic[Exit]):
         self._keep(device_id, standing)
 
     def contradict(self, device_id: str, now: float, buyer: str, target: str) -> None:
-        """Another exit has reached a target that this one has called unreachable."""
+        """Note that another exit has reached a target that this one has called unreachable."""
         standing = self._standing_of(device_id)
         standing.noted_at = now
         standing.is_contradicted = True
@@ -80,13 +80,13 @@ class Faults(Generic[Exit]):
         self._keep(device_id, standing)
 
     def suspect(self, device_id: str, now: float, buyer: str, target: str) -> None:
-        """An exit has sent a TLS client something else: a fault for its buyer only."""
+        """Note that an exit sent a TLS client something else: a fault for its buyer only."""
         self._bear_grudge(device_id, buyer, now)
         make_room(self._unproven, self._bounds.suspects_total)
         self._unproven[target] = device_id, buyer, now + SUSPECT_SECONDS
 
     def prove(self, device_id: str, now: float, target: str) -> None:
-        """An exit has sent a TLS client TLS: another one at this target is at fault for all."""
+        """Note that an exit sent a TLS client TLS: another one's junk there is a fault for all."""
         other_id, buyer, until = self._unproven.get(target, ("", "", 0.0))
         if not other_id or other_id == device_id:
             return

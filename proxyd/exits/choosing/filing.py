@@ -68,7 +68,7 @@ class Bucket(Generic[Exit]):
         self.members.insert(at, member)
 
     def remove(self, member: Member[Exit]) -> None:
-        """Take an exit out."""
+        """Remove an exit."""
         at = self.members.index(member, bisect_left(self.rings, member.ring))
         del self.rings[at]
         del self.members[at]
@@ -153,7 +153,7 @@ class Files(Generic[Exit]):
         self._rank(member.lines)
 
     def remove(self, member: Member[Exit]) -> None:
-        """Take an exit out."""
+        """Remove an exit."""
         del self._members[member.entry.device_id]
         self._unfile(member)
         if member.is_first:
@@ -195,7 +195,7 @@ class Files(Generic[Exit]):
         return [smallest] if smallest else []
 
     def _rank(self, lines: tuple[str, ...]) -> None:
-        """Rank the exits of some lines anew."""
+        """Rank the exits of some lines again."""
         for member in {each: None for line in lines for each in self._lines.get(line, ())}:
             age = _age(member.entry)
             elders = {

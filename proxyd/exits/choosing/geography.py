@@ -1,4 +1,4 @@
-"""Where an address is: its country, and as far as an operator has files of them, city and network.
+"""Places of addresses: the country, and city and network if the operator has files of them.
 
 Theory of operation
 -------------------
@@ -99,7 +99,7 @@ class Sources:
 
 
 class Countries(Protocol):
-    """A source of countries; `name` is a word that tells it from the others."""
+    """A source of countries; `name` distinguishes it from the others."""
 
     @property
     def name(self) -> str:
@@ -110,7 +110,7 @@ class Countries(Protocol):
 
 
 class Geography:
-    """Says where addresses are; see the theory above.
+    """Look-up of the places of addresses; see the theory above.
 
     `attribution` is the text that its answers must be shown with.
 
@@ -380,7 +380,7 @@ class Records:
 
 
 def _packaged(debian: tuple[Path, Path], problems: list[str]) -> Iterator[Countries]:
-    """Yield the sources that come along; `problems` gets a line for each that is damaged."""
+    """Yield the packaged sources; `problems` gets a line for each damaged one."""
     yield Registries()
     if all(each.exists() for each in debian):
         try:

@@ -49,7 +49,7 @@ class LabelBounds:
     """How long nodes wait for an agreement, and how many they keep.
 
     Attributes:
-        answer_seconds: of a dial's ten; a store that works answers in milliseconds.
+        answer_seconds: the part of a dial's ten seconds; a healthy store answers in milliseconds.
         per_session: as many as a node remembers.
     """
 
@@ -76,7 +76,7 @@ class Question:
         waiting[self] = None
 
     def cancel(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self._waiting.pop(self, None)
 
 
@@ -126,7 +126,7 @@ class Labels:
         )
 
     def must_look(self, wants: Wants, session_id: str) -> bool:
-        """Return whether a label without an exit here may have one that is away."""
+        """Return whether a label that is unknown here may have an exit that is away."""
         if not wants.strict or self._is_alone() or self._loop.time() < self._away_until:
             return False
         return self._bindings.binding(wants, session_id) is None
@@ -150,13 +150,13 @@ class Labels:
     # --- messages of other nodes: see `hub.Labels` --------------------------------------------
 
     def moved(self, session_id: str, label: str) -> None:
-        """Another node has moved a label: its binding here is old."""
+        """Note that another node has moved a label, so its binding here is old."""
         for binding in self._bindings.bindings(session_id):
             if binding.label == label:
                 binding.agreement = NO_AGREEMENT
 
     def doubt(self) -> None:
-        """Moves may have been missed: the bindings of all labels may be old."""
+        """Note that notices of moves may have been missed, so all bindings may be old."""
         self._agreement += 1
 
     # --- the rest ------------------------------------------------------------------------------

@@ -25,10 +25,10 @@ _logger = logging.getLogger("exits")
 
 
 class OwnPorts:
-    """Says which addresses and ports are the service's own.
+    """The addresses and ports that are the service's own.
 
     Args:
-        ports: of this daemon, for clients on this machine and from outside.
+        ports: this daemon's ports, for clients on this machine and from outside.
         hosts: names and addresses of this daemon, beside those of doors.
         networks: networks that the operator denies to all sessions (CIDR).
     """

@@ -198,14 +198,14 @@ class Places:
         return place
 
     def give(self, place: Place) -> None:
-        """Give a place back at once; giving back twice is harmless."""
+        """Free a place immediately; a second call is harmless."""
         if place in self._placed:
             del self._placed[place]
             self._count(place, -1)
             self._none_before = self._none_slow_before = 0.0
 
     def leave(self, place: Place, now: float) -> None:
-        """Give a place back when the device reports the end of its connection."""
+        """Free a place once the device reports the end of its connection."""
         place.relay = None
         if place in self._placed and place.number and self.reports_ends:
             self._leaving[place.number] = place, now + LEAVING_SECONDS
@@ -213,13 +213,13 @@ class Places:
             self.give(place)
 
     def over(self, number: int) -> None:
-        """The device has let go of a connection; nothing happens for one that is not awaited."""
+        """Note that the device has released a connection; ignore an unexpected report."""
         place, _ = self._leaving.pop(number, (None, 0.0))
         if place is not None:
             self.give(place)
 
     def fill(self, now: float, *, datagrams: bool) -> None:
-        """The device has said that it is full."""
+        """Note that the device has reported that it is full."""
         kind = self._associations if datagrams else self._all
         if now < kind.full_until:  # orders of one moment
             return
@@ -276,7 +276,7 @@ class Places:
         return taken + most // RESERVED_SHARE < most and not self._is_wanted_by_others(buyer, now)
 
     def _forget_leaving(self, now: float) -> None:
-        """Give back places whose reports were lost."""
+        """Free places whose reports were lost."""
         while self._leaving:
             number = next(iter(self._leaving))
             if self._leaving[number][1] > now:

@@ -53,7 +53,7 @@ class Grudge:
             self.rest.begin(now)
 
     def forgive(self) -> None:
-        """Count one fault less: it was the target's."""
+        """Subtract a fault: it was the target's."""
         self.failures -= 1
         if self.failures < COOLING_FAILURES:
             self.rest = Rest()
@@ -94,13 +94,13 @@ class Standing:
         self.picks = 0
 
     def succeed(self) -> None:
-        """It has reached a target."""
+        """Record that the exit has reached a target."""
         self._rate(1.0)
         self.faults.clear()
         self.rest.coolings = 0
 
     def fail(self, site: str, buyer: str, now: float) -> None:
-        """It has failed at a site for a buyer."""
+        """Record that the exit has failed at a site for a buyer."""
         if site in self.faults or buyer in self.faults.values():
             return
         self._rate(0.0)
@@ -111,12 +111,12 @@ class Standing:
             del self.faults[next(iter(self.faults))]
 
     def absolve(self, site: str) -> None:
-        """A fault was the site's."""
+        """Take back a fault: it was the site's."""
         if self.faults.pop(site, None) is not None:
             self.score = min(1.0, self.score + max(_FADING, 1 / self.dials))
 
     def count(self, minute: int) -> None:
-        """It was chosen."""
+        """Record that the exit was chosen."""
         if self.minute != minute:
             self.minute, self.picks = minute, 0
         self.picks += 1

@@ -168,13 +168,13 @@ class Chooser(Protocol):
         """Record the outcome of a dial through an exit: see `Directory.note`."""
 
     def contradict(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
-        """Another exit has reached a target that this one has called unreachable."""
+        """Note that another exit has reached a target that this one has called unreachable."""
 
     def suspect(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
-        """An exit has sent a TLS client something else: see `Directory.suspect`."""
+        """Note that an exit sent a TLS client something else: see `Directory.suspect`."""
 
     def prove(self, entry: Attached, now: float, *, target: str) -> None:
-        """An exit has sent a TLS client TLS: see `Directory.prove`."""
+        """Note that an exit sent a TLS client TLS: see `Directory.prove`."""
 
     def doubts(self, entry: Attached) -> bool:
         """Return whether a target's refusal should be checked through a second exit."""
@@ -229,7 +229,7 @@ class Ways(Protocol):
         """Change the time that dials may take in all, also for dials under way."""
 
     def close(self) -> None:
-        """Watch no deadline any more."""
+        """Stop watching deadlines."""
 
 
 @final
@@ -309,7 +309,7 @@ class Exits(Ways):
         self.deadlines.seconds = seconds
 
     def close(self) -> None:
-        """Watch no deadline any more."""
+        """Stop watching deadlines."""
         self.deadlines.close()
 
 
@@ -378,12 +378,12 @@ class ExitDial(Cancellable, Expiring):
         self._next()
 
     def cancel(self) -> None:
-        """Give up without calling `done`: see `Cancellable.cancel`."""
+        """Cancel the dial, without calling `done`: see `Cancellable.cancel`."""
         self._done = None
         self._release()
 
     def timed_out(self) -> None:
-        """The time for the whole dial is over."""
+        """Fail the dial: its time is over."""
         is_asked = self._evidence.failure is not None or not self._attempts
         if is_asked or any(not each.is_waiting for each in self._attempts):
             self._finish(Failure.TIMED_OUT)
@@ -444,7 +444,7 @@ class ExitDial(Cancellable, Expiring):
         )
 
     def _agreed(self) -> None:
-        """The label has an exit that all nodes know."""
+        """Continue: the label has an exit that all nodes know."""
         self._pending = None
         self._next()
 
@@ -473,7 +473,7 @@ class ExitDial(Cancellable, Expiring):
 
     @property
     def is_datagrams(self) -> bool:
-        """Whether the exit is to carry datagrams."""
+        """Whether the exit should carry datagrams."""
         return self._target.is_datagrams
 
     @property
@@ -548,14 +548,14 @@ class ExitDial(Cancellable, Expiring):
             self._exits.reactor.loop.call_soon(self._pass_over, attempt)
 
     def _pass_over(self, attempt: "_Attempt") -> None:
-        """Try another exit: this one would reach its own router in the place of the target."""
+        """Try another exit, because this one would reach its own router instead of the target."""
         if attempt in self._attempts:
             self._let_go(attempt)
             if not self._attempts:
                 self._next()
 
     def answered(self, attempt: "_Attempt", dialled: Dialled) -> None:
-        """An exit has answered an order."""
+        """Handle the answer of an exit to an order."""
         if attempt not in self._attempts:  # given up meanwhile
             return
         outcome, exits = dialled.outcome, self._exits
@@ -584,7 +584,7 @@ class ExitDial(Cancellable, Expiring):
             self._next()
 
     def lost(self, attempt: "_Attempt") -> None:
-        """An exit is gone, or silent: another one is tried."""
+        """Try another exit, because this one is gone or silent."""
         if attempt not in self._attempts:  # given up meanwhile
             return
         self._note_lost(attempt.attached)
@@ -644,7 +644,7 @@ class ExitDial(Cancellable, Expiring):
             hedge.start()
 
     def _silent(self, attached: Attached) -> None:
-        """The exit sends nothing: try another one, now or after its timeout."""
+        """Try another exit, now or after a timeout, because this one sends nothing."""
         left = self._watch.silence_left(attached.load.now())
         if left <= 0:
             self.lost(next(iter(self._attempts)))
@@ -659,7 +659,7 @@ class ExitDial(Cancellable, Expiring):
         self._watch.wait(left, self._look)
 
     def _unanswered(self, attached: Attached) -> None:
-        """A live exit does not answer its order: try another one, if one is suitable."""
+        """Try another suitable exit, if any, because a live exit does not answer its order."""
         if self._wants.session:  # a target that does not answer costs no label its exit
             return
         chosen = self._choose()
@@ -669,7 +669,7 @@ class ExitDial(Cancellable, Expiring):
             self._try(chosen)
 
     def _no_connection(self, first: "_Attempt") -> None:
-        """No connection of the exit has come in time: try another one, or wait on without one."""
+        """Try another exit, or wait on, because no connection of this one came in time."""
         attached, is_noted = first.attached, False
         if self._wants.session and not first.is_overdue:
             # First: a label keeps its exit as long as that has done nothing wrong.
@@ -686,7 +686,7 @@ class ExitDial(Cancellable, Expiring):
             self._finish(chosen)
 
     def _connected(self, attempt: "_Attempt", dialled: Dialled) -> None:
-        """The target is reached."""
+        """End the dial with the connection to the target."""
         exits, attached, evidence = self._exits, attempt.attached, self._evidence
         if evidence.doubted is not None:
             self._note_lost(evidence.doubted)
@@ -712,13 +712,13 @@ class ExitDial(Cancellable, Expiring):
         self._finish(sock, via)
 
     def _suspect(self, attached: Attached) -> None:
-        """The first answer to a TLS client is something else: the exit's doing, or the target's."""
+        """Note that the first answer to a TLS client is not TLS, by the exit or the target."""
         exits = self._exits
         now = exits.reactor.loop.time()
         exits.directory.suspect(attached, now, buyer=self.buyer, target=self._target.site)
 
     def _prove(self, attached: Attached, is_tls: bool) -> None:
-        """There is a first answer on port 443 that may be the target's."""
+        """Note a first answer on port 443 that may be the target's."""
         exits = self._exits
         self._note(attached, _CONNECTED)
         if is_tls:
@@ -726,7 +726,7 @@ class ExitDial(Cancellable, Expiring):
             exits.directory.prove(attached, now, target=self._target.site)
 
     def _contradict(self, attached: Attached) -> None:
-        """An exit has given a false answer about the target."""
+        """Note that an exit has given a false answer about the target."""
         exits = self._exits
         now = exits.reactor.loop.time()
         exits.directory.contradict(attached, now, buyer=self.buyer, target=self._target.site)
@@ -767,7 +767,7 @@ class _Attempt(Asker):
     """One order of one exit.
 
     Args:
-        pool: where connections of the exit wait that will do.
+        pool: the pool of suitable connections of the exit.
     """
 
     __slots__ = ("_dial", "_parked", "_place", "_pool", "attached", "began", "is_overdue")

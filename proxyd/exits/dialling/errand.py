@@ -25,7 +25,7 @@ DIAL_SECONDS: Final = 10.0
 
 
 class Unknown(Exception):  # noqa: N818 - nobody is at fault
-    """A look has no result: the message says why."""
+    """The errand has no result; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Ways:
     encrypts_all: bool = False
 
     async def addresses(self, host: str) -> list[Address]:
-        """Return the addresses of a name, or the one that it is.
+        """Return the addresses of a host: of a name, or the address itself.
 
         Raises:
             OSError: it cannot be looked up.

@@ -75,5 +75,5 @@ class Evidence:
         return outcome in FAILURE_OF_OUTCOME or outcome in FAILURE_OF_DOUBTFUL
 
     def note_late(self, attached: Attached) -> None:
-        """Note that an exit has not answered how its dial went."""
+        """Note that an exit has not reported the outcome of its dial."""
         self.doubted, self.failure = attached, Failure.TIMED_OUT

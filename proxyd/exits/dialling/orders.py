@@ -65,7 +65,7 @@ class Order:
             self.answer.set_exception(TunnelError(reason))
 
     def give_up(self) -> None:
-        """Close a stream that came in the moment in which the caller stopped waiting."""
+        """Close a stream that arrived just when the caller stopped waiting."""
         answer = self.answer
         if answer.done() and not answer.cancelled() and answer.exception() is None:
             answer.result().close()

@@ -36,7 +36,7 @@ _logger = logging.getLogger("exits")
 
 @final
 class OriginCheck:
-    """Has the daemon called through exits.
+    """Makes exits call the daemon, to see the address of their connections.
 
     `permits` says which addresses of the daemon may be called; others are not public.
 
@@ -59,7 +59,7 @@ class OriginCheck:
         self._door = door
 
     async def look(self, attached: Attached, *, other_family: bool = False) -> bool:
-        """Look where an exit's connections leave.
+        """Find the source address of an exit's connections.
 
         Args:
             attached: the exit.

@@ -1,4 +1,4 @@
-"""Streams into jobs: the open ones, their bounds and their bytes."""
+"""Open streams into jobs: their number, their bounds and their bytes."""
 
 import asyncio
 import logging

@@ -51,7 +51,7 @@ class Target:
         return bool(permitted)
 
     def may_be_dialled_by(self, attached: Attached) -> bool:
-        """Return whether an exit may dial it: it may be in the exit's own network."""
+        """Return whether an exit may dial it, which must not dial its own network."""
         return not self.host or bool(attached.permitted(self.host))
 
     def tests_routes_of(self, attached: Attached) -> bool:
@@ -76,7 +76,7 @@ def seen_address(known: Address, claimed: Address | None) -> Address:
     """Return the address that a target sees, as far as that is known.
 
     Args:
-        known: where the exit's control connection comes from.
+        known: the source address of the exit's control connection.
         claimed: the exit's own word. It is believed for the other family alone: the daemon sees
             the address of its own, and a device behind a translator knows its private one.
     """

@@ -116,7 +116,7 @@ class DeviceTunnels:
     # --- for the callers that open streams -------------------------------------------------------
 
     def is_attached(self, device_id: str) -> bool:
-        """Return whether a device can open streams now; any open may fail all the same."""
+        """Return whether a device is attached and can open streams; an open can still fail."""
         return device_id in self._workers
 
     async def open(
@@ -129,7 +129,7 @@ class DeviceTunnels:
 
         Args:
             device_id: that runs the attempt.
-            job_id: of the job.
+            job_id: the identifier of the job.
             attempt: its number, from 1.
             port: that the job's payload declares.
             seconds: after which it is given up.
@@ -306,7 +306,7 @@ class DeviceTunnels:
         worker.orders.fail_all(AWAY)
 
     async def _keep_watch(self) -> None:
-        """Look after tokens and idle streams, from the first worker on."""
+        """Check tokens and idle streams periodically, from the first worker on."""
         loop = self._reactor.loop
         swept_at = loop.time()
         while True:

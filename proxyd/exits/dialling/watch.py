@@ -1,4 +1,4 @@
-"""Watch on the present exit of a dial: the times after which it gets a ping, or is given up."""
+"""Watch on the present exit of a dial: the times of a ping and of a change to another exit."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
@@ -46,13 +46,13 @@ class Watch:
         self._timer = self._loop.call_later(seconds, then)
 
     def stop(self) -> None:
-        """Call nothing any more."""
+        """Cancel the call."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def ask(self, attached: Attached) -> None:
-        """Ask an exit for a sign of life."""
+        """Send a ping to an exit."""
         self._asked_at = attached.load.now()
         attached.pulse.ping()
 
@@ -70,6 +70,6 @@ class Watch:
 
 
 def patience(attached: Attached) -> float:
-    """Return how long an exit may take to answer, in seconds."""
+    """Return the time in seconds that an exit has for an answer."""
     seconds = max(PATIENCE_LEAST_SECONDS, PATIENCE_ROUND_TRIPS * attached.pool.demand.rtt)
     return min(seconds, PATIENCE_MOST_SECONDS)

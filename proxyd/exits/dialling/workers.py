@@ -44,7 +44,7 @@ class Worker(asyncio.Protocol):
 
     Args:
         heartbeat_seconds: returns the time between two pings.
-        waiting_max_bytes: of frames for a device that does not read.
+        waiting_max_bytes: the most bytes of frames for a device that does not read.
         lost: called once, with the reason, when the device is attached no more.
     """
 
@@ -90,7 +90,7 @@ class Worker(asyncio.Protocol):
             self._loop.call_soon(self.cut, "does not read")
 
     def refuse(self, code: str, words: str, retry_seconds: int) -> None:
-        """Send the reason why it is attached no more, and close."""
+        """Send the reason of the detachment, and close."""
         self.send(Sorry(code, words, retry_seconds))
         transport = self._transport
         self._close(code)
@@ -99,7 +99,7 @@ class Worker(asyncio.Protocol):
             self._timer = self._loop.call_later(GOODBYE_SECONDS, transport.abort)
 
     def cut(self, reason: str) -> None:
-        """Close without last words."""
+        """Close without a last frame."""
         self._close(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -170,7 +170,7 @@ class WorkerTable:
         return device_id in self._by_device
 
     def get(self, device_id: str) -> Worker | None:
-        """Return the worker that a device is; None when it is not attached."""
+        """Return the worker of a device; None when it is not attached."""
         return self._by_device.get(device_id)
 
     def attached_as(self, attachment: int) -> Worker | None:
@@ -203,7 +203,7 @@ class WorkerTable:
         self._by_attachment[worker.attachment] = worker
 
     def remove(self, worker: Worker) -> None:
-        """Forget a worker that is attached no more."""
+        """Remove a worker that is detached."""
         del self._by_attachment[worker.attachment]
         count_down(self._per_owner, worker.device.user_id)
         if self._by_device.get(worker.device.id) is worker:

@@ -152,12 +152,12 @@ class Borrowing:
         return len(self._by_device)
 
     def exit_of(self, entry: RemoteExit) -> Attached | None:
-        """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
+        """Borrow an exit of another node for a dial; return None when it cannot be borrowed."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None:
             if loan.entry is entry:
                 return loan.attached
-            # It has another home by now, or its home says something else of where it is.
+            # The exit has another home by now, or its home announces another place.
             self._return(loan, "attached_again")
         if entry.link.is_over or not self._has_room():
             return None
@@ -177,7 +177,7 @@ class Borrowing:
         self._beats.seconds = seconds
 
     def close(self) -> None:
-        """Give everything back."""
+        """Return all borrowed exits."""
         for loan in tuple(self._by_device.values()):
             self._return(loan, "stopping")
         self._beats.close()
@@ -185,19 +185,19 @@ class Borrowing:
     # --- messages of homes ---------------------------------------------------------------------
 
     def changed(self, entry: RemoteExit) -> None:
-        """A home says something else of an exit."""
+        """Apply a home's changed announcement of an exit."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None and loan.entry is entry:
             loan.attached.change(entry.limits, entry.features, entry.min_price_per_gb)
 
     def borrowed(self, link: Link, frame: Borrowed) -> None:
-        """A home does not lend an exit, or not any more."""
+        """Handle the refusal or the end of a loan by its home."""
         loan = self._by_link.get(link, {}).get(frame.number)
         if loan is not None:  # else it was given back just now
             self._end(loan, frame.code)
 
     def passed(self, link: Link, frame: Passed) -> None:
-        """The agent of an exit has said something.
+        """Handle a frame that the agent of an exit has sent.
 
         Raises:
             FrameError: that is no frame.
@@ -213,13 +213,13 @@ class Borrowing:
             attached.ponged(said.payload)
 
     def returned(self, link: Link, number: int) -> None:
-        """A home has lost an exit."""
+        """Handle the notice of a home that it has lost an exit."""
         loan = self._by_link.get(link, {}).get(number)
         if loan is not None:
             self._end(loan, "lost")
 
     def lost(self, link: Link) -> None:
-        """A link is gone."""
+        """Handle the loss of a link."""
         for loan in tuple(self._by_link.get(link, {}).values()):
             self._end(loan, "lost")
 
@@ -252,7 +252,7 @@ class Borrowing:
         self._beats.add(attached)
         host, port = self._door()
         entry.link.send(Borrow(loan.number, entry.device_id, host, port, attachment))
-        _logger.debug("exit %s: borrowed of node %s", entry.device_id, entry.link.node_id)
+        _logger.debug("exit %s: borrowed from node %s", entry.device_id, entry.link.node_id)
         return attached
 
     def _fresh(self) -> int:
@@ -273,7 +273,7 @@ class Borrowing:
         return False
 
     def _beat(self, attached: Attached) -> None:
-        """A heartbeat is due."""
+        """Return an unused or silent exit; else report its use, and send a ping."""
         loan = self._by_attachment.get(attached.attachment)
         if loan is None:
             return
@@ -290,7 +290,7 @@ class Borrowing:
         self._beats.add(attached)
 
     def _return(self, loan: _Loan, reason: str) -> None:
-        """Need an exit no more."""
+        """Return an exit that is not needed any more."""
         loan.report()
         loan.link.send(Return(loan.number))
         self._end(loan, reason)
@@ -306,7 +306,7 @@ class Borrowing:
         if not numbers:
             del self._by_link[loan.link]
         self._beats.discard(attached)
-        _logger.debug("exit %s: borrowed no more: %s", loan.device_id, reason)
+        _logger.debug("exit %s: loan ended: %s", loan.device_id, reason)
         attached.close()
         if reason not in HARMLESS:
             attached.cut()

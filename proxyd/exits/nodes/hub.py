@@ -1,4 +1,4 @@
-"""Notifies the parts of this node that act on the words of other nodes.
+"""Notifies the parts of this node that act on messages of other nodes.
 
 The port of exits, the loans and the labels need the mesh of nodes, and the mesh notifies each of
 them. So the mesh is given this hub when it is built, and they join it.

@@ -85,7 +85,7 @@ class RemoteExits:
         return remote, older
 
     def _of_device(self, device_id: str) -> Iterator[RemoteExit]:
-        """Yield the exits of a device at other nodes; one, but for a moment."""
+        """Yield the exits of a device at other nodes: mostly one, for a moment several."""
         for remotes in self._by_link.values():
             remote = remotes.get(device_id)
             if remote is not None:
@@ -122,11 +122,11 @@ class LocalExits:
         return self._last_since
 
     def get(self, device_id: str) -> Attached | None:
-        """Return the exit that a device is; None when it is not attached here."""
+        """Return the exit of a device; None when it is not attached here."""
         return self._by_device.get(device_id)
 
     def has(self, attached: Attached) -> bool:
-        """Return whether an exit is attached here still."""
+        """Return whether an exit is still attached here."""
         return self._by_device.get(attached.device_id) is attached
 
     def devices(self) -> list[str]:
@@ -138,10 +138,10 @@ class LocalExits:
         self._by_device[attached.device_id] = attached
 
     def remove(self, attached: Attached) -> None:
-        """Forget an exit that is attached no more."""
+        """Remove an exit that is detached."""
         del self._by_device[attached.device_id]
 
 
 def attached_at(remote: RemoteExit) -> tuple[int, str]:
-    """Return a key that is greatest for the attachment that counts among those of a device."""
+    """Return a sort key that is greatest for the valid attachment of a device."""
     return remote.since, remote.node_id

@@ -53,7 +53,7 @@ class LendingBounds:
 
     Attributes:
         per_exit: an agent takes no more, and a service has no more nodes.
-        loans_max: of all exits; 1 KB each.
+        loans_max: the most loans of all exits; 1 KB each.
     """
 
     per_exit: int = 64
@@ -64,10 +64,10 @@ USUAL: Final = LendingBounds()
 
 
 class Lenders(Protocol):
-    """The exits that are attached here: of the mesh, the part that loans need."""
+    """The exits that are attached here, as loans need them."""
 
     def attached_here(self, device_id: str) -> Attached | None:
-        """Return the exit that a device is, if it is attached to this node."""
+        """Return the exit of a device, if it is attached to this node."""
 
 
 @final
@@ -97,7 +97,7 @@ class _Loan:
 
     @property
     def borrower(self) -> tuple[int, str, int]:
-        """The exit and where its work connections go to."""
+        """The number of the exit's attachment, and the address for its work connections."""
         return self.attached.attachment, self.frame.host, self.frame.port
 
     def carrying(self, connections: int, size: int) -> None:
@@ -134,14 +134,14 @@ class Lending:
         return len(self._by_number)
 
     def close(self) -> None:
-        """Give up everything."""
+        """End all loans."""
         for loan in tuple(self._by_number.values()):
             self._end(loan)
 
     # --- messages of borrowers -----------------------------------------------------------------
 
     def borrow(self, link: Link, frame: Borrow) -> None:
-        """A node wants an exit.
+        """Lend an exit to a node, or refuse.
 
         Raises:
             FrameError: the number is taken.
@@ -172,7 +172,7 @@ class Lending:
         attached.say(Lend(loan.number, frame.host, frame.port, frame.attachment))
 
     def passed(self, link: Link, frame: Passed) -> None:
-        """A borrower has something to say to an agent.
+        """Pass a frame of a borrower on to an agent.
 
         Raises:
             FrameError: that is nothing that a borrower may say.
@@ -188,13 +188,13 @@ class Lending:
         loan.attached.say(For(loan.number, frame.frame))
 
     def carrying(self, link: Link, frame: Carrying) -> None:
-        """A borrower tells how much goes through an exit."""
+        """Note a borrower's report of the connections and bytes through an exit."""
         loan = self._by_link.get(link, {}).get(frame.number)
         if loan is not None:
             loan.carrying(frame.connections, frame.size)
 
     def returned(self, link: Link, number: int) -> None:
-        """A borrower needs an exit no more."""
+        """End a loan that the borrower has returned."""
         loan = self._by_link.get(link, {}).get(number)
         if loan is not None:
             self._end(loan)
@@ -202,14 +202,14 @@ class Lending:
                 loan.attached.say(ReturnToHome(loan.number))
 
     def lost(self, link: Link) -> None:
-        """A link is gone."""
+        """Handle the loss of a link."""
         for number in tuple(self._by_link.get(link, ())):
             self.returned(link, number)
 
     # --- messages of agents --------------------------------------------------------------------
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
-        """An agent says something about a loan.
+        """Handle a frame of an agent about a loan.
 
         Raises:
             FrameError: that is nothing that an agent says.
@@ -229,7 +229,7 @@ class Lending:
             return
         said = decode_whole(frame.frame)
         if not isinstance(said, (Dialled, Pong, ExitStatus)):
-            raise FrameError("a frame for a borrower that no agent says")
+            raise FrameError("a frame for a borrower that no agent may send")
         loan.link.send(Passed(loan.frame.number, frame.frame))
 
     def ended(self, attached: Attached, reason: str) -> None:
@@ -251,7 +251,7 @@ class Lending:
         self._unreached[loan.borrower] = loan.attached.load.now() + UNREACHED_SECONDS
 
     def _is_unreached(self, attached: Attached, frame: Borrow) -> bool:
-        """Return whether an exit could not reach a borrower just now."""
+        """Return whether an exit failed to reach a borrower lately."""
         until = self._unreached.get((attached.attachment, frame.host, frame.port), 0.0)
         return attached.load.now() < until
 

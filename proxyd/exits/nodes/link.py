@@ -69,16 +69,16 @@ class LinkHandler(Protocol):
     """Acts on links and on their frames."""
 
     def joined(self, link: "Link") -> None:
-        """A link is open: both sides have proved themselves."""
+        """Handle a link that has opened: both sides have proved themselves."""
 
     def announced(self, link: "Link", frame: Exits | Gone | Leaving | Recheck | Moved) -> None:
-        """The other node has sent news of its exits, of a device, or of itself."""
+        """Handle a frame about the other node's exits, a device, or that node itself."""
 
     def lending(self, link: "Link", frame: Loan) -> None:
-        """The other node has sent a frame of a loan."""
+        """Handle a frame about a loan."""
 
     def lost(self, link: "Link") -> None:
-        """A link that was open is gone."""
+        """Handle the loss of an open link."""
 
 
 @final
@@ -89,7 +89,7 @@ class LinkEnds:
         key: see `proxyd.wire.links.link_key`.
         own_id: this node's identifier.
         node_id: the other node's identifier.
-        fingerprint: of the dialled node's certificate (SHA-256, hexadecimal).
+        fingerprint: that of the dialled node's certificate (SHA-256, hexadecimal).
         is_dialler: whether this node has dialled.
     """
 
@@ -131,7 +131,7 @@ class _Inbox:
 
     Args:
         reader: has read the bytes that came before.
-        turn_seconds: for frames, in one turn of the loop.
+        turn_seconds: the time for frames in one turn of the loop.
         act: called with each frame; raises FrameError for one that must not come.
         violated: called with the reason when the other node has sent such a frame.
     """
@@ -296,12 +296,12 @@ class LinkLife:
         self.closed: asyncio.Future[str] = loop.create_future()
 
     def open(self) -> None:
-        """Both nodes have proved themselves."""
+        """Open the link: both nodes have proved themselves."""
         self.is_open = self.was_open = True
         self.settled.set()
 
     def end(self, reason: str) -> None:
-        """The link is over."""
+        """End the link."""
         self.is_over, self.is_open = True, False
         self.settled.set()
         if not self.closed.done():
@@ -450,7 +450,7 @@ class Link(asyncio.Protocol):
             self._handler.lending(self, frame)
 
     def _accepted(self, frame: Accepted) -> None:
-        """The dialled node has answered."""
+        """Handle the first frame of the dialled node."""
         if self.life.is_open or not self.ends.is_dialler:
             raise FrameError("a frame of the type Accepted out of turn")
         if self.ends.proves(frame):
@@ -501,7 +501,7 @@ def greeted(
         data: the first bytes: nodes send their greeting in one piece.
         key: see `proxyd.wire.links.link_key`.
         own_id: this node's.
-        fingerprint: of this node's certificate.
+        fingerprint: that of this node's certificate.
     """
     try:
         frame = next(reader.receive_data(data), None)

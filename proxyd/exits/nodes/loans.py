@@ -23,7 +23,7 @@ class Loans(Loaner):
         self._lending = lending
 
     def exit_of(self, entry: RemoteExit) -> Attached | None:
-        """Return an exit of another node, borrowed for a dial; None when it cannot be borrowed."""
+        """Borrow an exit of another node for a dial; return None when it cannot be borrowed."""
         return self._borrowing.exit_of(entry)
 
     # --- messages of other nodes ---------------------------------------------------------------
@@ -51,14 +51,14 @@ class Loans(Loaner):
             self._lending.returned(link, frame.number)
 
     def changed(self, remote: RemoteExit) -> None:
-        """Another node says something else of an exit."""
+        """Apply another node's changed announcement of an exit."""
         self._borrowing.changed(remote)
 
     def gone(self, remote: RemoteExit) -> None:
-        """An exit is gone: its node says why over the loan, if there is one."""
+        """Handle the end of an exit, whose node sends the reason over its loan, if any."""
 
     def lost(self, link: Link) -> None:
-        """A link is gone, and with it all loans over it."""
+        """Handle the loss of a link, which ends all loans over it."""
         self._borrowing.lost(link)
         self._lending.lost(link)
 

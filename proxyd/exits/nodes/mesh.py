@@ -1,4 +1,4 @@
-"""This node among the others that have exits: every node knows every exit.
+"""Mesh of the nodes that have exits: every node knows every exit.
 
 Theory of operation
 -------------------
@@ -47,7 +47,7 @@ _logger = logging.getLogger("exits")
 
 
 class Mesh:
-    """The exits of all nodes: the directory has those of the other nodes, and these those of here.
+    """The exits of all nodes: announces those of this node, and files those of others.
 
     Args:
         milliseconds: the wall clock, in UTC.
@@ -99,7 +99,7 @@ class Mesh:
         return [door for _, door in sorted(doors, key=lambda each: each[0])]
 
     def attached_here(self, device_id: str) -> Attached | None:
-        """Return the exit that a device is, if it is attached to this node."""
+        """Return the exit of a device, if it is attached to this node."""
         return self._local.get(device_id)
 
     def find(self, device_id: str) -> RemoteExit | None:
@@ -131,19 +131,19 @@ class Mesh:
         return self._local.since(self._remote.since(device_id))
 
     def attached(self, attached: Attached) -> None:
-        """An exit has attached here."""
+        """Announce an exit that has attached here."""
         self._local.add(attached)
         self._settle(attached.device_id)
         self.changed(attached)
 
     def changed(self, attached: Attached) -> None:
-        """Something has changed of an exit that is attached here."""
+        """Announce the change of an exit that is attached here."""
         if self.peers.links and self._local.has(attached):
             for data in encode_exits((announcement(attached),)):
                 self.peers.send_encoded(data)
 
     def gone(self, attached: Attached) -> None:
-        """An exit is not attached here any more."""
+        """Announce that an exit is no longer attached here."""
         if not self._local.has(attached):
             return
         self._local.remove(attached)
@@ -168,7 +168,7 @@ class Mesh:
         self.peers.send(Leaving())
 
     async def run(self) -> None:
-        """Look at the nodes again and again, and keep a link with each, until cancelled."""
+        """Read the nodes periodically, and keep a link with each, until cancelled."""
         await self.peers.run()
 
     async def look(self) -> None:
@@ -257,7 +257,7 @@ class Mesh:
         self._settle(announced.device_id)
 
     def _forget(self, remote: RemoteExit) -> None:
-        """An exit of another node is gone."""
+        """Forget an exit of another node that is gone."""
         remote.is_gone = True
         self._directory.remove(remote)
         self._settle(remote.device_id)

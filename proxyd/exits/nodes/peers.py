@@ -42,7 +42,7 @@ class MeshBounds:
     """The bounds on the other nodes.
 
     Attributes:
-        link_seconds: to connect, shake hands and be accepted: some round trips.
+        link_seconds: the time to connect, shake hands and be accepted: some round trips.
         exits_per_node_max: twice the number that the directory is measured with.
         entries_per_turn: that are announced or taken out in one turn of the loop: of 100,000 each
             takes 250 us.
@@ -60,7 +60,7 @@ USUAL: Final = MeshBounds()
 
 
 class Cluster(NamedTuple):
-    """This node among the others.
+    """The cluster of this node.
 
     `node_id` returns its present identifier, None while the others do not know it; `link_host` and
     `link_port` are where they reach it ("" and 0: where devices do).
@@ -158,21 +158,21 @@ class Peers:
         return True
 
     async def run(self) -> None:
-        """Look at the nodes again and again, and keep a link with each, until cancelled."""
+        """Read the nodes periodically, and keep a link with each, until cancelled."""
         is_failing = False
         while True:
             try:
                 await self.look()
             except StoreError as error:
                 if not is_failing:
-                    _logger.warning("other nodes cannot be looked for now: %s", error)
+                    _logger.warning("other nodes cannot be read from the database now: %s", error)
                 is_failing = True
             else:
                 is_failing = False
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Look at the nodes, and begin and end links as they come and go.
+        """Read the nodes; begin links with new nodes, and end links with nodes that are gone.
 
         Raises:
             StoreError: the store did not answer.

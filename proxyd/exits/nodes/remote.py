@@ -1,4 +1,4 @@
-"""An exit that is attached to another node, as this one knows it."""
+"""Exit that is attached to another node, in the view of this node."""
 
 from typing import Final, NamedTuple, final
 
@@ -83,7 +83,7 @@ class RemoteExit:
 
     @property
     def paused(self) -> str:
-        """Why it carries nothing, empty when it does."""
+        """Reason why it carries nothing; empty when it carries."""
         return self.terms.paused
 
     @property
@@ -108,7 +108,7 @@ class RemoteExit:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its connections leave from another network than it has attached from."""
+        """Whether its connections leave from another network than that of its attachment."""
         return ELSEWHERE in self.terms.features
 
     @property
@@ -123,7 +123,7 @@ class RemoteExit:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may be chosen, as long as it has a place."""
+        """Whether dials may choose it, if it has a free place."""
         return not self.terms.paused
 
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:

@@ -1,1 +1,1 @@
-"""Exits among the processes of a node: questions to the process that has an exit."""
+"""Exits among the processes of a node: requests to the process that has the exits."""

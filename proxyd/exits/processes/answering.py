@@ -90,7 +90,7 @@ class ExitDesk:
             self.exits.reactor.loop.add_reader(self._sock.fileno(), self._accept)
 
     def close(self) -> None:
-        """Answer no more; relays of other processes go on. Closing twice is harmless."""
+        """Stop answering; relays of other processes continue. Closing twice is harmless."""
         if self._sock.fileno() >= 0:
             self.exits.reactor.loop.remove_reader(self._sock.fileno())
             self._sock.close()
@@ -106,14 +106,14 @@ class ExitDesk:
             _logger.info("%d connections of other processes go through exits still", self.relays)
 
     def changed(self) -> None:
-        """Look whether anything of other processes is under way."""
+        """Check whether other processes still use exits."""
         if any(each.is_busy for each in self._processes):
             self._over.clear()
         else:
             self._over.set()
 
     def left(self, process: "OtherProcess") -> None:
-        """One of them has no line any more."""
+        """Forget a process whose line has ended."""
         self._processes.discard(process)
         self.changed()
 
@@ -162,12 +162,12 @@ class OtherProcess(LineEnd):
         return bool(self._dials or self.relays)
 
     def close(self) -> None:
-        """Answer it no more."""
+        """Stop answering the process."""
         self._line.close()
         self.lose()
 
     def lose(self) -> None:
-        """It has ended, and all that it had asked for: see `LineEnd.lose`."""
+        """End all that the process had requested, after its end: see `LineEnd.lose`."""
         dials, self._dials = self._dials, {}
         for dial in dials.values():
             if dial is not None:
@@ -184,7 +184,7 @@ class OtherProcess(LineEnd):
         self._line.send(encode(Cut(number)))
 
     def take(self, data: memoryview, descriptor: int) -> None:
-        """Act on its message: see `LineEnd.take`."""
+        """Act on a message of the process: see `LineEnd.take`."""
         assert descriptor < 0  # noqa: S101 - descriptors go the other way
         question = decode_question(data)
         if isinstance(question, Ask):
@@ -231,7 +231,7 @@ class OtherProcess(LineEnd):
         _unread: bool,
         via: Via | None,
     ) -> None:
-        """A dial has an outcome."""
+        """Send the process the outcome of a dial."""
         del self._dials[number]
         if isinstance(outcome, Failure) or via is None:
             assert isinstance(outcome, Failure)  # noqa: S101 - only what is connected has a way
@@ -241,7 +241,7 @@ class OtherProcess(LineEnd):
         self._desk.changed()
 
     def _hand_over(self, number: int, sock: socket.SocketType, via: Via) -> None:
-        """Give a connection to the process, and count it here in its stead."""
+        """Give a connection to the process, and count it here on its behalf."""
         attached = via.attached
         assert isinstance(attached, Attached)  # noqa: S101 - it was dialled here
         # Not forgotten but let go of: to the kernel it is open as long as anybody has it.
@@ -301,7 +301,7 @@ class OtherProcess(LineEnd):
 
 @final
 class Asker(Buyer):
-    """Whose buyer an ask is for."""
+    """Buyer of an ask of another process."""
 
     __slots__ = ("_ask",)
 
@@ -376,7 +376,7 @@ class AwayRelay(Adopted):
         return yields_at(self._moved_at, is_half_closed=False)
 
     def answered(self, told: Answered) -> None:
-        """Note how its target has begun to answer; the first word counts."""
+        """Pass on the verdict on the target's first answer; only the first report counts."""
         fault, proof, self.fault, self.proof = self.fault, self.proof, None, None
         if told.is_right and proof is not None:
             proof(told.is_tls)
@@ -389,7 +389,7 @@ class AwayRelay(Adopted):
             self.size, self._moved_at = size, now
 
     def begin(self, attached: Attached, place: TakenPlace | None) -> None:
-        """Go through an exit from now on, in a place of it."""
+        """Move the relay to an exit, in one of its places."""
         self._before = self.size
         self._moved_at = attached.load.now()
         self.attached = attached

@@ -1,4 +1,4 @@
-"""The exits of a process that has none: it asks the one where devices attach.
+"""Exits for a process without the exits' port: it sends requests to the process that has the port.
 
 Theory of operation
 -------------------
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import asyncio
 
 # Longer than the process with the exits takes to notice that a dial takes too long, so that it is
-# the one that says why.
+# the one with the reason.
 SLACK_SECONDS: Final = 2.0
 
 _AF_UNIX: Final = socket.AF_UNIX
@@ -146,7 +146,7 @@ class AskedExits(Ways, LineEnd):
 
     Args:
         reactor: shared by the sockets of the loop; sockets that are handed over are not watched.
-        address: of the Unix socket where that process answers.
+        address: the Unix socket where that process answers.
         seconds: how long a dial may take in all.
     """
 
@@ -392,7 +392,7 @@ class AskedExits(Ways, LineEnd):
 
 @final
 class AskedDial(Cancellable, Expiring):
-    """One ask.
+    """One ask to the process with the exits.
 
     Args:
         message: the ask, which goes out again when the other process was started again.
@@ -408,11 +408,11 @@ class AskedDial(Cancellable, Expiring):
         self.done = done
 
     def cancel(self) -> None:
-        """Give up without calling `done`: see `Cancellable.cancel`."""
+        """Cancel the ask, without calling `done`: see `Cancellable.cancel`."""
         self._exits.give_up(self.number)
 
     def timed_out(self) -> None:
-        """The other process does not answer, or has ended: see `Expiring.timed_out`."""
+        """Fail the ask: the other process is silent, or has ended; see `Expiring.timed_out`."""
         if self._exits.give_up(self.number):
             self.done(Failure.NO_EXIT, False, None)
 
@@ -422,7 +422,7 @@ class AskedExit(Carrier):
     """The exit of one relay, which another process knows.
 
     Args:
-        address: where it attaches from.
+        address: the address that it attaches from.
     """
 
     __slots__ = ("_carried", "_exits", "_place", "_told", "address", "device_id", "number")

@@ -49,7 +49,7 @@ class LineEnd(Protocol):
 
         Args:
             data: the message, in memory that is reused after this returns.
-            descriptor: of a socket that came with the message.
+            descriptor: the descriptor of a socket that came with the message.
 
         Raises:
             DecodeError: the other side says nonsense; the line is over then.
@@ -65,7 +65,7 @@ class Line(Watcher):
 
     Args:
         sock: connected, does not block, and is owned from here on.
-        waiting_max_bytes: of messages that the other side does not take.
+        waiting_max_bytes: the most bytes of messages that the other side has not taken.
     """
 
     __slots__ = (
@@ -205,7 +205,7 @@ class Line(Watcher):
             self._read()
 
     def fail(self, error: Exception) -> None:
-        """End it because of a fault in this program, which is logged with its traceback."""
+        """End the line because of a fault in this program, and log the traceback."""
         _logger.error("a line between processes failed; it is cut", exc_info=error)
         self._over()
 

@@ -39,7 +39,7 @@ class Agenda:
 
         Args:
             attached: the exit.
-            due: when it begins (loop time, seconds).
+            due: the time of its beginning (loop time, seconds).
             failures: the number of looks in vain before this one.
             look: called then.
         """

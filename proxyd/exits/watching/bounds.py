@@ -9,10 +9,10 @@ class CanaryBounds:
     """How exits are looked at, and for how long each step may take.
 
     Attributes:
-        secure_share: of fetches: few buyers want TLS as far as the exit.
+        secure_share: the share of fetches under TLS: few buyers want TLS as far as the exit.
         again_seconds: after a round that proved nothing; doubled each time.
         fetch_seconds: for a page of a few KB, over the slowest line that is worth its name.
-        alive_seconds: to answer a ping: several round trips.
+        alive_seconds: the time to answer a ping: several round trips.
         twice_seconds: between the two fetches of a page from here: a page with the time in it
             differs.
         write_again_seconds: between two attempts to write a verdict down.

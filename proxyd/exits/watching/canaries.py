@@ -182,7 +182,7 @@ class Canaries:
             is_seen = await self._origins.look(attached, other_family=other_family)
         except Exception:
             # A mistake of ours must not end the looks.
-            _logger.exception("exit %s: looking where it leaves failed", attached.device_id)
+            _logger.exception("exit %s: the check of its address failed", attached.device_id)
         if not is_seen:
             self._schedule(attached, now() + self._pause(failures), failures + 1, look)
             return
@@ -206,14 +206,14 @@ class Canaries:
             self._look_again(attached, failures)
             return
         except TurnedAway as error:
-            _logger.debug("exit %s: it is turned away: %s", attached.device_id, error)
+            _logger.debug("exit %s: pages reject it: %s", attached.device_id, error)
             self._unprove(attached.device_id)
             self._gate.doubt(attached)
             self._look_again(attached, failures)
             return
         except Exception:
             # An owner who finds a mistake of ours must not escape further rounds by it.
-            _logger.exception("exit %s: looking at it failed", attached.device_id)
+            _logger.exception("exit %s: its check failed", attached.device_id)
             self._look_again(attached, failures)
             return
         if attached.is_gone:

@@ -36,7 +36,7 @@ class JunkError(Exception):
 
 
 class CutError(Exception):
-    """Nothing came, or not all of it."""
+    """The answer was missing or incomplete."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from proxyd.exits.dialling.errand import Unknown
 from proxyd.exits.watching.fetch import Answer, Page
 
 SHOWN_BYTES: Final = 48
-# Statuses of sites that turn visitors away: of one that asks too often, or of too many.
+# Statuses of sites that reject visitors, for example because of too many requests.
 TURNED_AWAY: Final = frozenset((403, 408, 425, 429, 451, 500, 502, 503, 504))
 TURNED_AWAY_KIND: Final = "turned away"  # a finding that is no verdict
 

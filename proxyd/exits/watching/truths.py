@@ -71,11 +71,11 @@ class Truths:
         return self._known.get(page)
 
     async def learn(self) -> None:
-        """Fetch every page from here, twice, again and again."""
+        """Fetch every page directly, twice, periodically."""
         while True:
             await asyncio.gather(*(self._learn(page) for page in self._pages))
             if not self._known:
-                _logger.warning("no canary can be fetched: exits are not looked at")
+                _logger.warning("no canary can be fetched: exits are not checked")
             self.is_ready.set()
             is_whole = len(self._known) == len(self._pages)
             await asyncio.sleep(TRUTH_SECONDS if is_whole else TRUTH_AGAIN_SECONDS)

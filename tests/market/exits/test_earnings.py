@@ -106,6 +106,6 @@ async def test_a_session_that_cannot_be_posted_for_does_not_hold_up_the_others(
     full = 1_000_000_000_000_000_000
     await market.store.write(change, full)
     assert await market.exit_advances.advance() == 1
-    assert "its exits cannot be posted for" in caplog.text
+    assert "the earnings of its exits cannot be posted" in caplog.text
     await market.store.write(change, -full)
     assert await market.exit_advances.advance() == 1

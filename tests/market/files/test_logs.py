@@ -249,7 +249,10 @@ async def test_a_disk_that_fails_ends_the_log_and_says_so(
     assert (await append(logs, device, job_id, 8, b"lost")).is_full
     assert await logs.stored(job_id, 1) == {"out": FULL, "err": FULL}
     assert (
-        len([each for each in caplog.records if "no more of its log is kept" in each.message]) == 1
+        len(
+            [each for each in caplog.records if "its log is not stored any further" in each.message]
+        )
+        == 1
     )
 
 

@@ -9,6 +9,6 @@ Result = TypeVar("Result")
 
 
 def run_aside(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on a loop of its own, and return its result."""
+    """Run a coroutine on a new loop in another thread, and return its result."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()

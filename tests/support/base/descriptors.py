@@ -59,7 +59,7 @@ def _of_clients(service: Service) -> int:
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """Let nothing more be opened in this process."""
+    """Use up all descriptors of this process, so that it can open nothing."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)

@@ -21,30 +21,30 @@ class Localhost:
         self._addresses = [ip_address(address)]
 
     def cached(self, name: str) -> list[Address] | None:
-        """Nothing is known without asking."""
+        """Return None: no name is cached."""
 
     async def resolve(self, name: str, asker: object = None) -> list[Address]:
-        """Know localhost."""
+        """Return the addresses of localhost; no other name exists."""
         if name == "localhost":
             return self._addresses
         raise NameNotFoundError(name)
 
 
 class Slow(Localhost):
-    """One that says so when it `may_answer`, and not before."""
+    """Resolver that answers only after `may_answer` is set."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.may_answer = asyncio.Event()
 
     async def resolve(self, name: str, asker: object = None) -> list[Address]:
-        """Wait, and know localhost."""
+        """Wait for `may_answer`, then return the addresses of localhost."""
         await self.may_answer.wait()
         return await super().resolve(name, asker)
 
 
 def look_names_up_by(monkeypatch: pytest.MonkeyPatch, resolver: Resolver) -> None:
-    """Let every daemon that is built from here on ask this one."""
+    """Make every daemon that is built from now on use this resolver."""
 
     def build(
         reactor: object, meter: object, exit_: DirectExit, _: Resolver, *others: object

@@ -12,7 +12,7 @@ NEWEST = (
 
 
 def pythons(*versions: str) -> list[str]:
-    """Return the Python of the tests, and those of some versions that this machine has."""
+    """Return the Python of the tests, and installed Pythons of some other versions."""
     found = [sys.executable]
     for version in versions or (OLDEST,):
         installed = (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}")

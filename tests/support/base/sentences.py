@@ -1,4 +1,4 @@
-"""Sentences of the code and the pages, and the habits that make a reader start a sentence again.
+"""Sentences of the code and the pages, and the patterns that make a reader read a sentence twice.
 
 A habit is a turn of phrase that hides the subject or the object of a sentence. Each has a remedy.
 The list finds habits, not every unclear sentence: a sentence without them can still be unclear.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Sentence(NamedTuple):
-    """One sentence: its place, its kind and its words.
+    """A sentence: its place, its kind and its text.
 
     `kind` is summary, docstring, comment, log, error, page or word; a word is a text of the
     console.

@@ -31,7 +31,7 @@ async def until(
 
 
 def until_true(condition: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
-    """Wait, in a test without a loop, until a condition holds; `what` tells that it never did."""
+    """Wait, in a test without a loop, until a condition holds; `what` names it in the failure."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > deadline:

@@ -78,7 +78,7 @@ def program(name: str) -> str:
 
 
 def client_environment(**variables: str) -> dict[str, str]:
-    """Return an environment that tells of no other proxy."""
+    """Return an environment that names no other proxy."""
     inherited = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
     return {**inherited, **variables}
 

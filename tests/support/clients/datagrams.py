@@ -82,7 +82,7 @@ def peer(host: str = "127.0.0.1", port: int = 0) -> Iterator[Peer]:
 
 
 async def nobody_at(address: tuple) -> None:
-    """Wait until the kernel says that nothing is bound to a port (ICMP port unreachable)."""
+    """Wait until the kernel reports that no socket is bound to a port (ICMP port unreachable)."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect(address)
@@ -114,7 +114,7 @@ class Associated:
         self.own = own
 
     def send(self, target: tuple, payload: bytes) -> None:
-        """Have a datagram sent to a target."""
+        """Send a datagram to a target through the proxy."""
         self.own.send(wrapped(*target[:2], payload), self.relay)
 
     async def receive(self) -> Received:
@@ -124,7 +124,7 @@ class Associated:
         return unwrapped(data)
 
     async def reaches(self, target: Peer, payload: bytes = b"are you there?") -> tuple:
-        """Send to a target, see that it is the next to arrive there; return where it came from."""
+        """Send a datagram; check that it arrives next at the target; return its source address."""
         self.send(target.address, payload)
         data, sender = await target.receive()
         assert data == payload
@@ -164,7 +164,7 @@ async def associated(
     host: str = "127.0.0.1",
     announced: tuple[str, int] | None = None,
 ) -> AsyncIterator[Associated]:
-    """Give a client with an association; `announced` is where it says it will send from."""
+    """Yield a client with an association; `announced` is the source address that it announces."""
     control = await logged_in(service, bought, host)
     try:
         await control.send(request(*(announced or ("0.0.0.0", 0)), command=3))

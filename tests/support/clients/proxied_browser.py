@@ -105,7 +105,7 @@ class Browser:
         await self.call("Fetch.enable", handleAuthRequests=True)
 
     async def listen(self) -> None:
-        """Hear the browser until it is gone."""
+        """Read messages of the browser until it has ended."""
         async for message in self.socket:
             heard = json.loads(message.data)
             if "id" in heard:
@@ -187,7 +187,7 @@ async def browsing(
 
 
 async def _debugger(file: Path, process: asyncio.subprocess.Process) -> str:
-    """Wait until the browser says where it is driven from."""
+    """Wait until the browser prints the address of its debugger."""
 
     def is_there() -> bool:
         assert process.returncode is None, f"chromium ended with {process.returncode}"

@@ -18,7 +18,8 @@ Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Besieger:
-    """One address that plays every trick at once; `begun` counts each trick's connections.
+    """One address that attacks in every way at the same time; `begun` counts the connections of
+    each.
 
     Args:
         port: the API's.

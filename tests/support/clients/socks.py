@@ -77,7 +77,7 @@ class Client:
         return code, str(host), port
 
     def end(self) -> None:
-        """End the stream towards the proxy, and go on reading."""
+        """End the stream towards the proxy, and continue reading."""
         self.writer.write_eof()
 
     def reset(self) -> None:

@@ -117,7 +117,7 @@ class Cluster:
         self.set_network(WALLED)
 
     def set_network(self, kind: dict[str, Any]) -> None:
-        """Have new pods get such a network."""
+        """Set the network of new pods."""
         address = {"type": "host-local", "subnet": "10.211.0.0/24", "routes": kind["routes"]}
         address["dataDir"] = str(self.folder / "addresses")
         plugin = {
@@ -269,7 +269,7 @@ class Cluster:
         return False
 
     def add_images(self) -> None:
-        """Give the node the images that are on no registry."""
+        """Add the images to the node that no registry has."""
         rootfs = self.folder / "scripts.tar"
         make_image(rootfs)
         for name, layer in ((IMAGE, rootfs.read_bytes()), (PAUSE, pause_image("x86_64"))):

@@ -95,7 +95,7 @@ class Cluster:
         self.constrain(constrains=True)
 
     def constrain(self, *, constrains: bool) -> None:
-        """Have the node hold jobs to their memory, or not, from its next start."""
+        """Set whether the node enforces the memory limits of jobs, from its next start."""
         plugin = "cgroup/v1" if find_parents() else "cgroup/v2"
         words = {"plugin": plugin, "constrains": "yes" if constrains else "no"}
         (self.folder / "cgroup.conf").write_text(CGROUPS.format(**words))

@@ -187,7 +187,7 @@ class DevToolsError(Exception):
 
 
 class Wire:
-    """One connection to a browser, read by one task; each tab is a session of it."""
+    """Connection to a browser, read by one task; each tab is one of its sessions."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -196,7 +196,7 @@ class Wire:
         self._heard: dict[str, Callable[[str, Any], None]] = {}
 
     def hear(self, session: str, handler: Callable[[str, Any], None]) -> None:
-        """Have the events of a session told to a handler."""
+        """Pass the events of a session to a handler."""
         self._heard[session] = handler
 
     async def read(self) -> None:
@@ -346,7 +346,7 @@ class Tab:
         return answer["result"].get("value")
 
     async def until(self, script: str) -> None:
-        """Wait until a script says yes, also over the page's being left for another."""
+        """Wait until a script returns true, even if the tab loads another page meanwhile."""
         await self._waited(script, bool)
 
     async def value(self, script: str) -> Any:
@@ -376,7 +376,7 @@ class Tab:
         return result
 
     async def settled(self) -> None:
-        """Wait until the page is drawn, and nothing that it asked for is under way."""
+        """Wait until the page is drawn, and none of its requests is under way."""
         rounds = 0
 
         async def is_settled() -> bool:
@@ -423,12 +423,12 @@ class Tab:
         await self._button_at("mousePressed", x, y)
 
     async def release(self, target: str) -> None:
-        """Let go of the button of the mouse where a target is now."""
+        """Release the mouse button over the present place of a target."""
         x, y = await self._place(f"{FIND}({_literal(target)}, false)")
         await self._button_at("mouseReleased", x, y)
 
     async def fill(self, label: str, value: str | bool | Path) -> None:
-        """Give a field a value: by its label's text (or how that begins), or by a selector.
+        """Fill a field, found by its label's text (or its beginning) or by a selector.
 
         Args:
             label: which.
@@ -493,7 +493,7 @@ class Tab:
         language: str | None = None,
         offline: bool | None = None,
     ) -> None:
-        """Be another machine: its scheme, the width of its window, its language, its network."""
+        """Emulate another machine: colour scheme, width of the window, language, network."""
         if dark is not None:
             scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
             await self.ask("Emulation.setEmulatedMedia", features=[scheme])
@@ -573,11 +573,11 @@ class Visit:
         return [sent for tab in self.tabs for sent in tab.requests]
 
     def expect(self, pattern: str) -> None:
-        """Let complaints that a pattern is found in be as they should."""
+        """Expect errors in the console that match a pattern."""
         self.complaints.expected.append(pattern)
 
     async def open(self, url: str, **emulated: Any) -> Tab:
-        """Open an address in a new tab, which `emulated` says the machine of (see `emulate`)."""
+        """Open an address in a new tab; `emulated` describes its machine (see `emulate`)."""
         target = await self._wire.ask(
             "Target.createTarget", url="about:blank", browserContextId=self._context
         )
@@ -618,7 +618,7 @@ def chromium(folder: Path) -> Iterator[str]:
 async def visiting(
     address: str, http: aiohttp.ClientSession, expected: Sequence[str] = ()
 ) -> AsyncIterator[Visit]:
-    """Have a context of one's own in a browser. No page may have complained by its end.
+    """Yield a new context of a browser; fail at its end if a page has logged an error.
 
     Args:
         address: of the browser's DevTools.
@@ -653,7 +653,7 @@ async def browsing(
     expected: Sequence[str] = (),
     emulated: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Tab]:
-    """Open a page in a browser of its own; see `visiting`."""
+    """Open a page in a new browser; see `visiting`."""
     running = chromium(folder)
     address = await asyncio.to_thread(running.__enter__)
     try:

@@ -36,12 +36,12 @@ for (const name of ["setTimeout", "setInterval"]) {
 
 
 async def be_patient(tab: Tab) -> None:
-    """Have the pages that a tab opens from now on wait longer, so that each asks only once."""
+    """Make the pages that a tab opens wait longer, so that each sends a request only once."""
     await tab.ask("Page.addScriptToEvaluateOnNewDocument", source=PATIENT)
 
 
 async def log_in(tab: Tab, email: str, password: str = PASSWORD) -> None:
-    """Have the browser of a tab keep a login; the tab is at a page of the console."""
+    """Log the browser of a tab in; the tab shows a page of the console."""
     body = {"email": email, "password": password, "keep": "cookie"}
     assert await tab.run(LOGIN % msgspec.json.encode(body).decode()) == 200
 

@@ -14,7 +14,7 @@ from proxyd.relay.closing import ClosingBounds
 
 
 def bounded(bounds: Bounds) -> pytest.MarkDecorator:
-    """Give the daemon of the `service` fixture, or a port, these bounds."""
+    """Mark a test with bounds for the daemon of the `service` fixture, or for a port."""
     return pytest.mark.parametrize("bounds", [bounds], ids=["bounded"])
 
 
@@ -24,7 +24,7 @@ def api_bounds(**times: Any) -> Bounds:
 
 
 def closing_bounds(**bounds: float) -> Bounds:
-    """Return usual bounds but for those of sockets that are being closed (`ClosingBounds`)."""
+    """Return the usual bounds with other `ClosingBounds` (sockets that are being closed)."""
     return client_bounds(closing=ClosingBounds(**bounds))
 
 
@@ -34,7 +34,7 @@ def unknown_bounds(**bounds: Any) -> Bounds:
 
 
 def exit_bounds(**bounds: Any) -> Bounds:
-    """Return usual bounds but for those of exits (`ExitBounds`)."""
+    """Return the usual bounds with other `ExitBounds`."""
     return Bounds(exits=ExitBounds(**bounds))
 
 
@@ -44,5 +44,5 @@ def check_bounds(**times: float) -> Bounds:
 
 
 def client_bounds(**bounds: Any) -> Bounds:
-    """Return usual bounds but for those of the proxy's clients (`ClientBounds`)."""
+    """Return the usual bounds with other `ClientBounds`."""
     return Bounds(clients=ClientBounds(**bounds))

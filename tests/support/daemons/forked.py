@@ -179,7 +179,7 @@ def _run(channel: socket.socket) -> NoReturn:
 
 
 def _serve(channel: socket.socket) -> dict[str, Any]:
-    """Fork a child for each request, and say how each ends; returns only in the children."""
+    """Fork a child for each request, and report its end; returns only in the children."""
     woken, wake = socket.socketpair()
     for each in (woken, wake):
         each.setblocking(False)

@@ -84,7 +84,7 @@ def fork(
 
 
 def is_setting(name: str) -> bool:
-    """Say whether a variable is for the daemon only, and not for Python or an imported module."""
+    """Return whether a variable is for the daemon only, not for Python or an imported module."""
     return name.startswith("PROXYD_") and name != "PROXYD_INTERPRETED"
 
 
@@ -201,7 +201,7 @@ class Process(Api):
         self._reader.start()
 
     def wait_ready(self) -> "Process":
-        """Wait until it says that it serves."""
+        """Wait until the daemon prints that it serves."""
         until_true(lambda: self._found() or self.process.poll() is not None, "ready")
         assert self._found(), self.output
         return self
@@ -216,7 +216,7 @@ class Process(Api):
         return status
 
     def wait(self) -> int:
-        """Wait for its end, and for the last line that it printed; return the exit status."""
+        """Wait for the daemon's end and its last printed line; return the exit status."""
         status = self.process.wait(timeout=60)
         self._reader.join()
         return status
@@ -250,7 +250,7 @@ class Process(Api):
         until_true(lambda: ready.search(self.output.rpartition(lost)[2]), "the successor serves")
 
     def children(self) -> list[psutil.Process]:
-        """Return its processes, which it starts and watches; none where it is one itself."""
+        """Return the processes that the daemon starts and watches; none for a single process."""
         return psutil.Process(self.process.pid).children()
 
     def _read(self) -> None:
@@ -279,7 +279,7 @@ class Member(Process):
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Have daemons forked until the tests are over. Benchmarks start each daemon anew."""
+    """Fork daemons until the tests are over. Benchmarks start each daemon as a new process."""
     forker = Process.forker = Forker()
     try:
         yield
@@ -324,7 +324,7 @@ def proxied(
 
 
 def is_refused(error: OSError) -> bool:
-    """Say whether `proxied` has failed because the credentials are not accepted any more."""
+    """Return whether `proxied` failed because the credentials are no longer accepted."""
     return isinstance(getattr(error, "socket_err", None), socks.SOCKS5AuthError)
 
 

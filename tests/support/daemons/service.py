@@ -227,7 +227,7 @@ class Service:
         return float(answer.body["usd_balance"])
 
     async def expire(self, bought: Bought) -> None:
-        """Let a session's time be over; that it is noticed takes a moment."""
+        """Set the expiry of a session to the past; the daemon notices it a moment later."""
 
         async def change(tx: Transaction) -> None:
             changed = await tx.run(

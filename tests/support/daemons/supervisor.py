@@ -44,7 +44,7 @@ class Supervisor:
         return int(self.sockets[name].getsockname()[1])
 
     def start(self, *arguments: str, **settings: str) -> None:
-        """Start the daemon, and wait until it says that it is ready."""
+        """Start the daemon, and wait until it reports that it is ready."""
         # A shell puts its own process id there and becomes the daemon, which keeps that id.
         names = ":".join(self.sockets)
         descriptors = [sock.fileno() for sock in self.sockets.values()]

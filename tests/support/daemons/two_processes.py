@@ -41,7 +41,7 @@ class TwoProcesses:
 
     @property
     def desk(self) -> ExitDesk:
-        """Where the first one answers."""
+        """Desk at which the first process answers."""
         assert self.first.exit_port is not None
         desk = self.first.exit_port.desk
         assert desk is not None

@@ -41,7 +41,7 @@ class Wire:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Cut every connection, and take no more."""
+        """Cut every connection, and accept no more."""
         self._closing = True
         self._flows.set()
         with suppress(OSError):

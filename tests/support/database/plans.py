@@ -21,7 +21,7 @@ STEPS_PER_CALL = 10
 
 @dataclass
 class Statement:
-    """One statement: as it was written, its plan, and how much it looked at.
+    """Statement with its text, its plan, and the number of rows that it read.
 
     `scans` are the parts of the plan that read all of a table, `inner_scans` those that read all of
     anything, anew for each row of something else.

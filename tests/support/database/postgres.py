@@ -85,7 +85,7 @@ class KillableServer:
 
 @contextmanager
 def killable_server() -> Iterator[KillableServer]:
-    """Make a server that ends with the test, with all that it has kept."""
+    """Start a server that is removed with its data at the end of the test."""
     folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=_room(is_durable=False)))
     server = KillableServer(folder)
     try:

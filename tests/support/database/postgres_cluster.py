@@ -113,7 +113,7 @@ class Member:
         until_true(lambda: not (self.folder / "postmaster.pid").exists(), "PostgreSQL has ended")
 
     def promote(self) -> None:
-        """Have a standby accept writes, on a timeline of its own."""
+        """Promote a standby, which then accepts writes on a new timeline."""
         run("pg_ctl", "promote", "--wait", "--pgdata", str(self.folder))
 
     def execute(self, *statements: str, database: str = DATABASE) -> str:
@@ -167,7 +167,7 @@ class Cluster:
         return f"postgresql://{USER}@{wires}/{DATABASE}"
 
     def fail_over(self) -> None:
-        """Have the standby take over; it waits for no standby of its own."""
+        """Make the standby take over; it does not wait for another standby."""
         self.standby.promote()
         self.standby.set(synchronous_standby_names="")
 

@@ -74,12 +74,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def exit_api(**fields: object) -> Iterator[ExitApi]:
-    """Serve; `fields` replace those of the terms."""
+    """Serve the terms, with `fields` in place of theirs."""
     api = ExitApi(**fields)
     thread = threading.Thread(target=api.serve_forever, args=(0.01,))
     thread.start()

@@ -96,7 +96,7 @@ async def serving_tls(handler: Handler, context: ssl.SSLContext) -> AsyncIterato
 
 
 def saying(data: bytes, *, when: Callable[[Dial], bool] = lambda _: True) -> Obey:
-    """Connect nowhere: say that it has, answer the first bytes with some of its own, and end."""
+    """Connect nowhere: report a connection, answer the first bytes with invented ones, and end."""
 
     async def obey(device: Device, dial: Dial) -> None:
         if not when(dial):
@@ -112,7 +112,7 @@ def saying(data: bytes, *, when: Callable[[Dial], bool] = lambda _: True) -> Obe
 
 
 async def swallow(device: Device, dial: Dial) -> None:
-    """Say that it has connected, read everything, and answer nothing: a black hole."""
+    """Report a connection, read everything, and answer nothing: a black hole."""
     loop = asyncio.get_running_loop()
     with device.take(dial.number) as work:
         device.send(Dialled(dial.number, DialOutcome.CONNECTED, 0, None, 0))
@@ -123,7 +123,7 @@ async def swallow(device: Device, dial: Dial) -> None:
 def leading_to(
     port: int, when: Callable[[Dial], bool]
 ) -> Callable[[Device, Dial], Awaitable[None]]:
-    """Carry some orders to another port than they say."""
+    """Carry some orders to another port than the ordered one."""
 
     async def obey(device: Device, dial: Dial) -> None:
         host = dial.host if not isinstance(dial.host, str) else "127.0.0.1"

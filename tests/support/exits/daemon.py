@@ -194,7 +194,7 @@ class ExitDaemon:
         self._next += count
 
     def order(self, host: tuple[Address, ...] | str, port: int) -> tuple[int, Streams]:
-        """Tell the exit to dial, by the work connection that has waited longest."""
+        """Order the exit to dial, by the work connection that has waited longest."""
         number = next(iter(self.parked))
         streams = self.parked.pop(number)
         self.control.send(Dial(number, host, port))
@@ -212,7 +212,7 @@ class ExitDaemon:
         return await self.result(number), streams
 
     async def associate(self) -> tuple[Dialled, Streams]:
-        """Have datagrams carried, and wait for whether they are."""
+        """Order the exit to carry datagrams, and wait for its answer."""
         await until(lambda: bool(self.parked), "a work connection is parked")
         number = next(iter(self.parked))
         streams = self.parked.pop(number)

@@ -171,14 +171,14 @@ class Device:
         self._writer: asyncio.StreamWriter | None = None
 
     async def attach(self, first: Hello | None = None) -> "Device":
-        """Connect, say hello, and wait for the answer."""
+        """Connect, send the hello, and wait for the answer."""
         await self.connect()
         self.send(first or hello())
         await until(lambda: self.welcome is not None or self.sorry is not None or self.is_over)
         return self
 
     async def connect(self) -> None:
-        """Connect, and say nothing."""
+        """Connect, and send nothing."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -188,7 +188,7 @@ class Device:
         self.spawn(self._read(reader))
 
     def peer_fingerprint(self) -> str:
-        """Return the SHA-256 of the certificate that it was shown."""
+        """Return the SHA-256 of the certificate that the daemon has shown."""
         assert self._writer is not None
         shown = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return sha256(shown).hexdigest()
@@ -288,7 +288,7 @@ class Device:
             self.spawn(self.call(frame))
 
     async def call(self, frame: Call) -> None:
-        """Have the daemon see from where connections to targets come."""
+        """Call the daemon, so that it sees the source address of connections to targets."""
         self.calls.append(frame)
         with await raw(frame.port, CALL + frame.number, self.leaves_from or self.address) as sock:
             await is_closed(sock)
@@ -316,7 +316,7 @@ class LentDevice(Device):
         self._home, self._number = home, loan.number
 
     def send(self, frame: Frame) -> None:
-        """Say something to the borrower, by the device's own node."""
+        """Send a frame to the borrower, through the device's own node."""
         self._home.send(For(self._number, encode(frame)))
 
 
@@ -579,7 +579,7 @@ class Port:
         self._devices: list[Device] = []
 
     def reached_at(self) -> tuple[str, int]:
-        """Return where this node says that work connections come in."""
+        """Return the address that this node announces for work connections."""
         return "127.0.0.1", self.port
 
     async def device(

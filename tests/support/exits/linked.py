@@ -121,7 +121,7 @@ class Node(Port):
         self._agents: list[tuple[Agent, asyncio.Task[Any]]] = []
 
     def reached_at(self) -> tuple[str, int]:
-        """Return where this node says that work connections come in."""
+        """Return the address that this node announces for work connections."""
         return self.host, self.number
 
     def link(self, other: "Node") -> Link:
@@ -131,7 +131,7 @@ class Node(Port):
         return here
 
     def hear_of(self, device_id: str, link: Link, **about: Any) -> Entry:
-        """Let an exit of another node be chosen here."""
+        """Add an announced exit of another node to the directory."""
         entry = Entry(device_id, link, **about)
         self.directory.add(entry)  # type: ignore[arg-type]
         return entry

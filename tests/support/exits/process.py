@@ -69,7 +69,7 @@ class ExitAgent:
         record.write_text(json.dumps({**fields, "port": self.door}))
 
     def start(self) -> None:
-        """Start it anew."""
+        """Start the exit again."""
         assert self._process is None
         self.losses = 0
         with (self.folder / "log").open("a") as log:
@@ -100,7 +100,7 @@ class ExitAgent:
 
 
 class ExitAgents:
-    """All exits of a daemon that is killed again and again, or that outlive it, and their wire.
+    """All exits of a daemon that is killed repeatedly, and their wire.
 
     Args:
         folder: where their files are.
@@ -126,7 +126,7 @@ class ExitAgents:
         }
 
     def serve(self, daemon: Process) -> None:
-        """Let exits reach a daemon; start those that were killed, and wait for one of them."""
+        """Connect the exits to a daemon; start killed exits, and wait for one exit."""
         listens = LISTENS.search(daemon.output)
         assert listens is not None, daemon.output
         self.wire.daemon_port = int(listens[1])
@@ -138,7 +138,7 @@ class ExitAgents:
         until_true(lambda: self._is_any_attached(daemon), "an exit is attached")
 
     def start(self) -> None:
-        """Start those that were killed, and anew those that would wait for long."""
+        """Start killed exits, and restart exits that would wait for long."""
         for agent in self.agents:
             if agent.losses >= LOSSES_MAX:
                 agent.kill()

@@ -140,7 +140,7 @@ async def give_up(it: Hostile) -> None:
 
 
 async def associate(it: Hostile) -> None:
-    """Have one label's exit carry more associations than it takes."""
+    """Request more associations of one label than its exit takes."""
     client = await it.client("-session-udp")
     try:
         await client.connect("0.0.0.0", 0, command=3)
@@ -173,7 +173,7 @@ TRICKS: dict[Trick, int] = {
 async def besieged(
     it: Hostile, tricks: Mapping[Trick, int] = MappingProxyType(TRICKS)
 ) -> AsyncIterator[None]:
-    """Play tricks again and again, each on its number of connections."""
+    """Repeat attacks, each with its number of connections."""
 
     async def play(trick: Trick) -> None:
         while True:
@@ -242,7 +242,7 @@ async def market_with_exits(
 async def agents_at(
     service: Service, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> AsyncIterator[None]:
-    """Run agents as owners have them by default, each attached from an address of its own."""
+    """Run agents with default limits, each attached from another address."""
     sources: dict[str, str] = {}
     open_control = attaching.open_control
 

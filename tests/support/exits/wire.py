@@ -137,7 +137,7 @@ class ExitWire:
 
 
 class _Counts:
-    """Whose the bytes of one connection are: its first line says it."""
+    """Counts of one connection, whose owner its first line names."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally

@@ -1,4 +1,4 @@
-"""proxyd as a service on a machine, installed as the page for operators says."""
+"""proxyd as a service on a machine, installed by the page for operators."""
 
 import re
 from collections.abc import Iterator

@@ -172,7 +172,7 @@ def _first_process(process: psutil.Popen, log: Path) -> int:
 
 
 def _is_systemd(pid: int) -> bool:
-    """Tell whether a process is a systemd and the first of its namespace."""
+    """Return whether a process is systemd and the first process of its namespace."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         name = Path(f"/proc/{pid}/exe").resolve().name

@@ -75,7 +75,7 @@ class Checkout:
 
     @property
     def folder(self) -> Path:
-        """Where the compiled files are."""
+        """Folder of the compiled files."""
         return Path(manifest.folder(str(self.root)))
 
     @property
@@ -101,7 +101,7 @@ class Checkout:
         return Builder(self.root, target or self.root, environment, headers, NAMES).build()
 
     def look(self, **variables: str) -> str:
-        """Import both modules in a process of its own; return an answer, and how they run."""
+        """Import both modules in a new process; return an answer, and how they run."""
         told = self.run("-c", LOOK, **variables)
         _, _, why = told.partition("interpreted: ")
         if why and "cannot be loaded" not in why:

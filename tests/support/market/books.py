@@ -43,7 +43,7 @@ async def revenue(market: Market, currency: Currency = Currency.USD) -> int:
 
 
 async def stored_job(market: Market, job_id: str) -> JobRow:
-    """Return a job as it is stored."""
+    """Return the stored row of a job."""
     job = await market.store.read(jobs.find, job_id)
     assert job is not None
     return job

@@ -74,7 +74,7 @@ async def through(
 
 
 class SomeAttached(Attached):
-    """Exits that are attached, as a test says; the daemon's part."""
+    """Stand-in for the daemon's attached exits, which a test sets."""
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
@@ -98,7 +98,7 @@ class SomeAttached(Attached):
         return list(self.places_of.values())
 
     def come(self, device_id: str, country: str = "") -> None:
-        """Have a device be attached, from a country."""
+        """Attach a device from a country."""
         self.places_of[device_id] = OriginRow(device_id, country, "", 0)
 
     def coverage(self) -> Sequence[Coverage]:

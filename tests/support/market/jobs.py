@@ -67,7 +67,7 @@ async def running(market: Market, buyer: str, worker: str, **changes: Any) -> tu
 
 
 async def prove(market: Market, *users: str) -> None:
-    """Have the devices of these owners seen to work, so that their word counts."""
+    """Give the devices of these owners completed attempts, so that their failures count."""
     row = ReputationRow("", "owner", WHOLE, WHOLE, PROVEN_JOBS, 0, 0)
 
     async def add(tx: Transaction) -> None:
@@ -116,7 +116,7 @@ async def specified(
 
 
 async def on(market: Market, job_id: str, worker: str) -> DeviceRow:
-    """Let a new device of `worker` accept a job, and begin the work."""
+    """Accept a job with a new device of `worker`, and begin the work."""
     device = await device_of(market, worker)
     await market.jobs.accept(device, job_id)
     await market.attempt_reports.started(device, job_id, None)

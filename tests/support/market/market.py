@@ -154,7 +154,7 @@ class Market(market.Market):
         return login.profile.user_id
 
     def sweeper(self, sweeps: JobSweeps) -> JobSweeper:
-        """Return the sweeper of jobs of a new daemon, with bounds of its own."""
+        """Return the sweeper of jobs of a new daemon, with its own bounds."""
         devices, renewals = Devices(self.context, Bounds), Renewals(self.context)
         overdue = Overdue(self.context, devices, renewals, RULES.jobs.leases, self.clock.steady)
         return JobSweeper(
@@ -162,7 +162,9 @@ class Market(market.Market):
         )
 
     async def silence(self, seconds: int, sweeper: JobSweeper | None = None) -> int:
-        """Let time pass, and take jobs back as the daemon does. Return the number taken back."""
+        """Advance the time, and sweep silent attempts like the daemon. Return the number taken
+        back.
+        """
         end, taken = self.clock.now + seconds, 0
         while self.clock.now < end:
             self.clock.now += min(SWEEP_SECONDS, end - self.clock.now)

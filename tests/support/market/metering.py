@@ -81,7 +81,7 @@ async def node_of(
     leases: Leases | None = None,
     bounds: MeterBounds = USUAL,
 ) -> Node:
-    """Return a node that others know; with leases of its own, or with the market's."""
+    """Return a registered node, with its own leases or with the market's."""
     leases = leases or market.leases
     leases.node_id = name
     await market.store.write(nodes.register, name, market.clock.seconds())
@@ -111,5 +111,5 @@ async def bought_and_used(market: Market, meter: Meter, count: int) -> list[Live
 
 
 async def written(market: Market, session: LiveSession) -> int:
-    """Return how many bytes the store says that a session has used."""
+    """Return the stored used bytes of a session."""
     return int((await market.store.read(find, session.id)).bytes_used)

@@ -4,7 +4,7 @@ from storage.engines.store import Transaction
 
 
 async def register(tx: Transaction, node_id: str, now: int) -> None:
-    """Have a node live since a moment, on any engine."""
+    """Register a node that was last seen at a time, on any engine."""
     await tx.run(
         "INSERT INTO nodes (id, started_at, seen_at) VALUES (:id, :now, :now)", id=node_id, now=now
     )

@@ -60,7 +60,7 @@ def ask(
 
 
 async def given(market: Market, device: DeviceRow, asked: Ask | None = None) -> list[str]:
-    """Let a device ask, and return the jobs that it is given."""
+    """Send a device's request for work, and return the jobs that it gets."""
     told = await market.dispatch.next(device, asked or ask())
     return [job.row.job_id for job in told.jobs]
 

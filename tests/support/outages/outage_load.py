@@ -237,7 +237,7 @@ class Load:
             client.writer.close()
 
     async def _dial(self, bought: dict[str, Any], index: int, port: int) -> None:
-        """Open a new connection of a known session again and again."""
+        """Open new connections of a known session, one after the other."""
         proxy = bought["proxy"]
         while not self._is_over.is_set():
             began, status = monotonic(), 0

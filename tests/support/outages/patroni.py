@@ -170,7 +170,7 @@ class Machine:
         self._signal(signal.SIGSTOP)
 
     def is_running(self) -> bool:
-        """Say whether a process of Patroni or PostgreSQL is there."""
+        """Return whether a process of Patroni or PostgreSQL runs."""
         return bool(self._processes())
 
     # --- its network -----------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Cluster:
         self.machines = {each.name: each for each in machines}
 
     def leader(self) -> Machine | None:
-        """Return the machine whose PostgreSQL is the primary, as Patroni says."""
+        """Return the machine whose PostgreSQL is the primary, according to Patroni."""
         for each in self.machines.values():
             if each.ask("/primary")[0] == 200:
                 return each
@@ -329,7 +329,7 @@ class Cluster:
         raise AssertionError(self.report())
 
     def switch_over(self, leader: Machine) -> None:
-        """Have another machine lead, as `patronictl switchover` does."""
+        """Switch over to another machine, by `patronictl switchover`."""
         status, answer = leader.ask("/switchover", {"leader": leader.name})
         assert status in (200, 202), (status, answer)
 

@@ -30,7 +30,7 @@ class Origins:
         self._made: OrderedDict[int, tuple[str, list[tuple[CodeType, int]]]] = OrderedDict()
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
-        """Note every socket from now on, and name its origin in its `repr`."""
+        """Record the origin of every new socket, and show it in the socket's `repr`."""
         origins = self
 
         def noting(self: socket.socket, *args: int, **kwargs: int) -> None:

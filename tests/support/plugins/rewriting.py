@@ -9,5 +9,5 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem() -> list[pytest.Item]:
-    """Say of everything in a file that it is no test."""
+    """Collect no tests from the files of helpers."""
     return []

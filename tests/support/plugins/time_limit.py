@@ -61,7 +61,7 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
 
 
 def _in_test(item: pytest.Item) -> Iterator[None]:
-    """Let the alarm raise while the phase of a test runs, inside all other wrappers."""
+    """Enable the alarm while a phase of a test runs, inside all other wrappers."""
     item.stash[_IN_TEST] = True
     try:
         return (yield)

@@ -141,7 +141,7 @@ def keyed(tally: Tally) -> Iterator[KeyedTarget]:
 def converse(
     connect: Callable[[], socket.socket], key: str, tally: Tally, random: random.Random, most: int
 ) -> None:
-    """Have a transfer of a random size in each direction, and see it to its end.
+    """Transfer random sizes in both directions, to the end.
 
     Raises:
         OSError: it broke off; the bytes that had arrived are counted.

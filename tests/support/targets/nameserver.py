@@ -24,7 +24,7 @@ class Zone:
 
 
 class NameServer:
-    """Knows `zones`, by name; another name does not exist.
+    """Name server with the names of `zones`; no other name exists.
 
     `asked` lists the questions, name and type, as they came over UDP; `asked_tcp` over TCP.
     """
@@ -172,6 +172,6 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 @asynccontextmanager
 async def nameserver() -> AsyncIterator[NameServer]:
-    """Serve names; none exists until a test says so."""
+    """Serve names; none exists until a test adds it."""
     async with NameServer().serving() as serving:
         yield serving

@@ -177,7 +177,7 @@ class StuckTarget(socketserver.ThreadingTCPServer):
         return int(self.server_address[1])
 
     def is_stuck(self) -> bool:
-        """Say whether the client takes no more."""
+        """Return whether the client has stopped reading."""
         return self._is_stuck.is_set()
 
     def drained(self) -> int:

@@ -48,7 +48,7 @@ class Upstream:
             self.now -= 1
 
     def will(self, *behaviours: Behaviour) -> None:
-        """Behave so from now on."""
+        """Set the behaviour for later requests."""
         self.behaviours = list(behaviours)
 
 
@@ -111,7 +111,7 @@ async def hangs_up(request: web.Request, question: dict[str, Any]) -> web.Stream
 
 
 async def never_ends(request: web.Request, question: dict[str, Any]) -> web.StreamResponse:
-    """Go on answering for ever, by events or in one body."""
+    """Answer without end, by events or in one body."""
     response = web.StreamResponse()
     events = question.get("stream")
     response.content_type = "text/event-stream" if events else "application/json"
@@ -123,7 +123,7 @@ async def never_ends(request: web.Request, question: dict[str, Any]) -> web.Stre
 
 
 def breaks_off(*words: str) -> Behaviour:
-    """Say some words of an answer, then hang up."""
+    """Send the beginning of an answer, then close the connection."""
 
     async def behave(request: web.Request, question: dict[str, Any]) -> web.StreamResponse:
         response = await streaming(request, question["model"], words, b"")

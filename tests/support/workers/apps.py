@@ -109,7 +109,7 @@ class Door:
         )
 
     def offer(self, *jobs: Job, key: str = KEY, stays: bool = False, app_id: str = APP) -> str:
-        """Have an app lead to these jobs; return its host."""
+        """Add an app with these jobs as its targets; return its host."""
         targets = []
         for number, job in enumerate(jobs, 1):
             job_id = f"job-{number}" if len(jobs) > 1 else app_id
@@ -162,7 +162,7 @@ async def door(domain: str = DOMAIN, **terms: Any) -> AsyncIterator[Door]:
 
 @asynccontextmanager
 async def jobs(count: int = 1) -> AsyncIterator[list[Job]]:
-    """Have jobs listen."""
+    """Start jobs that listen."""
     made = [Job() for _ in range(count)]
     servers = [await asyncio.start_server(each.serve, "127.0.0.1", 0) for each in made]
     for each, server in zip(made, servers, strict=True):
@@ -176,7 +176,7 @@ async def jobs(count: int = 1) -> AsyncIterator[list[Job]]:
 
 
 async def say(port: int, request: bytes, *, until_end: bool = True) -> bytes:
-    """Send bytes to a port, and return all that comes back until the end."""
+    """Send bytes to a port, and return everything that it answers until the end."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionError:

@@ -36,7 +36,7 @@ async def put(
 async def upload(
     service: Service, who: dict[str, str], content: bytes, path: str = "/api/artifacts", **more: Any
 ) -> str:
-    """Announce a file, send it, and say so; returns its identifier."""
+    """Announce a file, send it, and finish the upload; return its identifier."""
     answer = await service.call("POST", path, announced(content, **more), headers=who)
     assert answer.status == 200, answer.body
     artifact_id = str(answer.body["artifact_id"])

@@ -100,14 +100,14 @@ class CrashSite:
         asyncio.run(self._let_pass(seconds))
 
     def revoke(self, agent: WorkerAgent) -> None:
-        """Have the owner of an agent revoke its token."""
+        """Revoke the token of an agent, as its owner."""
         session, device = self._owners[agent.folder]
         fields = {"token_id": device}
         status, body = self.daemon.call("POST", "/api/worker/token/revoke", fields, session)
         assert status == 200, body
 
     def agree(self, agent: WorkerAgent) -> None:
-        """Have an agent work for the marketplace, as a new device."""
+        """Set up an agent for the marketplace, as a new device."""
         session, _ = self._owners[agent.folder]
         fields = {"name": agent.folder.name}
         _, made = self.daemon.call("POST", "/api/worker/token/create", fields, session)
@@ -134,7 +134,7 @@ class CrashSite:
         return list(self.daemon.call("GET", path, token=self._buyer)[1]["attempts"])
 
     def has_begun(self, job_id: str) -> bool:
-        """Say whether a line of a job's log has arrived."""
+        """Return whether a line of a job's log has arrived."""
         return bool(self._raw(f"/api/jobs/{job_id}/log/raw?stream=out"))
 
     def status(self, job_id: str) -> str:
@@ -270,7 +270,7 @@ def _command_of(pid: int) -> bytes:
 
 
 def is_idle(agent: WorkerAgent) -> bool:
-    """Say whether nothing is left of any attempt, and only the next supervisor waits."""
+    """Return whether every attempt is gone, and only the next supervisor waits."""
     return not list((agent.folder / names.ATTEMPTS).glob("*")) and len(agent.processes()) <= 1
 
 

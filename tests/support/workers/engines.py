@@ -122,7 +122,7 @@ def _link(archive: tarfile.TarFile, name: str, target: str) -> None:
 
 @contextmanager
 def podman_storage() -> Iterator[None]:
-    """Have podman keep everything in a folder of its own; removed at the end."""
+    """Make podman keep everything in a new folder, which is removed at the end."""
     require("podman", "runc")
     folder = Path(tempfile.mkdtemp(prefix="proxyd-podman-", dir="/var/tmp"))
     settings = folder / "storage.conf"
@@ -176,7 +176,7 @@ class DockerDaemon:
         return self._folder / "containerd.sock"
 
     def _start_containerd(self) -> None:
-        """Start the containerd of the daemon; as everywhere, a service of its own."""
+        """Start the daemon's containerd as a separate service, like on any machine."""
         with (self._folder / "log").open("ab") as log:
             self._containerd = subprocess.Popen(
                 [
@@ -201,7 +201,7 @@ class DockerDaemon:
         (self._folder / "pid").unlink(missing_ok=True)
 
     def lose_power(self) -> None:
-        """End it together with its containers, and forget the state that it keeps in memory."""
+        """Kill the daemon with its containers, and delete the state that it keeps in memory."""
         assert self._process is not None
         assert self._containerd is not None
         shims = [
@@ -223,7 +223,7 @@ class DockerDaemon:
             (self._folder / name).unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """End it with all that it has started."""
+        """End the daemon and all processes that it started."""
         if self._process is not None and self._process.poll() is None:
             command = ["docker", "--host", self.host]
             done = subprocess.run(
@@ -284,7 +284,7 @@ def containers_of(kind: str, folder: Path, host: str | None = None) -> Container
 
 
 def add_image(engine: Engine, archive: Path | bytes, *changes: str, name: str = IMAGE) -> None:
-    """Give an engine an image; each change is a line of a Dockerfile."""
+    """Add an image to an engine; each change is a line of a Dockerfile."""
     options = [word for each in changes for word in ("--change", each)]
     if isinstance(archive, bytes):
         call(engine, "import", *options, "-", name, data=archive)

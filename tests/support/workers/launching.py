@@ -1,4 +1,4 @@
-"""Starts a launch exactly as `executors/base/base.py` says, in the place of the supervisor."""
+"""Starts a launch as `executors/base/base.py` describes, in place of the supervisor."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ class Started:
             each.start()
 
     def has_ended(self) -> bool:
-        """Say whether it has ended."""
+        """Return whether it has ended."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -41,7 +41,7 @@ class Started:
         return self.status is not None
 
     def wait(self) -> int:
-        """Wait for its end, and for all that it has written."""
+        """Wait for its end, and for its complete output."""
         until_true(self.has_ended, lambda: f"{self.out[-500:]!r} {self.err[-500:]!r}")
         for each in self._threads:
             each.join(20)
@@ -100,7 +100,7 @@ def _read(descriptor: int, kept: bytearray) -> None:
 
 
 def reached(connect: Callable[[], socket.socket]) -> bytes:
-    """Connect to a job until it listens; return all that it says."""
+    """Connect to a job once it listens; return everything that it sends."""
     said: list[bytes] = []
 
     def answers() -> bool:

@@ -125,7 +125,7 @@ class WorkerMarket:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
-        """Be away: take no connection, and answer none that is there."""
+        """Go away: accept no connection, and answer none of the open ones."""
         server, self._server = self._server, None
         with self.changed:
             self.changed.notify_all()
@@ -212,7 +212,7 @@ class WorkerMarket:
                 job.is_held = False
 
     def _stops(self, named: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return an order for each attempt that the device names, and has no more."""
+        """Return a stop order for each attempt that the device names but no longer holds."""
         stops = []
         for each in named:
             job = self.jobs.get(each["job_id"])

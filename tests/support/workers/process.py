@@ -37,7 +37,7 @@ def require_sandbox(folder: Path) -> None:
 
 
 class WorkerAgent:
-    """`proxyctl worker run`, again and again in one folder.
+    """`proxyctl worker run`, started repeatedly in one folder.
 
     Args:
         folder: of the agent.
@@ -78,7 +78,7 @@ class WorkerAgent:
         return self._process.pid
 
     def lose_power(self) -> None:
-        """Have it end with all that it has started, as a machine that is started anew later."""
+        """Kill the agent and all its processes, like a machine that loses power."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(timeout=PATIENCE_SECONDS)
@@ -176,14 +176,14 @@ class WorkerAgent:
         return pids
 
     def run(self, script: str, **payload: object) -> Job:
-        """Have the agent run a script to its end, at which nothing is left of it."""
+        """Run a script with the agent to its end; then nothing of it is left."""
         job = self.market.post(script, payload=payload)
         until(lambda: job.outcome, self)
         self.until_idle()
         return job
 
     def probed(self, secret: str) -> dict[str, battery.Outcome]:
-        """Have it run the probe as a job with a secret. Return the outcomes."""
+        """Run the probe with the agent, as a job with a secret. Return the outcomes."""
         with socket.create_server(("0.0.0.0", 0)) as listening:
             source = battery.probe_source(listening.getsockname()[1])
             job = self.run(source, secrets={"HF_TOKEN": secret})
@@ -232,5 +232,5 @@ def environment() -> dict[str, str]:
 
 
 def until(condition: Callable[[], object], agent: WorkerAgent) -> None:
-    """Wait for something that an agent brings about; its log tells why it did not."""
+    """Wait for an effect of an agent; fail with the agent's log."""
     until_true(lambda: bool(condition()), lambda: agent.log)

@@ -28,7 +28,7 @@ CONNECT_SECONDS: Final = 1.5
 
 
 class Borrower:
-    """Where another daemon takes connections of exits.
+    """Address where another daemon accepts connections of exits.
 
     Args:
         host: an address, or a name.
@@ -79,7 +79,7 @@ class Borrower:
         except ValueError:
             name = public_name(self._host)
         if name is None:
-            raise PermissionError("its name means nothing in public")
+            raise PermissionError("its name is not a public one")
         try:
             rows = await self._loop.getaddrinfo(name, self._port, type=socket.SOCK_STREAM)
         except UnicodeError:

@@ -73,7 +73,7 @@ class ControlConnection(asyncio.Protocol):
         return str(host).partition("%")[0], int(port)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Compare the certificate, and say hello."""
+        """Check the certificate, and send the hello."""
         self._transport = cast("asyncio.Transport", transport)
         if self._pin and not self._is_pinned():
             self.close(self._mismatch)
@@ -152,7 +152,7 @@ async def open_control(
     connect: Callable[[], Awaitable[socket.socket]] | None = None,
     mismatch: str = _MISMATCH,
 ) -> ControlConnection:
-    """Connect to a daemon and say hello.
+    """Connect to a daemon, and send the hello.
 
     Args:
         host: its name or address.

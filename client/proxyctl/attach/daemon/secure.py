@@ -149,7 +149,7 @@ class SecureStream(asyncio.Protocol):
                 self._end.transport.close()
 
     def eof_received(self) -> bool:
-        """Have the connection closed; one that ends before its stream does is broken."""
+        """Close the connection; it is broken if it ends before its stream."""
         if not self._reader.has_ended:
             self._abort()
         return False

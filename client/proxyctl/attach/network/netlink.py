@@ -71,7 +71,7 @@ def networks() -> set[Network]:
 
 
 class Routes:
-    """Says of an address whether this machine would send to it by its default route; thread-safe.
+    """Checks whether this machine would send to an address by its default route; thread-safe.
 
     Raises:
         OSError: the kernel does not tell.

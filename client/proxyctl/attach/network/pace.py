@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Pace:
-    """Says how long to wait after something was taken.
+    """Computes the wait after each taken amount.
 
     Args:
         per_second: how much flows in; 0 is no limit.

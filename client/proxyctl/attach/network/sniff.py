@@ -23,7 +23,7 @@ _HOST: Final = re.compile(
 
 
 def name_in(data: bytes) -> str | None:
-    """Return the name that the first bytes of a client say, if they say a public one."""
+    """Return the target's name in the first bytes of a client, if they contain a public name."""
     text = _name_of_tls(data) if data[:1] == bytes((_HANDSHAKE,)) else _name_of_http(data)
     name = public_name(text) if text is not None else None
     return name.rstrip(".") if name is not None else None

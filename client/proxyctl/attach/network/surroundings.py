@@ -83,7 +83,7 @@ class Surroundings:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read anew: the device may have been carried elsewhere."""
+        """Read the networks again, because the device may have moved."""
         self._networks = tuple(self._read())
         self._own = frozenset(each.version for each in self._read_own() if is_global(each))
 
@@ -115,7 +115,7 @@ class Surroundings:
         self._seen |= {network.version}
 
     def contains(self, address: Address) -> bool:
-        """Return whether an address, or one that it carries inside, is near."""
+        """Return whether an address, or one embedded in it, is in the device's surroundings."""
         inside = embedded_ipv4(address)
         return self._has(address) or (inside is not None and self._has(inside))
 
@@ -128,7 +128,7 @@ class Surroundings:
 
 
 def read_networks() -> set[Network]:
-    """Return the networks that this device stands in, as far as the system tells."""
+    """Return the networks of this device, as far as the system reports them."""
     found: set[Network] = set()
     try:
         found.update(netlink.networks())

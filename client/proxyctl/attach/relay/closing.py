@@ -78,7 +78,7 @@ class Closer:
 
 
 class _Leaving:
-    """One socket on its way out: it is closed when all that was written has been acknowledged.
+    """Socket that is closed as soon as all written bytes are acknowledged.
 
     The system reports no event for an acknowledgement, so the program asks at growing intervals.
 

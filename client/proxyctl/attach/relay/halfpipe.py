@@ -81,7 +81,7 @@ class Joined(Protocol):
         """Reset both sockets immediately."""
 
     def half_ended(self) -> None:
-        """Nothing more comes one way."""
+        """Handle the end of one direction."""
 
     def other(self, half: HalfPipe) -> HalfPipe:
         """Return the half that goes the other way."""

@@ -56,7 +56,7 @@ class Watcher(Protocol):
 
 
 class Mover(Protocol):
-    """Has bulk to move."""
+    """Object with bulk data to move in turns."""
 
     def turn(self) -> None:
         """Move some of it."""
@@ -172,7 +172,7 @@ class Poller:
             self._loop.call_soon(self._slice)
 
     def _slice(self) -> None:
-        """Give turns for a while."""
+        """Give turns to movers for a time slice."""
         self._is_scheduled = False
         moving = self._moving
         until = time.monotonic() + SLICE_SECONDS

@@ -120,7 +120,7 @@ class End(asyncio.BufferedProtocol):
             self.relay.other(self).wait_for(_PEER_IS_FULL)
 
     def resume_writing(self) -> None:
-        """Let the other end read again."""
+        """Resume reading at the other end."""
         if self.relay is not None:
             self.relay.other(self).go_on(_PEER_IS_FULL)
 
@@ -133,7 +133,7 @@ class End(asyncio.BufferedProtocol):
             return True
 
     def acknowledge(self) -> None:
-        """Have the system acknowledge the bytes without delay, where it has such an option."""
+        """Make the system acknowledge the bytes without delay, if it has such an option."""
         sock = self.transport.get_extra_info("socket")
         if sock is not None and _QUICKACK is not None:
             with suppress(OSError):  # it breaks just now, and says so next

@@ -251,7 +251,7 @@ class _EpollRelay:
     # --- for its halves ------------------------------------------------------------------------
 
     def half_ended(self) -> None:
-        """Nothing more comes one way; when the other way is over too, so is the relay."""
+        """Handle the end of one direction; end the relay when both directions have ended."""
         if not (self._up.ended and self._down.ended and self._release()):
             return
         if self._up.gave_up or self._down.gave_up:

@@ -26,7 +26,7 @@ class Meter(Protocol):
     """Counts every byte."""
 
     def count(self, size: int) -> float:
-        """Count bytes; return for how many seconds to read no more of them."""
+        """Count bytes; return the seconds to wait before the next read."""
 
     def most(self) -> int:
         """Return how many bytes to read at once at most, so that limits are met closely."""
@@ -49,7 +49,7 @@ class AnyRelay(Protocol):
 
     @property
     def moved_at(self) -> float:
-        """When a byte was moved last, or when it began; of the loop's time."""
+        """Time of the last moved byte, or of the beginning (loop time)."""
 
     def tend(self) -> None:
         """Reset both sockets if one broke and no event told of it. To be called now and then."""
@@ -75,7 +75,7 @@ class Relays(Protocol):
         lost: Callable[[], None],
         ready: Callable[[Work], None] = ignore,
     ) -> Work:
-        """Have a socket wait as a work connection.
+        """Keep a socket waiting as a work connection.
 
         Args:
             sock: owned by the callee from here on, even after an error.
@@ -112,7 +112,7 @@ class Relays(Protocol):
         """
 
     async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
-        """Let a protocol of asyncio have a work connection from here on, as if it were a new one.
+        """Hand a work connection over to an asyncio protocol, like a new connection.
 
         Raises:
             OSError: it is lost.

@@ -67,14 +67,14 @@ USUAL: Final = AgentBounds()
 
 
 class Stop(NamedTuple):
-    """Why the agent ends: in words, and whether a new start is useless."""
+    """Reason why the agent ends, and whether a new start is useless."""
 
     words: str
     in_vain: bool
 
 
 class Agent:
-    """One exit; made inside of a running event loop.
+    """Agent of one exit; create it inside a running event loop.
 
     Args:
         folder: where its files are.

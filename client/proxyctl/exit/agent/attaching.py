@@ -58,7 +58,7 @@ _logger = logging.getLogger("exit")
 
 
 class Attaching:
-    """Attaches to the nodes of the service, again and again, until its task is cancelled.
+    """Attaches to the nodes of the service, and again after each end, until its task is cancelled.
 
     Attributes:
         words: the state of the attachment, for the owner.
@@ -199,7 +199,7 @@ class Attaching:
             attachment.moves_at = self._loop.time() + self._retries.short_delay()
             attachment.close_at(control, attachment.moves_at, words)
             return
-        _logger.info("the daemon stops within %d s; attaching anew after that", seconds)
+        _logger.info("the daemon stops within %d s; attaching again after that", seconds)
         delay = seconds + self._drain_grace_seconds
         attachment.close_at(control, self._loop.time() + delay, words)
 

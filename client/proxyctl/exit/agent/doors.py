@@ -1,4 +1,4 @@
-"""Where the exit attaches: where its owner agreed to, or at another node of the same service.
+"""Addresses where the exit attaches: the agreed one, and those of the service's other nodes.
 
 The attached daemon names the other nodes and their certificates. It is believed, because it has
 proved itself by the certificate that the owner agreed to, or that such a daemon has told; so the
@@ -49,7 +49,7 @@ class Doors:
 
     @property
     def current(self) -> Node:
-        """Where to attach, or where it is attached."""
+        """Address of the present or next attachment."""
         return self._all[self._turn]
 
     @property

@@ -1,4 +1,4 @@
-"""Why an exit takes no connections just now, if it does not."""
+"""Reasons why an exit takes no connections at present."""
 
 from __future__ import annotations
 

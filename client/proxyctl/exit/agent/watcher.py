@@ -113,7 +113,7 @@ class Watcher:
         self._cannot_save = False
 
     async def prepare(self) -> None:
-        """Look around for the first time, before anything is carried."""
+        """Read the surroundings for the first time, before the exit carries anything."""
         await self._ask_power()
         self.obey()
         self._changed()
@@ -150,7 +150,7 @@ class Watcher:
             save()
         except files.FileError as error:
             if not self._cannot_save:
-                _logger.warning("%s; the exit goes on without it", error)
+                _logger.warning("%s; the exit continues without it", error)
             self._cannot_save = True
         else:
             self._cannot_save = False

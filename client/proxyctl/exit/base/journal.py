@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 TARGETS_KEPT: Final = 100
 PORTS_KEPT: Final = 64  # an owner may allow more; the busiest tell enough
-# A device without a clock of its own begins in some earlier year, until a network tells it better.
+# A device without a hardware clock begins in an earlier year, until it gets the time from a
+# network.
 FIRST_DAY: Final = "2024-01-01"
 _PORTS_SHOWN: Final = 5
 

@@ -1,4 +1,4 @@
-"""When the exit attaches again: at once where another node may take it, later where none does."""
+"""Times of new attachments: immediate if another node may accept the exit, later if none does."""
 
 from __future__ import annotations
 

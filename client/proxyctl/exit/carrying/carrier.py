@@ -200,7 +200,7 @@ class Carrier:
         self._limit(welcome.limits)
 
     def detach(self) -> None:
-        """Give up everything that needs a control connection; relays continue."""
+        """Drop everything that needs a control connection; relays continue."""
         for key in tuple(self._held):
             self._drop(key)
         for task in (*self._dials.values(), *self._calls):
@@ -280,7 +280,7 @@ class Carrier:
         return ""
 
     def count(self, size: int) -> float:
-        """Count bytes of a relay; return for how many seconds to read no more of them."""
+        """Count bytes of a relay; return the seconds to wait before the next read."""
         self._journal.add_bytes(size)
         if self.used_up():
             self._counted()
@@ -288,7 +288,7 @@ class Carrier:
 
     @property
     def held(self) -> str:
-        """Why the daemon asks nothing of this exit now, as far as it has said; or empty."""
+        """Return the daemon's reported reason for sending no orders; empty without one."""
         return self._asked.paused if self._attachment is not None else ""
 
     def most(self) -> int:

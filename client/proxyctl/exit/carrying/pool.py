@@ -60,7 +60,7 @@ class Room:
         return True
 
     def give(self) -> None:
-        """Give a place back."""
+        """Free a place."""
         self._taken -= 1
         while self._waiting and self._taken < self.most:  # the first may want no more by now
             pool = next(iter(self._waiting))
@@ -68,7 +68,7 @@ class Room:
             pool.fill()
 
     def pause(self) -> float:
-        """Count one that is opened; return for how many seconds to open no more."""
+        """Count an opened connection; return the seconds to wait before the next one."""
         return self._pace.take(1)
 
     def forget(self, pool: Pool) -> None:

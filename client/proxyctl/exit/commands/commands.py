@@ -249,7 +249,7 @@ def _revoke(arguments: argparse.Namespace) -> int:
 
 
 def _running(folder: Path) -> int | None:
-    """Return the process that runs here, as far as its state file tells."""
+    """Return the process that runs in this folder, by its state file."""
     path = folder / names.STATE
     state = files.read(path)
     if state is None or not isinstance(state.get("pid"), int):

@@ -27,7 +27,7 @@ _UNKNOWN_TOKEN: Final = "worker_unauthorized"  # noqa: S105 - a code of the API
 
 
 class NoConsentError(OwnerError):
-    """It was not given; the message says why."""
+    """The consent was not given; the message has the reason."""
 
 
 def agree(
@@ -97,7 +97,7 @@ def agree(
 
 
 def _agreed_before(path: Path, consent: record.Consent) -> record.Consent | None:
-    """Return the agreement in the record, if it is to the same; only token and date may differ."""
+    """Return the recorded agreement if it is equal except for token and date; else None."""
     try:
         before = record.load(path)
     except record.ConsentError:
@@ -163,11 +163,11 @@ def _understood(reply: dict[str, Any]) -> tuple[str, str, str, int, str]:
     if not isinstance(text, str) or not isinstance(digest, str):
         raise NoConsentError("this marketplace shows no terms for exits")
     if not hmac.compare_digest(hashlib.sha256(text.encode()).hexdigest().encode(), digest.encode()):
-        raise NoConsentError("the text of the terms is not the one that its hash names")
+        raise NoConsentError("the terms do not match their hash")
     if not isinstance(host, str) or not host or not isinstance(port, int) or not 0 < port < 1 << 16:
-        raise NoConsentError("this marketplace takes no exits just now")
+        raise NoConsentError("this marketplace accepts no exits now")
     if not isinstance(pin, str) or (pin and not record.is_digest(pin)):
-        raise NoConsentError("the marketplace names its certificate in a way that is not known")
+        raise NoConsentError("the marketplace names its certificate in an unknown form")
     return text, digest, host, port, pin
 
 

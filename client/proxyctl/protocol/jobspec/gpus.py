@@ -22,7 +22,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 _MAKERS: Final = _words("nvidia geforce quadro tesla amd radeon instinct intel arc")
-# Words that say nothing about which card it is.
+# Words that do not distinguish cards.
 _NOISE: Final = _words("gpu graphics with design generation edition r tm series card")
 _DIFFERENT: Final = _words(
     "ti super d s m laptop maxq mig ada pro sff xt xtx gre xl grid max x xp v ii"
@@ -149,6 +149,6 @@ def _cut(name: str) -> _Name:
             words.update(_apart(word))
     if any(re.fullmatch("w[0-9]{4}", word) for word in words):
         words.discard("pro")  # the name of all workstation cards of AMD
-    # A part of a card has less memory than the name of the card says.
+    # A part of a card has less memory than the name of the card indicates.
     memory_gb = int(sizes[0]) if sizes and "mig" not in words else 0
     return _Name(frozenset(words), frozenset(makers), memory_gb, bus)

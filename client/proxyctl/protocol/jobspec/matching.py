@@ -109,5 +109,5 @@ def _counted(names: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
 
 
 def _vram_gb(resources: Resources) -> float:
-    """Return the memory that each GPU must have; a model's name may say it as well."""
+    """Return the memory that each GPU must have, also if only the name of the model contains it."""
     return max(resources.vram_gb, float(gpus.memory_gb(resources.gpu_model)))

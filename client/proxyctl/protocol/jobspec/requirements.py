@@ -161,7 +161,7 @@ class _Reading:
         return Parsed(resources, tuple(self.warnings), self.is_manual)
 
     def read_part(self, part: str) -> None:
-        """Read all items of a part, or say that it was not understood, and take none of it."""
+        """Read all items of a part, or none: a part that is not understood is reported."""
         if len(part) > PART_MAX_CHARACTERS:
             self.leave(part, is_manual=_counts(part))
             return

@@ -50,7 +50,7 @@ _FAREWELL_SECONDS: Final = 30.0  # for the last reports, once everything was sto
 
 @dataclass(frozen=True)
 class End:
-    """Why the agent ended: in words, and whether a new start is useless."""
+    """Reason why the agent ended, and whether a new start is useless."""
 
     words: str
     in_vain: bool = False
@@ -175,7 +175,9 @@ class Agent:
                 is_drain_known = True
                 jobs = len(self._attempts)
                 if jobs and lifecycle.drains == 1:
-                    _logger.info("draining: jobs go on: %d; once more to stop them now", jobs)
+                    _logger.info(
+                        "draining: %d jobs continue; repeat the signal to stop them now", jobs
+                    )
                 self._asker.ask_anew()
             if lifecycle.is_broken:
                 raise AgentError("the agent has failed, and jobs run on; start it again")

@@ -59,7 +59,7 @@ class Attempts:
             return self._shares.take(attempt_id, resources_wanted(work))
 
     def give_share_back(self, attempt_id: str) -> None:
-        """Give back the share of an attempt that does not begin."""
+        """Free the share of an attempt that does not begin."""
         with self._lock:
             self._shares.give_back(attempt_id)
 

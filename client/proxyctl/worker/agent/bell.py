@@ -1,4 +1,4 @@
-"""Where supervisors tell the agent that something has happened to an attempt."""
+"""Pipe through which supervisors notify the agent of changes of attempts."""
 
 from __future__ import annotations
 

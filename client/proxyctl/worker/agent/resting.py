@@ -22,7 +22,7 @@ _logger = logging.getLogger("worker")
 
 
 class RestKeeper:
-    """Has the device rest while one of its owner's rules is broken.
+    """Pauses the device while one of its owner's rules is broken.
 
     Args:
         lifecycle: of the agent; receives the reason.

@@ -1,4 +1,4 @@
-"""When the owner of a device wants it for themselves: no new jobs, and soon none at all."""
+"""Rules of the owner of a device, who may need it: first no new jobs, soon afterwards no jobs."""
 
 from __future__ import annotations
 

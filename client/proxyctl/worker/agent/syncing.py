@@ -21,7 +21,7 @@ _SYNC_SECONDS: Final = 20.0  # the daemon counts a device as away after 90
 
 
 class Syncer:
-    """Reports the device and its attempts over a connection of its own.
+    """Reports the device and its attempts over a separate connection.
 
     So a device that is busy with other requests does not count as lost.
 

@@ -55,9 +55,9 @@ _logger = logging.getLogger("worker")
 # Of one stream, on disk: four times the bytes that the daemon keeps of its beginning and its end
 # together.
 LOG_MAX_BYTES: Final = 64 << 20
-# Of grace for cancelled work. The buyer does not pay for that time, so it is no more than a tenth
-# of the time before, or two seconds: work of a minute that is cancelled as it begins would
-# otherwise cost nothing.
+# Grace of cancelled work. The buyer does not pay for that time, so it is at most a tenth of the
+# time before, or two seconds: work of a minute that is cancelled as it begins would otherwise cost
+# nothing.
 CANCELLED_GRACE_SECONDS: Final = 60.0
 CANCELLED_GRACE_PARTS: Final = 10
 CANCELLED_GRACE_LEAST_SECONDS: Final = 2.0
@@ -371,7 +371,8 @@ class Attempt:
         if self._interruption.is_unwanted:
             self._move(AttemptState.DONE)
             return
-        # Not one that came when the job had ended already: its result is whole, and is paid.
+        # A stop that came after the end of the job does not count: the result is whole, and is
+        # paid.
         stop = self.entry.stop
         if ended is None and self._is_of_another_boot():
             stop = Stop("the device was restarted", "host")
@@ -460,7 +461,7 @@ class Attempt:
         return True
 
     def _fail_early(self, error: TaskError) -> None:
-        """Report that it cannot be run here, unless its end is decided already."""
+        """Report that the attempt cannot run here, unless its end is already decided."""
         if self._interruption.stop is None and not self._interruption.is_leaving:
             self._move(AttemptState.REPORTING, report=failed(error.kind, error.message))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Listening:
-    """Has the ports of one attempt served.
+    """Serves the ports of one attempt.
 
     Args:
         ring: called when the job has become ready.

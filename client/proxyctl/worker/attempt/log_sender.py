@@ -1,4 +1,4 @@
-"""Sends the log of an attempt, from wherever the daemon says that it has it.
+"""Sends the log of an attempt, from the offset that the daemon has stored.
 
 The sender knows only the daemon's last answer: how much of a stream it has. Where it has less than
 before, because its machine lost its power, the rest is sent once more.

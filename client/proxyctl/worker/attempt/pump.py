@@ -38,7 +38,7 @@ class Pump:
         self._thread.start()
 
     def ring(self) -> None:
-        """Look whether there is more."""
+        """Check for new bytes of the log."""
         self._rung.set()
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class Streams:
         return writing
 
     def watch_signals(self) -> int:
-        """Let signals end a `turn`; return the descriptor that the interpreter writes them to."""
+        """Make signals end a `turn`; return the descriptor that signals are written to."""
         self._wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._wake, select.POLLIN)
         return waker

@@ -239,7 +239,7 @@ class _Program:
             os.killpg(self.pid, number)
 
     def is_unstarted(self) -> bool:
-        """Return whether the sandbox has ended by itself before it started anything."""
+        """Return whether the sandbox ended before it started the program."""
         status = f"{self._folder}/{STATUS}"
         with suppress(OSError), open(status, "rb") as file:  # noqa: PTH123 - see above
             return b"exit-code" not in file.read(_STATUS_MAX_BYTES)

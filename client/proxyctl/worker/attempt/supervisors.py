@@ -105,7 +105,7 @@ def is_running(folder: Path) -> bool:
         FileError: that cannot be read.
     """
     path = folder / names.BEGUN
-    # An empty one tells of a supervisor that a loss of power has ended.
+    # An empty file was left by a supervisor that a loss of power ended.
     begun = None if files.is_empty(path) else files.read(path)
     if not begun or files.read(folder / names.ENDED) is not None:
         return False

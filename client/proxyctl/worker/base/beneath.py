@@ -173,7 +173,7 @@ class Folder:
 
 
 def make_accessible(name: str, parent: int | None) -> None:
-    """Give the owner of a folder all rights to it, which a job may have taken away.
+    """Restore the owner's rights to a folder, which a job may have removed.
 
     By a descriptor, because a job may put a link in the place of the folder at any time.
 
@@ -213,7 +213,7 @@ def _open_one(name: str, flags: int, folder: int) -> int:
     try:
         return os.open(name, flags, dir_fd=folder)
     except NotADirectoryError:
-        # O_DIRECTORY with O_NOFOLLOW says so of a link, and of a file.
+        # O_DIRECTORY with O_NOFOLLOW gives this error for a link, and for a file.
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
         raise

@@ -72,7 +72,7 @@ class RefusedError(ApiError):
 
 @dataclass(frozen=True)
 class Address:
-    """Where the API is."""
+    """Address of the API."""
 
     is_tls: bool
     host: str
@@ -87,7 +87,7 @@ class Address:
 
 
 class Outage:
-    """Knows whether the marketplace is away, and calls back when it has returned.
+    """Tracks whether the marketplace is away, and calls back when it has returned.
 
     Every thread that asks tries again after a wait of its own, of up to a minute. The first answer
     after an outage tells that all of them may try now.
@@ -158,7 +158,7 @@ class Link:
         self._is_closed = False
 
     def on_return(self, callback: Callable[[], None]) -> None:
-        """Have a function called whenever the marketplace answers again after an outage.
+        """Register a function to call whenever the marketplace answers again after an outage.
 
         It is called in the thread that was answered first, and must not block.
         """

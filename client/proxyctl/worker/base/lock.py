@@ -1,4 +1,4 @@
-"""One agent in a folder: two would run every job twice."""
+"""Lock of an agent's folder: two agents in one folder would run every job twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lock:
         os.write(self._file, f"{os.getpid()}\n".encode())
 
     def close(self) -> None:
-        """Let another agent have the folder."""
+        """Release the folder for another agent."""
         os.close(self._file)
 
 

@@ -19,7 +19,7 @@ class Retries:
         self._seconds = FIRST_SECONDS
 
     def succeeded(self) -> None:
-        """Begin anew with the shortest wait."""
+        """Start again with the shortest wait."""
         self._seconds = FIRST_SECONDS
 
     def failed(self, at_least: float = 0.0) -> float:

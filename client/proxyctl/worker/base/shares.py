@@ -44,7 +44,7 @@ class Shares:
         self._shares: dict[str, tuple[Share, tuple[str, ...]]] = {}
 
     def take(self, attempt_id: str, resources: Resources) -> tuple[str, ...] | None:
-        """Give an attempt its share; return its GPUs, or None if that much is not free."""
+        """Reserve the share of an attempt; return its GPUs, or None if the share is not free."""
         share = share_of(resources, self._lend)
         free = self.free()
         gpus = self._chosen(resources)

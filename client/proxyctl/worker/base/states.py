@@ -12,7 +12,7 @@ from typing import Final
 
 
 class AttemptState(str, Enum):
-    """Where an attempt is."""
+    """State of an attempt."""
 
     TAKEN = "taken"  # the daemon has given it to this device
     PREPARING = "preparing"  # image and inputs are fetched, and the sandbox is prepared
@@ -49,7 +49,7 @@ NEXT: Final[dict[AttemptState, frozenset[AttemptState]]] = {
 # A supervisor was given it, or may have been.
 HANDED_OVER: Final = frozenset(AttemptState) - {AttemptState.TAKEN, AttemptState.PREPARING}
 
-# The word for the daemon of each state; it has no word for the steps between two of its own.
+# Word for each state in reports to the daemon, which knows fewer states.
 TOLD: Final[dict[AttemptState, str]] = {
     AttemptState.TAKEN: "taken",
     AttemptState.PREPARING: "preparing",

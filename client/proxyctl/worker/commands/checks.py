@@ -52,7 +52,7 @@ def requirements(lend: Lend, sandbox: Sandbox, folder: Path) -> Requirements:
 
 
 def everything(consent: Consent | None, folder: Path) -> list[tuple[str, Finding]]:
-    """Return all findings, each with the part of the agent that it is about."""
+    """Return all findings, each with the part of the agent that it concerns."""
     sandbox = Sandbox() if consent is None else consent.sandbox
     lend = Lend(jobs=JOB_TYPES) if consent is None else consent.lend
     try:

@@ -169,7 +169,7 @@ def lent_gpus(consent: Consent) -> tuple[Gpu, ...]:
     gpus = tuple(each for each in nvidia.read_gpus() if ALL_GPUS in wanted or each.uuid in wanted)
     missing = set(wanted) - {ALL_GPUS} - {each.uuid for each in gpus}
     if missing or not gpus:
-        _logger.warning("GPUs that are lent and not there: %s", ", ".join(missing) or "all")
+        _logger.warning("lent GPUs that are not in this device: %s", ", ".join(missing) or "all")
     return gpus
 
 

@@ -353,7 +353,7 @@ def require_size(size: int, max_bytes: int) -> None:
 
 
 def require_name(name: str) -> None:
-    """Check that every system accepts a path. This bounds its length as well.
+    """Check that every system accepts a path, its length included.
 
     Raises:
         ArchiveError: it cannot.

@@ -117,7 +117,7 @@ class Inputs:
         except SpecError as error:
             raise FetchError(f"its path cannot be used: {error.message}") from None
         if not _DIGEST.fullmatch(digest):
-            raise FetchError("its SHA-256 is no SHA-256")
+            raise FetchError("its SHA-256 is malformed")
         if path.count("/") >= DEPTH_MAX:
             raise FetchError(f"its path is more than {DEPTH_MAX} folders deep")
         is_archive = bool(each.get("unpack"))

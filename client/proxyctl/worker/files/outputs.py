@@ -193,7 +193,7 @@ class JobFolder:
     def _matching(
         self, pattern: str, budget: _Names, collection: Collection
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the files that a pattern finds, also below a folder that it finds; no folders."""
+        """Yield the files that a pattern matches, and all files below matching folders."""
         wanted = pattern.split("/")
         start = list(_plain_parts(wanted))
         if len(start) < len(wanted):
@@ -317,7 +317,7 @@ def require_name(name: str) -> None:
 
 
 def require_output_name(name: str) -> None:
-    """Check that usual systems could keep an output by this name, and that it is not one of ours.
+    """Check that usual systems accept the name of an output, and that the agent does not use it.
 
     Raises:
         NotTakenError: it cannot be taken.
@@ -336,7 +336,7 @@ def _size_of(status: os.stat_result) -> int:
 
 
 def matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether a path, or a folder that it is in, is one that a pattern means.
+    """Return whether a pattern matches a path or a folder above it.
 
     `**` is any number of folders, and `*`, `?` and `[…]` are as in a shell.
     """
@@ -363,7 +363,7 @@ def _reach(parts: Sequence[str], pattern: Sequence[str]) -> list[bool]:
 
 
 def _skipping(reach: list[bool], pattern: Sequence[str]) -> list[bool]:
-    """Let `**` stand for no folder at all; only a last one stands for something."""
+    """Skip each `**`, which may match no folder; a last `**` must match something."""
     for at, wanted in enumerate(pattern[:-1]):
         if reach[at] and wanted == "**":
             reach[at + 1] = True

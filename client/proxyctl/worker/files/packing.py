@@ -69,7 +69,7 @@ class Packed(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place in the archive, and return it."""
+        """Set the position in the archive, and return it."""
         before = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size_bytes}
         self._position = max(0, before[whence] + offset)
         return self._position

@@ -115,7 +115,7 @@ class FileTransfers:
     def upload(
         self, entry: Entry, folder: Path, is_stopped: Callable[[], bool], seconds: float
     ) -> dict[str, Any] | None:
-        """Send the outputs; a file of its own lists the outputs that are not taken.
+        """Send the outputs, and a file that lists the omitted ones.
 
         Files that are not sent within `seconds` are left out.
 

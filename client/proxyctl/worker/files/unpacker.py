@@ -33,7 +33,7 @@ _CODECS: Final = ("utf-8", "cp437", "ascii", "latin-1", "iso8859-1", "utf-8-sig"
 
 
 def main(arguments: list[str]) -> None:
-    """Unpack the archive as the request in the first argument says.
+    """Unpack the archive by the request in the first argument.
 
     Its fields: `folder` (a descriptor), `parent` (a process), `user` (a number, or null), `bounds`
     (of `Bounds`), `options` (of `UnpackOptions`).

@@ -307,7 +307,7 @@ def _read(process: subprocess.Popen[bytes], watch: _Watch) -> tuple[bytes, bytes
                     return streams[out], streams[err]
         watch.check()
         if watch.is_stopped():
-            raise ArchiveError("it is not wanted any more")
+            raise ArchiveError("it was cancelled")
         if time.monotonic() > deadline:
             raise ArchiveError(f"it takes more than {watch.times.most_seconds:.0f} seconds")
 

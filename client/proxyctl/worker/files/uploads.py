@@ -131,7 +131,7 @@ class Uploader:
     def _require_wanted(self) -> None:
         """Check that the file is still wanted, and that time is left to send it."""
         if self._is_stopped():
-            raise StoppedError("a file is not wanted any more")
+            raise StoppedError("the upload was cancelled")
         if time.monotonic() > self.deadline:
             raise NotTakenError("there is no time left to send it")
 

@@ -83,7 +83,7 @@ class Web:
                 if name.lower() != "host":
                     connection.putheader(name, value)
             connection.endheaders()
-            # One that has answered before it had everything says why.
+            # A server that answers before it has everything gives the reason.
             with suppress(BrokenPipeError, ConnectionResetError):
                 _send(connection, read, size)
             with (
@@ -193,7 +193,7 @@ class Body:
         self._is_strangers = is_strangers
 
     def watch(self, sock: socket.socket, is_stopped: Callable[[], bool]) -> Watch:
-        """Return a watch over the rest of it, which comes by this socket."""
+        """Return a watch over the rest of the reply, which comes through this socket."""
         return Watch(sock, lambda: is_stopped() or self.pace.is_too_slow())
 
     def pieces(self) -> Iterator[bytes]:
@@ -297,7 +297,7 @@ def _following(url: str, response: http.client.HTTPResponse) -> str:
     try:
         return urljoin(url, response.getheader("Location") or "")
     except ValueError:
-        raise FetchError("it leads to an address that nothing can have") from None
+        raise FetchError("it redirects to a malformed address") from None
 
 
 def _asked(

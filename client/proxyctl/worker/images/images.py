@@ -147,7 +147,7 @@ class Images:
             raise TaskError("refused", f"the owner of this device does not allow {reference}")
         while not self._pulling.acquire(timeout=_LOCK_SECONDS):
             if patience.is_over():
-                raise failure("it is not wanted any more")
+                raise failure("it was cancelled")
         try:
             return self._ensure(reference, patience)
         except EngineError as error:
@@ -394,9 +394,9 @@ def _of_this_machine(registry: Registry, manifest: Manifest) -> Manifest:
 def _descriptors(manifest: Manifest) -> tuple[tuple[str, int], ...]:
     layers = manifest.fields.get("layers")
     if not isinstance(layers, list) or not 0 < len(layers) <= _LAYERS_MAX:
-        raise failure("its manifest has no layers, or too many, or is of a kind of long ago")
+        raise failure("its manifest has no layers, or too many, or is of an outdated kind")
     if any(isinstance(each, dict) and each.get("urls") for each in layers):
-        raise failure("a layer of it lies somewhere else, which is not followed")
+        raise failure("a layer has another address, which is not fetched")
     return tuple((_digest(each), _size(each)) for each in layers)
 
 

@@ -73,7 +73,7 @@ class Manifest:
 
 
 class Registry:
-    """One registry, asked for one repository.
+    """Client of one registry for one repository.
 
     Args:
         reference: the image; its host and name are used.
@@ -161,7 +161,7 @@ class Registry:
 
     def _require_time(self) -> None:
         if self._patience.is_over():
-            raise failure("it is not wanted any more")
+            raise failure("it was cancelled")
         if time.monotonic() > self._deadline or self._pace.is_too_slow():
             raise failure(f"{self.host} is too slow: the time for pulling an image is over")
 
@@ -193,7 +193,7 @@ class Registry:
         raise failure(f"{self.host} answered {status} for {which}")
 
     def _fetch_token(self, challenge: str) -> str:
-        """Return a token that everybody may have, from where the registry says."""
+        """Return an anonymous token from the address that the registry names."""
         if not challenge.lower().startswith("bearer "):
             raise failure(f"{self.host}/{self._name} is not public: its registry wants a login")
         said = dict(_PARAMETER.findall(challenge))
@@ -267,7 +267,7 @@ class Registry:
 
 
 def way_to(host: str, named: Iterable[str], guarded: Dial) -> Dial:
-    """Return the way to connect for images of a registry, and for all places that it leads to.
+    """Return the connector for a registry, its redirections and its token address.
 
     The owner may name registries of the own network, and the way to those is not judged. Any other
     place is judged, also if one of those registries redirects to it or names it for tokens: a

@@ -1,4 +1,4 @@
-"""Where this device attaches for streams into its jobs: to every daemon of the marketplace.
+"""Addresses where this device attaches for streams into its jobs: every daemon of the marketplace.
 
 A browser comes to any of them, and each has its own way in: so no daemon has to carry for another.
 """

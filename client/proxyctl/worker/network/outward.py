@@ -65,7 +65,7 @@ class Outward:
         self.guard = guard
 
     def refresh(self) -> None:
-        """Read anew in which networks this device is: it may have been carried elsewhere."""
+        """Read the networks of this device again, because it may have moved."""
         self.guard.surroundings.refresh()
 
     def dial(self, host: str, port: int, seconds: float) -> socket.socket:
@@ -118,7 +118,7 @@ class WayOut(Outward):
         }
 
     def refresh(self) -> None:
-        """Read anew in which networks this device is, and ask the service how it sees it."""
+        """Read this device's networks again, and request its public address from the service."""
         super().refresh()
         with self._lock:  # other threads wait for the answer
             for each in self._questions.values():

@@ -55,13 +55,13 @@ class WayIn(Protocol):
     """How users of jobs come in; its methods are called in the loop."""
 
     def serve(self, served: Served) -> None:
-        """Let them into one more attempt."""
+        """Admit users to one more attempt."""
 
     def forget(self, attempt_id: str) -> None:
-        """Let no user into an attempt any more, and cut the open streams."""
+        """Stop admitting users to an attempt, and cut its open streams."""
 
     async def close(self) -> None:
-        """Let no user in any more."""
+        """Stop admitting users."""
 
 
 class Ports:
@@ -82,7 +82,7 @@ class Ports:
         self._probes: dict[str, asyncio.Task[None]] = {}  # of attempts that are served
 
     def serve(self, served: Served) -> None:
-        """Find out when an attempt is ready, and let users in; of one that is served, nothing."""
+        """Wait until an attempt is ready, and admit users; do nothing for a served attempt."""
         with self._lock:
             if not self._is_closed:
                 _call(self._running(), self._serve(served))

@@ -1,4 +1,4 @@
-"""Whether a job is ready: its port takes a connection, and answers a request if it is to.
+"""Readiness of a job: its port accepts a connection, and answers a request if one is declared.
 
 A stranger's program answers: it is read up to the first line, and for some seconds.
 """

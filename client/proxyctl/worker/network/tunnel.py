@@ -485,7 +485,7 @@ class _Attachment:
             self._tunnel.open(self, frame)
 
     def _drain(self, control: ControlConnection, seconds: int) -> None:
-        """Leave a stopping daemon when it has stopped; open streams go on until then."""
+        """Detach from a draining daemon when it has stopped; open streams continue until then."""
         if self._leaving is None:
             delay = min(seconds, _DRAIN_MOST_SECONDS) + _DRAIN_GRACE_SECONDS
             words = "the daemon is stopping"

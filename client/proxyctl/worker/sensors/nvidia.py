@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from proxyctl.protocol.jobspec.payload import Resources
 
 _MEBIBYTE: Final = 1 << 20
-# A card that is sold as 24 GB says that it has 24,564 MiB, or less with its error correction on.
+# A card that is sold as 24 GB reports 24,564 MiB, or less with error correction.
 _SOLD_AS_SLACK: Final = 0.95
 
 

@@ -76,7 +76,7 @@ class Allowance:
         return max(0, self._noted - self.spent)
 
     def take(self, size: int) -> float:
-        """Count bytes; return for how many seconds to let no more through."""
+        """Count bytes; return the seconds to wait before more bytes pass."""
         self.spent += size
         return self._pace.take(size)
 

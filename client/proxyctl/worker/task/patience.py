@@ -99,7 +99,7 @@ class Patience:
         return self._is_stopped() or self.failure() is not None
 
     def failure(self) -> TaskError | None:
-        """Return the reason why the attempt ends here, always the same; None while it may go on.
+        """Return why the attempt ends here, always the same reason; None while it may continue.
 
         The kind is that of a server where it was too slow, or took half of all the time or more. A
         slow line of the device looks the same from here. So neither answer harms the device, and

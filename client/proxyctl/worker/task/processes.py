@@ -27,7 +27,7 @@ def boot_id() -> str:
 
 
 def boot_seconds() -> float:
-    """Return the seconds since the machine was started, those in which it slept included."""
+    """Return the seconds since the start of the machine, including its sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -42,7 +42,7 @@ def start_time(pid: int) -> int | None:
 
 
 def give_way(oom_score: int, nice: int) -> None:
-    """Let programs of the device's owner come before this process, for memory and processors.
+    """Give programs of the device's owner priority over this process, for memory and processors.
 
     Args:
         oom_score: from 0 to 1000; the kernel ends the process with the highest score first.

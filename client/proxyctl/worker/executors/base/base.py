@@ -30,7 +30,7 @@ PLACES = "/mnt"
 # Status of engines and shells for a program that is not there, or cannot be run: the buyer has
 # named it.
 CANNOT_BE_RUN = frozenset((126, 127))
-# How bubblewrap begins the line that tells of that; its status is 1 as for all else.
+# Beginning of bubblewrap's error line for that; its status is 1, as for any other failure.
 CANNOT_BE_RUN_LINE = b"bwrap: execvp "
 
 _FIRST_BYTES = 4096  # of bubblewrap's output before it has started anything: a line or two
@@ -74,7 +74,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Task:
-    """An attempt, as an executor has to know it.
+    """An attempt, with the fields that an executor needs.
 
     Attributes:
         attempt_id: "<job_id>-<attempt>", of letters, digits, "-" and "_".
@@ -185,7 +185,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the check list: something that an executor needs, and whether it is there.
+    """One line of the check list: a need of an executor, and whether it is met.
 
     Attributes:
         id: a short name that does not change, such as "user-namespaces".
@@ -294,7 +294,7 @@ class Executor(Protocol):
         """Ask the job to end, and kill it after the grace; return when no process runs."""
 
     def running(self) -> set[str]:
-        """Return the attempts that have a running process, also those of other starters."""
+        """Return the attempts that have a running process, also those that other agents started."""
 
     def left(self) -> set[str]:
         """Return the attempts that have something for `clean`, running or not.

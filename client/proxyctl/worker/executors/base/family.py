@@ -1,4 +1,4 @@
-"""Processes of a sandbox as they are seen from outside: the first one, and those inside.
+"""Processes of a sandbox, seen from outside: the first process, and the processes inside.
 
 Whether a process is inside is read from the kernel, by its numbers in the namespaces of processes
 that it is in; the words of a job, above all its command line, prove nothing.

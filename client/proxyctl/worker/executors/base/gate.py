@@ -19,7 +19,7 @@ def make_gate(folder: Path) -> None:
 
 
 def open_gate(folder: Path) -> None:
-    """Let the program behind a gate begin."""
+    """Open the gate of a waiting program."""
     # If an earlier agent has opened the gate already, no process waits at it any more.
     with suppress(OSError):
         gate = os.open(folder / GATE, os.O_WRONLY | os.O_NONBLOCK)

@@ -53,7 +53,7 @@ class NoExecutor:
         raise TaskError("host", self._words)
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Do nothing; the caller asks the supervisor next."""
+        """Do nothing; the caller requests the stop from the supervisor next."""
 
     def running(self) -> set[str]:
         """Return nothing."""

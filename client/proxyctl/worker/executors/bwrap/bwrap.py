@@ -465,7 +465,7 @@ def _make_folders(task: Task, uid: int | None) -> None:
 
 
 def _label_of(folder: Path, scope: str) -> str:
-    """Return the attempt of an agent that a command line names as bubblewrap's does, or nothing."""
+    """Return the agent's attempt that a command line of bubblewrap names, or nothing."""
     try:
         words = (folder / "cmdline").read_bytes().split(b"\0")
         index = words.index(LABEL.encode())

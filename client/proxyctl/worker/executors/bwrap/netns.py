@@ -258,7 +258,7 @@ def _end(child: int) -> None:
 
 
 def _make_one(space: int, make: Callable[[], socket.socket], channel: socket.socket) -> None:
-    """Make a socket in a namespace, and hand it back, or say why not."""
+    """Make a socket in a namespace, and pass it back, or the reason of the failure."""
     try:
         _join(space)
         sock = make()

@@ -230,7 +230,7 @@ def _unless_any_bit(argument: int, bits: int) -> list[Instruction]:
 
 
 def _sockets() -> list[Instruction]:
-    """Return code that allows sockets of some families, and refuses one in words of its own."""
+    """Return code that allows some families of sockets, and refuses one with its own error."""
     compare = [
         _instruction(_JUMP_IF_EQUAL, family, len(_FAMILIES) - index + 2, 0)
         for index, family in enumerate(_FAMILIES)

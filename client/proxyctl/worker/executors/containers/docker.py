@@ -60,7 +60,7 @@ class Docker:
         return True
 
     def can_reach_ports(self) -> bool:
-        """Return that it can for root, whose the containers' namespaces are."""
+        """Return True for root, which owns the containers' namespaces."""
         return os.geteuid() == 0
 
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Docker:
         return 1
 
     def end_in_runtime(self, container: str) -> None:
-        """Do nothing: docker's daemon knows its containers again after a crash."""
+        """Do nothing: docker's daemon finds its containers again after a crash."""
 
     def needs(self) -> list[Finding]:
         """Return its needs, without starting a container."""

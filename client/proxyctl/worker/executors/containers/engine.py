@@ -90,7 +90,7 @@ class Engine(Protocol):
         """Return the engine's program with the options that go before its commands."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return all of the environment that its program gets."""
+        """Return the complete environment of its program."""
 
     def can_share_network(self) -> bool:
         """Return whether a container can be given the network of another, as a way out needs it."""
@@ -175,7 +175,7 @@ def call(
 
 
 def remove(engine: Engine, name: str) -> None:
-    """Remove a container, at once, with the volumes that it alone has.
+    """Remove a container immediately, with the volumes that no other container uses.
 
     Raises:
         EngineError: it is still there, or its state is unknown.

@@ -1,4 +1,4 @@
-"""gVisor under podman: a kernel of its own for each job, which answers its calls in user space."""
+"""gVisor under podman: each job has its own kernel, which handles system calls in user space."""
 
 from __future__ import annotations
 

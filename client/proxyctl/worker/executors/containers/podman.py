@@ -61,12 +61,12 @@ class Podman:
         return engine.environment()
 
     def can_share_network(self) -> bool:
-        """Return that it can for root."""
+        """Return True for root."""
         # For others the network belongs to the users' namespace of the other container.
         return os.geteuid() == 0
 
     def can_reach_ports(self) -> bool:
-        """Return that it can: its containers' namespaces belong to the agent's own user."""
+        """Return True: its containers' namespaces belong to the agent's own user."""
         return True
 
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class Podman:
         return self._spare_processes
 
     def end_in_runtime(self, container: str) -> None:
-        """Have the runtime delete the container.
+        """Delete the container by its runtime.
 
         A podman that was killed while it started a container has not recorded that its runtime has
         it, with a monitor that waits for ever; one that was killed while it removed it, as little.

@@ -107,7 +107,7 @@ def _problems(engine: Engine, name: str, create: Callable[[str, Bounds], None]) 
 
 
 def add_image(engine: Engine) -> None:
-    """Give an engine the image of a program that only waits.
+    """Add an image with a program that only waits to an engine.
 
     Raises:
         EngineError: it does not take it.

@@ -51,7 +51,7 @@ class Admission:
 
 
 class LimitHolder(Protocol):
-    """One way to have the kernel hold a job's bounds."""
+    """One way to make the kernel hold a job's bounds."""
 
     name: str
 
@@ -98,7 +98,7 @@ def scope_of(folder: Path) -> str:
 
 
 def group_of(scope: str, attempt_id: str) -> str:
-    """Return the name of an agent's attempt among those of other agents.
+    """Return the group name of an attempt, which is unique among all agents.
 
     Raises:
         TaskError: the attempt has no identifier that could stand in a path.

@@ -292,7 +292,7 @@ class Removed:
         try:
             self._add_file(os.stat(f"/proc/{thread}/map_files/{start:x}-{end:x}"))  # noqa: PTH116 - as above
         except PermissionError:
-            # That is root's to see. Others know no more than how far into the file it goes.
+            # Only root can see that. Other users see only the position in the file.
             if self._in_maps not in line or int(number) in self._counted:
                 return
             before = self._mapped.get(int(number), 0)
@@ -325,7 +325,7 @@ def _open_folder(name: str, parent: int | None) -> int | None:
                 make_accessible(name, parent)
             return os.open(name, FOLDER_FLAGS, dir_fd=parent)
     except PermissionError:
-        raise TooMuchError("a folder that cannot be looked into") from None
+        raise TooMuchError("a folder that cannot be read") from None
     except OSError:  # gone, or something else by now, which the next look finds
         return None
 

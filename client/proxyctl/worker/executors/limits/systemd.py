@@ -32,7 +32,7 @@ _PREFIX: Final = "proxyctl-job-"
 _SUFFIX: Final = ".scope"
 _SLICE: Final = "proxyctl-jobs.slice"
 _SECONDS: Final = 10.0  # for a question to the manager
-# Beside the job's own time, for the supervisor to end it first and say so.
+# Added to the job's own time, so that the supervisor ends it first and reports that.
 _SPARE_SECONDS: Final = 60
 _TRIAL: Final = Bounds(
     cores=0.5, memory_bytes=64 << 20, disk_bytes=1 << 20, processes=16, seconds=10
@@ -110,7 +110,7 @@ class SystemdScopes:
         )
 
     def clean(self, attempt_id: str) -> None:
-        """Have the manager forget a scope that failed."""
+        """Make the manager forget a failed scope."""
         self._ask("reset-failed", self._unit(attempt_id))
 
     def _unit(self, attempt_id: str) -> str:

@@ -1,4 +1,4 @@
-"""No limits but those of each process: for trying out the walls where nothing holds limits."""
+"""Only limits of each process: for tests of the walls on a machine where nothing holds limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Unbounded:
         return []
 
     def admit(self, attempt_id: str, bounds: Bounds) -> Admission:  # noqa: ARG002 - holds none
-        """Let it in as it is."""
+        """Admit the attempt without limits."""
         name_of(attempt_id)
         return Admission()
 
@@ -36,4 +36,4 @@ class Unbounded:
         return Ending()
 
     def clean(self, attempt_id: str) -> None:
-        """Do nothing: nothing was made."""
+        """Do nothing, because `admit` made nothing."""

@@ -458,7 +458,9 @@ def test_an_owner_that_ends_it_is_shown_the_jobs_that_go_on(
     job = market.post(FOR_EVER)
     until(lambda: job.started, agent)
     agent.send(signal.SIGINT)
-    until(lambda: "draining: jobs go on: 1; once more to stop them now" in agent.log, agent)
+    until(
+        lambda: "draining: 1 jobs continue; repeat the signal to stop them now" in agent.log, agent
+    )
     assert agent.kill(signal.SIGINT) == 0
     assert not agent.processes()
 

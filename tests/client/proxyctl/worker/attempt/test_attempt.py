@@ -327,7 +327,7 @@ def test_an_ended_attempt_is_not_reported_again_if_it_cannot_be_removed(device: 
 def test_an_agent_that_leaves_while_it_prepares_starts_nothing_and_reports_nothing(
     device: Device,
 ) -> None:
-    for failure in (None, TaskError("image", "it is not wanted any more")):
+    for failure in (None, TaskError("image", "it was cancelled")):
 
         def fetch(attempt: Attempt, failure: TaskError | None = failure) -> None:
             attempt.leave()  # from here on inputs are fetched no more

@@ -383,7 +383,7 @@ async def test_an_input_with_wrong_content_is_the_jobs_end(device: Device) -> No
         ({"size_bytes": 3}, "more than 3 bytes"),
         ({"path": "../out"}, "its path cannot be used"),
         ({"path": "/etc/x"}, "its path cannot be used"),
-        ({"sha256": "/../../../../../home/.bashrc"}, "its SHA-256 is no SHA-256"),
+        ({"sha256": "/../../../../../home/.bashrc"}, "its SHA-256 is malformed"),
         (await give(device, bad, "bad", unpack=True), "leads out of its folder"),
         (await give(device, b"no archive", "none", unpack=True), "no archive"),
     ):
