@@ -6,12 +6,13 @@ import logging
 import sys
 import time
 from collections import Counter
+from random import Random
 
 from support.database import postgres
 
 from tests.sim.stepped.site import Site
 from tests.sim.stepped.trials import Trials
-from tests.sim.stepped.units import PAIRS, Pair
+from tests.sim.stepped.units import ACROSS, PAIRS, Pair
 
 
 def main() -> int:
@@ -20,9 +21,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10, help="orders of each pair")
     parser.add_argument("--seed", type=int, help="only this order")
     parser.add_argument("--pair", default="", help="only pairs whose name has this text")
+    parser.add_argument("--across", type=int, help="so many pairs of different topics, drawn")
     options = parser.parse_args()
     logging.disable()  # units report much that is right in an order that is drawn
-    pairs = [each for each in PAIRS if options.pair in str(each)]
+    pairs = [each for each in (*PAIRS, *ACROSS) if options.pair in str(each)]
+    if options.across is not None:
+        pairs = Random(options.seed or 0).sample(ACROSS, min(options.across, len(ACROSS)))
+    elif not options.pair:
+        pairs = list(PAIRS)
     seeds = range(options.count) if options.seed is None else [options.seed]
     with postgres.server() as server:
         template = postgres.template(server)

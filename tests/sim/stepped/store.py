@@ -46,7 +46,7 @@ class SteppedStore:
             if runs:
                 turns.freed(label)
             runs += 1
-            turns.says(label, f"  begins {_name(unit)}{' again' if runs > 1 else ''}")
+            turns.begins(label, f"begins {_name(unit)}{' again' if runs > 1 else ''}")
             pid = await tx.one(int, "SELECT pg_backend_pid()")
             assert pid is not None
             result = await unit(_Stepped(tx, self, turns, pid), *args, **kwargs)

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 from support.database import postgres
+from support.market.jobs import device_of
 
 from storage.engines.store import Transaction
 from tests.sim.stepped.lockers import lockers
 from tests.sim.stepped.side import Action, Side
-from tests.sim.stepped.site import Site
+from tests.sim.stepped.site import SIDES, Site
 from tests.sim.stepped.trials import Trials
 from tests.sim.stepped.units import PAIRS, TOPICS, Pair
+from tests.sim.stepped.world import World
 
 SEEDS = (1,)
 # Each action meets the next one of its topic, or itself at the end of an odd list.
@@ -37,14 +39,25 @@ FAILED_SEEDS = (0, 1, 2)
 
 
 @pytest.fixture
-async def trials(postgres_server: str, postgres_template: str) -> AsyncIterator[Trials]:
-    """The rows of the start, on a database of their own."""
-    name = "stepped"
+async def site(postgres_server: str, postgres_template: str) -> AsyncIterator[Site]:
+    """Two nodes on a database of their own."""
     async with (
-        postgres.database(postgres_server, name, template=postgres_template) as url,
-        Site.open(url) as site,
+        postgres.database(postgres_server, "stepped", template=postgres_template) as url,
+        Site.open(url) as opened,
     ):
-        yield await Trials.of(site)
+        yield opened
+
+
+@pytest.fixture
+async def devices(site: Site) -> Trials:
+    """Two devices, and nothing else."""
+    world, here = World(), site.market(SIDES[0])
+    owner = await here.person()
+    for name in ("idle", "second idle"):
+        world.devices[name] = await device_of(here, owner)
+    here.passwords.close()
+    await site.keep()
+    return Trials(site, world)
 
 
 async def failures(trials: Trials, pairs: "tuple[Pair, ...]", seeds: "tuple[int, ...]") -> str:
@@ -53,7 +66,8 @@ async def failures(trials: Trials, pairs: "tuple[Pair, ...]", seeds: "tuple[int,
 
 
 @pytest.mark.timeout(600)  # six seconds of a core, which a busy machine has in minutes
-async def test_each_unit_meets_another_one_as_if_one_came_first(trials: Trials) -> None:
+async def test_each_unit_meets_another_one_as_if_one_came_first(site: Site) -> None:
+    trials = await Trials.of(site)
     failed = await failures(trials, FIXED, SEEDS)
     failed += await failures(trials, tuple(FAILED), FAILED_SEEDS)
     assert not failed, failed
@@ -63,8 +77,8 @@ async def test_each_unit_meets_another_one_as_if_one_came_first(trials: Trials) 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
-async def test_each_unit_meets_every_other_one_as_if_one_came_first(trials: Trials) -> None:
-    failed = await failures(trials, PAIRS, (2, 3))
+async def test_each_unit_meets_every_other_one_as_if_one_came_first(site: Site) -> None:
+    failed = await failures(await Trials.of(site), PAIRS, (2, 3))
     assert not failed, failed
 
 
@@ -79,7 +93,7 @@ def topic(monkeypatch: pytest.MonkeyPatch, *actions: Action) -> Pair:
 
 
 async def test_a_lost_update_is_found_and_its_order_can_be_repeated(
-    trials: Trials, monkeypatch: pytest.MonkeyPatch
+    devices: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def add(tx: Transaction, device_id: str) -> None:
         size = await tx.one(
@@ -92,17 +106,17 @@ async def test_a_lost_update_is_found_and_its_order_can_be_repeated(
         await side.market.store.write(add, side.world.devices["idle"].id)
 
     pair = topic(monkeypatch, act, act)
-    run = {seed: await trials.run(pair, seed) for seed in range(6)}
+    run = {seed: await devices.run(pair, seed) for seed in range(6)}
     failed = {seed: trial for seed, trial in run.items() if trial.failures}
     assert failed
     assert any("cpu_cores" in each for trial in failed.values() for each in trial.failures)
     for seed, trial in run.items():
-        again = await trials.run(pair, seed)
+        again = await devices.run(pair, seed)
         assert (again.lines, again.failures) == (trial.lines, trial.failures)
 
 
 async def test_a_lock_holds_the_other_unit_until_the_commit(
-    trials: Trials, monkeypatch: pytest.MonkeyPatch
+    devices: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def add(tx: Transaction, device_id: str) -> None:
         await tx.lock("devices", [device_id])
@@ -114,7 +128,7 @@ async def test_a_lock_holds_the_other_unit_until_the_commit(
         await side.market.store.write(add, side.world.devices["idle"].id)
 
     pair = topic(monkeypatch, act, act)
-    run = [await trials.run(pair, seed) for seed in range(6)]
+    run = [await devices.run(pair, seed) for seed in range(6)]
     assert not any(trial.failures for trial in run)
     waiting = next(trial for trial in run if trial.waits)
     [at] = [n for n, line in enumerate(waiting.lines) if line.endswith("waits for a lock")]
@@ -124,7 +138,7 @@ async def test_a_lock_holds_the_other_unit_until_the_commit(
 
 
 async def test_rows_that_are_locked_in_two_orders_are_a_deadlock(
-    trials: Trials, monkeypatch: pytest.MonkeyPatch
+    devices: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lock(tx: Transaction, *device_ids: str) -> None:
         for each in device_ids:
@@ -139,7 +153,7 @@ async def test_rows_that_are_locked_in_two_orders_are_a_deadlock(
         await side.market.store.write(lock, *reversed(ids))
 
     pair = topic(monkeypatch, forwards, backwards)
-    run = [await trials.run(pair, seed) for seed in range(8)]
+    run = [await devices.run(pair, seed) for seed in range(8)]
     met = [trial for trial in run if trial.deadlocks]
     assert met
     # The one that gives way is run again, as the store does with it.

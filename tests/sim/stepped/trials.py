@@ -110,6 +110,8 @@ class Trials:
             units: the sides in the order in which their units ended, the likeliest one.
         """
         table, _ = EXCUSED.get(pair, ("", ""))
+        if not units:
+            return ["no side has run a unit"]
         first, last = (set(SIDES) - {units[-1]}).pop(), units[-1]
         serial: dict[str, End] = {}
         for order in ((first, last), (last, first)):

@@ -41,6 +41,7 @@ class _Unit:
         gate: set when it gets its turn.
         pid: of the server's process that runs its statement; None while none runs.
         is_victim: whether its statement was ended because of a deadlock.
+        beginning: the line of its present unit, which is written with the first statement.
     """
 
     def __init__(self, label: str) -> None:
@@ -49,6 +50,7 @@ class _Unit:
         self.gate = asyncio.Event()
         self.pid: int | None = None
         self.is_victim = False
+        self.beginning = ""
 
 
 class Order:
@@ -148,7 +150,14 @@ class Turns:
         unit.gate.clear()
         self._become(unit, _State.ASKING)
         await unit.gate.wait()
+        if unit.beginning:
+            self.lines.append(f"{label}   {unit.beginning}")
+            unit.beginning = ""
         self.lines.append(f"{label} {text}")
+
+    def begins(self, label: str, text: str) -> None:
+        """Note that a unit begins; those of both sides may do so at the same time."""
+        self._units[label].beginning = text
 
     def says(self, label: str, text: str) -> None:
         """Write a line."""

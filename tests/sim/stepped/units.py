@@ -1,9 +1,11 @@
 """The units that lock rows, by topic: those of a topic touch the same rows.
 
-Each action of a topic meets itself and every other one of the topic.
+Each action of a topic meets itself and every other one of the topic; on request also those of other
+topics.
 """
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import NamedTuple
 
 from tests.sim.stepped.side import Action
@@ -32,8 +34,17 @@ TOPICS: dict[str, Mapping[str, Action]] = {
 }
 
 
+# Actions of all topics, for units that share fewer rows: a buyer's account, a device, a node.
+ALL = "all"
+EVERYTHING: Mapping[str, Action] = {
+    f"{topic}, {name}": action
+    for topic, actions in TOPICS.items()
+    for name, action in actions.items()
+}
+
+
 class Pair(NamedTuple):
-    """Two actions of a topic."""
+    """Two actions of a topic, or of `ALL`."""
 
     topic: str
     first: str
@@ -44,7 +55,7 @@ class Pair(NamedTuple):
 
     def actions(self) -> tuple[Action, Action]:
         """Return what the two nodes do."""
-        actions = TOPICS[self.topic]
+        actions = EVERYTHING if self.topic == ALL else TOPICS[self.topic]
         return actions[self.first], actions[self.second]
 
 
@@ -53,6 +64,11 @@ PAIRS = tuple(
     for topic, actions in TOPICS.items()
     for number, first in enumerate(actions)
     for second in list(actions)[number:]
+)
+ACROSS = tuple(
+    Pair(ALL, first, second)
+    for first, second in combinations(EVERYTHING, 2)
+    if first.partition(",")[0] != second.partition(",")[0]
 )
 
 # Where an end may differ from both orders: in the rows of a table, for a reason.
