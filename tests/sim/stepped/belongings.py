@@ -53,8 +53,8 @@ class Belongings:
     key_id: str = ""
     key: Grant | None = None
     spender: Spender | None = None
-    samples: list[Any] = field(default_factory=list)  # those that may be given, one by each node
-    given: str = ""  # the job of one that a device has
+    samples: list[Any] = field(default_factory=list)  # one for each node to give
+    given: str = ""  # the job of a sample that a device has
     sampled: DeviceRow | None = None
     second_sampled: DeviceRow | None = None
 

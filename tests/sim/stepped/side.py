@@ -1,4 +1,4 @@
-"""A node in a trial, and what it works on."""
+"""A node in a trial, and the rows that it works on."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tests.sim.stepped.world import World
 
 @dataclass(frozen=True)
 class Side:
-    """A node, and what it works on."""
+    """A node, and the rows that it works on."""
 
     label: str
     market: Market
@@ -19,7 +19,7 @@ class Side:
 
     @property
     def buyer(self) -> str:
-        """The user who has bought everything."""
+        """The user that has bought all sessions, jobs and deploys."""
         return self.world.people["buyer"]
 
     def session(self, name: str) -> str:

@@ -180,7 +180,7 @@ class Site:
             await self._monitor.execute("VACUUM")
 
     async def changes(self) -> Counter[str]:
-        """Return the rows that came since the start, and those that went, without drawn values."""
+        """Return the new rows since the start, and the deleted ones, without drawn values."""
         changes: Counter[str] = Counter()
         for name, texts in (await self._dump(await self._changed())).items():
             rows, start = Counter(map(self.plain, texts)), self._start[name]

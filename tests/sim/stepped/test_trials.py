@@ -156,7 +156,7 @@ async def test_rows_that_are_locked_in_two_orders_are_a_deadlock(
     run = [await devices.run(pair, seed) for seed in range(8)]
     met = [trial for trial in run if trial.deadlocks]
     assert met
-    # The one that gives way is run again, as the store does with it.
+    # The store runs the unit again that gave way.
     assert {tuple(trial.failures) for trial in met} == {
         ("a deadlock: rows are locked in two orders",)
     }

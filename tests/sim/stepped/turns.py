@@ -1,4 +1,4 @@
-"""Turns: which unit makes its next statement, and which ones wait for a row of another one.
+"""Turns: one unit makes its next statement; others may wait for a row of another one.
 
 A unit has four states: it *asks* for its next statement; it is *moving* (its statement runs, or its
 code does); it *waits* for a lock; it is *over*. A turn is given when no unit is moving. So the
@@ -13,11 +13,11 @@ from typing import Any
 
 import asyncpg
 
-# A statement that takes longer may wait for a lock, so the server is asked. Most take less.
+# After 4 ms a statement may wait for a lock, so the server is asked. Most take less.
 ASK_SECONDS = 0.004
-# A unit that makes no statement for so long hangs: all of them take milliseconds.
+# A unit without a statement for 30 seconds hangs: all statements take milliseconds.
 STALLED_SECONDS = 30.0
-# So many turns are more than a unit's statements, even if it is run again five times.
+# More turns than two units have statements, even if each is run five times.
 TURNS_MOST = 2_000
 
 
@@ -102,7 +102,7 @@ class Turns:
     """Gives turns to the units of one trial.
 
     Attributes:
-        lines: each statement in its order, and what came of it.
+        lines: the statements in their order, waits and errors.
         deadlocks: their number.
         waits: how often a unit waited for a lock.
         units: the sides whose units have ended, in that order.

@@ -31,7 +31,7 @@ MB = 10**6
 DEAD = "dead"  # a node that reports no more
 CLIENT, OTHER_CLIENT = "198.51.100.7", "198.51.100.8"
 SPEC = Spec(payload_of({"script": "print(1)"}), resources_of({}), timeout_seconds=3_600)
-# Devices have worked for so long when a trial begins.
+# Devices have worked for a minute when a trial begins.
 WORKED_SECONDS = 60
 
 

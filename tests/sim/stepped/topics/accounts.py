@@ -82,7 +82,7 @@ ACCOUNTS: Mapping[str, Action] = {
 }
 
 
-# --- keys and what they have made ---------------------------------------------------------------
+# --- keys and their works -----------------------------------------------------------------------
 
 
 async def _makes_device(side: Side) -> Any:
