@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: help setup install run exit worker test test-both lint coverage client clusters clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-mutants soak systemd patroni vm slurm kubernetes notebook audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-mutants sim-steps soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # Prints this list.
 help:
@@ -259,6 +259,11 @@ measured/bench-jobs: setup
 # SECONDS=3600 is an hour; SEED=7 repeats one, and TRACE=1 prints all of its lines.
 sim: setup
 	$(if $(SEED),$(VENV)/bin/python -m tests.sim $(SEED) $(if $(TRACE),--trace),$(VENV)/bin/python -m tests.sim --seconds $(if $(filter command% environment%,$(origin SECONDS)),$(SECONDS),60))
+
+# Has units of two nodes meet on a real PostgreSQL, statement by statement, in COUNT orders of each pair. Prints an order
+# that ends otherwise than one unit after the other. SEED=7 PAIR=name repeats one.
+sim-steps: setup
+	PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m tests.sim.stepped $(if $(SEED),--seed $(SEED),--count $(or $(COUNT),10)) $(if $(PAIR),--pair "$(PAIR)")
 
 # Puts faults into the product, one at a time, and prints how many seeds find each.
 sim-mutants: setup

@@ -161,8 +161,11 @@ class DeviceCodes:
             # First, as in each transaction that ends a login: that one denies the approval.
             await users.lock(tx, row.user_id)
             await lock_user(tx, row.user_id)
-            if not await queries.redeem(tx, row.id, now):  # by another request at the same time
-                return Code.EXPIRED_TOKEN
+            if not await queries.redeem(tx, row.id, now):
+                # By another request at the same time, or a login has ended and took it back.
+                present = await queries.find_by_device(tx, device_hash)
+                is_denied = present is not None and present.status == "denied"
+                return Code.ACCESS_DENIED if is_denied else Code.EXPIRED_TOKEN
             scopes = tuple(Scope(scope) for scope in row.scopes.split(","))
             new = NewKey(name=row.client_name, scopes=scopes)
             return await issue(tx, self._context, row.user_id, new, "device", self._letters)
@@ -196,8 +199,10 @@ async def _answer(
     tx: Transaction, caller: Caller, user_code: str, is_approved: bool, now: int
 ) -> None:
     row = await _find(tx, user_code, now)
+    # The end of the login finds the approval. A denial refers to the user as well, which locks that
+    # row after the request's: two answers at the same time would wait for each other.
+    await users.lock(tx, caller.profile.user_id)
     if is_approved:
-        await users.lock(tx, caller.profile.user_id)  # the end of the login finds the approval
         began_at = await users.login_began_at(tx, caller.session_id, now)
         if began_at is None or now - began_at >= FRESH_SECONDS:
             raise MarketError(Code.FRESH_LOGIN_NEEDED)

@@ -41,6 +41,7 @@ from market.events.catalogue import (
 )
 from market.events.context import Context
 from market.notify.feed import beginning_of
+from storage.accounts import users
 from storage.engines.store import Transaction
 from storage.events.events import EventRow
 from storage.notify import webhooks as queries
@@ -501,6 +502,10 @@ class Webhooks:
         self, tx: Transaction, attempt: Attempt, outcome: DeliveryOutcome
     ) -> "_Written":
         row, now = attempt.row, self._now()
+        if outcome.error:
+            # The user before the endpoint, as everybody does: the second change of an endpoint
+            # refers to its user again, which locks the user.
+            await users.lock(tx, row.user_id)
         # The endpoint first, as everybody does who changes both.
         await tx.lock("webhook_endpoints", [row.endpoint_id])
         done = AttemptRow(

@@ -36,6 +36,14 @@ _EXITS = """
     JOIN bandwidth_leases AS l ON l.id = u.lease_id WHERE l.closed_at IS NULL
 """
 _NODES = "SELECT id, renewals FROM nodes"
+# Devices with more jobs than one may have that has not completed ten (`market.accounts.bounds`).
+_FULL = """
+    SELECT j.device_id, COUNT(*) FROM jobs AS j WHERE j.status = 'running'
+    GROUP BY j.device_id HAVING COUNT(*) > 4 AND (
+        SELECT COUNT(*) FROM job_attempts AS a
+        WHERE a.device_id = j.device_id AND a.outcome = 'completed'
+    ) < 10
+"""
 _OVER = "SELECT id FROM bandwidth_sessions WHERE status <> 'active'"
 _IS_ACTIVE = "SELECT 1 FROM bandwidth_sessions WHERE id = :id AND status = 'active'"
 _ABOUT_NODES = frozenset(("leave", "reap", "recover", "register", "renew"))
@@ -271,6 +279,7 @@ class Books:
         if commit.name in _ABOUT_NODES:
             self._count_nodes(commit)
         self._look_at_left(commit)
+        self._count_jobs(commit)
         if commit.name == "settle":
             for (session_id,) in self.database.rows(_OVER):
                 self.over_at.setdefault(session_id, self.world.now)
@@ -293,6 +302,11 @@ class Books:
                 self._closed_by(commit, lease, queued)
         self._open = now_open
         self._look_at_relays()
+
+    def _count_jobs(self, commit: Commit) -> None:
+        """A device gets no more jobs than it may have."""
+        for device_id, count in self.database.rows(_FULL) if commit.name == "claim" else ():
+            self.world.fail(f"{device_id} has {count} jobs, which is more than it may")
 
     def _look_at_left(self, commit: Commit) -> None:
         """Fail if a process writes about leases after it has left the other nodes."""

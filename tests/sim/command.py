@@ -139,12 +139,16 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _mutants(options: argparse.Namespace) -> int:
-    """Print the seeds that each mutant needs; a survivor is a failure."""
+    """Print the seeds that each mutant needs; a survivor is a failure, but for equivalent ones."""
     survivors = 0
     for mutant in mutants.MUTANTS:
         if options.mutants not in mutant.name:
             continue
+        if mutant.equivalent and mutant.name != options.mutants:
+            print(f"    = {mutant.name}: {mutant.equivalent}")
+            continue
         began = time.perf_counter()
+        subject = options.focus or mutant.subject
         process = subprocess.run(
             [
                 sys.executable,
@@ -153,7 +157,7 @@ def _mutants(options: argparse.Namespace) -> int:
                 str(options.seed),
                 "--count",
                 str(options.most),
-                *(() if options.focus is None else ("--focus", options.focus)),
+                *(("--focus", subject) if subject else ()),
             ],
             env=os.environ | {mutants.VARIABLE: mutant.name},
             stdout=subprocess.PIPE,
@@ -165,11 +169,12 @@ def _mutants(options: argparse.Namespace) -> int:
         lines = process.stdout.splitlines()
         count = lines[-1].split()[0] if lines else "?"
         reasons = [each.strip() for each in lines if each.startswith("  failed ")]
+        line = f"{subject:>7} {took:6.1f} s  {mutant.name}"
         if process.returncode == 1:
-            print(f"{count:>5} {took:6.1f} s  {mutant.name}: {(reasons or lines[-1:])[0]}"[:200])
+            print(f"{count:>5} {line}: {(reasons or lines[-1:])[0]}"[:200])
         else:
             survivors += 1
-            print(f"    - {took:6.1f} s  {mutant.name}: survives {count} seeds")
+            print(f"    - {line}: survives {count} seeds")
         sys.stdout.flush()
     print(f"{survivors} survive")
     return 1 if survivors else 0

@@ -27,6 +27,9 @@ class Mutant(NamedTuple):
         new: the text instead.
         guard: another text, which also prevents the fault; "" for none.
         instead: the text instead of `guard`.
+        subject: of the runs that find it soonest, as in `tests/sim/focus.py`; "none" for a mix
+            without subjects, "" for the seeds of every kind.
+        equivalent: why no run can differ; "" where runs can.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Mutant(NamedTuple):
     new: str
     guard: str = ""
     instead: str = ""
+    subject: str = ""
+    equivalent: str = ""
 
 
 _TRANSACTIONS = "market.bandwidth.lease_transactions"
@@ -70,6 +75,7 @@ MUTANTS = (
         _LEASES,
         "            self._owes_settlements = True\n",
         "",
+        subject="ends",
     ),
     Mutant(
         "leases: a report has the used bytes, not the certain ones",
@@ -116,6 +122,7 @@ MUTANTS = (
         "            if session.is_leased:\n                del self._leaving[session_id]\n"
         "            elif self",
         "            if self",
+        subject="ends",
     ),
     Mutant(
         "leases: a recalled session is cut and never released",
@@ -128,6 +135,7 @@ MUTANTS = (
         _TRANSACTIONS,
         "    if node not in await nodes.seen(tx):\n        return 0\n",
         "",
+        subject="silence",
     ),
     Mutant(
         "transactions: a settlement leaves leases open",
@@ -153,6 +161,7 @@ MUTANTS = (
         _TRANSACTIONS,
         "        owed = max(owed, 1)  #",
         "        owed = max(owed, 0)  #",
+        subject="spent",
     ),
     Mutant(
         "transactions: a release does not report",
@@ -190,6 +199,7 @@ MUTANTS = (
         "                if session.id in self._due:  # a node that was declared dead settles none of"
         " them\n                    self._due[session.id] = self._due.pop(session.id)\n",
         "                self._due.pop(session.id, None)\n",
+        subject="spent",
     ),
     Mutant(
         "settling: connections of a used-up session stay",
@@ -210,6 +220,7 @@ MUTANTS = (
         "            return\n",
         "        if session is None:\n            return\n",
         "            if session is not None and session.is_leased:\n                continue\n",
+        subject="ends",
     ),
     Mutant(
         "sessions: a cut leaves sockets that are being closed",
@@ -217,6 +228,7 @@ MUTANTS = (
         "        for closing in tuple(session.closings):  # so that all delivered bytes are settled\n"
         "            closing.abort()\n",
         "",
+        subject="ends",
     ),
     Mutant(
         "sessions: a cut before the lease is forgotten",
@@ -229,6 +241,7 @@ MUTANTS = (
         _SESSION,
         "        if self.status is SessionStatus.ACTIVE:\n            self.give_back(size)\n",
         "        self.give_back(size)\n",
+        subject="ends",
     ),
     Mutant(
         "session: bytes that were not written are not given back",
@@ -241,12 +254,14 @@ MUTANTS = (
         _NODE,
         "            self._seen(sent_at)\n        await self.duties",
         "            self._seen(self._boottime())\n        await self.duties",
+        subject="silence",
     ),
     Mutant(
         "fencing: six fifths of the timeout",
         _NODE,
         "self._timeout * (1 - 1 / RENEWALS_PER_TIMEOUT)",
         "self._timeout * (1 + 1 / RENEWALS_PER_TIMEOUT)",
+        subject="silence",
     ),
     Mutant(
         "fencing: a clock that stops while the machine sleeps",
@@ -254,18 +269,23 @@ MUTANTS = (
         "    fence = Fence(clocks.boottime)\n",
         "    clocks = clocks._replace(boottime=clocks.monotonic)\n"
         "    fence = Fence(clocks.boottime)\n",
+        subject="silence",
     ),
     Mutant(
         "fencing: a node that was declared dead does not cut",
         _NODE,
         "            self._writer.forget_all()\n",
         "",
+        subject="silence",
     ),
     Mutant(
         "fencing: a node that was declared dead settles its sessions",
         _CLUSTER,
         "        self._settler.clear()\n",
         "",
+        subject="silence",
+        equivalent="only a session whose stored reports add up to its quota is due, and any node may"
+        " settle that: no lease of it has a byte that another node could hand out",
     ),
     Mutant(
         "fencing: a node that was renewed counts as silent",
@@ -285,6 +305,7 @@ MUTANTS = (
         "proxyd.core",
         "        await self.tasks.end_writers()\n",
         "",
+        subject="stops",
     ),
     Mutant(
         "ledger: a hold is set aside in part",
@@ -321,12 +342,14 @@ MUTANTS = (
         "market.attempts.attempts",
         "    if job is not None and is_running and job.device_id == device_id and is_of(job, attempt):\n",
         "    if job is not None and is_running and job.device_id == device_id:\n",
+        subject="none",
     ),
     Mutant(
         "jobs: a device that is full gets more jobs",
         "market.dispatch.claims",
         "        elif room < 1:\n",
         "        elif False:\n",
+        subject="none",
     ),
     Mutant(
         "ledger: a capture releases nothing",

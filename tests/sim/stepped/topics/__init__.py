@@ -1,0 +1,1 @@
+"""Topics: the units that touch the same rows, as actions of a node."""

@@ -1,0 +1,190 @@
+"""Trials: two units in the order of a seed, compared with both orders one after the other.
+
+A trial fails when a rule is broken, or when its end is none without a meeting: the same rows in all
+tables, and the same answers. An action of several units may end as if only these ran without a
+break, in the order of their commits.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from market.base.errors import MarketError
+from tests.sim.stepped.side import Action, Side
+from tests.sim.stepped.site import SIDES, Site, differences
+from tests.sim.stepped.turns import Order, Turns, UnitOrder
+from tests.sim.stepped.units import EXCUSED, Pair
+from tests.sim.stepped.world import World, build
+
+SHOWN_MOST = 12
+
+
+class End(NamedTuple):
+    """Where two units have led: the answer of each, and the changed rows."""
+
+    answers: tuple[str, ...]
+    changes: Counter[str]
+
+    def without(self, table: str) -> "End":
+        """Return the same end but for the rows of a table; "" for none."""
+        kept = (each for each in self.changes.elements() if each.split(" ")[1] != table)
+        return End(self.answers, Counter(kept))
+
+
+@dataclass
+class Trial:
+    """One meeting of two units.
+
+    Attributes:
+        lines: of the statements.
+        failures: why it fails; empty if it passes.
+        deadlocks: their number.
+        waits: how often a unit waited for a row of the other one.
+    """
+
+    pair: Pair
+    seed: int
+    lines: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    deadlocks: int = 0
+    waits: int = 0
+
+    def report(self) -> str:
+        """Return all that a reader needs."""
+        lines = [f"{self.pair}, seed {self.seed}"]
+        lines += [f"  | {each}" for each in self.lines]
+        lines += [f"  failed: {each}" for each in self.failures]
+        lines.append(f'  replay: make sim-steps SEED={self.seed} PAIR="{self.pair}"')
+        return "\n".join(lines)
+
+
+class Trials:
+    """Runs trials on one site.
+
+    Attributes:
+        lockers: functions that have locked, in all trials.
+    """
+
+    def __init__(self, site: Site, world: World) -> None:
+        self._site = site
+        self._world = world
+        self._serial: dict[tuple[Pair, tuple[str, str]], End] = {}
+        self._sound: dict[Pair, list[End]] = {}  # ends without a broken rule
+
+    @classmethod
+    async def of(cls, site: Site) -> "Trials":
+        """Make the rows of the start, and keep them."""
+        world = await build(site)
+        await site.keep()
+        return cls(site, world)
+
+    @property
+    def lockers(self) -> set[str]:
+        """Return the functions that have locked rows so far."""
+        return {each for store in self._site.stores.values() for each in store.lockers}
+
+    async def run(self, pair: Pair, seed: int) -> Trial:
+        """Have two units meet in the order of a seed."""
+        trial, turns = Trial(pair, seed), self._site.turns(Order(seed))
+        try:
+            end = await self._meet(pair, turns)
+        finally:
+            trial.lines, trial.deadlocks, trial.waits = turns.lines, turns.deadlocks, turns.waits
+        sound = self._sound.setdefault(pair, [])
+        if end not in sound:
+            trial.failures += await self._site.broken()
+            if not trial.failures:
+                sound.append(end)
+        if turns.deadlocks:
+            trial.failures.append("a deadlock: rows are locked in two orders")
+        trial.failures += await self._compared(pair, end, turns.units)
+        return trial
+
+    async def _compared(self, pair: Pair, end: End, units: Sequence[str]) -> list[str]:
+        """Return the differences of an end from those without a meeting; none if it equals one.
+
+        Args:
+            pair: of the trial.
+            end: of the trial.
+            units: the sides in the order in which their units ended, the likeliest one.
+        """
+        table, _ = EXCUSED.get(pair, ("", ""))
+        if not units:
+            return ["no side has run a unit"]
+        first, last = (set(SIDES) - {units[-1]}).pop(), units[-1]
+        serial: dict[str, End] = {}
+        for order in ((first, last), (last, first)):
+            expected = await self._one_after_the_other(pair, order)
+            if end.without(table) == expected.without(table):
+                return []
+            serial[f"{order[0]}, then {order[1]}"] = expected
+        by_units = await self._meet(pair, self._site.turns(UnitOrder(units)))
+        if end.without(table) == by_units.without(table):
+            return []
+        return _unlike(end, serial)
+
+    async def _meet(self, pair: Pair, turns: Turns) -> End:
+        await self._site.restore()
+        self._site.step(turns)
+        try:
+            ended = await turns.run(self._sides(pair))
+        finally:
+            self._site.step(None)
+        return await self._end(ended)
+
+    async def _one_after_the_other(self, pair: Pair, order: tuple[str, str]) -> End:
+        if (pair, order) not in self._serial:
+            self._serial[pair, order] = await self._in_order(pair, order)
+        return self._serial[pair, order]
+
+    async def _in_order(self, pair: Pair, order: tuple[str, ...]) -> End:
+        await self._site.restore()
+        sides, ended = self._sides(pair), {}
+        for label in order:
+            try:
+                ended[label] = await sides[label]()
+            except Exception as error:
+                ended[label] = error
+        return await self._end(ended)
+
+    def _sides(self, pair: Pair) -> Mapping[str, Any]:
+        def side(label: str, action: Action) -> Any:
+            made = Side(label, self._site.market(label), self._world)
+
+            async def act() -> Any:
+                try:
+                    return await action(made)
+                finally:
+                    made.market.passwords.close()
+
+            return act
+
+        return {
+            label: side(label, action) for label, action in zip(SIDES, pair.actions(), strict=True)
+        }
+
+    async def _end(self, ended: Mapping[str, Any]) -> End:
+        answers = tuple(self._site.plain(_answer(ended[label])) for label in SIDES)
+        return End(answers, await self._site.changes())
+
+
+def _answer(result: Any) -> str:
+    if isinstance(result, MarketError):
+        return f"refused: {result.code}"
+    if isinstance(result, BaseException):
+        return f"{type(result).__name__}: {result}"
+    return repr(result)
+
+
+def _unlike(end: End, serial: Mapping[str, End]) -> list[str]:
+    """Return the differences from each serial order."""
+    lines = []
+    for order, expected in serial.items():
+        lines.append(f"differs from {order}:")
+        if end.answers != expected.answers:
+            lines.append(f"  answers {end.answers}, not {expected.answers}")
+        found = differences(end.changes, expected.changes)
+        lines += [f"  {each}" for each in found[:SHOWN_MOST]]
+        lines += [f"  and {len(found) - SHOWN_MOST} more"] * (len(found) > SHOWN_MOST)
+    return lines
