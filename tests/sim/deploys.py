@@ -40,7 +40,7 @@ WORKS, FAILS, NEVER_READY = "serve", "fail", "idle"
 SETTLED_SECONDS = 12.0
 STEPS = (
     *("scale", "scale", "scale", "revise", "revise", "restart", "rollback", "pause", "resume"),
-    *("job", "look", "apps", "cancel"),
+    *("job", "look", "look", "apps", "apps"),
 )
 _ROLLOUT = ", ".join(RolloutRow._fields)
 _CHANGING = frozenset(("_scale", "revise", "begin"))
@@ -96,6 +96,8 @@ def deploys_of(draw: Random, seconds: float) -> tuple[DeployPlan, ...]:
             )
             for _ in range(int(draw.random() * 7))
         ]
+        if draw.random() < 0.25:
+            steps.append((round(at + seconds * draw.random(), 3), "cancel", 0))
         plans.append(
             DeployPlan(
                 buyer=int(draw.random() * len(DEPLOYERS)),
@@ -298,14 +300,14 @@ class ReplicaAgent(DeviceAgent):
                 await market.jobs.fail(device, job_id, "it ends", attempt=attempt, ending=ending)
             return True
 
-        is_failing = FAILS in payload
+        is_failing = f"# {FAILS}" in payload
         began = await self.insist("start", begin)
         if isinstance(began, MarketError) and not self.plan.lies:
             self.held.pop((job_id, attempt), None)
             return
         await asyncio.sleep(2 * a)
         if not is_failing:
-            if NEVER_READY not in payload:
+            if f"# {NEVER_READY}" not in payload:
                 await self.insist("ready", ready)
             # Most serve until they are stopped.
             await asyncio.sleep(30 * b if c < 0.5 else 10_000)

@@ -31,6 +31,7 @@ UNDER_WAY_SECONDS = 0.2
 # A request that was signed while a secret was unknown to its owner is on its way for this time.
 UNSURE_SECONDS = 20.0
 FOLLOW_SECONDS = 6.0
+LAST_FOLLOW_SECONDS = 1.0
 BEGINNING = "00000000-0000-7000-8000-000000000000"
 TYPES = ("*", "job.completed,job.accepted", "deploy.ready,webhook.created,key.created")
 
@@ -447,20 +448,21 @@ class Follower(Actor):
         self.network.world.say(f"{self.name} has seen {len(self.seen)} events")
 
     async def last_look(self, market: Any) -> None:
-        """Read on after the end."""
-        after = self._last
-        while after:
-            rows, after = await market.event_feed.page(
-                self.user_id, after=after, limit=50, order="oldest"
-            )
-            for row in rows:
-                self.seen[row.id] = None
+        """Come back once more, and read pages too."""
+        await self._follow(market, LAST_FOLLOW_SECONDS)
+        rows, after = await market.event_feed.page(self.user_id, limit=3, order="newest")
+        if after:
+            await market.event_feed.page(self.user_id, after=after, limit=3, order="newest")
+        await market.event_feed.page(self.user_id, types=["job.created"], limit=3, order="oldest")
+        for row in rows:
+            if row.id not in self.seen:
+                self.network.world.fail(f"{self.name} does not follow the event {row.type}")
 
-    async def _follow(self, market: Any) -> bool:
+    async def _follow(self, market: Any, seconds: float = FOLLOW_SECONDS) -> bool:
         wanted = Wanted(has_usage=self._number % 2 == 0)
         items = market.event_feed.follow(self.user_id, self.name, wanted, since=self._last)
         try:
-            async with asyncio.timeout(FOLLOW_SECONDS):
+            async with asyncio.timeout(seconds):
                 async for item in items:
                     if isinstance(item, EventRow):
                         self.seen[item.id] = None
