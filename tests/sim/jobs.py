@@ -35,6 +35,7 @@ CREDIT = 1_000_000
 # Some orders of most runs are beyond it.
 KEY_LIMIT = 20 * CREDIT
 BUYERS = 2
+COMPARISONS = ("bytes", "json", "numbers:1e-6")
 ASK_SECONDS = 4.0
 HEARTBEAT_SECONDS = 3.0
 RETRY_SECONDS = 0.4
@@ -228,7 +229,7 @@ class JobBuyer(Actor):
         try:
             if plan.copies == 1:
                 return [await market.jobs.create(self.user_id, new, receipt, spender)]
-            copying = Copying(plan.copies, "exact")
+            copying = Copying(plan.copies, COMPARISONS[plan.price % len(COMPARISONS)])
             return list(
                 await market.jobs.create_copies(self.user_id, new, copying, receipt, spender)
             )
