@@ -14,15 +14,15 @@ from market.base.errors import MarketError
 from market.base.states import JobStatus
 from market.dispatch.sample_tasks import SampleSizes
 from proxyd.outbound.mailer import Mailer
-from tests.sim.clients import RequestError
 from tests.sim.deploys import DeployBooks, DeployBuyer, DeployPlan, ReplicaAgent, deploys_of
+from tests.sim.followers import Follower
 from tests.sim.jobs import Actor, AgentPlan, Records, device_name, owner_name
-from tests.sim.people import MailServer, PeopleBooks, Person, PersonPlan, people_of
+from tests.sim.letters import MailServer, PeopleBooks
+from tests.sim.people import Person, PersonPlan, people_of
 from tests.sim.samples import SampleBooks
 from tests.sim.store import EPOCH, Commit
 from tests.sim.webhooks import (
     LOOK_SECONDS,
-    Follower,
     HookOwner,
     HookPlan,
     Servers,
@@ -90,6 +90,8 @@ class ActsPlan:
         )
 
 
+# Sends a request once nothing is broken.
+Request = Callable[[str, Callable[[Any], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
 NO_ACTS = ActsPlan()
 
 
@@ -247,7 +249,7 @@ class Acts:
         """Return the agents of the devices that only these actors need."""
         return [ReplicaAgent(self.network, each, records, until) for each in self.plan.agents]
 
-    async def end(self, request: "Request") -> None:
+    async def end(self, request: Request) -> None:
         """End every deploy, once all was calm."""
         rows = self.network.books.database.rows
         self.deploys.check_settled(has_clocks=self.has_clocks)
@@ -256,8 +258,10 @@ class Acts:
                 "last cancel", lambda market, a=user_id, b=deploy_id: market.deploys.cancel(a, b)
             )
 
-    async def later(self, request: "Request") -> None:
+    async def later(self, request: Request) -> None:
         """Let days pass, until every delivery is over; then let what is old be deleted."""
+        if not self.plan:
+            return
         database, world = self.network.books.database, self.network.world
         if not self.has_clocks:  # else identifiers are in another order
             for follower in self.followers:
@@ -276,9 +280,6 @@ class Acts:
             while self._is_due() and world.now < until:
                 await asyncio.sleep(LEAP_SECONDS)
         self.servers.check(has_clocks=self.has_clocks)
-        if not self.has_clocks:
-            for follower in self.followers:
-                follower.check()
         for days in (4, 32, 60):
             self._leap(days * DAY_SECONDS)
             for name, sweep in SWEEPS:
@@ -319,7 +320,3 @@ class Acts:
             self.people.check()
         if self.plan.has_samples:
             self.samples.check(records, has_clocks=self.has_clocks)
-
-
-Request = Callable[[str, Callable[[Any], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
-__all__ = ["NO_ACTS", "Acts", "ActsPlan", "RequestError", "acts_of"]

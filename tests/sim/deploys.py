@@ -342,14 +342,14 @@ class DeployBooks:
                 )
 
     def _count_spending(self) -> None:
-        for deploy_id, name, currency, price, replicas, desired, of_one in self._rows(
+        for deploy_id, name, currency, price, replicas, desired, each in self._rows(
             "SELECT d.id, d.job_name, d.currency, d.price, d.replicas, r.desired, r.replica_price"
             " FROM deploys AS d LEFT JOIN deploy_rollouts AS r ON r.deploy_id = d.id"
         ):
             if name not in self.keyed:
                 continue
             before = self._desired.get(deploy_id, 0)
-            of_one = price // replicas if of_one is None else of_one
+            of_one = price // replicas if each is None else each
             wanted = replicas if desired is None else desired
             more = max(wanted - before, 0) * of_one
             self._desired[deploy_id] = wanted
@@ -362,7 +362,9 @@ class DeployBooks:
         now = EPOCH + int(self.network.world.now)
         for values in self._rows(f"SELECT {_ROLLOUT} FROM deploy_rollouts"):
             rollout = RolloutRow(*values)
-            rows = self.network.books.database.read(partial(present, deploy_ids=[rollout.deploy_id]))
+            rows = self.network.books.database.read(
+                partial(present, deploy_ids=[rollout.deploy_id])
+            )
             judged = judge(rollout, rows, now)
             is_late = not judged.is_settled and rollout.progressed_at < now - SETTLED_SECONDS
             if is_late and rollout.problem is None:

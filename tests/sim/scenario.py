@@ -63,7 +63,7 @@ class Scenario:
             f" timeout {self.timeout:g} s, {self.seconds:.1f} s,"
             f" {len(self.sessions)} sessions, {len(self.clients)} clients,"
             f" {len(self.jobs)} jobs, {len(self.agents)} agents"
-            f"{self.acts and f', {self.acts}' or ''}"
+            f"{(self.acts and f', {self.acts}') or ''}"
         )
 
 

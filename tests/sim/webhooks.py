@@ -1,4 +1,4 @@
-"""Webhooks: owners of endpoints, their servers, and followers of the feed of events.
+"""Webhooks: owners of endpoints, and their servers.
 
 The product's own sender decides what is sent and when; only its HTTP request is simulated. A server
 checks the signature of each request, and answers, fails, is slow, is down for a while, or answers
@@ -11,14 +11,13 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from market.base.errors import MarketError
-from market.notify.feed import Bye, Wanted
 from market.notify.webhooks import SCHEDULE, Attempt, DeliveryOutcome, Secret
 from proxyd.outbound.webhooks import USUAL, WebhookSender
-from storage.events.events import EventRow
 from tests.sim.jobs import Actor
 from tests.sim.store import ANSWER_SECONDS, Commit
 
@@ -30,9 +29,6 @@ LOOK_SECONDS = 0.5
 UNDER_WAY_SECONDS = 0.2
 # A request that was signed while a secret was unknown to its owner is on its way for this time.
 UNSURE_SECONDS = 20.0
-FOLLOW_SECONDS = 6.0
-LAST_FOLLOW_SECONDS = 1.0
-BEGINNING = "00000000-0000-7000-8000-000000000000"
 TYPES = ("*", "job.completed,job.accepted", "deploy.ready,webhook.created,key.created")
 
 
@@ -250,9 +246,12 @@ class Servers:
             elif status == "failed" and disabled is None and error != "disabled":
                 if tries < len(SCHEDULE):
                     fail(f"{name} was given up after {tries} attempts: {error}")
-            elif status == "delivered" and not server.owner.has_moved:
-                if event_id not in server.thanked:
-                    fail(f"{name} counts as delivered, and the server has not answered well")
+            elif (
+                status == "delivered"
+                and not server.owner.has_moved
+                and event_id not in server.thanked
+            ):
+                fail(f"{name} counts as delivered, and the server has not answered well")
             if not has_clocks:
                 self._look_at_pauses(delivery_id, name, server)
 
@@ -267,7 +266,7 @@ class Servers:
         )
         if len(rows) > len(SCHEDULE):
             self.network.world.fail(f"{name} was attempted {len(rows)} times")
-        for (_, before, _), (number, at, _) in zip(rows, rows[1:], strict=False):
+        for (_, before, _), (number, at, _) in pairwise(rows):
             if at - before < int(0.8 * SCHEDULE[number - 1]):
                 self.network.world.fail(
                     f"{name} was attempted again after {at - before} s, as number {number}"
@@ -422,63 +421,3 @@ class HookOwner(Actor):
         return await self.insist(
             "delete", lambda market: market.webhooks.delete(self.user_id, self._endpoint_id)
         )
-
-
-class Follower(Actor):
-    """Follows the events of a user, from the first one on, and comes back after each break.
-
-    Args:
-        network: leads to the daemons.
-        user_id: whose events.
-        number: of the follower.
-        until: when it stops.
-    """
-
-    def __init__(self, network: "Network", user_id: str, number: int, until: float) -> None:
-        super().__init__(network, f"follower{number}", number, until)
-        self.user_id = user_id
-        self.seen: dict[str, None] = {}
-        self._last = BEGINNING
-
-    async def run(self) -> None:
-        """Follow until the time is over, and then once more, when all events are there."""
-        while self.network.world.now < self.until:
-            await self.insist("follow", self._follow)
-            self._number += 1
-        self.network.world.say(f"{self.name} has seen {len(self.seen)} events")
-
-    async def last_look(self, market: Any) -> None:
-        """Come back once more, and read pages too."""
-        await self._follow(market, LAST_FOLLOW_SECONDS)
-        rows, after = await market.event_feed.page(self.user_id, limit=3, order="newest")
-        if after:
-            await market.event_feed.page(self.user_id, after=after, limit=3, order="newest")
-        await market.event_feed.page(self.user_id, types=["job.created"], limit=3, order="oldest")
-        for row in rows:
-            if row.id not in self.seen:
-                self.network.world.fail(f"{self.name} does not follow the event {row.type}")
-
-    async def _follow(self, market: Any, seconds: float = FOLLOW_SECONDS) -> bool:
-        wanted = Wanted(has_usage=self._number % 2 == 0)
-        items = market.event_feed.follow(self.user_id, self.name, wanted, since=self._last)
-        try:
-            async with asyncio.timeout(seconds):
-                async for item in items:
-                    if isinstance(item, EventRow):
-                        self.seen[item.id] = None
-                        self._last = max(self._last, item.id)
-                    if isinstance(item, Bye):
-                        await items.aclose()
-                        return False
-        except TimeoutError:
-            pass
-        return True
-
-    def check(self) -> None:
-        """It has got each event of its user."""
-        rows = self.network.books.database.rows
-        for event_id, kind in rows(
-            "SELECT id, type FROM events WHERE user_id = :id", id=self.user_id
-        ):
-            if event_id not in self.seen:
-                self.network.world.fail(f"{self.name} was not sent the event {kind}")
