@@ -46,8 +46,9 @@ _ROLLOUT = ", ".join(RolloutRow._fields)
 _CHANGING = frozenset(("_scale", "revise", "begin"))
 _OPEN_HOLDS = """
     SELECT j.id, j.status, j.price_held, h.amount, h.resolved_at,
-        (SELECT COALESCE(SUM(d.amount), 0) FROM job_draws AS d WHERE d.job_id = j.id)
-    FROM jobs AS j LEFT JOIN holds AS h ON h.id = 'job:' || j.id WHERE j.deploy_id IS NOT NULL
+        (SELECT COALESCE(SUM(d.amount), 0) FROM job_draws AS d WHERE d.job_id = j.id), r.state
+    FROM jobs AS j LEFT JOIN holds AS h ON h.id = 'job:' || j.id
+    LEFT JOIN deploy_rollouts AS r ON r.deploy_id = j.deploy_id WHERE j.deploy_id IS NOT NULL
 """
 _ATTEMPTS = """
     SELECT d.job_id, d.attempt, d.seconds, r.seconds, a.work_started_at, a.ready_at, a.ended_at,
@@ -333,8 +334,10 @@ class DeployBooks:
         """Count what a key has spent; compare holds with what is open."""
         if commit.name in ("_create", *_CHANGING):
             self._count_spending()
-        for job_id, status, price, amount, resolved_at, _ in self._rows(_OPEN_HOLDS):
+        for job_id, status, price, amount, resolved_at, _, state in self._rows(_OPEN_HOLDS):
             is_open = status in ("waiting", "running")
+            if is_open and state == "over":
+                self.network.world.fail(f"replica {job_id[-6:]} is {status} after its deploy")
             if price and (amount != price or (resolved_at is None) != is_open):
                 self.network.world.fail(
                     f"replica {job_id[-6:]} is {status}, of {price}, and its hold of {amount} is"
@@ -366,7 +369,9 @@ class DeployBooks:
                 partial(present, deploy_ids=[rollout.deploy_id])
             )
             judged = judge(rollout, rows, now)
-            is_late = not judged.is_settled and rollout.progressed_at < now - SETTLED_SECONDS
+            is_over = rollout.state != judged.after.state
+            is_waiting = not judged.is_settled or is_over
+            is_late = is_waiting and rollout.progressed_at < now - SETTLED_SECONDS
             if is_late and rollout.problem is None:
                 self.network.world.fail(
                     f"the rollout of {rollout.deploy_id[-6:]} stands still, {rollout.state}:"
@@ -395,7 +400,7 @@ class DeployBooks:
                 fail(f"replica {job_id[-6:]} attempt {attempt} is paid {paid} of {ended - since} s")
             if total[job_id] > most:
                 fail(f"replica {job_id[-6:]} is paid {total[job_id]} s of {most}")
-        for _, status, _, _, resolved_at, drawn in self._rows(_OPEN_HOLDS):
+        for _, status, _, _, resolved_at, drawn, _ in self._rows(_OPEN_HOLDS):
             if status in ("waiting", "running") or resolved_at is None:
                 fail(f"a replica is {status} after its end, with {drawn} drawn")
         for job_id, drawn, captured in self._rows(
