@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 SIZES = SampleSizes(hashes=(3, 9), steps=(3, 9), numbers=(3, 9), shell_steps=(3, 9))
 HAND_SECONDS = 2.0
 DAY_SECONDS = 86_400
-# The wall clocks pass on by so much when nothing is left to happen.
+# Jumps of all wall clocks at the end, each to the next delivery.
 LEAPS_MOST = 40
 LEAP_SECONDS = 1.5
 # A slow server, and the sender's own patience.
 DUE_SECONDS = 20.0
-# What the daemon does every few minutes, once the days are over.
+# Sweeps that a daemon runs every few minutes, for the end of the days.
 SWEEPS: tuple[tuple[str, Callable[[Any], Coroutine[Any, Any, Any]]], ...] = (
     ("reviews", lambda market: market.reviews.expire()),
     ("bonuses", lambda market: market.referrals.pay_due()),
@@ -60,7 +60,7 @@ SWEEPS: tuple[tuple[str, Callable[[Any], Coroutine[Any, Any, Any]]], ...] = (
 
 @dataclass(frozen=True)
 class ActsPlan:
-    """What happens beside plain jobs.
+    """The actors of a run beside those of sessions and plain jobs.
 
     Attributes:
         deploys: the plans of buyers of deploys.
@@ -259,7 +259,7 @@ class Acts:
             )
 
     async def later(self, request: Request) -> None:
-        """Let days pass, until every delivery is over; then let what is old be deleted."""
+        """Let days pass, until every delivery is over; then let old rows be deleted."""
         if not self.plan:
             return
         database, world = self.network.books.database, self.network.world

@@ -70,7 +70,7 @@ class DeployPlan:
         in_credits: whether it is paid in credits.
         by_key: whether an API key with a limit pays.
         strategy: how replicas are replaced.
-        steps: what the buyer does, when, and with which number.
+        steps: the changes by the buyer: time, kind, and a number.
     """
 
     buyer: int
@@ -121,7 +121,7 @@ def deploys_of(draw: Random, seconds: float) -> tuple[DeployPlan, ...]:
 
 
 def _template(number: int) -> Template:
-    """Return what replicas run: one of four does not work."""
+    """Return the work of replicas; some of it fails."""
     what = (WORKS, WORKS, FAILS, NEVER_READY, WORKS)[number % 5]
     return Template(
         script=f"# {what}\nprint({number})",
@@ -323,7 +323,7 @@ class DeployBooks:
     def __init__(self, network: "Network") -> None:
         self.network = network
         self._desired: dict[str, int] = {}
-        # What the key for deploys has to pay, by currency.
+        # The price of all that the key for deploys has bought, by currency.
         self.by_key: dict[str, int] = {}
         self.keyed: set[str] = set()
 
@@ -331,7 +331,7 @@ class DeployBooks:
         return self.network.books.database.rows(sql, **values)
 
     def committed(self, commit: Commit) -> None:
-        """Count what a key has spent; compare holds with what is open."""
+        """Count the spending of a key; compare holds with open replicas."""
         if commit.name in ("_create", *_CHANGING):
             self._count_spending()
         for job_id, status, price, amount, resolved_at, _, state in self._rows(_OPEN_HOLDS):

@@ -91,7 +91,7 @@ class PeopleBooks:
         }
 
     def check(self) -> None:
-        """Keys have spent what they bought, and bonuses were paid once."""
+        """Keys have spent the price of their jobs, and bonuses were paid once."""
         fail = self.network.world.fail
         spent = dict(
             self._rows(

@@ -30,7 +30,7 @@ STEPS = (
     *("verify", "key", "key", "buy", "buy", "buy", "buy", "roll", "revoke", "limit", "device"),
     *("device", "remove", "pair", "refer", "wallet", "password", "forgot", "login", "logout"),
 )
-# A code that somebody was not told costs nothing, and is refused.
+# No user has it.
 NO_CODE = "ZZZZZZZZ"
 MAIL_SECONDS = 4.0
 
@@ -41,10 +41,10 @@ class PersonPlan:
 
     Attributes:
         at: when they register.
-        referrer: the number of the user whose code they give; None for nobody's.
+        referrer: the number of the user whose code they give; None for no code.
         limit: of their keys, in micro-credits.
         deviates: the share of wrong results of their devices.
-        steps: what they do, and when.
+        steps: their actions: time and kind.
     """
 
     at: float

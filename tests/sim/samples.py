@@ -23,7 +23,7 @@ _SAMPLES = """
 
 
 class SampleBooks:
-    """Compares the verdicts of samples with what devices have reported."""
+    """Compares the verdicts of samples with the reports of devices."""
 
     def __init__(self, network: "Network") -> None:
         self.network = network

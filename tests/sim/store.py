@@ -58,7 +58,7 @@ class Database:
         self.weather = weather
         self.committed = committed
         self.commits = 0
-        # So many seconds have passed at the end of a run without a word.
+        # Seconds that all wall clocks have jumped forward at the end.
         self.leapt = 0.0
         self.sessions: list[_ServerSession] = []
         # Called with a run of a process, its node, and each notice that it has got.

@@ -1,8 +1,8 @@
 """Webhooks: owners of endpoints, and their servers.
 
-The product's own sender decides what is sent and when; only its HTTP request is simulated. A server
-checks the signature of each request, and answers, fails, is slow, is down for a while, or answers
-that it is gone. An answer that is lost makes the sender repeat the delivery.
+The product's own sender chooses each delivery and its time; only the HTTP request is simulated. A
+server checks the signature of each request, and answers, fails, is slow, is down for a while, or
+answers that it is gone. An answer that is lost makes the sender repeat the delivery.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class HookPlan:
         slow: seconds of an answer, on average.
         down: from when to when the server refuses connections; None for never.
         gone_at: when it begins to answer that it is gone; None for never.
-        steps: what the owner does, and when.
+        steps: the actions of the owner: time and kind.
     """
 
     user: int
@@ -140,7 +140,7 @@ class Server:
 
 
 class Servers:
-    """All receivers, and what is known of their endpoints."""
+    """All receivers, and the state of their endpoints."""
 
     def __init__(self, network: "Network") -> None:
         self.network = network
