@@ -103,6 +103,7 @@ def acts_of(world: "World", seconds: float, *, has_agents: bool) -> ActsPlan:
     has_deploys, has_hooks = draw.random() < 0.5, draw.random() < 0.5
     has_people, has_samples = draw.random() < 0.4, draw.random() < 0.25
     has_hand, is_alone = draw.random() < 0.3, draw.random() < 0.6
+    is_alone = is_alone and (has_deploys or has_hooks or has_people)
     return ActsPlan(
         deploys_of(world.draw("deploys"), seconds) if has_deploys else (),
         hooks_of(world.draw("hooks"), seconds) if has_hooks else (),
