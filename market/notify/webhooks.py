@@ -516,7 +516,8 @@ class Webhooks:
             ms=outcome.ms,
             answer=outcome.answer,
         )
-        is_last = row.tries + 1 >= len(SCHEDULE) or outcome.status == GONE_STATUS
+        is_gone = outcome.status == GONE_STATUS and not await _leads_elsewhere(tx, attempt)
+        is_last = row.tries + 1 >= len(SCHEDULE) or is_gone
         status, next_at = "delivered", row.next_at
         if outcome.error:
             status = "failed" if is_last else "pending"
@@ -723,6 +724,12 @@ async def _locked(tx: Transaction, user_id: str, endpoint_id: str) -> EndpointRo
     """Return an endpoint, locked until the end of the transaction."""
     await tx.lock("webhook_endpoints", [endpoint_id])
     return await _endpoint(tx, user_id, endpoint_id)
+
+
+async def _leads_elsewhere(tx: Transaction, attempt: Attempt) -> bool:
+    """Return whether an endpoint has another URL by now than in an attempt."""
+    place = await queries.endpoint(tx, attempt.row.user_id, attempt.row.endpoint_id)
+    return place is not None and place.url != attempt.url
 
 
 async def _delivery(tx: Transaction, user_id: str, delivery_id: str) -> DeliveryRow:

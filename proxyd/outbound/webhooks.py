@@ -7,6 +7,7 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -67,6 +68,7 @@ class WebhookSender:
         resolver: looks names up, as for sessions.
         agent: the name of this program in requests.
         tls: the accepted certificates; by default those that this machine trusts.
+        clock: seconds that never go back.
     """
 
     def __init__(
@@ -78,13 +80,15 @@ class WebhookSender:
         agent: str,
         tls: ssl.SSLContext | None = None,
         bounds: SendingBounds = USUAL,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._bounds = bounds
+        self._clock = clock
         self._webhooks = webhooks
         self._to_poster = resolver, policy, agent, tls, bounds.attempt_seconds
         self._poster: Poster | None = None
         self._slots = FairSlots[str](bounds.attempts_max)
-        self.pace = HostPace()
+        self.pace = HostPace(clock=clock)
         self._of_endpoint: Counter[str] = Counter()
         self._unproven: set[str] = set()  # endpoints under way that have one attempt at a time
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -99,10 +103,10 @@ class WebhookSender:
         Raises:
             StoreError: the due deliveries cannot be listed now.
         """
-        end_at = monotonic() + self._bounds.look_max_seconds
+        end_at = self._clock() + self._bounds.look_max_seconds
         while True:
             self._room.clear()
-            if not await self._begin_all() or monotonic() >= end_at or not await self._has_room():
+            if not await self._begin_all() or self._clock() >= end_at or not await self._has_room():
                 return
 
     async def _begin_all(self) -> bool:
@@ -219,12 +223,12 @@ class WebhookSender:
 
     async def _settle(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
         """Store an outcome; retry for a while until the store accepts it."""
-        give_up_at = monotonic() + SETTLED_MAX_SECONDS
+        give_up_at = self._clock() + SETTLED_MAX_SECONDS
         while True:
             try:
                 await self._webhooks.settle(attempt, outcome)
             except StoreError as error:
-                if monotonic() >= give_up_at:
+                if self._clock() >= give_up_at:
                     _logger.warning("a delivery will be sent twice: %s", error)
                     return
                 await asyncio.sleep(STORE_PAUSE_SECONDS)

@@ -13,6 +13,7 @@ from tests.sim.loop import World
 from tests.sim.store import EPOCH, Commit, Database
 
 if TYPE_CHECKING:
+    from tests.sim.acts import Acts
     from tests.sim.process import Life
 
 # Notices take a few milliseconds, and a thousandth of a second for each of a few callbacks.
@@ -108,6 +109,8 @@ class Books:
         self.over_at: dict[str, float] = {}
         self.knows_ends = False
         self.slowest_end = 0.0
+        # Starts the senders of daemons; None in a run without webhooks and letters.
+        self.senders: Acts | None = None
         self._open: dict[str, Lease] = {}
         # When the row of each node was last changed.
         self._nodes: dict[str, tuple[int, float]] = {}

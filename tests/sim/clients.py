@@ -504,6 +504,8 @@ class Network:
         if isinstance(value, StoreError | MarketError):
             raise RequestError(str(value)) from value
         if isinstance(value, BaseException):
+            if not isinstance(value, RequestError):
+                self.world.fail(f"the request {name} raises {value!r}", value)
             raise value
         return value
 

@@ -121,7 +121,7 @@ class SimLoop(asyncio.BaseEventLoop):
         asyncio._set_running_loop(self)
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False
-            with suppress(Exception):  # of code that runs when it is cut off
+            with suppress(Exception, BaseExceptionGroup):  # of code that runs when it is cut off
                 task.get_coro().close()
         asyncio._set_running_loop(None)
         self._scheduled.clear()

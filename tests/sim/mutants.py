@@ -13,6 +13,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+from tests.sim.job_mutants import FAULTS
+
 ROOT = Path(__file__).parent.parent.parent
 VARIABLE = "PROXYD_MUTANT"
 
@@ -357,6 +359,7 @@ MUTANTS = (
         "available(resolved.user_id, currency), resolved.amount - used)",
         "available(resolved.user_id, currency), 0)",
     ),
+    *(Mutant(*each) for each in FAULTS),
 )
 
 

@@ -8,12 +8,15 @@ the gateway's handshakes, and `clients.Relay` that of its relays.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.settings import (
+    AuthSettings,
     ClusterSettings,
     ExitSettings,
+    JobSettings,
     LimitSettings,
     Settings,
     StorageSettings,
@@ -28,11 +31,15 @@ from proxyd.loop.clock import Clocks
 from proxyd.market_work import CheckTimes
 from proxyd.metering.meter import MeterBounds
 from storage.engines.errors import StoreError
+from tests.sim import samples
 from tests.sim.checks import Books
 from tests.sim.clients import PASSWORDLESS
 from tests.sim.faults import Mode
 from tests.sim.loop import SimLoop, World
 from tests.sim.store import EPOCH, Database, SimStore, Wire
+
+if TYPE_CHECKING:
+    from tests.sim.webhooks import SimSender
 
 KEY = b"k" * 40
 # A run takes less than a minute.
@@ -44,10 +51,18 @@ REQUESTS_SECONDS = 5.0
 FOLDER = Path("/nonexistent/simulated")
 
 
-def settings_of(mode: Mode, timeout_seconds: float, pace: int) -> Settings:
+def settings_of(
+    mode: Mode, timeout_seconds: float, pace: int, *, has_samples: bool = False
+) -> Settings:
     """Return the operator's settings."""
+    account = samples.ACCOUNT if has_samples else ""
     url = "postgresql://simulated/proxyd" if mode.is_remote else f"sqlite:///{FOLDER}/proxyd.db"
     return Settings(
+        # Passwords take microseconds.
+        auth=AuthSettings(argon2_time_cost=1, argon2_memory_kib=64),
+        jobs=JobSettings(
+            sample_account=account, sample_credits_per_day=Decimal(samples.CREDITS_PER_DAY)
+        ),
         storage=StorageSettings(url=url),
         cluster=ClusterSettings(node_timeout_seconds=timeout_seconds),
         limits=LimitSettings(session_bytes_per_second=pace),
@@ -178,6 +193,7 @@ class Life:
         self.requests: dict[Any, None] = {}
         self.callers: dict[Callable[[], None], None] = {}
         self.store: SimStore | None = None
+        self.sender: SimSender | None = None
         world.say(f"{name} starts")
         self._asyncio_run(self._main())
 
@@ -190,7 +206,8 @@ class Life:
         world, weather, place = self.process.world, self.wire.weather, self.process.name
 
         def wall() -> float:
-            return EPOCH + world.now + weather.of_wall_clock(place)
+            leapt = self.process.database.leapt
+            return EPOCH + world.now + leapt + weather.of_wall_clock(place)
 
         return Clocks(
             lambda: int(wall()), lambda: int(wall() * 1_000), lambda: world.now, self.loop.time
@@ -222,6 +239,8 @@ class Life:
             process.world.say(f"{self.name} cannot start: {error}")
             self._over()
             return
+        if process.books.senders is not None and self.market is not None:
+            self.sender = process.books.senders.begin(self)
         self.is_serving = True
         process.world.say(f"{self.name} serves")
 
@@ -276,10 +295,14 @@ class Life:
             relay.abort()
         for closing in tuple(self.closings):
             closing.finish()
+        if self.market is not None:
+            self.market.event_feed.end()
         if self.requests:
             await asyncio.wait(tuple(self.requests), timeout=REQUESTS_SECONDS)
             for request in tuple(self.requests):
                 request.cancel()
+        if self.sender is not None:
+            await self.sender.close()
         await self.core.stop()
         self.stopped_in = self.process.world.now - began
         self.process.world.say(f"{self.name} stopped")

@@ -6,7 +6,7 @@ import logging
 import random
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -34,6 +34,7 @@ from storage.engines import sqlite as engine
 from storage.engines.store import Transaction
 from storage.exits.exits import LimitsRow, consent, open_pending_account
 from tests.sim import jobs
+from tests.sim.acts import Acts
 from tests.sim.checks import AFTERMATH_SECONDS, Books
 from tests.sim.clients import (
     EXITS,
@@ -47,6 +48,7 @@ from tests.sim.clients import (
     StaffPlan,
     exit_name,
 )
+from tests.sim.deploys import DEPLOY_KEY, DEPLOY_KEY_LIMIT, POOR_MONEY, ReplicaAgent
 from tests.sim.faults import Fault, Weather
 from tests.sim.jobs import (
     BUYERS,
@@ -64,7 +66,8 @@ from tests.sim.process import Life, Process, settings_of
 from tests.sim.scenario import Scenario
 from tests.sim.store import ANSWER_SECONDS, EPOCH, Commit, Database
 
-USERS = 6
+# The last two have little money.
+USERS, POOR_USERS = 6, 2
 MONEY = 1_000_000_000_000
 PROBE_SECONDS = 15.0
 # Other nodes return bytes within a second.
@@ -75,7 +78,7 @@ STOP_SECONDS = 5.0
 # A process that should die at a commit dies within this time, or not at all.
 COMMIT_SECONDS = 5.0
 # Longest time of the calm end of a run: probes, ends and stops.
-REST_SECONDS = 120.0
+REST_SECONDS = 400.0
 # Number of an address that no session lists.
 NOWHERE = 99
 PROBE = ClientPlan(
@@ -181,7 +184,9 @@ class Simulation:
         self._naps: dict[tuple[str, str], Callable[[], None]] = {}
         self.books.database, self.books.weather = self.database, self.weather
         self.books.knows_ends = not mode.is_remote
-        settings = settings_of(mode, scenario.timeout, scenario.pace)
+        settings = settings_of(
+            mode, scenario.timeout, scenario.pace, has_samples=scenario.acts.has_samples
+        )
         self.database.heard = self.books.hears
         knows_ends = None if mode.is_remote else self._ended
         metering = MeterBounds(memory=MemoryBounds(remember_seconds=scenario.remember))
@@ -192,6 +197,7 @@ class Simulation:
             for number, name in enumerate(names)
         ]
         self.network = Network(world, self.weather, self.processes, self.books)
+        self.acts = Acts(self.network, scenario.acts, has_clocks=self._has_clocks())
         self.outside = SimLoop(world, "outside")
         self.buyers = [
             Buyer(self.network, plan, number, f"user{number % 4}")
@@ -224,6 +230,7 @@ class Simulation:
         if not world.failures:
             self.books.at_the_end()
             jobs.check(self.records, self.database.rows, world.fail)
+            self.acts.check(self.records)
             self._check_once()
         world.say(f"end     {self.database.commits} commits")
 
@@ -238,7 +245,7 @@ class Simulation:
             self.world.fail(f"{count} sessions were bought by {len(self.buyers)} requests")
         most = {f"job{each}": plan.copies for each, plan in enumerate(self.scenario.jobs)}
         for title, count in self.database.rows("SELECT title, COUNT(*) FROM jobs GROUP BY title"):
-            if count != most[title]:
+            if count != most.get(title, count):
                 self.world.fail(f"{title} was posted {count} times")
 
     # --- what goes wrong -------------------------------------------------------------------------
@@ -343,6 +350,7 @@ class Simulation:
 
     def _committed(self, commit: Commit) -> None:
         self.books.committed(commit)
+        self.acts.committed(commit)
         if self._naps:
             nap = self._naps.pop((commit.process, commit.name), None)
             if nap is not None:
@@ -399,7 +407,9 @@ class Simulation:
         self.books.look_at_idle(self._lives())
         await self._probe()
         await self._end_all()
+        await self.acts.end(self._last)
         await self._end_jobs()
+        await self.acts.later(self._last)
         for process in self.processes:
             await self._stop(process)
         self._is_done = True
@@ -412,9 +422,11 @@ class Simulation:
             for number, plan in enumerate(self.scenario.jobs)
         ]
         self._agents = [
-            DeviceAgent(self.network, plan, self.records, until) for plan in self.scenario.agents
+            ReplicaAgent(self.network, plan, self.records, until) for plan in self.scenario.agents
         ]
-        return [loop.create_task(each.run()) for each in (*buyers, *self._agents)]
+        self._agents += self.acts.agents(self.records, until)
+        acts = self.acts.tasks(self.records, until)
+        return [*acts, *(loop.create_task(each.run()) for each in (*buyers, *self._agents))]
 
     async def _end_jobs(self) -> None:
         """Cancel the open jobs; fail if a job waited for long while a device was idle."""
@@ -438,17 +450,19 @@ class Simulation:
         return any(each.kind == "clock" for each in self.scenario.faults)
 
     async def _cancel(self, user_id: str, job_id: str) -> None:
+        await self._last("last cancel", lambda market: market.jobs.cancel(user_id, job_id))
+
+    async def _last(self, what: str, make: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        """Send a request once nothing is broken; a refusal is allowed."""
         life = next(each.serving for each in self.processes if each.has_services)
         if life is None:
             self.world.fail("a daemon does not serve though nothing is broken")
             return
         try:
-            await self.network.request(
-                "last cancel", lambda market: market.jobs.cancel(user_id, job_id), life
-            )
+            await self.network.request(what, make, life)
         except RequestError as error:
             if not isinstance(error.__cause__, MarketError):  # a copy ends with another one
-                self.world.fail(f"job {job_id[-6:]} cannot be cancelled: {error}")
+                self.world.fail(f"{what} fails, and nothing is broken: {error}")
 
     async def _work(self, plan: StaffPlan) -> None:
         """Do an action of the operator; repeat it until it succeeds."""
@@ -647,6 +661,8 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         "token_urlsafe": token_hex,
         "choice": lambda values: values[int(draw.random() * len(values))],
         "randbelow": lambda most: int(draw.random() * most),
+        "randbits": draw.getrandbits,
+        "SystemRandom": lambda: draw,
     }
     before = {name: getattr(secrets, name) for name in replaced}
     hash_before = LiveSession.__hash__
@@ -714,7 +730,7 @@ async def _insert_device(tx: Transaction, device_id: str, user_id: str) -> None:
     )
 
 
-async def _insert_key(tx: Transaction, key_id: str, user_id: str) -> None:
+async def _insert_key(tx: Transaction, key_id: str, user_id: str, limit: int) -> None:
     row = KeyRow(
         key_id,
         user_id,
@@ -724,7 +740,7 @@ async def _insert_key(tx: Transaction, key_id: str, user_id: str) -> None:
         "",
         "",
         None,
-        KEY_LIMIT,
+        limit,
         "lifetime",
         key_id,
         "",
@@ -760,7 +776,8 @@ def template() -> bytes:
         context = Context(None, identifiers, lambda: EPOCH - 10)  # type: ignore[arg-type]
 
         async def unit(tx: Transaction) -> None:
-            for number in range(USERS):
+            for number in range(USERS + POOR_USERS):
+                money = MONEY if number < USERS else POOR_MONEY
                 name = f"user{number}"
                 await tx.run(
                     "INSERT INTO users (id, username, username_key, email, email_key,"
@@ -776,7 +793,7 @@ def template() -> bytes:
                     context,
                     email=f"{name}@example.com",
                     currency=Currency.USD,
-                    amount=MONEY,
+                    amount=money,
                     reference=name,
                     transfer_id=identifiers.new(),
                     now=EPOCH - 10,
@@ -787,13 +804,14 @@ def template() -> bytes:
                     context,
                     email=f"{name}@example.com",
                     currency=Currency.CREDIT,
-                    amount=MONEY,
+                    amount=money,
                     reference=f"{name} credits",
                     transfer_id=identifiers.new(),
                     now=EPOCH - 10,
                 )
             for number in range(BUYERS):
-                await _insert_key(tx, key_name(number), f"user{number}")
+                await _insert_key(tx, key_name(number), f"user{number}", KEY_LIMIT)
+            await _insert_key(tx, DEPLOY_KEY, "user0", DEPLOY_KEY_LIMIT)
             for number in range(DEVICES):
                 await _insert_device(tx, device_name(number), owner_name(number))
             for number in range(EXITS):

@@ -6,6 +6,7 @@ Each part has its own stream of draws, so leaving out one part does not change t
 from dataclasses import dataclass
 from random import Random
 
+from tests.sim.acts import NO_ACTS, ActsPlan, acts_of
 from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
 from tests.sim.focus import REMEMBER_SECONDS, focus_of
@@ -36,6 +37,7 @@ class Scenario:
         agents: the plans of devices.
         faults: of the run.
         focus: its subject; "" for a mix of everything.
+        acts: the plans of the other actors: deploys, people, webhooks, followers.
         remember: how long memory keeps a session that is over, in seconds.
     """
 
@@ -53,6 +55,7 @@ class Scenario:
     faults: tuple[Fault, ...]
     focus: str = ""
     remember: float = 60.0
+    acts: ActsPlan = NO_ACTS
 
     def __str__(self) -> str:
         return (
@@ -60,6 +63,7 @@ class Scenario:
             f" timeout {self.timeout:g} s, {self.seconds:.1f} s,"
             f" {len(self.sessions)} sessions, {len(self.clients)} clients,"
             f" {len(self.jobs)} jobs, {len(self.agents)} agents"
+            f"{(self.acts and f', {self.acts}') or ''}"
         )
 
 
@@ -127,6 +131,10 @@ def scenario_of(
     faults = drawn(world.draw("faults"), chosen, length, timeout)
     if only is not None:
         faults = [each for each in faults if each.kind in only]
+    jobs, agents = plans_of(world.draw("jobs"), length)
+    acts = acts_of(world, length, has_agents=bool(agents))
+    if acts.is_alone:
+        bought, plans = [], []
     return Scenario(
         seed,
         chosen,
@@ -137,8 +145,10 @@ def scenario_of(
         tuple(bought),
         tuple(plans[:clients]),
         tuple(_staff(world.draw("staff"), length)),
-        *plans_of(world.draw("jobs"), length),
+        jobs,
+        agents,
         tuple(faults),
+        acts=acts,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from storage.engines import sqlite as engine
-from storage.engines.errors import Cause, StoreError, UnavailableError, UnknownOutcomeError
+from storage.engines.errors import Cause, UnavailableError, UnknownOutcomeError
 from storage.engines.health import Health
 from storage.engines.sqlite_link import _REGISTER, _RENEW, ANSWERS_PER_TIMEOUT
 from storage.engines.store import Transaction
@@ -58,6 +58,8 @@ class Database:
         self.weather = weather
         self.committed = committed
         self.commits = 0
+        # Seconds that all wall clocks have jumped forward at the end.
+        self.leapt = 0.0
         self.sessions: list[_ServerSession] = []
         # Called with a run of a process, its node, and each notice that it has got.
         self.heard: Callable[[str, str, str], None] = lambda *_: None
@@ -67,7 +69,7 @@ class Database:
         self.connection.create_function("strftime", 2, lambda *_: str(self._now()))
 
     def _now(self) -> int:
-        return EPOCH + int(self.world.now + self.weather.of_database_clock())
+        return EPOCH + int(self.world.now + self.leapt + self.weather.of_database_clock())
 
     def write(self, process: str, name: str, start: Any, *, is_twice: bool) -> Any:
         """Run a unit and commit it; return its outcome."""
@@ -198,7 +200,7 @@ class Wire:
         request.is_run = True
         try:
             request.outcome = request.run(request.trip.is_twice)
-        except StoreError as failure:
+        except Exception as failure:  # of a unit that only reads, or of the store
             request.outcome = failure
         if request.writes and self.killed_at_commit(True):
             return
@@ -227,7 +229,7 @@ class Wire:
         def resolve() -> None:
             if future.done():
                 return
-            if isinstance(answer, StoreError):
+            if isinstance(answer, Exception):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)

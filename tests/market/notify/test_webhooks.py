@@ -349,6 +349,9 @@ async def test_an_attempt_at_the_url_before_says_nothing_of_the_next_one(
     assert (shown.proven_at, shown.failing_since, shown.disabled_at) == (None, None, None)
     [row] = await listed(market, me, made)
     assert row.attempts == 1
+    # The next server gets what the one before has not taken.
+    market.clock.now += 10
+    assert [each.url for each in await begun(market)] == [f"{URL}/other"] * bool(outcome.error)
 
 
 @pytest.mark.both_engines
