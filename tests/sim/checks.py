@@ -147,6 +147,8 @@ class Books:
         key, by = (life.name, session_id), self._lease(relay.lease_id).closed_by
         if life.is_stopping or key in self._ending or key in self._recalled:
             return
+        if relay.via is not None:  # its exit may have been let go of, or needs the place
+            return
         if by is not None and (by.name != "release" or by.process != life.name):
             return
         if self.database.rows(_IS_ACTIVE, id=session_id):

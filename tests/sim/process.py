@@ -30,7 +30,9 @@ from proxyd.metering.meter import MeterBounds
 from storage.engines.errors import StoreError
 from tests.sim.checks import Books
 from tests.sim.clients import PASSWORDLESS
+from tests.sim.exit_ports import SimPort
 from tests.sim.faults import Mode
+from tests.sim.lines import Lines
 from tests.sim.loop import SimLoop, World
 from tests.sim.store import EPOCH, Database, SimStore, Wire
 
@@ -92,6 +94,8 @@ class Process:
         self.knows_ends = knows_ends
         self.metering = metering
         self.books = books
+        # Lead to devices; None where the run has none.
+        self.lines: Lines | None = None
         self.starts = 0
         self.is_wanted = True
         self.life: Life | None = None
@@ -168,6 +172,8 @@ class Life:
         )
         self.core: Core | None = None
         self.market: Any = None
+        # Takes devices; None where the run has none.
+        self.port: SimPort | None = None
         self.is_serving = False
         self.is_stopping = False
         self.began_at = world.now
@@ -202,11 +208,14 @@ class Life:
         self.store = store = SimStore(
             self.wire, has_link=process.mode.has_link, knows_ends=process.knows_ends
         )
+        lines = process.lines
+        if lines is not None:
+            self.port = SimPort(process.world, lines, self.name, self.loop, process.number)
         counting = counting_of(
             settings,
             store,  # type: ignore[arg-type]
             clocks,
-            lambda _: None,
+            (lambda _: None) if self.port is None else self.port.directory.forget,
             process.metering,
             has_services=process.has_services,
         )
@@ -214,6 +223,8 @@ class Life:
         if process.has_services:
             trade = trade_of(settings, Ports(80, 1080, PASSWORDLESS), KEY, counting, clocks, CHECKS)
             self.market, work = trade.market, trade.work
+            if self.port is not None:
+                self.port.build(settings, counting, trade.market, KEY, clocks)
         self.core = core_of(counting, work)
         self._note_ends(self.core.meter)
         try:
@@ -222,6 +233,8 @@ class Life:
             process.world.say(f"{self.name} cannot start: {error}")
             self._over()
             return
+        if self.port is not None:
+            self.port.start(self.core.tasks)
         self.is_serving = True
         process.world.say(f"{self.name} serves")
 
@@ -258,6 +271,8 @@ class Life:
                 session.end("killed")
         for relay in (*self.relays, *self.closings):
             relay.died(with_machine=with_machine)
+        if self.process.lines is not None:
+            self.process.lines.died(self.loop, with_machine=with_machine)
         for lost in self.callers:
             lost()
 
@@ -280,6 +295,8 @@ class Life:
             await asyncio.wait(tuple(self.requests), timeout=REQUESTS_SECONDS)
             for request in tuple(self.requests):
                 request.cancel()
+        if self.port is not None:
+            await self.port.stop()
         await self.core.stop()
         self.stopped_in = self.process.world.now - began
         self.process.world.say(f"{self.name} stopped")
@@ -294,6 +311,8 @@ class Life:
             if not self.loop.is_dead:
                 self.loop.kill()
                 self.wire.cut()
+                if process.lines is not None:
+                    process.lines.died(self.loop, with_machine=False)
                 for session in tuple(process.database.sessions):
                     if session.wire is self.wire:
                         session.end("ended")

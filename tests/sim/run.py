@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from random import Random
+from random import Random, SystemRandom
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,8 @@ from market.events.context import Context
 from market.exits.payouts import claw_back
 from market.money.ledger import open_accounts, pending
 from market.money.money import Currency
+from proxyd.exits.attached.control import Control
+from proxyd.exits.watching import canaries
 from proxyd.metering.lease_slices import LOW_BYTES
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.session import LiveSession
@@ -47,6 +49,18 @@ from tests.sim.clients import (
     StaffPlan,
     exit_name,
 )
+from tests.sim.exit_checks import ATTACHED_SECONDS, ExitBooks
+from tests.sim.exit_ports import exit_settings
+from tests.sim.exits import (
+    DEVICES_MOST,
+    ExitAgent,
+    ExitOwner,
+    device_id_of,
+    hashed,
+    owner_of,
+    serve,
+    token_of,
+)
 from tests.sim.faults import Fault, Weather
 from tests.sim.jobs import (
     BUYERS,
@@ -59,6 +73,7 @@ from tests.sim.jobs import (
     key_name,
     owner_name,
 )
+from tests.sim.lines import Lines
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Life, Process, settings_of
 from tests.sim.scenario import Scenario
@@ -135,7 +150,8 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
     """Run a scenario."""
     world = World(scenario.seed, is_loud=is_loud)
     SimTask.count = SimTimer.count = Numbered.count = 0
-    template()  # made once, with secrets of its own
+    template(has_exits=False)  # made once, with secrets of its own
+    template(has_exits=True)
     gc.disable()
     try:
         with _drawn_secrets(world), _logged(world):
@@ -176,7 +192,9 @@ class Simulation:
         names = [f"node{each}" for each in range(scenario.nodes)]
         self.weather = Weather(scenario.faults, names, lambda: world.now)
         self.books = Books(world, scenario.timeout)
-        self.database = Database(world, template(), self.weather, self._committed)
+        self.database = Database(
+            world, template(has_exits=bool(scenario.links.devices)), self.weather, self._committed
+        )
         # By the run of a process and a unit of it: the nap that follows it.
         self._naps: dict[tuple[str, str], Callable[[], None]] = {}
         self.books.database, self.books.weather = self.database, self.weather
@@ -193,6 +211,9 @@ class Simulation:
         ]
         self.network = Network(world, self.weather, self.processes, self.books)
         self.outside = SimLoop(world, "outside")
+        self.exit_books = ExitBooks(world, self.books, self.database)
+        if scenario.links.devices:
+            self._take_devices()
         self.buyers = [
             Buyer(self.network, plan, number, f"user{number % 4}")
             for number, plan in enumerate(scenario.sessions)
@@ -204,7 +225,21 @@ class Simulation:
         self._is_done = False
         self._clients: list[asyncio.Task[Any]] = []
         self._agents: list[DeviceAgent] = []
+        self._exits: list[ExitAgent] = []
+        self._owners: list[ExitOwner] = []
         self.records = Records()
+
+    def _take_devices(self) -> None:
+        """Let all daemons take devices as exits."""
+        links, network = self.scenario.links, self.network
+        lines = self._lines = Lines(self.world, self.weather, self.processes)
+        lines.serve = partial(serve, is_honest=True)
+        network.wishes, network.exit_books = links.wishes, self.exit_books
+        for each in self.processes:
+            each.lines = lines
+            each.settings = exit_settings(
+                each.settings, each.number, has_canaries=links.has_canaries
+            )
 
     def run(self) -> None:
         """Run it all."""
@@ -225,6 +260,7 @@ class Simulation:
             self.books.at_the_end()
             jobs.check(self.records, self.database.rows, world.fail)
             self._check_once()
+            self.exit_books.at_the_end(self.database.rows)
         world.say(f"end     {self.database.commits} commits")
 
     def _check_once(self) -> None:
@@ -341,6 +377,8 @@ class Simulation:
 
     def _committed(self, commit: Commit) -> None:
         self.books.committed(commit)
+        if commit.name == "_bar":
+            self.exit_books.committed()
         if self._naps:
             nap = self._naps.pop((commit.process, commit.name), None)
             if nap is not None:
@@ -363,6 +401,7 @@ class Simulation:
         buyers = [loop.create_task(each.run()) for each in self.buyers]
         until = scenario.seconds + self.busy_seconds
         workers = self._begin_work(until)
+        owners = self._begin_exits()
         staff = [loop.create_task(self._work(plan)) for plan in scenario.staff]
         self._clients = [
             loop.create_task(
@@ -395,6 +434,10 @@ class Simulation:
             if not each.done():
                 world.fail("a buyer's request is not answered")
         self.books.look_at_idle(self._lives())
+        if self._exits:
+            await _all(owners)
+            await asyncio.sleep(ATTACHED_SECONDS + 1.0)
+            self.exit_books.look_at_calm(self._lives(), self._exits, self._owners)
         await self._probe()
         await self._end_all()
         await self._end_jobs()
@@ -413,6 +456,21 @@ class Simulation:
             DeviceAgent(self.network, plan, self.records, until) for plan in self.scenario.agents
         ]
         return [loop.create_task(each.run()) for each in (*buyers, *self._agents)]
+
+    def _begin_exits(self) -> list[asyncio.Task[None]]:
+        """Let owners agree, and devices attach; return the work of the owners."""
+        loop, scenario = asyncio.get_running_loop(), self.scenario
+        if not scenario.links.devices:
+            return []
+        until = scenario.seconds
+        for plan in scenario.links.devices:
+            self._owners.append(ExitOwner(self.network, plan, until))
+            names = (f"exit{plan.number}", f"exit{plan.number} twin")
+            for name in names[: 1 + plan.twin]:
+                self._exits.append(ExitAgent(self.network, self._lines, plan, until, name))
+        for agent in self._exits:
+            loop.create_task(agent.run())
+        return [loop.create_task(each.run()) for each in self._owners]
 
     async def _end_jobs(self) -> None:
         """Cancel the open jobs; an idle device should have had a job that waits for long."""
@@ -615,6 +673,7 @@ class Simulation:
         process.stop()
         while process.life is life and world.now < began + 4 * STOP_SECONDS:
             await asyncio.sleep(0.05)
+        self.exit_books.look_at_stopped(life)
         if life.stopped_in > STOP_SECONDS or process.life is life:
             world.fail(f"{process.name} takes {world.now - began:.1f} s to stop")
 
@@ -645,13 +704,15 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         "randbelow": lambda most: int(draw.random() * most),
     }
     before = {name: getattr(secrets, name) for name in replaced}
-    hash_before = LiveSession.__hash__
+    hash_before, control_before = LiveSession.__hash__, Control.__hash__
     submit = _Threads.submit
     signal = proxyd.tasks.signal
     for name, call in replaced.items():
         setattr(secrets, name, call)
     _Threads.submit = _submit  # type: ignore[method-assign]
     LiveSession.__hash__ = lambda each: hash(each.id)  # type: ignore[method-assign]
+    Control.__hash__ = lambda each: hash((each.address, each.began))  # type: ignore[method-assign]
+    canaries.SystemRandom = lambda: world.draw("canaries", world.now)  # type: ignore[assignment,misc]
     proxyd.tasks.signal = SimpleNamespace(  # type: ignore[assignment]
         raise_signal=lambda _: world.fail("a daemon stops itself"), SIGTERM=15
     )
@@ -662,6 +723,8 @@ def _drawn_secrets(world: World) -> Iterator[None]:
             setattr(secrets, name, call)
         _Threads.submit = submit  # type: ignore[method-assign]
         LiveSession.__hash__ = hash_before  # type: ignore[method-assign]
+        Control.__hash__ = control_before  # type: ignore[method-assign]
+        canaries.SystemRandom = SystemRandom  # type: ignore[misc]
         proxyd.tasks.signal = signal  # type: ignore[assignment]
 
 
@@ -742,9 +805,28 @@ async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
     )
 
 
+async def _insert_links(tx: Transaction) -> None:
+    """Insert the devices that attach over lines, and their owners' accounts."""
+    for owner in sorted({owner_of(number) for number in range(DEVICES_MOST)}):
+        await open_pending_account(tx, pending(owner), owner)
+    for number in range(DEVICES_MOST):
+        await tx.run(
+            "INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)"
+            " VALUES (:id, :user_id, :token_hash, :id, '', 'mini_pc', :now)",
+            id=device_id_of(number),
+            user_id=owner_of(number),
+            token_hash=hashed(token_of(number)),
+            now=EPOCH - 10,
+        )
+
+
 @cache
-def template() -> bytes:
-    """Return a database with users and their money, as bytes."""
+def template(*, has_exits: bool) -> bytes:
+    """Return a database with users and their money, as bytes.
+
+    Args:
+        has_exits: whether there are also devices that attach as exits.
+    """
     connection = sqlite3.connect(":memory:", isolation_level=None)
     engine._configure(connection)
     engine._prepare(connection)
@@ -794,6 +876,8 @@ def template() -> bytes:
                 await _insert_device(tx, device_name(number), owner_name(number))
             for number in range(EXITS):
                 await _insert_exit(tx, exit_name(number), f"user{number + 2}")
+            if has_exits:
+                await _insert_links(tx)
 
         (outcome,) = engine._write_group([unit], connection)
         if outcome.error is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
+from tests.sim.exits import NO_LINKS, Links, by_exits, links_of
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
 from tests.sim.focus import REMEMBER_SECONDS, focus_of
 from tests.sim.jobs import AgentPlan, JobPlan, plans_of
@@ -37,6 +38,7 @@ class Scenario:
         faults: of the run.
         focus: its subject; "" for a mix of everything.
         remember: how long memory has a session that is over, in seconds.
+        links: devices that attach as exits, and wishes of clients.
     """
 
     seed: int
@@ -53,6 +55,7 @@ class Scenario:
     faults: tuple[Fault, ...]
     focus: str = ""
     remember: float = 60.0
+    links: Links = NO_LINKS
 
     def __str__(self) -> str:
         return (
@@ -60,6 +63,7 @@ class Scenario:
             f" timeout {self.timeout:g} s, {self.seconds:.1f} s,"
             f" {len(self.sessions)} sessions, {len(self.clients)} clients,"
             f" {len(self.jobs)} jobs, {len(self.agents)} agents"
+            + (f", {len(self.links.devices)} exits" if self.links.devices else "")
         )
 
 
@@ -73,6 +77,7 @@ def scenario_of(
     only: frozenset[str] | None = None,
     mode: str | None = None,
     focus: str | None = None,
+    exits: bool = False,
 ) -> Scenario:
     """Return the run of a seed.
 
@@ -85,9 +90,10 @@ def scenario_of(
         only: the kinds of faults.
         mode: the name of a mode.
         focus: the subject; "none" for a mix of everything.
+        exits: whether devices attach in any case, in a mix of everything.
     """
     world = World(seed)
-    subject, focused = focus_of(world.draw("focus"), focus)
+    subject, focused = focus_of(world.draw("focus"), "none" if exits else focus)
     if focused is not None:
         kept = focused.sessions[:sessions]
         users = [each for each in focused.clients if each.session < len(kept)]
@@ -123,6 +129,12 @@ def scenario_of(
         for session in range(len(bought))
         for each in range(each_has)
     ]
+    # Processes on one machine ask the first one for exits, over a socket.
+    links = NO_LINKS
+    if chosen is not PROCESSES:
+        links = links_of(world.draw("links"), length, always=exits)
+    if links.devices:
+        bought, plans = by_exits(world.draw("clients of exits"), bought, plans)
     paces = world.draw("pace")
     faults = drawn(world.draw("faults"), chosen, length, timeout)
     if only is not None:
@@ -139,6 +151,7 @@ def scenario_of(
         tuple(_staff(world.draw("staff"), length)),
         *plans_of(world.draw("jobs"), length),
         tuple(faults),
+        links=links,
     )
 
 

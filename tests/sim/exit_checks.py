@@ -1,0 +1,151 @@
+"""Rules of exits that must hold when one is chosen, when all is calm, and at the end of a run."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.checks import Books
+from tests.sim.clients import Relay
+from tests.sim.exits import ExitAgent, ExitOwner, device_id_of
+from tests.sim.loop import World
+from tests.sim.process import Life
+
+if TYPE_CHECKING:
+    from tests.sim.store import Database
+
+# The next look of the marketplace, a link between nodes, and an agent's next attempt. A second
+# agent of the same device takes turns with the first one.
+ATTACHED_SECONDS = 20.0
+# Kinds of agents that stay attached and carry, once they misbehave no more.
+_GOOD = ("", "refuses", "drops", "mute")
+
+_EXIT = """
+    SELECT user_id, ports, min_price_per_gb, barred_at, paused_at, revoked_at FROM exits
+    WHERE device_id = :id
+"""
+
+
+class ExitBooks:
+    """Watches the exits of a run.
+
+    Args:
+        world: the time.
+        books: know what is broken.
+        database: has the permissions.
+    """
+
+    def __init__(self, world: World, books: Books, database: "Database") -> None:
+        self.world = world
+        self._books = books
+        self._database = database
+        self._barred_at: dict[str, float] = {}
+        # By the run of a process, session and label of a strict label: its exit, and until when.
+        self._strict: dict[tuple[str, ...], tuple[str, float]] = {}
+
+    def committed(self) -> None:
+        """Note when exits were barred."""
+        for (device_id,) in self._database.rows(
+            "SELECT device_id FROM exits WHERE barred_at IS NOT NULL"
+        ):
+            self._barred_at.setdefault(device_id, self.world.now)
+
+    def chooses(self, relay: Relay, wish: Any) -> None:
+        """A daemon has chosen an exit for a connection."""
+        fail, session, device_id = self.world.fail, relay.session, relay.device_id
+        self.world.say(f"exits   {relay.life.name} chooses {device_id} for {wish.wants.session}")
+        ((owner, ports, price, _, _, _),) = self._database.rows(_EXIT, id=device_id)
+        what = f"{relay.life.name} leaves through {device_id}"
+        if owner == session.user_id:
+            fail(f"{what}, which is the buyer's own")
+        if price > session.price_per_gb:
+            fail(f"{what}, which wants {price}, for {session.price_per_gb}")
+        if str(wish.port) not in ports.split(","):
+            fail(f"{what} to port {wish.port}, which its owner does not allow")
+        barred_at = self._barred_at.get(device_id)
+        if barred_at is not None and self._books.is_healthy(barred_at):
+            fail(f"{what}, which was barred {self.world.now - barred_at:.2f} s ago")
+        if wish.wants.strict:
+            self._look_at_strict(relay, wish.wants)
+
+    def _look_at_strict(self, relay: Relay, wants: Any) -> None:
+        """A strict label keeps its exit for its lifetime, as far as one process remembers it."""
+        key = relay.life.name, relay.session.id, wants.session, *wants.countries
+        device_id, until = self._strict.get(key, (relay.device_id, self.world.now))
+        is_bound = self.world.now < until and self._books.is_healthy(self.world.now)
+        if device_id != relay.device_id and is_bound:
+            self.world.fail(f"{key[0]} moves the strict {wants.session} to {relay.device_id}")
+        if relay.device_id != device_id or key not in self._strict:
+            lifetime = self.world.now + wants.lifetime_seconds - 5.0
+            self._strict[key] = relay.device_id, lifetime
+
+    def look_at_calm(
+        self, lives: Sequence[Life], agents: Sequence[ExitAgent], owners: Sequence[ExitOwner]
+    ) -> None:
+        """Each device that may be an exit is attached once, and each node knows where."""
+        fail, now = self.world.fail, self.world.now
+        homes: dict[str, list[str]] = {}
+        for life in lives:
+            assert life.port is not None
+            for device_id in life.port.port.listener.roster.by_device:
+                homes.setdefault(device_id, []).append(life.name)
+        for device_id, names in homes.items():
+            if len(names) > 1 and not self._has_twin(device_id, agents):
+                fail(f"{device_id} is attached to {names}")
+        for owner in owners:
+            device_id = device_id_of(owner.plan.number)
+            is_ready = owner.agreed_at is not None and now - owner.agreed_at > ATTACHED_SECONDS
+            is_good = owner.plan.kind in _GOOD and not owner.plan.twin
+            if not is_ready or not is_good or device_id in self._barred_at:
+                continue
+            if device_id not in homes:
+                said = [each.refusal for each in agents if each.device_id == device_id]
+                if said != ["too_many_on_network"]:
+                    fail(f"{device_id} is not attached, though its owner agrees: {said}")
+        self._look_at_directories(lives, agents)
+
+    def _look_at_directories(self, lives: Sequence[Life], agents: Sequence[ExitAgent]) -> None:
+        """The nodes choose among the same exits."""
+        known: dict[str, list[str]] = {}
+        for agent in agents:
+            if agent.plan.twin:
+                continue
+            for life in lives:
+                assert life.port is not None
+                entry = life.port.directory.get(agent.device_id)
+                if entry is not None:
+                    known.setdefault(agent.device_id, []).append(life.name)
+        for device_id, names in known.items():
+            if len(names) != len(lives):
+                self.world.fail(f"of {len(lives)} nodes only {names} know of {device_id}")
+
+    @staticmethod
+    def _has_twin(device_id: str, agents: Sequence[ExitAgent]) -> bool:
+        return sum(each.device_id == device_id for each in agents) > 1
+
+    def look_at_stopped(self, life: Life) -> None:
+        """A daemon that has stopped in order has let go of everything."""
+        if life.port is None:
+            return
+        way, listener = life.port.way, life.port.port.listener
+        if way.budget.wanted or way.exits.counters.parked:
+            self.world.fail(
+                f"{life.name} has stopped, and counts {way.budget.wanted} connections as wanted"
+                f" and {way.exits.counters.parked} as waiting"
+            )
+        if len(listener) or listener.tasks or len(life.port.directory):
+            self.world.fail(f"{life.name} has stopped, and has exits or their tasks")
+
+    def at_the_end(self, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
+        """Each byte through an exit has paid its owner once, unless the exit is barred."""
+        for session_id, device_id, used, earned, paid in rows(
+            "SELECT u.session_id, u.device_id, SUM(u.used_bytes), SUM(u.earned),"
+            " COALESCE((SELECT SUM(e.amount) FROM exit_earnings AS e"
+            "  WHERE e.session_id = u.session_id AND e.device_id = u.device_id"
+            "  AND e.reversed_at IS NULL), 0)"
+            " FROM exit_usage AS u GROUP BY u.session_id, u.device_id"
+        ):
+            what = f"{device_id} carried {used} bytes of {session_id[-6:]}"
+            if device_id in self._barred_at:
+                if paid > earned:
+                    self.world.fail(f"{what}, is barred, and was paid {paid} of {earned}")
+            elif paid != earned:
+                self.world.fail(f"{what}, earned {earned}, and was posted {paid}")
