@@ -154,6 +154,7 @@ def _mutants(options: argparse.Namespace) -> int:
                 "--count",
                 str(options.most),
                 *(() if options.focus is None else ("--focus", options.focus)),
+                *(("--exits",) if options.exits else ()),
             ],
             env=os.environ | {mutants.VARIABLE: mutant.name},
             stdout=subprocess.PIPE,

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.checks import Books
 from tests.sim.clients import Relay
-from tests.sim.exits import ExitAgent, ExitOwner, device_id_of
+from tests.sim.exit_ports import country_of
+from tests.sim.exits import ExitAgent, ExitOwner, device_id_of, owner_of
 from tests.sim.loop import World
 from tests.sim.process import Life
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 # The next look of the marketplace, a link between nodes, and an agent's next attempt. A second
 # agent of the same device takes turns with the first one.
 ATTACHED_SECONDS = 20.0
+# A daemon looks every five seconds for decisions of others.
+LOOK_SECONDS = 7.0
 # Kinds of agents that stay attached and carry, once they misbehave no more.
 _GOOD = ("", "refuses", "drops", "mute")
 
@@ -61,7 +64,8 @@ class ExitBooks:
         if str(wish.port) not in ports.split(","):
             fail(f"{what} to port {wish.port}, which its owner does not allow")
         barred_at = self._barred_at.get(device_id)
-        if barred_at is not None and self._books.is_healthy(barred_at):
+        is_late = barred_at is not None and self.world.now - barred_at > LOOK_SECONDS
+        if barred_at is not None and is_late and self._books.is_healthy(barred_at):
             fail(f"{what}, which was barred {self.world.now - barred_at:.2f} s ago")
         if wish.wants.strict:
             self._look_at_strict(relay, wish.wants)
@@ -101,6 +105,53 @@ class ExitBooks:
                 if said != ["too_many_on_network"]:
                     fail(f"{device_id} is not attached, though its owner agrees: {said}")
         self._look_at_directories(lives, agents)
+        self._look_at_places(lives)
+
+    def _look_at_places(self, lives: Sequence[Life]) -> None:
+        """An exit through which no connection goes has all of its places."""
+        for life in lives:
+            assert life.port is not None
+            for attached in life.port.port.listener.roster.by_device.values():
+                load = attached.load
+                if not load.relays and (load.places.taken or load.connections_elsewhere):
+                    self.world.fail(
+                        f"{attached.device_id} at {life.name} carries nothing, and counts"
+                        f" {load.places.taken} connections, {load.connections_elsewhere} elsewhere"
+                    )
+
+    def is_suited(
+        self,
+        agent: ExitAgent,
+        agents: Sequence[ExitAgent],
+        lives: Sequence[Life],
+        buyer: Any,
+        wish: Any,
+    ) -> bool:
+        """Return whether an exit is certainly good for a connection of a buyer."""
+        plan, limits = agent.plan, agent.plan.limits
+        lines = {each.plan.addresses[0] for each in agents if each is not agent}
+        country = country_of(plan.addresses[0])
+        is_good = not (plan.kind or plan.twin or plan.leaves or plan.addresses[1:] or plan.breaks)
+        is_offered = (
+            owner_of(plan.number) != buyer.user_id
+            and limits.min_price_per_gb <= buyer.plan.price
+            and wish.port in limits.ports
+            and limits.bytes_per_day >= 10**12
+            and (not wish.wants.countries or country in wish.wants.countries)
+        )
+        is_alone = plan.addresses[0] not in lines and agent.device_id not in self._barred_at
+        if not (is_good and is_offered and is_alone and agent.is_attached):
+            return False
+        for life in lives:  # it may rest after failures, or be new
+            assert life.port is not None
+            member = life.port.directory._files.find(agent.device_id)
+            if member is None or member.standing.rest.until > life.loop.time():
+                return False
+            if (buyer.user_id, agent.device_id) in life.port.directory._faults.grudges:
+                return False
+            if wish.port != 443 and not getattr(member.entry, "is_proven", True):
+                return False
+        return True
 
     def _look_at_directories(self, lives: Sequence[Life], agents: Sequence[ExitAgent]) -> None:
         """The nodes choose among the same exits."""

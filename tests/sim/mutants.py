@@ -13,6 +13,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+from tests.sim.exit_mutants import EXIT_MUTANTS
+
 ROOT = Path(__file__).parent.parent.parent
 VARIABLE = "PROXYD_MUTANT"
 
@@ -334,6 +336,7 @@ MUTANTS = (
         "available(resolved.user_id, currency), resolved.amount - used)",
         "available(resolved.user_id, currency), 0)",
     ),
+    *(Mutant(*each) for each in EXIT_MUTANTS),
 )
 
 

@@ -91,6 +91,8 @@ STOP_SECONDS = 5.0
 COMMIT_SECONDS = 5.0
 # Of the calm at the end: probes, ends, and stops.
 REST_SECONDS = 120.0
+# A dial takes ten seconds at most: of each wish, twice, at each of four nodes.
+EXITS_SECONDS = 420.0
 # Its address is listed by no session.
 NOWHERE = 99
 PROBE = ClientPlan(
@@ -253,6 +255,7 @@ class Simulation:
         self.database.end_silent()
         self.outside.call_soon(lambda: self.outside.create_task(self._story()))
         limit = scenario.seconds + self.calm_seconds + REST_SECONDS
+        limit += EXITS_SECONDS if scenario.links.devices else 0.0
         world.run(limit, lambda: self._is_done)
         if not self._is_done and not world.failures:
             world.fail("the run does not end")
@@ -438,6 +441,7 @@ class Simulation:
             await _all(owners)
             await asyncio.sleep(ATTACHED_SECONDS + 1.0)
             self.exit_books.look_at_calm(self._lives(), self._exits, self._owners)
+            await self._probe_exits()
         await self._probe()
         await self._end_all()
         await self._end_jobs()
@@ -510,6 +514,8 @@ class Simulation:
         """Do what the operator does, until it has succeeded."""
         await asyncio.sleep(plan.at)
         device_id = exit_name(plan.exit)
+        if devices := self.scenario.links.devices:
+            device_id = device_id_of(devices[plan.exit % len(devices)].number)
 
         async def make(market: Any) -> None:
             if plan.what == "bar":
@@ -532,6 +538,8 @@ class Simulation:
                     return
                 except RequestError as error:
                     self.world.say(f"staff {plan.what}: {error}")
+                    if isinstance(error.__cause__, MarketError):  # it was never an exit
+                        return
             number += 1
             await asyncio.sleep(0.3)
 
@@ -599,6 +607,39 @@ class Simulation:
                 for address in (None, *self._proved(buyer.bought.session_id))
             ]
         )
+
+    async def _probe_exits(self) -> None:
+        """Each wish that an exit meets is met on each node; a label has one exit on all nodes."""
+        active = {each for each, _ in self._active()}
+        usable = [each for each in self.buyers if each.bought and each.bought.session_id in active]
+        for buyer in usable[:1]:
+            for index, wish in enumerate(self.scenario.links.wishes):
+                rounds = 2 if wish.wants.session else 1  # in the first one a label may move
+                for round_ in range(rounds):
+                    chosen = [await self._leave(buyer, index, each) for each in self.processes]
+                    if round_ and len({*chosen} - {""}) > 1:
+                        self.world.fail(f"{wish.wants.session} leaves through {chosen}")
+
+    async def _leave(self, buyer: Buyer, index: int, process: Process) -> str:
+        """Return the exit that a connection leaves through at a node; "" for none."""
+        life, bought, wish = process.serving, buyer.bought, self.scenario.links.wishes[index]
+        if life is None or bought is None:
+            return ""
+        plan = replace(PROBE, session=buyer.number, node=index, exit=0)
+        lives, books = self._lives(), self.exit_books
+        suited = [
+            each.device_id
+            for each in self._exits
+            if books.is_suited(each, self._exits, lives, buyer, wish)
+        ]
+        name = f"wish{index}-{buyer.number}-{process.number}"
+        connection = await self.network.connect(life, bought, plan, name)
+        if connection.relay is not None:
+            await connection.over
+            return connection.relay.device_id
+        if connection.refusal == "NO_EXIT" and suited and not wish.wants.session:
+            self.world.fail(f"{life.name} finds no exit for {wish}, and {suited} would do")
+        return ""
 
     def _proved(self, session_id: str) -> list[int]:
         """Return the numbers of the addresses that open a session."""
