@@ -111,7 +111,10 @@ class ExitBooks:
         """An exit through which no connection goes has all of its places."""
         for life in lives:
             assert life.port is not None
-            for attached in life.port.port.listener.roster.by_device.values():
+            roster = life.port.port.listener.roster
+            if len(roster.by_number) != len(roster.by_device):
+                self.world.fail(f"{life.name} has a device attached twice")
+            for attached in roster.by_device.values():
                 load = attached.load
                 if not load.relays and (load.places.taken or load.connections_elsewhere):
                     self.world.fail(

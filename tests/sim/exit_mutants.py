@@ -17,12 +17,6 @@ EXIT_MUTANTS = (
         "        attached.terms.set_price(0)\n",
     ),
     (
-        "exits: an exit that is barred stays",
-        "proxyd.exits.watching.bars",
-        "        self._gate.expel(attached, self._judge.words(kind))\n",
-        "",
-    ),
-    (
         "exits: a device stays attached where it was when it attaches anew",
         "proxyd.exits.attached.attachments",
         "        self.displace(grant.device_id)\n",

@@ -336,6 +336,12 @@ MUTANTS = (
         "available(resolved.user_id, currency), resolved.amount - used)",
         "available(resolved.user_id, currency), 0)",
     ),
+    Mutant(
+        "nodes: a node watches no other one before it sweeps",
+        "proxyd.membership",
+        "                    await node.watch()\n",
+        "",
+    ),
     *(Mutant(*each) for each in EXIT_MUTANTS),
 )
 
