@@ -86,6 +86,8 @@ class ClientPlan:
         exit: the number of the exit that it leaves through; None for directly.
         address: the number of its address.
         by_address: whether it comes to the port without passwords.
+        is_datagrams: whether it gets datagrams, of the size of its pieces.
+        is_wrong: whether its password is wrong.
     """
 
     session: int
@@ -101,6 +103,8 @@ class ClientPlan:
     exit: int | None = None
     address: int = 0
     by_address: bool = False
+    is_datagrams: bool = False
+    is_wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,6 +520,8 @@ class Network:
         self.wishes: tuple[WishPlan, ...] = ()
         self.terms_hash = ""
         self.exit_books: ExitBooks | None = None
+        # Makes the relay of a client.
+        self.relay_of: Callable[[ClientPlan], type[Relay]] = lambda _: Relay
         self._requests = 0
 
     def latency(self, *names: object) -> float:
@@ -609,8 +615,9 @@ class Connection:
             port_index = PASSWORDLESS.index(bought.passwordless_port or PASSWORDLESS[0])
             answer = meter.admit_address(port_index, self._address, self._name, self._decide)
         else:
+            password = bought.password[::-1] if self._plan.is_wrong else bought.password
             answer = meter.admit(
-                bought.username.encode(), bought.password.encode(), self._name, self._decide
+                bought.username.encode(), password.encode(), self._name, self._decide
             )
         if answer is not None:
             self._decide(answer)
@@ -628,7 +635,9 @@ class Connection:
             if self._network.wishes and port is not None and self._plan.exit is not None:
                 port.connect(answer, self._wish(), self._reached)
                 return
-            self.relay = Relay(self._life, books, answer, self._plan, self._ended)
+            self.relay = self._network.relay_of(self._plan)(
+                self._life, books, answer, self._plan, self._ended
+            )
             self.relay.start()
             self._answer(self.decided, "")
 
@@ -641,7 +650,7 @@ class Connection:
         if via is None:
             self._answer(self.decided, outcome.name)
             return
-        relay = Relay(
+        relay = self._network.relay_of(self._plan)(
             self._life, self._network.books, session, self._plan, self._ended, via, outcome
         )
         via.attached.begin(relay, via.place)

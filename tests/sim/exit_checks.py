@@ -92,7 +92,7 @@ class ExitBooks:
             for device_id in life.port.port.listener.roster.by_device:
                 homes.setdefault(device_id, []).append(life.name)
         for device_id, names in homes.items():
-            if len(names) > 1 and not self._has_twin(device_id, agents):
+            if len(names) > 1 and self._is_settled(device_id, lives):
                 fail(f"{device_id} is attached to {names}")
         for owner in owners:
             device_id = device_id_of(owner.plan.number)
@@ -104,7 +104,7 @@ class ExitBooks:
                 said = [each.refusal for each in agents if each.device_id == device_id]
                 if said != ["too_many_on_network"]:
                     fail(f"{device_id} is not attached, though its owner agrees: {said}")
-        self._look_at_directories(lives, agents)
+        self._look_at_directories(lives, agents, homes)
         self._look_at_places(lives)
 
     def _look_at_places(self, lives: Sequence[Life]) -> None:
@@ -156,7 +156,9 @@ class ExitBooks:
                 return False
         return True
 
-    def _look_at_directories(self, lives: Sequence[Life], agents: Sequence[ExitAgent]) -> None:
+    def _look_at_directories(
+        self, lives: Sequence[Life], agents: Sequence[ExitAgent], homes: dict[str, list[str]]
+    ) -> None:
         """The nodes choose among the same exits."""
         known: dict[str, list[str]] = {}
         for agent in agents:
@@ -168,12 +170,25 @@ class ExitBooks:
                 if entry is not None:
                     known.setdefault(agent.device_id, []).append(life.name)
         for device_id, names in known.items():
+            if device_id not in homes:
+                self.world.fail(f"{names} know of {device_id}, which is not attached")
             if len(names) != len(lives):
                 self.world.fail(f"of {len(lives)} nodes only {names} know of {device_id}")
 
     @staticmethod
-    def _has_twin(device_id: str, agents: Sequence[ExitAgent]) -> bool:
-        return sum(each.device_id == device_id for each in agents) > 1
+    def _is_settled(device_id: str, lives: Sequence[Life]) -> bool:
+        """Return whether each of its attachments is older than a message between nodes."""
+        found = [
+            (life, attached)
+            for life in lives
+            if life.port is not None
+            and (attached := life.port.port.listener.roster.by_device.get(device_id)) is not None
+        ]
+        return all(
+            life.loop.time() - life.port.port.listener.roster.control_of(attached).began > 1.0
+            for life, attached in found
+            if life.port is not None
+        )
 
     def look_at_stopped(self, life: Life) -> None:
         """A daemon that has stopped in order has let go of everything."""

@@ -65,18 +65,6 @@ EXIT_MUTANTS = (
         "",
     ),
     (
-        "exits: a work connection that is lost is never replaced",
-        "proxyd.exits.attached.pool",
-        "            self.tickets.issue(self._asked - len(self._parked))\n",
-        "            pass\n",
-    ),
-    (
-        "exits: an exit that failed once rests for all",
-        "proxyd.exits.choosing.standing",
-        "        if len(self.faults) >= COOLING_FAILURES:\n",
-        "        if self.faults:\n",
-    ),
-    (
         "exits: the share of an exit counts no refund",
         "proxyd.metering.exit_share",
         "            self.used -= size\n",

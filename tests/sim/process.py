@@ -46,13 +46,13 @@ REQUESTS_SECONDS = 5.0
 FOLDER = Path("/nonexistent/simulated")
 
 
-def settings_of(mode: Mode, timeout_seconds: float, pace: int) -> Settings:
+def settings_of(mode: Mode, timeout_seconds: float, pace: int, connections: int) -> Settings:
     """Return the operator's settings."""
     url = "postgresql://simulated/proxyd" if mode.is_remote else f"sqlite:///{FOLDER}/proxyd.db"
     return Settings(
         storage=StorageSettings(url=url),
         cluster=ClusterSettings(node_timeout_seconds=timeout_seconds),
-        limits=LimitSettings(session_bytes_per_second=pace),
+        limits=LimitSettings(session_bytes_per_second=pace, connections_per_session=connections),
         exits=ExitSettings(payout_hold_days=0),
         work=WorkSettings(folder=str(FOLDER)),
     )

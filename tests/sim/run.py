@@ -49,6 +49,7 @@ from tests.sim.clients import (
     StaffPlan,
     exit_name,
 )
+from tests.sim.datagrams import Datagrams
 from tests.sim.exit_checks import ATTACHED_SECONDS, ExitBooks
 from tests.sim.exit_ports import exit_settings
 from tests.sim.exits import (
@@ -201,7 +202,7 @@ class Simulation:
         self._naps: dict[tuple[str, str], Callable[[], None]] = {}
         self.books.database, self.books.weather = self.database, self.weather
         self.books.knows_ends = not mode.is_remote
-        settings = settings_of(mode, scenario.timeout, scenario.pace)
+        settings = settings_of(mode, scenario.timeout, scenario.pace, scenario.connections)
         self.database.heard = self.books.hears
         knows_ends = None if mode.is_remote else self._ended
         metering = MeterBounds(memory=MemoryBounds(remember_seconds=scenario.remember))
@@ -212,6 +213,7 @@ class Simulation:
             for number, name in enumerate(names)
         ]
         self.network = Network(world, self.weather, self.processes, self.books)
+        self.network.relay_of = lambda plan: Datagrams if plan.is_datagrams else Relay
         self.outside = SimLoop(world, "outside")
         self.exit_books = ExitBooks(world, self.books, self.database)
         if scenario.links.devices:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
+from tests.sim.datagrams import otherwise
 from tests.sim.exits import NO_LINKS, Links, by_exits, links_of
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
 from tests.sim.focus import REMEMBER_SECONDS, focus_of
@@ -16,6 +17,8 @@ from tests.sim.loop import World
 SESSIONS_MOST = 4
 CLIENTS_MOST = 4
 PROCESSES_MOST = 4
+# More than a run has at once.
+CONNECTIONS = 1_000
 TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
 
@@ -39,6 +42,7 @@ class Scenario:
         focus: its subject; "" for a mix of everything.
         remember: how long memory has a session that is over, in seconds.
         links: devices that attach as exits, and wishes of clients.
+        connections: of one session on a process at most.
     """
 
     seed: int
@@ -56,6 +60,7 @@ class Scenario:
     focus: str = ""
     remember: float = 60.0
     links: Links = NO_LINKS
+    connections: int = CONNECTIONS
 
     def __str__(self) -> str:
         return (
@@ -135,6 +140,7 @@ def scenario_of(
         links = links_of(world.draw("links"), length, always=exits)
     if links.devices:
         bought, plans = by_exits(world.draw("clients of exits"), bought, plans)
+    plans = otherwise(world.draw("otherwise"), plans)
     paces = world.draw("pace")
     faults = drawn(world.draw("faults"), chosen, length, timeout)
     if only is not None:
@@ -152,12 +158,17 @@ def scenario_of(
         *plans_of(world.draw("jobs"), length),
         tuple(faults),
         links=links,
+        connections=_connections(world.draw("connections")),
     )
 
 
 def _between(draw: Random, least: float, most: float) -> float:
     """Return a number whose logarithm is drawn evenly."""
     return least * (most / least) ** draw.random()
+
+
+def _connections(draw: Random) -> int:
+    return CONNECTIONS if draw.random() < 0.85 else 2 + int(3 * draw.random())
 
 
 def _session(draw: Random, number: int, seconds: float) -> SessionPlan:
