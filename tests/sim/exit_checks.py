@@ -116,6 +116,8 @@ class ExitBooks:
                 self.world.fail(f"{life.name} has a device attached twice")
             for attached in roster.by_device.values():
                 load = attached.load
+                # The exit may have lost the word that a connection is over: looked at when asked.
+                load.places.has("nobody", 1, 0, load.now(), datagrams=False)
                 if not load.relays and (load.places.taken or load.connections_elsewhere):
                     self.world.fail(
                         f"{attached.device_id} at {life.name} carries nothing, and counts"

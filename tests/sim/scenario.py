@@ -137,10 +137,10 @@ def scenario_of(
     # Processes on one machine ask the first one for exits, over a socket.
     links = NO_LINKS
     if chosen is not PROCESSES:
-        links = links_of(world.draw("links"), length, always=exits)
+        links = links_of(world.draw("devices"), length, always=exits)
     if links.devices:
         bought, plans = by_exits(world.draw("clients of exits"), bought, plans)
-    plans = otherwise(world.draw("otherwise"), plans)
+    plans = otherwise(world.draw("kinds"), plans)
     paces = world.draw("pace")
     faults = drawn(world.draw("faults"), chosen, length, timeout)
     if only is not None:
