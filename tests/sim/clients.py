@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from proxyd.exits.dialling.dial import Via
     from tests.sim.checks import Books
     from tests.sim.exit_checks import ExitBooks
-    from tests.sim.exits import WishPlan
+    from tests.sim.exit_plans import WishPlan
     from tests.sim.faults import Weather
     from tests.sim.loop import World
     from tests.sim.process import Life, Process

@@ -15,7 +15,7 @@ LARGE_MOST = 60_000
 
 
 def otherwise(draw: Random, clients: list[ClientPlan]) -> list[ClientPlan]:
-    """Return clients of which some send datagrams or a wrong password; in most runs none do."""
+    """Let some clients get datagrams, or send a wrong password; in most runs none."""
     if draw.random() > SHARE:
         return clients
     changed = []

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.checks import Books
 from tests.sim.clients import Relay
+from tests.sim.exit_plans import device_id_of, owner_of
 from tests.sim.exit_ports import country_of
-from tests.sim.exits import ExitAgent, ExitOwner, device_id_of, owner_of
+from tests.sim.exits import ExitAgent, ExitOwner
 from tests.sim.loop import World
 from tests.sim.process import Life
 
@@ -32,7 +33,7 @@ class ExitBooks:
 
     Args:
         world: the time.
-        books: know what is broken.
+        books: know the faults.
         database: has the permissions.
     """
 

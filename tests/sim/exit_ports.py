@@ -36,7 +36,7 @@ from tests.sim.lines import Lines, SimPoller, fingerprint_of, host_of
 from tests.sim.loop import World
 
 if TYPE_CHECKING:
-    from tests.sim.exits import WishPlan
+    from tests.sim.exit_plans import WishPlan
 
 PORT = 1090
 HEARTBEAT_SECONDS = 2.0

@@ -50,18 +50,15 @@ from tests.sim.clients import (
     exit_name,
 )
 from tests.sim.datagrams import Datagrams
-from tests.sim.exit_checks import ATTACHED_SECONDS, ExitBooks
-from tests.sim.exit_ports import exit_settings
-from tests.sim.exits import (
+from tests.sim.exit_checks import ExitBooks
+from tests.sim.exit_plans import (
     DEVICES_MOST,
-    ExitAgent,
-    ExitOwner,
     device_id_of,
     hashed,
     owner_of,
-    serve,
     token_of,
 )
+from tests.sim.exit_story import EXITS_SECONDS, ExitStory
 from tests.sim.faults import Fault, Weather
 from tests.sim.jobs import (
     BUYERS,
@@ -74,7 +71,6 @@ from tests.sim.jobs import (
     key_name,
     owner_name,
 )
-from tests.sim.lines import Lines
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Life, Process, settings_of
 from tests.sim.scenario import Scenario
@@ -92,8 +88,6 @@ STOP_SECONDS = 5.0
 COMMIT_SECONDS = 5.0
 # Of the calm at the end: probes, ends, and stops.
 REST_SECONDS = 120.0
-# A dial takes ten seconds at most: of each wish, twice, at each of four nodes.
-EXITS_SECONDS = 420.0
 # Its address is listed by no session.
 NOWHERE = 99
 PROBE = ClientPlan(
@@ -216,8 +210,9 @@ class Simulation:
         self.network.relay_of = lambda plan: Datagrams if plan.is_datagrams else Relay
         self.outside = SimLoop(world, "outside")
         self.exit_books = ExitBooks(world, self.books, self.database)
+        self.exits: ExitStory | None = None
         if scenario.links.devices:
-            self._take_devices()
+            self.exits = ExitStory(self.network, scenario.links, self.exit_books, PROBE)
         self.buyers = [
             Buyer(self.network, plan, number, f"user{number % 4}")
             for number, plan in enumerate(scenario.sessions)
@@ -229,21 +224,7 @@ class Simulation:
         self._is_done = False
         self._clients: list[asyncio.Task[Any]] = []
         self._agents: list[DeviceAgent] = []
-        self._exits: list[ExitAgent] = []
-        self._owners: list[ExitOwner] = []
         self.records = Records()
-
-    def _take_devices(self) -> None:
-        """Let all daemons take devices as exits."""
-        links, network = self.scenario.links, self.network
-        lines = self._lines = Lines(self.world, self.weather, self.processes)
-        lines.serve = partial(serve, is_honest=True)
-        network.wishes, network.exit_books = links.wishes, self.exit_books
-        for each in self.processes:
-            each.lines = lines
-            each.settings = exit_settings(
-                each.settings, each.number, has_canaries=links.has_canaries
-            )
 
     def run(self) -> None:
         """Run it all."""
@@ -257,7 +238,7 @@ class Simulation:
         self.database.end_silent()
         self.outside.call_soon(lambda: self.outside.create_task(self._story()))
         limit = scenario.seconds + self.calm_seconds + REST_SECONDS
-        limit += EXITS_SECONDS if scenario.links.devices else 0.0
+        limit += EXITS_SECONDS if self.exits is not None else 0.0
         world.run(limit, lambda: self._is_done)
         if not self._is_done and not world.failures:
             world.fail("the run does not end")
@@ -406,7 +387,8 @@ class Simulation:
         buyers = [loop.create_task(each.run()) for each in self.buyers]
         until = scenario.seconds + self.busy_seconds
         workers = self._begin_work(until)
-        owners = self._begin_exits()
+        if self.exits is not None:
+            self.exits.begin(scenario.seconds)
         staff = [loop.create_task(self._work(plan)) for plan in scenario.staff]
         self._clients = [
             loop.create_task(
@@ -439,11 +421,8 @@ class Simulation:
             if not each.done():
                 world.fail("a buyer's request is not answered")
         self.books.look_at_idle(self._lives())
-        if self._exits:
-            await _all(owners)
-            await asyncio.sleep(ATTACHED_SECONDS + 1.0)
-            self.exit_books.look_at_calm(self._lives(), self._exits, self._owners)
-            await self._probe_exits()
+        if self.exits is not None:
+            await self.exits.look(self.buyers, lambda: {each for each, _ in self._active()})
         await self._probe()
         await self._end_all()
         await self._end_jobs()
@@ -462,21 +441,6 @@ class Simulation:
             DeviceAgent(self.network, plan, self.records, until) for plan in self.scenario.agents
         ]
         return [loop.create_task(each.run()) for each in (*buyers, *self._agents)]
-
-    def _begin_exits(self) -> list[asyncio.Task[None]]:
-        """Let owners agree, and devices attach; return the work of the owners."""
-        loop, scenario = asyncio.get_running_loop(), self.scenario
-        if not scenario.links.devices:
-            return []
-        until = scenario.seconds
-        for plan in scenario.links.devices:
-            self._owners.append(ExitOwner(self.network, plan, until))
-            names = (f"exit{plan.number}", f"exit{plan.number} twin")
-            for name in names[: 1 + plan.twin]:
-                self._exits.append(ExitAgent(self.network, self._lines, plan, until, name))
-        for agent in self._exits:
-            loop.create_task(agent.run())
-        return [loop.create_task(each.run()) for each in self._owners]
 
     async def _end_jobs(self) -> None:
         """Cancel the open jobs; an idle device should have had a job that waits for long."""
@@ -609,39 +573,6 @@ class Simulation:
                 for address in (None, *self._proved(buyer.bought.session_id))
             ]
         )
-
-    async def _probe_exits(self) -> None:
-        """Each wish that an exit meets is met on each node; a label has one exit on all nodes."""
-        active = {each for each, _ in self._active()}
-        usable = [each for each in self.buyers if each.bought and each.bought.session_id in active]
-        for buyer in usable[:1]:
-            for index, wish in enumerate(self.scenario.links.wishes):
-                rounds = 2 if wish.wants.session else 1  # in the first one a label may move
-                for round_ in range(rounds):
-                    chosen = [await self._leave(buyer, index, each) for each in self.processes]
-                    if round_ and len({*chosen} - {""}) > 1:
-                        self.world.fail(f"{wish.wants.session} leaves through {chosen}")
-
-    async def _leave(self, buyer: Buyer, index: int, process: Process) -> str:
-        """Return the exit that a connection leaves through at a node; "" for none."""
-        life, bought, wish = process.serving, buyer.bought, self.scenario.links.wishes[index]
-        if life is None or bought is None:
-            return ""
-        plan = replace(PROBE, session=buyer.number, node=index, exit=0)
-        lives, books = self._lives(), self.exit_books
-        suited = [
-            each.device_id
-            for each in self._exits
-            if books.is_suited(each, self._exits, lives, buyer, wish)
-        ]
-        name = f"wish{index}-{buyer.number}-{process.number}"
-        connection = await self.network.connect(life, bought, plan, name)
-        if connection.relay is not None:
-            await connection.over
-            return connection.relay.device_id
-        if connection.refusal == "NO_EXIT" and suited and not wish.wants.session:
-            self.world.fail(f"{life.name} finds no exit for {wish}, and {suited} would do")
-        return ""
 
     def _proved(self, session_id: str) -> list[int]:
         """Return the numbers of the addresses that open a session."""

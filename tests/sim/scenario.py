@@ -8,7 +8,7 @@ from random import Random
 
 from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
 from tests.sim.datagrams import otherwise
-from tests.sim.exits import NO_LINKS, Links, by_exits, links_of
+from tests.sim.exit_plans import NO_LINKS, Links, by_exits, links_of
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
 from tests.sim.focus import REMEMBER_SECONDS, focus_of
 from tests.sim.jobs import AgentPlan, JobPlan, plans_of
@@ -17,7 +17,7 @@ from tests.sim.loop import World
 SESSIONS_MOST = 4
 CLIENTS_MOST = 4
 PROCESSES_MOST = 4
-# More than a run has at once.
+# Of a session at once, without a bound: no run has so many.
 CONNECTIONS = 1_000
 TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
