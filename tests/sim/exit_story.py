@@ -60,7 +60,7 @@ class ExitStory:
         """Compare the nodes when all is calm, and use exits by each wish.
 
         Args:
-            buyers: those with a session.
+            buyers: of sessions.
             active: returns the sessions that are active.
         """
         for task in self._work:

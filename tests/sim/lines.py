@@ -246,7 +246,7 @@ class Lines:
     Args:
         world: the time.
         weather: the faults.
-        processes: the places of daemons, of those that take devices.
+        processes: the places of daemons.
     """
 
     def __init__(self, world: World, weather: Weather, processes: "list[Process]") -> None:

@@ -17,7 +17,7 @@ from tests.sim.loop import World
 SESSIONS_MOST = 4
 CLIENTS_MOST = 4
 PROCESSES_MOST = 4
-# Of a session at once, without a bound: no run has so many.
+# Of a session at once: never reached.
 CONNECTIONS = 1_000
 TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
