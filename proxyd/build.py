@@ -191,6 +191,7 @@ def _daemon(
             resolver,
             own_addresses,
             cluster,
+            clock.MACHINE,
             bounds.exits,
         )
     elif role is not None and role.exits_address:
@@ -213,7 +214,16 @@ def _daemon(
         trade = trade_of(settings, ports, key, counting, clock.MACHINE, bounds.checks)
     if trade is not None and way is not None and geography is not None:
         desk = None if role is None else role.exits_desk
-        port = exit_port(settings, listeners, way, trade.market, geography, desk, bounds.exits)
+        port = exit_port(
+            settings,
+            listeners,
+            way,
+            trade.market,
+            geography,
+            desk,
+            clock.MACHINE,
+            bounds.exits,
+        )
     if trade is not None:
         tunnels = None if port is None else port.tunnels
         app_port = app_port_of(settings, listeners, trade.market, tunnels)

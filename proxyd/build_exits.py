@@ -6,6 +6,7 @@ A part is built after the parts that it needs. The mesh of nodes is built first,
 
 import asyncio
 import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ from proxyd.exits.watching.fetch import page_of
 from proxyd.limits import ExitLimits, raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.loop import clock
+from proxyd.loop.clock import Clocks
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.listening import CannotListenError, bound_port, exits_context
 
@@ -86,6 +88,7 @@ def way_out(
     resolver: Resolver,
     is_here: OwnAddresses,
     cluster: Cluster | None,
+    clocks: Clocks,
     bounds: ExitBounds,
 ) -> WayOut:
     """Return the dials through exits.
@@ -98,6 +101,7 @@ def way_out(
         resolver: looks names up.
         is_here: says which addresses are this machine's.
         cluster: this node among the others; None where there can be none.
+        clocks: the clocks of the process.
         bounds: the bounds of the parts.
     """
     own_ports = _own_ports(settings, listeners, is_here, resolver)
@@ -108,7 +112,7 @@ def way_out(
     if cluster is not None:
         host, port = _reached_at(settings, listeners)
         hub = NodeHub()
-        mesh = Mesh(reactor.loop, cluster, directory, clock.milliseconds, hub, bounds.mesh)
+        mesh = Mesh(reactor.loop, cluster, directory, clocks.milliseconds, hub, bounds.mesh)
         borrowing = Borrowing(
             reactor,
             budget,
@@ -125,7 +129,7 @@ def way_out(
             directory,
             is_alone=lambda: mesh.is_alone,
             tell_moved=mesh.tell_moved,
-            seconds=clock.seconds,
+            seconds=clocks.seconds,
             bounds=bounds.labels,
         )
         hub.join_lender(loans)
@@ -153,9 +157,10 @@ def exit_port(
     market: Market,
     geography: "Geography",
     desk: socket.socket | None,
+    clocks: Clocks,
     bounds: ExitBounds,
 ) -> ExitPort:
-    """Return the port where devices attach, and register it with the marketplace.
+    """Return the port where devices attach, with its certificate; see `port_of`.
 
     Args:
         settings: the operator's settings.
@@ -164,6 +169,7 @@ def exit_port(
         market: decides who may attach.
         geography: says where exits are.
         desk: listens for other processes of this machine; None where there are none.
+        clocks: the clocks of the process.
         bounds: the bounds of the parts.
 
     Raises:
@@ -175,9 +181,43 @@ def exit_port(
         known_by = certificate.fingerprint(Path(cert))
     except ValueError as error:
         raise CannotListenError(str(error)) from error
-    door = Door(*_reached_at(settings, listeners), known_by)
+    door, context = Door(*_reached_at(settings, listeners), known_by), exits_context(cert, key)
+    port = port_of(
+        settings, listeners.exits, door, context, way, market, geography, desk, clocks, bounds
+    )
+    if settings.exits.next_tls_cert:
+        port.announce_certificate(settings.exits.next_tls_cert)
+    return port
+
+
+def port_of(
+    settings: Settings,
+    sock: socket.socket,
+    door: Door,
+    context: ssl.SSLContext,
+    way: WayOut,
+    market: Market,
+    geography: "Geography",
+    desk: socket.socket | None,
+    clocks: Clocks,
+    bounds: ExitBounds,
+) -> ExitPort:
+    """Return the port where devices attach, known to the marketplace.
+
+    Args:
+        settings: the operator's settings.
+        sock: listens already, and is owned from here on.
+        door: where devices find this node, and its certificate.
+        context: speaks TLS with devices.
+        way: dials through those that are attached.
+        market: decides who may attach.
+        geography: says where exits are.
+        desk: listens for other processes of this machine; None where there are none.
+        clocks: of the process.
+        bounds: of the parts.
+    """
     limits = slices.exit_limits(settings, raise_descriptors())
-    base = _base(way, market, geography, limits)
+    base = _base(way, market, geography, limits, clocks)
     canaries = _canaries(settings, way.exits, base, market, door, bounds)
     # Workers' streams go another way than exits' connections, and share only the port.
     tunnels = DeviceTunnels(
@@ -187,14 +227,14 @@ def exit_port(
         limits.heartbeat_seconds,
         bounds.tunnels,
     )
-    nodes, context = way.nodes, exits_context(cert, key)
+    nodes = way.nodes
     loans = Loaner() if nodes is None else nodes.loans
     listener = ExitListener(base, context, loans, canaries, tunnels, bounds.port)
     if nodes is not None:
         nodes.hub.join_port(listener)
     port = ExitPort(
         listener,
-        listeners.exits,
+        sock,
         door,
         context,
         geography,
@@ -205,14 +245,14 @@ def exit_port(
         labels=None if nodes is None else nodes.labels,
         desk=None if desk is None else ExitDesk(way.exits, listener, desk, limits.asks),
     )
-    if settings.exits.next_tls_cert:
-        port.announce_certificate(settings.exits.next_tls_cert)
     market.exits.join(port)
     market.exits.watch(port.recheck)
     return port
 
 
-def _base(way: WayOut, market: Market, geography: "Geography", limits: ExitLimits) -> ExitBase:
+def _base(
+    way: WayOut, market: Market, geography: "Geography", limits: ExitLimits, clocks: Clocks
+) -> ExitBase:
     """Return the parts of the port that its checks and its loans need."""
     exits, nodes = way.exits, way.nodes
     services = PortServices(
@@ -221,8 +261,8 @@ def _base(way: WayOut, market: Market, geography: "Geography", limits: ExitLimit
         way.directory,
         geography.place,
         exits.counters,
-        clock.seconds,
-        Alone(clock.seconds) if nodes is None else nodes.mesh,
+        clocks.seconds,
+        Alone(clocks.seconds) if nodes is None else nodes.mesh,
         way.budget,
         way.own_ports,
         exits.encrypts_all,

@@ -20,11 +20,15 @@ class Membership:
 
     Args:
         node: this daemon among others; None where there can be no others.
+        check_seconds: between two looks at the others.
     """
 
-    def __init__(self, leases: Leases, node: Node | None) -> None:
+    def __init__(
+        self, leases: Leases, node: Node | None, check_seconds: float = REAP_CHECK_SECONDS
+    ) -> None:
         self.leases = leases
         self.node = node
+        self._check_seconds = check_seconds
 
     @property
     def sweeps(self) -> bool:
@@ -71,19 +75,21 @@ class Membership:
             await self.node.close()
 
     async def _reap(self, node: Node) -> None:
-        """Take back the leases of dead nodes, every `REAP_CHECK_SECONDS`, until cancelled.
+        """Take back the leases of dead nodes, again and again, until cancelled.
 
-        Only while this node reaps. The first time that it sweeps, it also takes back the leases of
-        a daemon that ran as the only one, before there were several.
+        Only while this node reaps. Until then it watches the others, so that it need not begin to
+        do so when the node that sweeps has died. The first time that it sweeps, it also takes back
+        the leases of a daemon that ran as the only one, before there were several.
         """
         is_first = True
         while True:
-            await asyncio.sleep(REAP_CHECK_SECONDS)
+            await asyncio.sleep(self._check_seconds)
             try:
                 if is_first and node.duties.sweeps:
                     await self.leases.recover()
                     is_first = False
                 if not node.duties.reaps:
+                    await node.watch()
                     continue
                 hanging, ended, silent = await node.reap()
                 if hanging:

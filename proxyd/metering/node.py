@@ -88,9 +88,7 @@ class Reaper:
         hanging = await self._link.end_hanging()
         rows = await self._leases.nodes()
         exited = await self._link.exited([row.id for row in rows])
-        self._observed_time.tick()
-        now = self._observed_time.seconds()
-        self._unseen_since = {row: self._unseen_since.get(row, now) for row in rows}
+        now = self._see(rows)
         ended = [row for row in rows if row.id in exited]
         silent = [
             row
@@ -98,6 +96,21 @@ class Reaper:
             if row.id not in exited and now - since >= self._timeout
         ]
         return Reaped(hanging, await self._leases.reap(ended), await self._leases.reap(silent))
+
+    async def watch(self) -> None:
+        """Look at every node, and reap none: the node that sweeps may be the next one to die.
+
+        Raises:
+            StoreError: as `reap`.
+        """
+        self._see(await self._leases.nodes())
+
+    def _see(self, rows: "Sequence[SeenRow]") -> float:
+        """Note which nodes were seen again; return the time, by `observed_time`."""
+        self._observed_time.tick()
+        now = self._observed_time.seconds()
+        self._unseen_since = {row: self._unseen_since.get(row, now) for row in rows}
+        return now
 
 
 @final
@@ -113,7 +126,7 @@ class Duties:
 
     def __init__(self, link: Link, *, may_sweep: bool) -> None:
         self._link = link
-        self._may_sweep = may_sweep
+        self.may_sweep = may_sweep
         self.sweeps = False
         self.reaps = False
 
@@ -123,7 +136,7 @@ class Duties:
         Raises:
             StoreError: the duties are as they were.
         """
-        if self._may_sweep:
+        if self.may_sweep:
             self.sweeps = self.reaps = await self._link.try_to_sweep()
         else:
             self.reaps = await self._link.is_unswept()
@@ -264,6 +277,14 @@ class Node:
     async def reap(self) -> Reaped:
         """See `Reaper.reap`."""
         return await self._reaper.reap()
+
+    async def watch(self) -> None:
+        """See `Reaper.watch`; to be called again and again while another node reaps.
+
+        A node that never sweeps is ready to reap only while no node sweeps, and does not watch.
+        """
+        if self.duties.may_sweep:
+            await self._reaper.watch()
 
     async def stop(self) -> None:
         """Leave the other nodes, and release the leases.

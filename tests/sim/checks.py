@@ -25,6 +25,8 @@ END_HEALTHY_SECONDS = 1.0
 AFTERMATH_SECONDS = 5.0
 # A session that another node ends is refused for this time.
 REFUSED_SECONDS = 6.0
+# The lock of a dead node that swept is free, is taken, and the nodes are looked at.
+REAPED_SECONDS = 6.0
 # A session without a connection returns its bytes after three, with the next report.
 IDLE_SECONDS = 4.0
 
@@ -158,6 +160,8 @@ class Books:
         life, session_id = relay.life, relay.session.id
         key, by = (life.name, session_id), self._lease(relay.lease_id).closed_by
         if life.is_stopping or key in self._ending or key in self._recalled:
+            return
+        if relay.via is not None:  # its exit may have been let go of, or needs the place
             return
         if by is not None and (by.name != "release" or by.process != life.name):
             return
@@ -357,6 +361,10 @@ class Books:
             self.world.fail(f"{commit.process} declares a node dead, and nothing is broken")
         for node_id in dead:
             silent = self.world.now - before[node_id][1]
+            if silent > self.timeout + REAPED_SECONDS and self.weather.has_only_died(
+                self.world.now - silent - self.timeout, self.world.now
+            ):
+                self.world.fail(f"{commit.process} declares a node dead only after {silent:.2f} s")
             if silent < self.timeout and not self.knows_ends:
                 self.world.fail(f"{commit.process} declares a node dead after {silent:.2f} s")
 

@@ -15,6 +15,8 @@ import msgspec
 from market.bandwidth.sessions import Purchase
 from market.base.errors import MarketError
 from market.events.idempotency import KeyedRequest, Receipt, Replayed, Seal
+from proxyd.exits.choosing.places import yields_at
+from proxyd.loop.poller import HUNG_UP
 from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.in_transit import Closing as ClosingSink
 from proxyd.metering.session import LiveSession
@@ -22,7 +24,10 @@ from proxyd.wire.events import Refusal
 from storage.engines.errors import StoreError
 
 if TYPE_CHECKING:
+    from proxyd.exits.dialling.dial import Via
     from tests.sim.checks import Books
+    from tests.sim.exit_checks import ExitBooks
+    from tests.sim.exit_plans import WishPlan
     from tests.sim.faults import Weather
     from tests.sim.loop import World
     from tests.sim.process import Life, Process
@@ -81,6 +86,8 @@ class ClientPlan:
         exit: the number of the exit that it leaves through; None for directly.
         address: the number of its address.
         by_address: whether it comes to the port without passwords.
+        is_datagrams: whether it gets datagrams, of the size of its pieces.
+        is_wrong: whether its password is wrong.
     """
 
     session: int
@@ -96,6 +103,8 @@ class ClientPlan:
     exit: int | None = None
     address: int = 0
     by_address: bool = False
+    is_datagrams: bool = False
+    is_wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +197,8 @@ class Relay(Numbered):
         session: the session that pays.
         plan: the plan of the client.
         over: called at the end, with the reason and the number of bytes that the kernel took.
+        via: the exit that a dial has chosen; None for the exit of the plan, or for none.
+        target: the work connection of that exit.
     """
 
     def __init__(
@@ -197,6 +208,8 @@ class Relay(Numbered):
         session: LiveSession,
         plan: ClientPlan,
         over: Callable[[str, int], None],
+        via: "Via | None" = None,
+        target: Any = None,
     ) -> None:
         super().__init__()
         self.life = life
@@ -206,8 +219,14 @@ class Relay(Numbered):
         self.device_id = "" if plan.exit is None else exit_name(plan.exit)
         # An exit's share counts for its session too.
         self.payer: LiveSession | ExitShare = session
-        if plan.exit is not None:
+        if via is not None:
+            self.device_id = via.attached.device_id
+        if self.device_id:
             self.payer = session.share_of(self.device_id)
+            self.payer.pace = None if via is None else via.pace
+        self.via = via
+        self._target = target
+        self._moved_at = life.loop.time()
         self.queue = _Queue(life.loop.time, plan.rate)
         self.is_closed = False
         # Since when (loop time) it waits for bytes of its session.
@@ -227,6 +246,8 @@ class Relay(Numbered):
         self.session.connections.add(self)  # type: ignore[arg-type]
         self.life.relays[self] = None
         self._books.begins(self)
+        if self._target is not None and self.life.port is not None:
+            self.life.port.watch(self._target, self)
         self._later(0.0)
 
     # --- moving ----------------------------------------------------------------------------------
@@ -256,21 +277,34 @@ class Relay(Numbered):
             if self._left == 0:
                 self._end()
                 return
-            allowance = self.session.allowance(self)
+            allowance = self._allowance()
             if allowance <= 0:
-                self.waits_since = self.life.loop.time()
-                self.session.wait(self._resume)
                 return
             size = min(allowance, self._left, self.plan.chunk)
             self._books.takes(self)
             self.session.take(size, self)
             self._left -= size
+            self._moved_at = self.life.loop.time()
+            if self.via is not None and self.via.proof is not None and not self._delivered:
+                self.via.proof(True)
             self._pending = size
             if not self._write():
                 return
             if self.plan.pause:
                 break
         self._later(self.plan.pause or 1e-4)
+
+    def _allowance(self) -> int:
+        """Return how many bytes it may take; it waits for some if that is 0."""
+        allowance = self.session.allowance(self)
+        if allowance <= 0:
+            self.waits_since = self.life.loop.time()
+            self.session.wait(self._resume)
+        elif isinstance(self.payer, ExitShare):
+            allowance = min(allowance, self.payer.allowance(self))
+            if allowance <= 0:
+                self.payer.wait(self._resume)
+        return allowance
 
     def _write(self) -> bool:
         """Write the pending bytes; return False if some must wait, or if the relay is over."""
@@ -295,6 +329,23 @@ class Relay(Numbered):
             self._later(seconds)
         elif seconds is not None and self._release():
             self._closed("complete")
+
+    # --- as a connection of an exit --------------------------------------------------------------
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """See `Carried.traffic`."""
+        return 0, self._delivered
+
+    def yields_at(self) -> float:
+        """See `Carried.yields_at`."""
+        return yields_at(self._moved_at, is_half_closed=False)
+
+    def ready(self, events: int) -> None:
+        """See `Watcher.ready`: the exit has closed its connection."""
+        if events & HUNG_UP and not self.is_closed:
+            self._left = 0
+            self._later(0.0)
 
     # --- as a connection and a sink of the session -----------------------------------------------
 
@@ -345,6 +396,8 @@ class Relay(Numbered):
         self._later(None)
         self.payer.forget(self)  # type: ignore[arg-type]
         self.session.stop_waiting(self._resume)
+        if isinstance(self.payer, ExitShare):
+            self.payer.stop_waiting(self._resume)
         pending, self._pending = self._pending, 0
         self.session.give_back(pending)
         return True
@@ -352,6 +405,9 @@ class Relay(Numbered):
     def _closed(self, reason: str) -> None:
         self.session.connections.discard(self)  # type: ignore[arg-type]
         self.life.relays.pop(self, None)
+        if self.via is not None:
+            self.via.attached.end(self)
+            self._target.close()
         self._books.ends(self)
         self._over(reason, self._delivered)
 
@@ -460,6 +516,12 @@ class Network:
         self.weather = weather
         self.processes = processes
         self.books = books
+        # The client's wishes, where a run has devices that attach.
+        self.wishes: tuple[WishPlan, ...] = ()
+        self.terms_hash = ""
+        self.exit_books: ExitBooks | None = None
+        # Makes the relay of a client.
+        self.relay_of: Callable[[ClientPlan], type[Relay]] = lambda _: Relay
         self._requests = 0
 
     def latency(self, *names: object) -> float:
@@ -557,8 +619,9 @@ class Connection:
             port_index = PASSWORDLESS.index(bought.passwordless_port or PASSWORDLESS[0])
             answer = meter.admit_address(port_index, self._address, self._name, self._decide)
         else:
+            password = bought.password[::-1] if self._plan.is_wrong else bought.password
             answer = meter.admit(
-                bought.username.encode(), bought.password.encode(), self._name, self._decide
+                bought.username.encode(), password.encode(), self._name, self._decide
             )
         if answer is not None:
             self._decide(answer)
@@ -572,9 +635,38 @@ class Connection:
                 books.admits(answer.id, self._address)
             elif self._life.core is not None:
                 self._life.core.meter.prove(answer, self._address)
-            self.relay = Relay(self._life, books, answer, self._plan, self._ended)
+            port = self._life.port
+            if self._network.wishes and port is not None and self._plan.exit is not None:
+                port.connect(answer, self._wish(), self._reached)
+                return
+            self.relay = self._network.relay_of(self._plan)(
+                self._life, books, answer, self._plan, self._ended
+            )
             self.relay.start()
             self._answer(self.decided, "")
+
+    def _wish(self) -> "WishPlan":
+        wishes = self._network.wishes
+        return wishes[(self._plan.node + (self._plan.exit or 0)) % len(wishes)]
+
+    def _reached(self, session: LiveSession, outcome: Any, via: "Via | None") -> None:
+        """An exit has connected to the target, or none could."""
+        if via is None:
+            self._answer(self.decided, outcome.name)
+            return
+        relay = self._network.relay_of(self._plan)(
+            self._life, self._network.books, session, self._plan, self._ended, via, outcome
+        )
+        via.attached.begin(relay, via.place)
+        if self.decided.cancelled() or not self._life.is_serving:  # the client has left
+            via.attached.end(relay)
+            outcome.close()
+            return
+        self.relay = relay
+        if self._network.exit_books is not None:
+            self._network.exit_books.chooses(relay, self._wish())
+        relay.start()
+        self._answer(self.decided, "")
 
     def _ended(self, reason: str, size: int) -> None:
         self._answer(self.over, (reason, size))

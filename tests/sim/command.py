@@ -37,6 +37,7 @@ def main(parser: argparse.ArgumentParser) -> int:
     parser.add_argument("--only", help="only these kinds of faults, with commas between them")
     parser.add_argument("--mode", choices=("solo", "processes", "nodes"))
     parser.add_argument("--focus", choices=("none", *FOCUSES), help="only this subject")
+    parser.add_argument("--exits", action="store_true", help="devices attach in each run")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--sessions", type=int)
     parser.add_argument("--clients", type=int)
@@ -65,6 +66,7 @@ def _scenario(seed: int, options: argparse.Namespace) -> Scenario:
         only=only,
         mode=options.mode,
         focus=options.focus,
+        exits=options.exits,
     )
 
 
@@ -116,7 +118,7 @@ def _new(options: argparse.Namespace) -> int:
     total, failed, size = 0, [], 50
     while running or time.monotonic() < until:
         while len(running) < options.jobs and time.monotonic() < until and not failed:
-            arguments = [str(size), str(first), "--go-on"]
+            arguments = [str(size), str(first), "--go-on", *(["--exits"] if options.exits else [])]
             process = subprocess.Popen(
                 [*command, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
             )
@@ -157,7 +159,8 @@ def _mutants(options: argparse.Namespace) -> int:
                 str(options.seed),
                 "--count",
                 str(options.most),
-                *(("--focus", subject) if subject else ()),
+                *(("--focus", subject) if subject and subject != "exits" else ()),
+                *(("--exits",) if options.exits or subject == "exits" else ()),
             ],
             env=os.environ | {mutants.VARIABLE: mutant.name},
             stdout=subprocess.PIPE,

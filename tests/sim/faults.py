@@ -243,3 +243,12 @@ class Weather:
             for each in self.faults
             if each.kind not in SILENT_KINDS
         )
+
+    def has_only_died(self, since: float, until: float) -> bool:
+        """Return whether a single machine has died in a time, and nothing else was broken."""
+        kinds = [
+            each.kind
+            for each in self.faults
+            if each.at < until and each.until >= since and each.kind not in SILENT_KINDS
+        ]
+        return kinds == ["machine"]

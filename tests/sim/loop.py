@@ -64,6 +64,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.world = world
         self.name = name
         self.slept = 0.0
+        # Connects it with other processes; None where it never asks for that.
+        self.lines: Any = None
         self.is_frozen = False
         self.is_dead = False
         self.set_task_factory(_task)
@@ -85,6 +87,27 @@ class SimLoop(asyncio.BaseEventLoop):
         except Exception as error:
             done.set_exception(error)
         return done
+
+    async def create_connection(
+        self,
+        factory: Any,
+        host: Any = None,
+        _port: Any = None,
+        *,
+        ssl: Any = None,
+        sock: Any = None,
+        **_: Any,
+    ) -> Any:
+        """Open a line of `tests.sim.lines`."""
+        return await self.lines.open(self, factory, host, sock, is_tls=ssl is not None)
+
+    async def connect_accepted_socket(self, factory: Any, sock: Any, **_: Any) -> Any:
+        """Take a line over."""
+        return await self.lines.accept(factory, sock)
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """Open a line to a server of pages."""
+        await self.lines.connect(self, sock, address[0])
 
     def wake(self) -> None:
         """Move the timers whose time has come to the ready callbacks."""

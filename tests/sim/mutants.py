@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+from tests.sim.exit_mutants import EXIT_MUTANTS
 from tests.sim.job_mutants import FAULTS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -360,6 +361,13 @@ MUTANTS = (
         "available(resolved.user_id, currency), 0)",
     ),
     *(Mutant(*each) for each in FAULTS),
+    Mutant(
+        "nodes: a node watches no other one before it sweeps",
+        "proxyd.membership",
+        "                    await node.watch()\n",
+        "",
+    ),
+    *(Mutant(*each, subject="exits") for each in EXIT_MUTANTS),
 )
 
 

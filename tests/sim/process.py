@@ -34,7 +34,9 @@ from storage.engines.errors import StoreError
 from tests.sim import samples
 from tests.sim.checks import Books
 from tests.sim.clients import PASSWORDLESS
+from tests.sim.exit_ports import SimPort
 from tests.sim.faults import Mode
+from tests.sim.lines import Lines
 from tests.sim.loop import SimLoop, World
 from tests.sim.store import EPOCH, Database, SimStore, Wire
 
@@ -52,7 +54,12 @@ FOLDER = Path("/nonexistent/simulated")
 
 
 def settings_of(
-    mode: Mode, timeout_seconds: float, pace: int, *, has_samples: bool = False
+    mode: Mode,
+    timeout_seconds: float,
+    pace: int,
+    connections: int,
+    *,
+    has_samples: bool = False,
 ) -> Settings:
     """Return the operator's settings."""
     account = samples.ACCOUNT if has_samples else ""
@@ -65,7 +72,7 @@ def settings_of(
         ),
         storage=StorageSettings(url=url),
         cluster=ClusterSettings(node_timeout_seconds=timeout_seconds),
-        limits=LimitSettings(session_bytes_per_second=pace),
+        limits=LimitSettings(session_bytes_per_second=pace, connections_per_session=connections),
         exits=ExitSettings(payout_hold_days=0),
         work=WorkSettings(folder=str(FOLDER)),
     )
@@ -107,6 +114,8 @@ class Process:
         self.knows_ends = knows_ends
         self.metering = metering
         self.books = books
+        # Lead to devices; None where the run has none.
+        self.lines: Lines | None = None
         self.starts = 0
         self.is_wanted = True
         self.life: Life | None = None
@@ -183,6 +192,8 @@ class Life:
         )
         self.core: Core | None = None
         self.market: Any = None
+        # Takes devices; None where the run has none.
+        self.port: SimPort | None = None
         self.is_serving = False
         self.is_stopping = False
         self.began_at = world.now
@@ -219,11 +230,14 @@ class Life:
         self.store = store = SimStore(
             self.wire, has_link=process.mode.has_link, knows_ends=process.knows_ends
         )
+        lines = process.lines
+        if lines is not None:
+            self.port = SimPort(process.world, lines, self.name, self.loop, process.number)
         counting = counting_of(
             settings,
             store,  # type: ignore[arg-type]
             clocks,
-            lambda _: None,
+            (lambda _: None) if self.port is None else self.port.directory.forget,
             process.metering,
             has_services=process.has_services,
         )
@@ -231,6 +245,8 @@ class Life:
         if process.has_services:
             trade = trade_of(settings, Ports(80, 1080, PASSWORDLESS), KEY, counting, clocks, CHECKS)
             self.market, work = trade.market, trade.work
+            if self.port is not None:
+                self.port.build(settings, counting, trade.market, KEY, clocks)
         self.core = core_of(counting, work)
         self._note_ends(self.core.meter)
         try:
@@ -241,6 +257,8 @@ class Life:
             return
         if process.books.senders is not None and self.market is not None:
             self.sender = process.books.senders.begin(self)
+        if self.port is not None:
+            self.port.start(self.core.tasks)
         self.is_serving = True
         process.world.say(f"{self.name} serves")
 
@@ -277,6 +295,8 @@ class Life:
                 session.end("killed")
         for relay in (*self.relays, *self.closings):
             relay.died(with_machine=with_machine)
+        if self.process.lines is not None:
+            self.process.lines.died(self.loop, with_machine=with_machine)
         for lost in self.callers:
             lost()
 
@@ -303,6 +323,8 @@ class Life:
                 request.cancel()
         if self.sender is not None:
             await self.sender.close()
+        if self.port is not None:
+            await self.port.stop()
         await self.core.stop()
         self.stopped_in = self.process.world.now - began
         self.process.world.say(f"{self.name} stopped")
@@ -317,6 +339,8 @@ class Life:
             if not self.loop.is_dead:
                 self.loop.kill()
                 self.wire.cut()
+                if process.lines is not None:
+                    process.lines.died(self.loop, with_machine=False)
                 for session in tuple(process.database.sessions):
                     if session.wire is self.wire:
                         session.end("ended")

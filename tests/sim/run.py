@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from random import Random
+from random import Random, SystemRandom
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,8 @@ from market.events.context import Context
 from market.exits.payouts import claw_back
 from market.money.ledger import open_accounts, pending
 from market.money.money import Currency
+from proxyd.exits.attached.control import Control
+from proxyd.exits.watching import canaries
 from proxyd.metering.lease_slices import LOW_BYTES
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.session import LiveSession
@@ -48,7 +50,17 @@ from tests.sim.clients import (
     StaffPlan,
     exit_name,
 )
+from tests.sim.datagrams import Datagrams
 from tests.sim.deploys import DEPLOY_KEY, DEPLOY_KEY_LIMIT, POOR_MONEY, ReplicaAgent
+from tests.sim.exit_checks import ExitBooks
+from tests.sim.exit_plans import (
+    DEVICES_MOST,
+    device_id_of,
+    hashed,
+    owner_of,
+    token_of,
+)
+from tests.sim.exit_story import EXITS_SECONDS, ExitStory
 from tests.sim.faults import Fault, Weather
 from tests.sim.jobs import (
     BUYERS,
@@ -138,7 +150,8 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
     """Run a scenario."""
     world = World(scenario.seed, is_loud=is_loud)
     SimTask.count = SimTimer.count = Numbered.count = 0
-    template()  # made once, with secrets of its own
+    template(has_exits=False)  # made once, with secrets of its own
+    template(has_exits=True)
     gc.disable()
     try:
         with _drawn_secrets(world), _logged(world):
@@ -179,13 +192,19 @@ class Simulation:
         names = [f"node{each}" for each in range(scenario.nodes)]
         self.weather = Weather(scenario.faults, names, lambda: world.now)
         self.books = Books(world, scenario.timeout)
-        self.database = Database(world, template(), self.weather, self._committed)
+        self.database = Database(
+            world, template(has_exits=bool(scenario.links.devices)), self.weather, self._committed
+        )
         # By the run of a process and a unit of it: the nap that follows it.
         self._naps: dict[tuple[str, str], Callable[[], None]] = {}
         self.books.database, self.books.weather = self.database, self.weather
         self.books.knows_ends = not mode.is_remote
         settings = settings_of(
-            mode, scenario.timeout, scenario.pace, has_samples=scenario.acts.has_samples
+            mode,
+            scenario.timeout,
+            scenario.pace,
+            scenario.connections,
+            has_samples=scenario.acts.has_samples,
         )
         self.database.heard = self.books.hears
         knows_ends = None if mode.is_remote else self._ended
@@ -198,7 +217,12 @@ class Simulation:
         ]
         self.network = Network(world, self.weather, self.processes, self.books)
         self.acts = Acts(self.network, scenario.acts, has_clocks=self._has_clocks())
+        self.network.relay_of = lambda plan: Datagrams if plan.is_datagrams else Relay
         self.outside = SimLoop(world, "outside")
+        self.exit_books = ExitBooks(world, self.books, self.database)
+        self.exits: ExitStory | None = None
+        if scenario.links.devices:
+            self.exits = ExitStory(self.network, scenario.links, self.exit_books, PROBE)
         self.buyers = [
             Buyer(self.network, plan, number, f"user{number % 4}")
             for number, plan in enumerate(scenario.sessions)
@@ -224,6 +248,7 @@ class Simulation:
         self.database.end_silent()
         self.outside.call_soon(lambda: self.outside.create_task(self._story()))
         limit = scenario.seconds + self.calm_seconds + REST_SECONDS
+        limit += EXITS_SECONDS if self.exits is not None else 0.0
         world.run(limit, lambda: self._is_done)
         if not self._is_done and not world.failures:
             world.fail("the run does not end")
@@ -232,6 +257,7 @@ class Simulation:
             jobs.check(self.records, self.database.rows, world.fail)
             self.acts.check(self.records)
             self._check_once()
+            self.exit_books.at_the_end(self.database.rows)
         world.say(f"end     {self.database.commits} commits")
 
     def _check_once(self) -> None:
@@ -351,6 +377,8 @@ class Simulation:
     def _committed(self, commit: Commit) -> None:
         self.books.committed(commit)
         self.acts.committed(commit)
+        if commit.name == "_bar":
+            self.exit_books.committed()
         if self._naps:
             nap = self._naps.pop((commit.process, commit.name), None)
             if nap is not None:
@@ -373,6 +401,8 @@ class Simulation:
         buyers = [loop.create_task(each.run()) for each in self.buyers]
         until = scenario.seconds + self.busy_seconds
         workers = self._begin_work(until)
+        if self.exits is not None:
+            self.exits.begin(scenario.seconds)
         staff = [loop.create_task(self._work(plan)) for plan in scenario.staff]
         self._clients = [
             loop.create_task(
@@ -405,6 +435,8 @@ class Simulation:
             if not each.done():
                 world.fail("a buyer's request is not answered")
         self.books.look_at_idle(self._lives())
+        if self.exits is not None:
+            await self.exits.look(self.buyers, lambda: {each for each, _ in self._active()})
         await self._probe()
         await self._end_all()
         await self.acts.end(self._last)
@@ -468,6 +500,8 @@ class Simulation:
         """Do an action of the operator; repeat it until it succeeds."""
         await asyncio.sleep(plan.at)
         device_id = exit_name(plan.exit)
+        if devices := self.scenario.links.devices:
+            device_id = device_id_of(devices[plan.exit % len(devices)].number)
 
         async def make(market: Any) -> None:
             if plan.what == "bar":
@@ -490,6 +524,8 @@ class Simulation:
                     return
                 except RequestError as error:
                     self.world.say(f"staff {plan.what}: {error}")
+                    if isinstance(error.__cause__, MarketError):  # it was never an exit
+                        return
             number += 1
             await asyncio.sleep(0.3)
 
@@ -633,6 +669,7 @@ class Simulation:
         process.stop()
         while process.life is life and world.now < began + 4 * STOP_SECONDS:
             await asyncio.sleep(0.05)
+        self.exit_books.look_at_stopped(life)
         if life.stopped_in > STOP_SECONDS or process.life is life:
             world.fail(f"{process.name} takes {world.now - began:.1f} s to stop")
 
@@ -665,13 +702,15 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         "SystemRandom": lambda: draw,
     }
     before = {name: getattr(secrets, name) for name in replaced}
-    hash_before = LiveSession.__hash__
+    hash_before, control_before = LiveSession.__hash__, Control.__hash__
     submit = _Threads.submit
     signal = proxyd.tasks.signal
     for name, call in replaced.items():
         setattr(secrets, name, call)
     _Threads.submit = _submit  # type: ignore[method-assign]
     LiveSession.__hash__ = lambda each: hash(each.id)  # type: ignore[method-assign]
+    Control.__hash__ = lambda each: hash((each.address, each.began))  # type: ignore[method-assign]
+    canaries.SystemRandom = lambda: world.draw("canaries", world.now)  # type: ignore[assignment,misc]
     proxyd.tasks.signal = SimpleNamespace(  # type: ignore[assignment]
         raise_signal=lambda _: world.fail("a daemon stops itself"), SIGTERM=15
     )
@@ -682,6 +721,8 @@ def _drawn_secrets(world: World) -> Iterator[None]:
             setattr(secrets, name, call)
         _Threads.submit = submit  # type: ignore[method-assign]
         LiveSession.__hash__ = hash_before  # type: ignore[method-assign]
+        Control.__hash__ = control_before  # type: ignore[method-assign]
+        canaries.SystemRandom = SystemRandom  # type: ignore[misc]
         proxyd.tasks.signal = signal  # type: ignore[assignment]
 
 
@@ -762,9 +803,28 @@ async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
     )
 
 
+async def _insert_links(tx: Transaction) -> None:
+    """Insert the devices that attach over lines, and their owners' accounts."""
+    for owner in sorted({owner_of(number) for number in range(DEVICES_MOST)}):
+        await open_pending_account(tx, pending(owner), owner)
+    for number in range(DEVICES_MOST):
+        await tx.run(
+            "INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)"
+            " VALUES (:id, :user_id, :token_hash, :id, '', 'mini_pc', :now)",
+            id=device_id_of(number),
+            user_id=owner_of(number),
+            token_hash=hashed(token_of(number)),
+            now=EPOCH - 10,
+        )
+
+
 @cache
-def template() -> bytes:
-    """Return a database with users and their money, as bytes."""
+def template(*, has_exits: bool) -> bytes:
+    """Return a database with users and their money, as bytes.
+
+    Args:
+        has_exits: whether there are also devices that attach as exits.
+    """
     connection = sqlite3.connect(":memory:", isolation_level=None)
     engine._configure(connection)
     engine._prepare(connection)
@@ -816,6 +876,8 @@ def template() -> bytes:
                 await _insert_device(tx, device_name(number), owner_name(number))
             for number in range(EXITS):
                 await _insert_exit(tx, exit_name(number), f"user{number + 2}")
+            if has_exits:
+                await _insert_links(tx)
 
         (outcome,) = engine._write_group([unit], connection)
         if outcome.error is not None:

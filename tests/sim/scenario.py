@@ -8,6 +8,8 @@ from random import Random
 
 from tests.sim.acts import NO_ACTS, ActsPlan, acts_of
 from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
+from tests.sim.datagrams import otherwise
+from tests.sim.exit_plans import NO_LINKS, Links, by_exits, links_of
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
 from tests.sim.focus import REMEMBER_SECONDS, focus_of
 from tests.sim.jobs import AgentPlan, JobPlan, plans_of
@@ -16,6 +18,8 @@ from tests.sim.loop import World
 SESSIONS_MOST = 4
 CLIENTS_MOST = 4
 PROCESSES_MOST = 4
+# Of a session at once: never reached.
+CONNECTIONS = 1_000
 TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
 
@@ -39,6 +43,8 @@ class Scenario:
         focus: its subject; "" for a mix of everything.
         acts: the plans of the other actors: deploys, people, webhooks, followers.
         remember: how long memory keeps a session that is over, in seconds.
+        links: devices that attach as exits, and wishes of clients.
+        connections: the most connections of one session on a process.
     """
 
     seed: int
@@ -56,6 +62,8 @@ class Scenario:
     focus: str = ""
     remember: float = 60.0
     acts: ActsPlan = NO_ACTS
+    links: Links = NO_LINKS
+    connections: int = CONNECTIONS
 
     def __str__(self) -> str:
         return (
@@ -64,6 +72,7 @@ class Scenario:
             f" {len(self.sessions)} sessions, {len(self.clients)} clients,"
             f" {len(self.jobs)} jobs, {len(self.agents)} agents"
             f"{(self.acts and f', {self.acts}') or ''}"
+            + (f", {len(self.links.devices)} exits" if self.links.devices else "")
         )
 
 
@@ -77,6 +86,7 @@ def scenario_of(
     only: frozenset[str] | None = None,
     mode: str | None = None,
     focus: str | None = None,
+    exits: bool = False,
 ) -> Scenario:
     """Return the run of a seed.
 
@@ -89,9 +99,10 @@ def scenario_of(
         only: the kinds of faults.
         mode: the name of a mode.
         focus: the subject; "none" for a mix of everything.
+        exits: whether devices attach in any case, in a mix of everything.
     """
     world = World(seed)
-    subject, focused = focus_of(world.draw("focus"), focus)
+    subject, focused = focus_of(world.draw("focus"), "none" if exits else focus)
     if focused is not None:
         kept = focused.sessions[:sessions]
         users = [each for each in focused.clients if each.session < len(kept)]
@@ -127,6 +138,13 @@ def scenario_of(
         for session in range(len(bought))
         for each in range(each_has)
     ]
+    # Processes on one machine ask the first one for exits, over a socket.
+    links = NO_LINKS
+    if chosen is not PROCESSES:
+        links = links_of(world.draw("devices"), length, always=exits)
+    if links.devices:
+        bought, plans = by_exits(world.draw("clients of exits"), bought, plans)
+    plans = otherwise(world.draw("kinds"), plans)
     paces = world.draw("pace")
     faults = drawn(world.draw("faults"), chosen, length, timeout)
     if only is not None:
@@ -149,12 +167,18 @@ def scenario_of(
         agents,
         tuple(faults),
         acts=acts,
+        links=links,
+        connections=_connections(world.draw("connections")),
     )
 
 
 def _between(draw: Random, least: float, most: float) -> float:
     """Return a number whose logarithm is drawn evenly."""
     return least * (most / least) ** draw.random()
+
+
+def _connections(draw: Random) -> int:
+    return CONNECTIONS if draw.random() < 0.85 else 2 + int(3 * draw.random())
 
 
 def _session(draw: Random, number: int, seconds: float) -> SessionPlan:

@@ -35,8 +35,9 @@ def test_the_fixed_seeds_and_all_that_ever_failed_pass() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
+@pytest.mark.timeout(300)  # as above
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
-    # Among them are one process, several processes, and nodes.
+    # Among them are one process, with exits, several processes, and nodes.
     digests = {
         re.findall(r"of all (\w+)", simulate("3", "--count", "4", PYTHONHASHSEED=hashing).stdout)[0]
         for hashing in ("1", "2")

@@ -1,6 +1,8 @@
 """A node among others: deaths, and the sweeper."""
 
+import asyncio
 from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 from support.market import nodes
@@ -8,9 +10,11 @@ from support.market.market import Market
 
 from market.base.ids import Identifiers
 from proxyd.loop.clock import ObservedTime
+from proxyd.membership import Membership
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import cluster_meter
 from proxyd.metering.node import Node, Reaper
+from proxyd.tasks import Tasks
 
 TIMEOUT_SECONDS = 15.0
 
@@ -22,6 +26,7 @@ class FakeLink:
         self.ended: list[str] = []
         self.asked_to_sweep = 0
         self.is_free = False
+        self.has_lock = True
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
         """No notice arrives."""
@@ -40,7 +45,7 @@ class FakeLink:
 
     async def try_to_sweep(self) -> bool:
         self.asked_to_sweep += 1
-        return True
+        return self.has_lock
 
     async def is_unswept(self) -> bool:
         return self.is_free
@@ -105,3 +110,51 @@ async def test_a_node_that_must_not_sweep_leaves_the_lock_to_others_and_reaps_wi
     await node.start()
     assert (node.duties.sweeps, node.duties.reaps) == (may_sweep, reaps)
     assert link.asked_to_sweep == int(may_sweep)
+
+
+async def test_a_node_that_takes_over_the_lock_has_watched_the_others_before(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await market.store.write(nodes.register, "silent", market.clock.seconds())
+    looks: asyncio.Queue[None] = asyncio.Queue()
+    read = market.leases.nodes
+
+    async def noted() -> Any:
+        rows = await read()
+        looks.put_nowait(None)
+        return rows
+
+    monkeypatch.setattr(market.leases, "nodes", noted)
+    link, time = FakeLink(), Time()
+    link.has_lock = False
+    fence = Fence(time)
+    _, writer = cluster_meter(
+        market.leases, market.clock.seconds, fence, connections_per_session=10
+    )
+    node = Node(
+        link,
+        market.leases,
+        writer,
+        fence,
+        Identifiers(lambda: 0),
+        time,
+        ObservedTime(time, 2.0),
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+    await node.start()
+    membership = Membership(market.leases, node, check_seconds=0.01)
+    tasks = Tasks(lambda: False)
+    membership.spawn_tasks(tasks)
+    try:
+        async with asyncio.timeout(5.0):
+            for _ in range(2 * int(TIMEOUT_SECONDS)):
+                await looks.get()
+                time.now += 1.0
+        assert [row.id for row in await read()] == ["silent"]
+        link.has_lock = True
+        await node.duties.take()  # the time stands still from here on
+        async with asyncio.timeout(5.0):
+            while await read():
+                await asyncio.sleep(0.01)
+    finally:
+        await tasks.end()

@@ -1,0 +1,223 @@
+"""Rules of exits that must hold when one is chosen, when all is calm, and at the end of a run."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.checks import Books
+from tests.sim.clients import Relay
+from tests.sim.exit_plans import device_id_of, owner_of
+from tests.sim.exit_ports import country_of
+from tests.sim.exits import ExitAgent, ExitOwner
+from tests.sim.loop import World
+from tests.sim.process import Life
+
+if TYPE_CHECKING:
+    from tests.sim.store import Database
+
+# The next look of the marketplace, a link between nodes, and an agent's next attempt. A second
+# agent of the same device takes turns with the first one.
+ATTACHED_SECONDS = 20.0
+# A daemon looks every five seconds for decisions of others.
+LOOK_SECONDS = 7.0
+# Kinds of agents that stay attached and carry, once they misbehave no more.
+_GOOD = ("", "refuses", "drops", "mute")
+
+_EXIT = """
+    SELECT user_id, ports, min_price_per_gb, barred_at, paused_at, revoked_at FROM exits
+    WHERE device_id = :id
+"""
+
+
+class ExitBooks:
+    """Watches the exits of a run.
+
+    Args:
+        world: the time.
+        books: know the faults.
+        database: has the permissions.
+    """
+
+    def __init__(self, world: World, books: Books, database: "Database") -> None:
+        self.world = world
+        self._books = books
+        self._database = database
+        self._barred_at: dict[str, float] = {}
+        # By the run of a process, session and label of a strict label: its exit, and until when.
+        self._strict: dict[tuple[str, ...], tuple[str, float]] = {}
+
+    def committed(self) -> None:
+        """Note when exits were barred."""
+        for (device_id,) in self._database.rows(
+            "SELECT device_id FROM exits WHERE barred_at IS NOT NULL"
+        ):
+            self._barred_at.setdefault(device_id, self.world.now)
+
+    def chooses(self, relay: Relay, wish: Any) -> None:
+        """A daemon has chosen an exit for a connection."""
+        fail, session, device_id = self.world.fail, relay.session, relay.device_id
+        self.world.say(f"exits   {relay.life.name} chooses {device_id} for {wish.wants.session}")
+        ((owner, ports, price, _, _, _),) = self._database.rows(_EXIT, id=device_id)
+        what = f"{relay.life.name} leaves through {device_id}"
+        if owner == session.user_id:
+            fail(f"{what}, which is the buyer's own")
+        if price > session.price_per_gb:
+            fail(f"{what}, which wants {price}, for {session.price_per_gb}")
+        if str(wish.port) not in ports.split(","):
+            fail(f"{what} to port {wish.port}, which its owner does not allow")
+        barred_at = self._barred_at.get(device_id)
+        is_late = barred_at is not None and self.world.now - barred_at > LOOK_SECONDS
+        if barred_at is not None and is_late and self._books.is_healthy(barred_at):
+            fail(f"{what}, which was barred {self.world.now - barred_at:.2f} s ago")
+        if wish.wants.strict:
+            self._look_at_strict(relay, wish.wants)
+
+    def _look_at_strict(self, relay: Relay, wants: Any) -> None:
+        """A strict label keeps its exit for its lifetime, as far as one process remembers it."""
+        key = relay.life.name, relay.session.id, wants.session, *wants.countries
+        device_id, until = self._strict.get(key, (relay.device_id, self.world.now))
+        is_bound = self.world.now < until and self._books.is_healthy(self.world.now)
+        if device_id != relay.device_id and is_bound:
+            self.world.fail(f"{key[0]} moves the strict {wants.session} to {relay.device_id}")
+        if relay.device_id != device_id or key not in self._strict:
+            lifetime = self.world.now + wants.lifetime_seconds - 5.0
+            self._strict[key] = relay.device_id, lifetime
+
+    def look_at_calm(
+        self, lives: Sequence[Life], agents: Sequence[ExitAgent], owners: Sequence[ExitOwner]
+    ) -> None:
+        """Each device that may be an exit is attached once, and each node knows where."""
+        fail, now = self.world.fail, self.world.now
+        homes: dict[str, list[str]] = {}
+        for life in lives:
+            assert life.port is not None
+            for device_id in life.port.port.listener.roster.by_device:
+                homes.setdefault(device_id, []).append(life.name)
+        for device_id, names in homes.items():
+            if len(names) > 1 and self._is_settled(device_id, lives):
+                fail(f"{device_id} is attached to {names}")
+        for owner in owners:
+            device_id = device_id_of(owner.plan.number)
+            is_ready = owner.agreed_at is not None and now - owner.agreed_at > ATTACHED_SECONDS
+            is_good = owner.plan.kind in _GOOD and not owner.plan.twin
+            if not is_ready or not is_good or device_id in self._barred_at:
+                continue
+            if device_id not in homes:
+                said = [each.refusal for each in agents if each.device_id == device_id]
+                if said != ["too_many_on_network"]:
+                    fail(f"{device_id} is not attached, though its owner agrees: {said}")
+        self._look_at_directories(lives, agents, homes)
+        self._look_at_places(lives)
+
+    def _look_at_places(self, lives: Sequence[Life]) -> None:
+        """An exit through which no connection goes has all of its places."""
+        for life in lives:
+            assert life.port is not None
+            roster = life.port.port.listener.roster
+            if len(roster.by_number) != len(roster.by_device):
+                self.world.fail(f"{life.name} has a device attached twice")
+            for attached in roster.by_device.values():
+                load = attached.load
+                # The exit may have lost the word that a connection is over: looked at when asked.
+                load.places.has("nobody", 1, 0, load.now(), datagrams=False)
+                if not load.relays and (load.places.taken or load.connections_elsewhere):
+                    self.world.fail(
+                        f"{attached.device_id} at {life.name} carries nothing, and counts"
+                        f" {load.places.taken} connections, {load.connections_elsewhere} elsewhere"
+                    )
+
+    def is_suited(
+        self,
+        agent: ExitAgent,
+        agents: Sequence[ExitAgent],
+        lives: Sequence[Life],
+        buyer: Any,
+        wish: Any,
+    ) -> bool:
+        """Return whether an exit is certainly good for a connection of a buyer."""
+        plan, limits = agent.plan, agent.plan.limits
+        lines = {each.plan.addresses[0] for each in agents if each is not agent}
+        country = country_of(plan.addresses[0])
+        is_good = not (plan.kind or plan.twin or plan.leaves or plan.addresses[1:] or plan.breaks)
+        is_offered = (
+            owner_of(plan.number) != buyer.user_id
+            and limits.min_price_per_gb <= buyer.plan.price
+            and wish.port in limits.ports
+            and limits.bytes_per_day >= 10**12
+            and (not wish.wants.countries or country in wish.wants.countries)
+        )
+        is_alone = plan.addresses[0] not in lines and agent.device_id not in self._barred_at
+        if not (is_good and is_offered and is_alone and agent.is_attached):
+            return False
+        for life in lives:  # it may rest after failures, or be new
+            assert life.port is not None
+            member = life.port.directory._files.find(agent.device_id)
+            if member is None or member.standing.rest.until > life.loop.time():
+                return False
+            if (buyer.user_id, agent.device_id) in life.port.directory._faults.grudges:
+                return False
+            if wish.port != 443 and not getattr(member.entry, "is_proven", True):
+                return False
+        return True
+
+    def _look_at_directories(
+        self, lives: Sequence[Life], agents: Sequence[ExitAgent], homes: dict[str, list[str]]
+    ) -> None:
+        """The nodes choose among the same exits."""
+        known: dict[str, list[str]] = {}
+        for agent in agents:
+            if agent.plan.twin:
+                continue
+            for life in lives:
+                assert life.port is not None
+                entry = life.port.directory.get(agent.device_id)
+                if entry is not None:
+                    known.setdefault(agent.device_id, []).append(life.name)
+        for device_id, names in known.items():
+            if device_id not in homes:
+                self.world.fail(f"{names} know of {device_id}, which is not attached")
+            if len(names) != len(lives):
+                self.world.fail(f"of {len(lives)} nodes only {names} know of {device_id}")
+
+    @staticmethod
+    def _is_settled(device_id: str, lives: Sequence[Life]) -> bool:
+        """Return whether each of its attachments is older than a message between nodes."""
+        found = [
+            (life, attached)
+            for life in lives
+            if life.port is not None
+            and (attached := life.port.port.listener.roster.by_device.get(device_id)) is not None
+        ]
+        return all(
+            life.loop.time() - life.port.port.listener.roster.control_of(attached).began > 1.0
+            for life, attached in found
+            if life.port is not None
+        )
+
+    def look_at_stopped(self, life: Life) -> None:
+        """A daemon that has stopped in order has let go of everything."""
+        if life.port is None:
+            return
+        way, listener = life.port.way, life.port.port.listener
+        if way.budget.wanted or way.exits.counters.parked:
+            self.world.fail(
+                f"{life.name} has stopped, and counts {way.budget.wanted} connections as wanted"
+                f" and {way.exits.counters.parked} as waiting"
+            )
+        if len(listener) or listener.tasks or len(life.port.directory):
+            self.world.fail(f"{life.name} has stopped, and has exits or their tasks")
+
+    def at_the_end(self, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
+        """Each byte through an exit has paid its owner once, unless the exit is barred."""
+        for session_id, device_id, used, earned, paid in rows(
+            "SELECT u.session_id, u.device_id, SUM(u.used_bytes), SUM(u.earned),"
+            " COALESCE((SELECT SUM(e.amount) FROM exit_earnings AS e"
+            "  WHERE e.session_id = u.session_id AND e.device_id = u.device_id"
+            "  AND e.reversed_at IS NULL), 0)"
+            " FROM exit_usage AS u GROUP BY u.session_id, u.device_id"
+        ):
+            what = f"{device_id} carried {used} bytes of {session_id[-6:]}"
+            if device_id in self._barred_at:
+                if paid > earned:
+                    self.world.fail(f"{what}, is barred, and was paid {paid} of {earned}")
+            elif paid != earned:
+                self.world.fail(f"{what}, earned {earned}, and was posted {paid}")
