@@ -14,8 +14,8 @@ import struct
 import termios
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 from support.base.descriptors import descriptors
@@ -50,11 +50,14 @@ class Meter:
 
 
 class Joined:
-    """A relay, and its two far ends: the daemon's, and the target's."""
+    """A relay, its two far ends (the daemon's, the target's), and its socket towards the daemon."""
 
-    def __init__(self, daemon: socket.socket, target: socket.socket) -> None:
+    def __init__(
+        self, daemon: socket.socket, target: socket.socket, near_work: socket.socket
+    ) -> None:
         self.daemon = daemon
         self.target = target
+        self.near_work = near_work
         self.meter = Meter()
         self.said: list[bytes] = []
         self.overs = 0
@@ -94,7 +97,7 @@ async def joined(relays: EpollRelays, receive_buffer: int = 0) -> AsyncIterator[
     daemon, near_work = pair(receive_buffer)
     target, near_target = pair()
     with closing(daemon), closing(target):
-        ends = Joined(daemon, target)
+        ends = Joined(daemon, target, near_work)
         work = await relays.park(near_work, b"W", lambda: None)
         assert await asyncio.get_running_loop().sock_recv(daemon, 1) == b"W"
         await relays.join(
@@ -206,17 +209,33 @@ async def test_bulk_is_spliced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert moved > SIZE  # each byte into a pipe and out of it, but for the first
 
 
-@pytest.mark.parametrize("is_short", [True, False])
-async def test_buffers_are_bounded_where_the_other_end_is_near(is_short: bool) -> None:
-    allowed = int(Path("/proc/sys/net/core/rmem_max").read_text())
-    if allowed < path.RECEIVE_BYTES:
-        pytest.skip("this system forbids such buffers")
-    first, second = pair()
-    with closing(first), closing(second):
-        await say(first, b"so that there is a round trip")
-        path.bound_if_short(first, path.SHORT_MICROSECONDS if is_short else 0)
-        locks = first.getsockopt(socket.SOL_SOCKET, path._SO_BUF_LOCK)
-        assert bool(locks & path._RECEIVE_LOCK) == is_short
+def congestion_control(sock: socket.socket) -> bytes:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
+async def test_bulk_is_fitted_to_its_path_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[bool] = []
+
+    def fit(sock: socket.socket, *, was_short: bool) -> bool:
+        fitted.append(was_short)
+        return not was_short
+
+    monkeypatch.setattr(halfpipe, "fit_to_path", fit)
+    monkeypatch.setattr(halfpipe, "FIT_EVERY_BYTES", SIZE // 8)
+    async with relaying() as relays, joined(relays) as ends:
+        await asyncio.gather(say(ends.target, pattern(SIZE)), outcome(ends.daemon))
+    assert fitted[:6] == [False, False, True, True, False, False]
+
+
+async def test_bulk_on_a_short_path_is_not_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        halfpipe, "fit_to_path", partial(path.fit_to_path, short_path=path.ShortPath(60_000_000))
+    )
+    async with relaying() as relays, joined(relays) as ends:
+        assert ends.relay is not None
+        near = ends.near_work
+        await asyncio.gather(say(ends.target, pattern(SIZE)), outcome(ends.daemon))
+        assert congestion_control(near) == path.SHORT_PATH_CONGESTION_CONTROL
 
 
 async def test_sockets_and_pipes_are_closed_once() -> None:
