@@ -59,7 +59,7 @@ def fit_to_path(sock: socket.socket, *, was_short: bool, short_path: ShortPath =
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
         if len(info) < _INFO_BYTES:
             return False
-        (round_trip,) = _MIN_RTT.unpack_from(info, _MIN_RTT_OFFSET)
+        round_trip: int = _MIN_RTT.unpack_from(info, _MIN_RTT_OFFSET)[0]
         is_short = 0 < round_trip <= short_path.microseconds
         if is_short and not was_short:
             sock.setsockopt(*_CONGESTION_CONTROL, SHORT_PATH_CONGESTION_CONTROL)

@@ -28,7 +28,7 @@ from proxyctl.attach.relay import halfpipe, path, pipes, relay_linux
 from proxyctl.attach.relay.poller import READS, Poller
 from proxyctl.attach.relay.relay import RESET, AsyncioRelays
 from proxyctl.attach.relay.relay_linux import EpollRelays
-from proxyctl.attach.relay.relays import CHOICE, AnyRelay, make_relays
+from proxyctl.attach.relay.relays import CHOICE, AnyRelay, Work, make_relays
 
 SIZE = 3_000_000
 HERE = ip_address("127.0.0.1")
@@ -98,21 +98,42 @@ async def joined(relays: EpollRelays, receive_buffer: int = 0) -> AsyncIterator[
     target, near_target = pair()
     with closing(daemon), closing(target):
         ends = Joined(daemon, target, near_work)
-        work = await relays.park(near_work, b"W", lambda: None)
+        work = park(relays, near_work)
         assert await asyncio.get_running_loop().sock_recv(daemon, 1) == b"W"
-        await relays.join(
+        attempt = relays.begin_join(
             work,
             near_target,
             meter=ends.meter,
             said=ends.said.append,
             over=ends.over,
             began=ends.begin,
+            done=pytest.fail,
         )
+        assert attempt is None
         yield ends
         if not ends.overs:
             assert ends.relay is not None
             ends.relay.abort()
         assert ends.overs == 1
+
+
+def park(relays: EpollRelays, sock: socket.socket, lost: Callable[[], None] = lambda: None) -> Work:
+    """Have a socket wait as a work connection."""
+    ready: list[Work] = []
+    assert relays.begin_park(sock, b"W", lost, ready.append, pytest.fail) is None
+    return ready[0]
+
+
+async def connected(relays: EpollRelays, port: int, seconds: float) -> socket.socket:
+    """Return a socket that is connected to a port here."""
+    outcomes: list[socket.socket | OSError] = []
+    relays.connect(HERE, port, seconds, outcomes.append)
+    assert not outcomes, "it is not reported before a later turn"
+    await until(lambda: bool(outcomes))
+    [outcome] = outcomes
+    if isinstance(outcome, OSError):
+        raise outcome
+    return outcome
 
 
 def reset(sock: socket.socket) -> None:
@@ -360,7 +381,7 @@ async def test_a_work_connection_that_waits_is_lost_once(ends_by: str) -> None:
     losses: list[None] = []
     async with relaying() as relays:
         daemon, near = pair()
-        work = await relays.park(near, b"W", lambda: losses.append(None))
+        work = park(relays, near, lambda: losses.append(None))
         with closing(daemon):
             assert await asyncio.get_running_loop().sock_recv(daemon, 1) == b"W"
             if ends_by == "speaking":
@@ -382,10 +403,18 @@ async def test_of_a_lost_work_connection_the_target_is_reset() -> None:
         daemon, near_work = pair()
         target, near_target = pair()
         with closing(daemon), closing(target):
-            work = await relays.park(near_work, b"W", lambda: None)
+            work = park(relays, near_work)
             work.reset()
             never = pytest.fail
-            await relays.join(work, near_target, meter=Meter(), said=never, over=never, began=never)
+            relays.begin_join(
+                work,
+                near_target,
+                meter=Meter(),
+                said=never,
+                over=never,
+                began=never,
+                done=never,
+            )
             assert await outcome(target) == (b"", "reset")
 
 
@@ -393,9 +422,9 @@ async def test_connecting_fails_as_it_should_and_leaves_nothing() -> None:
     before = descriptors()
     async with relaying() as relays:
         with closed_port() as port, pytest.raises(ConnectionRefusedError):
-            await relays.connect(HERE, port, 5)
+            await connected(relays, port, 5)
         with silent_port() as port, pytest.raises(TimeoutError):
-            await relays.connect(HERE, port, 0.05)
+            await connected(relays, port, 0.05)
     await until(lambda: descriptors() <= before, "nothing is left open")
 
 
