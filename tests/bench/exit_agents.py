@@ -35,15 +35,18 @@ MB = 2**20
 BEFORE, AFTER = "before", "after"
 
 
-def main(checkout: Path, rounds: int) -> None:
+def main(checkout: Path, rounds: int, parts: list[str]) -> None:
     """Measure and print."""
     clients = {BEFORE: checkout / "client", AFTER: ROOT / "client"}
     samples = Samples()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for label, is_far in (("as a home has it", True), ("with --allow", False)):
+            if "connections" not in parts:
+                continue
             _connections(samples, clients, folder / label, label, rounds, is_far=is_far)
-        _bulk(samples, clients, folder, rounds)
+        if "bulk" in parts:
+            _bulk(samples, clients, folder, rounds)
     _print(samples)
 
 
@@ -127,4 +130,5 @@ if __name__ == "__main__":
         command = ["unshare", "--net", sys.executable, "-m", "bench.exit_agents", *sys.argv[1:]]
         os.execvpe(command[0], command, {**os.environ, APART: "1"})
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)
+    chosen = os.environ.get("ONLY", "connections,bulk").split(",")
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS, chosen)

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from proxyctl.attach.relay.attempts import TaskAttempt
+from proxyctl.attach.relay.keepalive import keep_alive
 from proxyctl.attach.relay.relay import End, ignore
 from proxyctl.protocol.secure import END, ChunkError, ChunkReader, chunked
 
@@ -220,6 +221,7 @@ class SecureDoor:
         done: Callable[[], None],
     ) -> Attempt | None:
         """See `Relays.begin_park`."""
+        keep_alive(sock)
         parking = self.park(sock, hello, lost, ready)
         return TaskAttempt(self._loop, parking, lambda _: done(), ignore)
 

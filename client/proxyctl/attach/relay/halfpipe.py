@@ -232,7 +232,7 @@ class HalfPipe:
 
     def _move(self) -> bool:
         """Read once and write on; False when there is nothing more to do for now."""
-        if self._is_waiting() or not self._unread or self.ended:
+        if not self._unread or self.ended or self._is_waiting():
             return False
         try:
             pipe = self._shared.pipes.take() if self._bulk else None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from proxyctl.attach.network.sniff import LOOKED_AT_BYTES
 from proxyctl.attach.relay import dial
 from proxyctl.attach.relay.attempts import TaskAttempt
+from proxyctl.attach.relay.keepalive import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,9 @@ class End(asyncio.BufferedProtocol):
         """See `Work.reset`."""
         if not self.is_lost:
             reset(self.transport)
+
+    def tend(self) -> None:
+        """See `Work.tend`: that was seen to when it began to wait."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -318,6 +322,7 @@ class AsyncioRelays:
         ready: Callable[[Work], None],
     ) -> None:
         end = End(lambda _: lost())
+        keep_alive(sock)
         try:
             await self._loop.create_connection(lambda: end, sock=sock)
         except BaseException:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from proxyctl.attach.relay.closing import Closer, reset_socket
 from proxyctl.attach.relay.halfpipe import HalfPipe, Shared
+from proxyctl.attach.relay.keepalive import keep_alive
 from proxyctl.attach.relay.pipes import PipePool
 from proxyctl.attach.relay.poller import READS, WRITABLE, Poller
 from proxyctl.attach.relay.relay import AsyncioRelays, End
@@ -94,7 +95,7 @@ class EpollRelays:
         else:
             assert isinstance(work, _Parked)  # noqa: S101 - `begin_park` makes no others
             relay = _EpollRelay(
-                self._shared, self._closer, work.sock, target, meter=meter, said=said, over=over
+                self._shared, self._closer, work, target, meter=meter, said=said, over=over
             )
             began(relay)
             relay.start()
@@ -141,10 +142,11 @@ class _Parked:
         OSError: the system watches no more.
     """
 
-    __slots__ = ("_lost", "_poller", "is_lost", "sock")
+    __slots__ = ("_is_tended", "_lost", "_poller", "is_lost", "sock")
 
     def __init__(self, poller: Poller, sock: socket.socket, lost: Callable[[], None]) -> None:
         self.is_lost = False
+        self._is_tended = False
         self.sock = sock
         self._poller = poller
         self._lost = lost
@@ -163,6 +165,12 @@ class _Parked:
             self.is_lost = True
             self._poller.forget(self.sock.fileno())
             reset_socket(self.sock)
+
+    def tend(self) -> None:
+        """See `Work.tend`: four system calls that a short connection does without."""
+        if not self._is_tended:
+            self._is_tended = True
+            keep_alive(self.sock)
 
     def release(self) -> socket.socket:
         """Return its socket, the caller's from here on."""
@@ -196,7 +204,7 @@ class _EpollRelay:
     """Two connected sockets; both are owned from here on.
 
     Args:
-        work: the side towards the daemon.
+        parked: the side towards the daemon.
         target: the other one.
         meter: counts every byte, both ways.
         said: called once, with the first bytes from the daemon's side.
@@ -207,6 +215,7 @@ class _EpollRelay:
         "_closer",
         "_down",
         "_over",
+        "_parked",
         "_shared",
         "_target",
         "_up",
@@ -219,7 +228,7 @@ class _EpollRelay:
         self,
         shared: Shared,
         closer: Closer,
-        work: socket.socket,
+        parked: _Parked,
         target: socket.socket,
         *,
         meter: Meter,
@@ -230,7 +239,8 @@ class _EpollRelay:
         self.is_over = False
         self._shared = shared
         self._closer = closer
-        self._work = work
+        self._parked = parked
+        self._work = work = parked.sock
         self._target = target
         self._over = over
         self._up = HalfPipe(self, shared, work, target, meter, said)
@@ -247,6 +257,7 @@ class _EpollRelay:
 
     def tend(self) -> None:
         """See `AnyRelay.tend`. Events report broken sockets; but a side may never read the rest."""
+        self._parked.tend()
         if self._shared.loop.time() - self.moved_at > STUCK_SECONDS and (
             self._up.is_stuck() or self._down.is_stuck()
         ):

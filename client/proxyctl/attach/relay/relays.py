@@ -44,6 +44,9 @@ class Work(Protocol):
     def reset(self) -> None:
         """Close it so that the other side sees a reset; without effect if it is lost."""
 
+    def tend(self) -> None:
+        """See to it that a dead peer is noticed. To be called now and then while it is open."""
+
 
 class AnyRelay(Protocol):
     """Two connections, joined."""

@@ -133,6 +133,7 @@ class Carrier:
         self._guard = guard
         self._own = limits
         self._asked = _NO_LIMITS
+        self._daily = limits.bytes_per_day
         self._journal = journal
         self._counted = counted
         self._loop = loop
@@ -226,7 +227,9 @@ class Carrier:
         attachment = self._attachment
         if attachment is None:
             return
-        if isinstance(frame, ServiceLimits):
+        if isinstance(frame, Dial):  # most frames are
+            self._start(frame, attachment)
+        elif isinstance(frame, ServiceLimits):
             self._limit(frame)
         elif isinstance(frame, Lend):
             attachment.send(Lent(frame.number, self._lend(frame, attachment)))
@@ -272,7 +275,13 @@ class Carrier:
             await asyncio.wait({self._all_over}, timeout=CLOSED_SECONDS)
 
     def tend(self) -> None:
-        """Reset relays that are broken, or through which nothing has gone for long."""
+        """Reset relays that are broken, or through which nothing has gone for long.
+
+        Work connections that wait, or have waited for long, notice a dead daemon from then on.
+        """
+        for each in self._attachments():
+            for pool, _ in each.pools():
+                pool.tend()
         before = self._loop.time() - self._bounds.idle_seconds
         for relay in tuple(self._relays):
             if relay.moved_at < before:
@@ -282,7 +291,7 @@ class Carrier:
 
     def used_up(self) -> str:
         """Return which limit of bytes is reached, in words; empty if none is."""
-        daily = self._daily()
+        daily = self._daily
         if daily and self._journal.bytes_today >= daily:
             return "the limit of bytes for today is reached"
         if self._own.bytes_per_month and (
@@ -296,7 +305,7 @@ class Carrier:
         self._journal.add_bytes(size)
         if self.used_up():
             self._counted()
-        return self._pace.take(size)
+        return self._pace.take(size) if self._pace.per_second else 0.0
 
     @property
     def held(self) -> str:
@@ -308,18 +317,16 @@ class Carrier:
         most = READ_MAX_BYTES
         if self._pace.per_second:
             most = int(self._pace.per_second * PACE_BURST_SECONDS)
-        daily, monthly = self._daily(), self._own.bytes_per_month
+        daily, monthly = self._daily, self._own.bytes_per_month
         if daily:
             most = min(most, daily - self._journal.bytes_today)
         if monthly:
             most = min(most, monthly - self._journal.bytes_this_month)
         return max(most, READ_LEAST_BYTES)
 
-    def _daily(self) -> int:
-        return lesser(self._own.bytes_per_day, self._asked.bytes_per_day)
-
     def _limit(self, limits: ServiceLimits) -> None:
         self._asked = limits
+        self._daily = lesser(self._own.bytes_per_day, limits.bytes_per_day)
         self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))
 
     # --- the daemon and its borrowers -------------------------------------------------------------
@@ -587,7 +594,8 @@ class Carrier:
             del self._dials[order.key]
         if is_given_up or order.work.is_lost:  # it may have ended without an answer
             order.attachment.over(order.frame.number)
-        self._begin_held()
+        if self._held:
+            self._begin_held()
 
     async def _associate(self, frame: Associate, work: Work, attachment: _Attachment) -> None:
         relay = DatagramRelay(
@@ -634,7 +642,8 @@ class Carrier:
         if relay in self._relays:
             attachment, number = self._relays.pop(relay)
             attachment.over(number)
-        self._begin_held()
+        if self._held:
+            self._begin_held()
         if not self._relays and self._all_over is not None and not self._all_over.done():
             self._all_over.set_result(None)
 
@@ -658,8 +667,9 @@ class _Held(NamedTuple):
 class _Order:
     """An order that is obeyed: to connect to a target, or to carry datagrams.
 
-    `micros` is how long its dial took, and `seen` the address and port that the target sees.
-    `has_begun` says that its relay has begun, whose end is reported by itself.
+    `key` is the number of the loan, and of the work connection. `micros` is how long its dial took,
+    and `seen` the address and port that the target sees. `has_begun` says that its relay has begun,
+    whose end is reported by itself.
 
     Args:
         given_up: called with the order that is cancelled.
@@ -672,6 +682,7 @@ class _Order:
         "began",
         "frame",
         "has_begun",
+        "key",
         "micros",
         "seen",
         "work",
@@ -693,11 +704,7 @@ class _Order:
         self.micros = 0
         self.seen: tuple[Address | None, int] = (None, 0)
         self.has_begun = False
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """The number of the loan, and of the work connection."""
-        return self.attachment.loan, self.frame.number
+        self.key = attachment.loan, frame.number
 
     @property
     def target(self) -> tuple[str, int]:

@@ -8,9 +8,7 @@ one of its own.
 
 from __future__ import annotations
 
-import socket
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +17,7 @@ from proxyctl.protocol.frames import TICKETS_MAX, Preface
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
     from collections.abc import Callable
 
     from proxyctl.attach.daemon.secure import SecureDoor
@@ -30,11 +29,6 @@ SURPLUS_MAX: Final = 8  # beyond the wanted number: the daemon may ask for fewer
 TICKETS_KEPT: Final = 4 * TICKETS_MAX
 RETRY_SECONDS: Final = 1.0  # after the first that failed; doubled with each further one
 RETRY_MAX_SECONDS: Final = 30.0
-
-# A mapping of the router's that died is noticed after a minute and a half, and replaced.
-KEEPALIVE_IDLE_SECONDS: Final = 60
-KEEPALIVE_INTERVAL_SECONDS: Final = 10
-KEEPALIVE_PROBES: Final = 3
 
 
 class Room:
@@ -190,6 +184,11 @@ class Pool:
         for number in tuple(self._parked):
             self._unpark(number).reset()
 
+    def tend(self) -> None:
+        """See to it that those that wait notice a dead peer. To be called now and then."""
+        for work in self._parked.values():
+            work.tend()
+
     def fill(self) -> None:
         """Open connections until the wanted number waits, or no place is free."""
         if self._pause.is_on:
@@ -231,11 +230,6 @@ class Pool:
                 self._opening[number] = attempt
 
     def _park(self, sock: socket.socket, number: int, ticket: bytes) -> Attempt | None:
-        try:
-            keep_alive(sock)
-        except OSError:  # it broke
-            sock.close()
-            return None
         return self._relays.begin_park(
             sock,
             Preface(self._attachment, number, ticket).encode(),
@@ -273,23 +267,3 @@ class Pool:
         work = self._parked.pop(number)
         self._room.give()
         return work
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Let the system notice a dead peer, within a minute and a half where it has the options."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        with suppress(OSError):  # a name that Python knows and this system does not
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-_KEEPALIVE: Final = [
-    (getattr(socket, name), value)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
-        ("TCP_KEEPALIVE", KEEPALIVE_IDLE_SECONDS),  # macOS calls it so
-        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
-        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-    )
-    if hasattr(socket, name)
-]
