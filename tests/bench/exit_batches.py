@@ -1,4 +1,4 @@
-"""What a connection costs the agent of an exit, apart from daemon, client and the machine's load.
+"""The cost of a connection at the agent of an exit, without daemon, client and the machine's load.
 
 The daemon's side is a program that orders connections in batches and waits for each batch, so the
 agent has the same work in each turn of its loop, however busy the machine is.
@@ -138,7 +138,7 @@ class Driver:
         return list(self._frames.receive_data(self._control.recv(65_536)))
 
     def _tend(self) -> None:
-        """Have as many connections wait as a batch takes."""
+        """Wait until the connections of the next batch are there."""
         frames: list[Frame] = []
         while len(self._tickets) < TICKETS_AHEAD:
             tickets = tuple(secrets.token_bytes(TICKET_BYTES) for _ in range(TICKETS_AHEAD))
@@ -153,7 +153,7 @@ class Driver:
             self._parked[preface.number] = sock
 
     def _batch(self) -> None:
-        """Order as many connections as wait, use each for one exchange, and close it."""
+        """Order a target for each waiting connection, exchange bytes once, and close it."""
         taken, self._parked = self._parked, {}
         self._send(*(Dial(number, (self._target[0],), self._target[1]) for number in taken))
         answered: set[int] = set()

@@ -16,7 +16,7 @@ from bench import bought
 from bench.servers import HERE, LOOPBACK, Kind, Place
 
 EXIT, PORTABLE, SSH = "proxyd, exit", "proxyd, exit by asyncio", "ssh -R"
-SHIPPED = "proxyd, exit as shipped"  # with the limits that an owner has who sets none
+SHIPPED = "proxyd, exit as shipped"  # with the default limits
 WITHOUT_SPLICE = {"PROXYCTL_RELAY": "asyncio"}
 WISH = "-country-xx"
 # Limits that an owner would not lift for strangers: a benchmark opens more at once, and faster.

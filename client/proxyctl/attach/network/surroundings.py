@@ -81,7 +81,7 @@ class Surroundings:
         self._seen: frozenset[int] = frozenset()  # families that the daemon has seen on this line
         self._networks: tuple[Network, ...] = ()
         self._own: frozenset[int] = frozenset()
-        # What `contains` has answered: IPv4 by number, because the hash of an address is slow. For
+        # Answers of `contains`: IPv4 by number, because the hash of an address is slow. For
         # IPv6 a stranger could choose numbers with the same hash. Replaced when an answer may
         # change, and behind that change: a thread that still looks at the old networks keeps its
         # answer in the old dictionary.

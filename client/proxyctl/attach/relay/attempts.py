@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-TICK_SECONDS: Final = 0.05  # an attempt may end so much later than its time; more looks cost more
+TICK_SECONDS: Final = 0.05  # the longest delay of a deadline; more frequent looks cost more
 
 
 class Attempt(Protocol):
@@ -69,7 +69,7 @@ class TaskAttempt(Generic[Result]):
 
 
 def close_spare(sock: socket.socket) -> None:
-    """Close a socket that nobody takes."""
+    """Close a socket whose attempt was cancelled."""
     sock.close()
 
 

@@ -417,7 +417,7 @@ def outcome_of(error: OSError) -> DialOutcome:
 
 
 def _names(text: str, address: Address) -> bool:
-    """Return whether a text of the system is an address, as far as that can be told quickly."""
+    """Return whether a text is an address in its usual spelling."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         return socket.inet_pton(family, text) == address.packed

@@ -72,8 +72,7 @@ class Relays(Protocol):
             address: of the other side.
             port: of the other side.
             seconds: how long that may take; then the outcome is a TimeoutError.
-            done: called with a connected socket, which its receiver owns, or with the reason why
-                there is none.
+            done: called with a connected socket, which its receiver owns, or with an error.
         """
 
     def begin_park(
@@ -112,7 +111,7 @@ class Relays(Protocol):
         Of a lost work connection the target is reset.
 
         Args:
-            work: what `begin_park` has passed to `ready`.
+            work: the argument of `ready` in `begin_park`.
             target: it is owned from here on, even after an error.
             meter: counts every byte, both ways.
             said: called once, with the first bytes from the daemon's side.

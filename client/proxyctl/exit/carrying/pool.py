@@ -185,7 +185,7 @@ class Pool:
             self._unpark(number).reset()
 
     def tend(self) -> None:
-        """See to it that those that wait notice a dead peer. To be called now and then."""
+        """Turn on the keep-alives of the waiting connections. To be called now and then."""
         for work in self._parked.values():
             work.tend()
 

@@ -1,4 +1,4 @@
-"""Attempts end once, and deadlines in time, also of those that begin while others end."""
+"""Attempts end once. Deadlines end in time, also a deadline that begins at the end of another."""
 
 import asyncio
 import errno

@@ -253,7 +253,7 @@ async def test_a_socket_is_judged_again_where_it_has_connected(
 
 
 class Elsewhere:
-    """A socket that has connected to another place than was asked for."""
+    """A socket that has connected to another place than the target."""
 
     def __init__(self) -> None:
         self.is_closed = False
