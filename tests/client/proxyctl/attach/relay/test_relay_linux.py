@@ -19,7 +19,7 @@ from ipaddress import ip_address
 
 import pytest
 from support.base.descriptors import descriptors
-from support.base.ports import closed_port, silent_port
+from support.base.ports import closed_port, listening_port, silent_port
 from support.base.waiting import PATIENCE_SECONDS, until
 from support.targets.targets import pattern
 
@@ -426,6 +426,69 @@ async def test_connecting_fails_as_it_should_and_leaves_nothing() -> None:
         with silent_port() as port, pytest.raises(TimeoutError):
             await connected(relays, port, 0.05)
     await until(lambda: descriptors() <= before, "nothing is left open")
+
+
+async def test_bytes_and_an_end_that_come_with_the_connection_are_not_lost() -> None:
+    async with relaying() as relays:
+        daemon, near_work = pair()
+        ends = Joined(daemon, daemon, near_work)
+        work = park(relays, near_work)
+
+        def join(outcome: socket.socket | OSError) -> None:
+            assert isinstance(outcome, socket.socket)
+            relays.begin_join(
+                work,
+                outcome,
+                meter=ends.meter,
+                said=ends.said.append,
+                over=ends.over,
+                began=ends.begin,
+                done=pytest.fail,
+            )
+
+        with socket.create_server(("127.0.0.1", 0)) as listener, closing(daemon):
+            relays.connect(HERE, listener.getsockname()[1], 5, join)
+            target, _ = listener.accept()  # before the loop has a turn
+            with target:
+                target.send(b"hello")
+                target.shutdown(socket.SHUT_WR)
+                assert await outcome(daemon) == (b"Whello", "end")
+                daemon.shutdown(socket.SHUT_WR)
+                await until(lambda: ends.overs == 1)
+
+
+async def test_a_work_connection_that_is_closed_with_its_connect_is_lost() -> None:
+    losses: list[None] = []
+    async with relaying() as relays:
+        works: list[Work] = []
+
+        def wait(outcome: socket.socket | OSError) -> None:
+            assert isinstance(outcome, socket.socket)
+            works.append(park(relays, outcome, lambda: losses.append(None)))
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            relays.connect(HERE, listener.getsockname()[1], 5, wait)
+            daemon, _ = listener.accept()
+            with daemon:
+                daemon.shutdown(socket.SHUT_WR)
+                await until(lambda: losses == [None])
+        assert works[0].is_lost
+
+
+async def test_a_mistake_after_a_connect_is_logged_and_costs_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(outcome: socket.socket | OSError) -> None:
+        assert isinstance(outcome, socket.socket)
+        outcome.close()
+        raise RuntimeError("a mistake")
+
+    async with relaying() as relays:
+        with listening_port() as port:
+            relays.connect(HERE, port, 5, fail)
+            (await connected(relays, port, 5)).close()
+            await until(lambda: "a mistake" in caplog.text)
+        assert not relays._shared.poller._watchers
 
 
 class Noted:
