@@ -37,9 +37,7 @@ TESTED_IN = {
     "client/proxyctl/attach/relay/halfpipe.py": (
         "tests/client/proxyctl/attach/relay/test_relay_linux.py"
     ),
-    "client/proxyctl/attach/relay/path.py": (
-        "tests/client/proxyctl/attach/relay/test_relay_linux.py"
-    ),
+    "client/proxyctl/attach/relay/keepalive.py": "tests/client/proxyctl/exit/agent/test_agent.py",
     "client/proxyctl/attach/relay/pipes.py": (
         "tests/client/proxyctl/attach/relay/test_relay_linux.py"
     ),

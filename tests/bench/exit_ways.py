@@ -16,6 +16,7 @@ from bench import bought
 from bench.servers import HERE, LOOPBACK, Kind, Place
 
 EXIT, PORTABLE, SSH = "proxyd, exit", "proxyd, exit by asyncio", "ssh -R"
+SHIPPED = "proxyd, exit as shipped"  # with the default limits
 WITHOUT_SPLICE = {"PROXYCTL_RELAY": "asyncio"}
 WISH = "-country-xx"
 # Limits that an owner would not lift for strangers: a benchmark opens more at once, and faster.
@@ -62,6 +63,7 @@ class ExitWay:
         device: the folder of the device.
         exits_port: where it attaches.
         environment: of the device.
+        limits: of the device, where they are not the usual ones.
     """
 
     name: str
@@ -69,12 +71,13 @@ class ExitWay:
     device: Path
     exits_port: int
     environment: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=UNBOUND.copy)
 
     def kind_at(self, here: Place = HERE, there: Place = HERE) -> Kind:
         """Return it with the daemon in one place and the device in another."""
         record = self.device / "exit.json"
         agreed = json.loads(record.read_text())
-        limits = {**agreed["limits"], **UNBOUND}
+        limits = {**agreed["limits"], **self.limits}
         changed = {"host": here.host, "port": self.exits_port, "limits": limits}
         record.write_text(json.dumps({**agreed, **changed}))
         order = {
@@ -115,10 +118,14 @@ def exits_environment(port: int, targets: Sequence[int]) -> dict[str, str]:
 
 
 def proxyd_ways(folder: Path, targets: Sequence[int]) -> list[ExitWay]:
-    """Set proxyd up with a device, for each way in which that relays; see `exits_environment`."""
-    relays = {EXIT: {}, PORTABLE: WITHOUT_SPLICE}
+    """Set proxyd up with a device, for each way in which that relays, and as it is shipped.
+
+    See `exits_environment`.
+    """
+    relays = {EXIT: {}, PORTABLE: WITHOUT_SPLICE, SHIPPED: {}}
     ways = []
     for number, (name, environment) in enumerate(relays.items()):
+        limits = {} if name == SHIPPED else UNBOUND
         own = folder / f"exit{number}"
         own.mkdir()
         port = free_port()
@@ -126,7 +133,7 @@ def proxyd_ways(folder: Path, targets: Sequence[int]) -> list[ExitWay]:
         sold = bought.proxyd(own, name, settings)
         device = own / "device"
         _agree(f"sqlite:///{own}/proxyd.db", device, settings)
-        ways.append(ExitWay(name, sold, device, port, environment))
+        ways.append(ExitWay(name, sold, device, port, environment, limits))
     return ways
 
 

@@ -12,7 +12,7 @@ from support.base.ports import free_port
 
 from bench import bulk, connections, exits_attached, first_byte, longpath, streams
 from bench.bought import PROXYD, Bought
-from bench.exit_ways import EXIT, PORTABLE, SSH, named_way, proxyd_ways, ssh_way
+from bench.exit_ways import EXIT, PORTABLE, SHIPPED, SSH, named_way, proxyd_ways, ssh_way
 from bench.native import compiled
 from bench.report import Bound, Part, progress
 from bench.servers import HERE, LOOPBACK, Kind, Place, started
@@ -32,14 +32,16 @@ def measure(direct: Bought, named: Sequence[Kind], rounds: int, folder: Path) ->
     """Measure every pair in turn; then a daemon with the most exits that fit here."""
     part, ports = Part("exits"), (free_port(), free_port(), free_port())
     makers: list[Maker] = [lambda _here, _there: direct.kind]
-    makers += [way.kind_at for way in proxyd_ways(folder, ports)]
+    ways = proxyd_ways(folder, ports)
+    makers += [way.kind_at for way in ways if way.name != SHIPPED]
+    shipped = [way.kind_at for way in ways if way.name == SHIPPED]
     ssh = ssh_way(folder)
     if isinstance(ssh, str):
         part.notes.append(f"Skipped: {ssh}.")
     else:
         makers.append(ssh)
     makers += [named_way(kind) for kind in named]
-    _near(part, makers, rounds, folder, ports)
+    _near(part, [*makers, *shipped], rounds, folder, ports)
     _far(part, makers[1:], rounds, folder, ports[0])
     part.notes.append(f"Medians of {rounds} rounds; processor time is that of both ends.")
     exits_attached.measure(part, folder)
@@ -57,6 +59,7 @@ def _near(
         end = stack.enter_context(streams.target(ports=ports[1:]))
         for server in servers:
             first_byte.wait_serving(server, LOOPBACK, port)
+        unbound = [server for server in servers if server.name != SHIPPED]  # else a day is over
         program = compiled("connections", folder)
         failures: dict[str, int] = {}
         for number in range(rounds):
@@ -66,7 +69,7 @@ def _near(
                 failures[server.name] = failures.get(server.name, 0) + failed
             for count in STREAMS:
                 for up in (False, True):
-                    bulk.turn(part.samples, servers, end, count, up=up)
+                    bulk.turn(part.samples, unbound, end, count, up=up)
         part.notes += [f"Failed at {name}: {count}." for name, count in failures.items() if count]
 
 

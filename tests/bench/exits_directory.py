@@ -60,7 +60,7 @@ class Device:
         self.place = place
         self.since = 1_700_000_000_000 + number
         self.has_place = chance() < 0.8
-        self.is_elsewhere = self.is_spent = False
+        self.is_elsewhere = self.is_spent = self.is_behind = False
         self.features = ()
         self.min_price_per_gb = int(chance() * PRICE / 0.75)
 

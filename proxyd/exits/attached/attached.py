@@ -368,6 +368,15 @@ class Attached(Carrier, Expiring):
         return self.load.is_spent
 
     @property
+    def is_behind(self) -> bool:
+        """Whether more dials wait for its connections than its owner lets it open in a second."""
+        dials, agent = self.terms.dials, self.agent
+        if not dials:
+            return False
+        secure = 0 if agent.secure is None else agent.secure.waiting
+        return agent.pool.waiting + secure > dials
+
+    @property
     def has_place(self) -> bool:
         """Whether it takes one more connection now."""
         most = self.terms.limits.connections

@@ -59,6 +59,11 @@ class Terms:
         """Most associations that the device carries."""
         return 0 if self._capacity is None else self._capacity.associations
 
+    @property
+    def dials(self) -> int:
+        """New connections that the device opens in a second; 0 if it has not said how many."""
+        return 0 if self._capacity is None else self._capacity.dials
+
     def grant(self, granted: ServiceLimits) -> None:
         """Apply the account's bounds on its use from now on."""
         self.granted = granted

@@ -12,7 +12,8 @@ exits' hashes, as a ring.
 Without a label two exits that will do are drawn, and the better one is taken (`Standing.weight`).
 That spreads connections nearly evenly. Its cost depends on the share of the exits that will do, not
 on the number of exits. When draws find none, a bounded part of the bucket is searched from end to
-end.
+end. An exit for which more dials wait than its owner lets it begin in a second is taken only where
+the draws find no other.
 
 A label is bound to its exit until its lifetime ends. Its first exit is found without chance: the
 label's own hash says where on the ring to look. So a daemon that was restarted finds the same exits
@@ -47,7 +48,7 @@ buyer chooses targets. So
 * when a second exit fails at a site, the faults there are the site's, and count no more;
 * for all a site counts against one exit in five minutes, because it chooses which exits it answers:
   a few sites would otherwise have every exit rest (`Faults._count_for_all`);
-* an exit that is full is not at fault;
+* an exit that is full is not at fault, nor is one that keeps to its owner's dials in a second;
 * an exit that sends a TLS client something else is at fault for that buyer alone, until another
   exit gets TLS from the same target (`suspect`, `prove`): a target can send anything.
 
@@ -285,7 +286,7 @@ class Directory(Generic[Exit]):
     def _one_of(
         self, wish: Wish[Exit], buckets: Sequence[Bucket[Exit]], total: int
     ) -> Member[Exit] | None:
-        """Return a suitable exit by chance, preferably one that is not worn."""
+        """Return a suitable exit by chance, preferably one that is neither worn nor behind."""
         chance, picks, site = self._chance, self._picks, wish.site
         # The exits of a bucket are in one of the countries, and of the kind.
         takes = wish.takes if wish.area.is_fine else wish.is_free
@@ -296,7 +297,8 @@ class Directory(Generic[Exit]):
         for _ in range(DRAWS):
             member = members[int(chance() * size)]
             if takes(member):
-                if not picks.is_worn(member.entry.device_id, site):
+                entry = member.entry
+                if not entry.is_behind and not picks.is_worn(entry.device_id, site):
                     return member
                 worn = member
         return worn or next(filter(takes, self._walk(buckets, total, int(chance() * total))), None)

@@ -81,6 +81,10 @@ class Entry(Protocol):
     def features(self) -> tuple[str, ...]:
         """Features that it offers beyond connections."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more dials wait for it than its owner lets it begin in a second."""
+
     def allows(self, port: int) -> bool:
         """Return whether its owner allows a port of targets."""
 

@@ -670,8 +670,9 @@ class ExitDial(Cancellable, Expiring):
 
     def _no_connection(self, first: "_Attempt") -> None:
         """Try another exit, or wait on, because no connection of this one came in time."""
-        attached, is_noted = first.attached, False
-        if self._wants.session and not first.is_overdue:
+        attached = first.attached
+        is_noted = attached.is_behind  # its owner's limit is no fault
+        if not is_noted and self._wants.session and not first.is_overdue:
             # First: a label keeps its exit as long as that has done nothing wrong.
             self._note_lost(attached)
             is_noted = True

@@ -126,6 +126,11 @@ class RemoteExit:
         """Whether dials may choose it, if it has a free place."""
         return not self.terms.paused
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more dials wait for it than it may begin in a second; as far as is known here."""
+        return self.borrowed is not None and self.borrowed.is_behind
+
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
         """Return whether it takes one more connection of a buyer now, as far as is known here."""
         if self.is_gone or self.terms.is_spent or not self.link.can_borrow:

@@ -1,7 +1,9 @@
 """Closed and silent ports, and ports on which a program can listen."""
 
+import asyncio
 import random
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -39,3 +41,29 @@ def silent_port() -> Iterator[int]:
         listener.listen(0)
         first.connect(listener.getsockname())
         yield port
+
+
+@contextmanager
+def listening_port() -> Iterator[int]:
+    """Keep a port on which the system accepts connections, and no program does."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield listener.getsockname()[1]
+
+
+@contextmanager
+def resetting_port() -> Iterator[int]:
+    """Keep a port on which each connection is reset as soon as it is there, by the running loop."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        listener.setblocking(False)
+
+        def accept() -> None:
+            sock, _ = listener.accept()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+
+        loop.add_reader(listener, accept)
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            loop.remove_reader(listener)

@@ -29,6 +29,7 @@ from proxyctl.protocol.frames import (
     Hello,
     Lend,
     Lent,
+    Over,
     Park,
     Ping,
     Pong,
@@ -111,6 +112,7 @@ class ExitDaemon:
         self.states: list[str] = []
         self.pongs: list[bytes] = []
         self.dialled: dict[int, Dialled] = {}
+        self.overs: list[int] = []
         self.parked: dict[int, Streams] = {}
         self.loans: dict[int, Loan] = {}
         self.lent: dict[int, str] = {}
@@ -158,6 +160,8 @@ class ExitDaemon:
             self.states.append(frame.paused)
         elif isinstance(frame, Dialled):
             self.dialled[frame.number] = frame
+        elif isinstance(frame, Over):
+            self.overs.append(frame.number)
         elif isinstance(frame, Ping):
             control.send(Pong(frame.payload))
         elif isinstance(frame, Pong):

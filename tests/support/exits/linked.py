@@ -98,6 +98,7 @@ class Entry:
     since: int = 1
     is_elsewhere: bool = False
     is_spent: bool = False
+    is_behind: bool = False
     borrowed: Attached | None = None
 
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:

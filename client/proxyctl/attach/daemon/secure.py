@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from proxyctl.attach.relay.attempts import TaskAttempt
+from proxyctl.attach.relay.keepalive import keep_alive
 from proxyctl.attach.relay.relay import End, ignore
 from proxyctl.protocol.secure import END, ChunkError, ChunkReader, chunked
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     import socket
     import ssl
     from collections.abc import Callable
+
+    from proxyctl.attach.relay.attempts import Attempt
 
 HANDSHAKE_SECONDS: Final = 10.0  # one round trip, and the computation of a small device
 # Bytes that wait in the loop for a slow daemon, besides the kernel's buffers.
@@ -208,6 +212,19 @@ class SecureDoor:
         self._is_ours = is_ours
         self._loop = loop
 
+    def begin_park(
+        self,
+        sock: socket.socket,
+        hello: bytes,
+        lost: Callable[[], None],
+        ready: Callable[[End], None],
+        done: Callable[[], None],
+    ) -> Attempt | None:
+        """See `Relays.begin_park`."""
+        keep_alive(sock)
+        parking = self.park(sock, hello, lost, ready)
+        return TaskAttempt(self._loop, parking, lambda _: done(), ignore)
+
     async def park(
         self,
         sock: socket.socket,
@@ -215,7 +232,7 @@ class SecureDoor:
         lost: Callable[[], None],
         ready: Callable[[End], None] = ignore,
     ) -> End:
-        """See `Relays.park`.
+        """Have a socket wait under TLS; see `Relays.begin_park`.
 
         The daemon may give an order before this returns: the loop reports the end of a handshake
         some turns later.

@@ -122,6 +122,8 @@ class Guard:
 
     def is_opened(self, address: Address) -> bool:
         """Return whether the owner opened this address to strangers by `--allow`."""
+        if not self._allow:
+            return False
         inner = plain(address)
         return any(inner.version == each.version and inner in each for each in self._allow)
 

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 PREFIX_MIN_LENGTH: Final = {4: 8, 6: 16}
 
 _REPLY_MAX_BYTES: Final = 1 << 16  # more than the kernel puts into one datagram of a dump
-_REPLY_SECONDS: Final = 2.0  # only a safeguard: the reply is there when `send` returns
+_ANSWER_BYTES: Final = 4096  # of a route: only its head is read
+_REPLY_SECONDS: Final = 2  # only a safeguard: the reply is there when `send` returns
 _NETWORKS_MAX: Final = 4096  # a machine with more routes is a router, and its largest are enough
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ADDRESS: Final = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, interface
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
 _ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
+_QUESTION: Final = struct.Struct("=IHHII" + "BBBBBBBBI" + "HH")  # all three, before an address
 
 _ERROR, _DONE = 2, 3
 _NEW_ADDRESS, _GET_ADDRESS = 20, 22
@@ -80,6 +82,7 @@ class Routes:
     def __init__(self) -> None:
         self._kernel = _open()
         self._sequence = 0
+        self._reply = bytearray(_ANSWER_BYTES)
         self._lock = threading.Lock()  # one thread must not read the reply to another one
 
     def leads_out(self, address: Address) -> bool:
@@ -97,7 +100,8 @@ class Routes:
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
         self._kernel.send(_question(address, self._sequence))
         while True:
-            reply = self._kernel.recv(_REPLY_MAX_BYTES)
+            reply = self._reply
+            self._kernel.recv_into(reply)
             _, kind, _, sequence, _ = _HEADER.unpack_from(reply)
             if sequence != self._sequence:
                 continue
@@ -118,16 +122,18 @@ def _open() -> socket.socket:
     if family is None:
         raise OSError("this system has no netlink")
     kernel = socket.socket(family, socket.SOCK_RAW, 0)
-    kernel.settimeout(_REPLY_SECONDS)
+    # The kernel's own limit: for `settimeout` Python would ask before each call.
+    kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _REPLY_SECONDS, 0))
     return kernel
 
 
 def _question(address: Address, sequence: int) -> bytes:
-    family = _IPV4 if address.version == 4 else _IPV6
-    route = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, _MATCHED_ROUTE)
-    destination = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _DESTINATION)
-    body = route + destination + address.packed
-    return _HEADER.pack(_HEADER.size + len(body), _GET_ROUTE, _REQUEST, sequence, 0) + body
+    packed = address.packed
+    size = len(packed)
+    head = _HEADER.size + _ROUTE.size + _ATTRIBUTE.size + size, _GET_ROUTE, _REQUEST, sequence, 0
+    family = _IPV4 if size == 4 else _IPV6
+    route = family, 8 * size, 0, 0, 0, 0, 0, 0, _MATCHED_ROUTE
+    return _QUESTION.pack(*head, *route, _ATTRIBUTE.size + size, _DESTINATION) + packed
 
 
 def _dump(kernel: socket.socket, question: int, answer: int) -> Iterator[bytes]:

@@ -56,6 +56,7 @@ _HOME_IPV4_LENGTH: Final = 24  # the usual size at home, where the system does n
 _RESOLVER_FILES: Final = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
 _NAMESERVERS_MAX: Final = 16
 PUBLIC_KEPT: Final = 16
+ANSWERS_KEPT: Final = 4096  # half a megabyte
 # Root name servers. Nothing is sent: a connected datagram socket knows where it would send from.
 _FAR: Final = ((socket.AF_INET, "198.41.0.4"), (socket.AF_INET6, "2001:503:ba3e::2:30"))
 
@@ -80,11 +81,19 @@ class Surroundings:
         self._seen: frozenset[int] = frozenset()  # families that the daemon has seen on this line
         self._networks: tuple[Network, ...] = ()
         self._own: frozenset[int] = frozenset()
+        # Answers of `contains`: IPv4 by number, because the hash of an address is slow. For
+        # IPv6 a stranger could choose numbers with the same hash. Replaced when an answer may
+        # change, and behind that change: a thread that still looks at the old networks keeps its
+        # answer in the old dictionary.
+        self._answers: dict[int | Address, bool] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Read the networks again, because the device may have moved."""
-        self._networks = tuple(self._read())
+        networks = self._read()
+        if networks != set(self._networks):
+            self._networks = tuple(networks)
+            self._answers = {}
         self._own = frozenset(each.version for each in self._read_own() if is_global(each))
 
     def knows(self, address: Address) -> bool:
@@ -112,12 +121,21 @@ class Surroundings:
             return
         known = [each for each in self._public if each != network]
         self._public = (*known[1 - PUBLIC_KEPT :], network)
+        self._answers = {}
         self._seen |= {network.version}
 
     def contains(self, address: Address) -> bool:
         """Return whether an address, or one embedded in it, is in the device's surroundings."""
-        inside = embedded_ipv4(address)
-        return self._has(address) or (inside is not None and self._has(inside))
+        answers = self._answers
+        key = int(address) if address.version == 4 else address
+        answer = answers.get(key)
+        if answer is None:
+            inside = embedded_ipv4(address)
+            answer = self._has(address) or (inside is not None and self._has(inside))
+            if len(answers) >= ANSWERS_KEPT:
+                answers.clear()
+            answers[key] = answer
+        return answer
 
     def _has(self, address: Address) -> bool:
         return any(

@@ -9,21 +9,26 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections import deque
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Union
 
 from proxyctl.attach.network.lan import NEVER_PORTS, public_name
+from proxyctl.attach.relay.attempts import TaskAttempt, close_spare
 from proxyctl.protocol.addresses import Address, plain
 from proxyctl.protocol.frames import CANDIDATES_MAX, DialOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from proxyctl.attach.network.lan import Guard
+    from proxyctl.attach.relay.attempts import Attempt, Connected
 
-    Connect = Callable[[Address, int, float], Awaitable[socket.socket]]
+    # Begins to connect to an address and port within some seconds.
+    Connect = Callable[[Address, int, float, Connected], Attempt]
+    PermitsPort = Callable[[Union[Address, None]], bool]
+    Dialled = Callable[[Union["Reached", DialOutcome]], None]
 
 DIAL_SECONDS: Final = 10.0  # the daemon's own limit by default; later no buyer waits for the answer
 STAGGER_SECONDS: Final = 0.25  # RFC 8305, section 8
@@ -50,6 +55,7 @@ _NETWORK_UNREACHABLE: Final = _numbers(
     "ENETUNREACH", "WSAENETUNREACH", "ENETDOWN", "EADDRNOTAVAIL", "WSAEADDRNOTAVAIL"
 )
 _TIMED_OUT: Final = _numbers("ETIMEDOUT", "WSAETIMEDOUT")
+_NONBLOCK: Final = getattr(socket, "SOCK_NONBLOCK", 0)  # not on macOS and Windows
 _AT_LIMIT: Final = _numbers("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "WSAENOBUFS", "WSAEMFILE")
 # The device's own firewall, which may close some targets and leave others open.
 _NOT_ALLOWED: Final = _numbers("EPERM", "EACCES", "WSAEACCES")
@@ -67,12 +73,19 @@ class DialError(Exception):
         self.outcome = outcome
 
 
+class Reached(NamedTuple):
+    """A target that was reached: the connected socket, and the address there."""
+
+    sock: socket.socket
+    host: str
+
+
 class Dialer:
     """Connects to targets that the guard permits.
 
     Args:
         guard: judges every address before it is dialled, and every socket after it has connected.
-        connect: returns a socket that is connected to an address, as `connect` does here.
+        connect: begins to connect to an address, as `begin_connect` does here.
         seconds: for a dial, its look-up included.
     """
 
@@ -83,19 +96,20 @@ class Dialer:
         loop: asyncio.AbstractEventLoop,
         seconds: float = DIAL_SECONDS,
     ) -> None:
+        self.guard = guard
+        self.connect = connect
+        self.loop = loop
         self._seconds = seconds
-        self._guard = guard
-        self._connect_socket = connect
-        self._loop = loop
         self._lookups = 0
 
-    async def dial(
+    def begin(
         self,
         host: tuple[Address, ...] | str,
         port: int,
-        permits_port: Callable[[Address | None], bool],
-    ) -> socket.socket:
-        """Return a connected socket.
+        permits_port: PermitsPort,
+        done: Dialled,
+    ) -> Attempt:
+        """Begin to dial a target.
 
         A buyer must not learn which names exist only at home. So a name with no other addresses is
         unknown, and the port is judged before the look-up.
@@ -105,36 +119,45 @@ class Dialer:
             port: of the target.
             permits_port: says whether the limits have this port at an address; at some address for
                 None.
+            done: called with the connected socket, which its receiver owns, or with the reason for
+                a failure.
+        """
+        dial = _Dial(self, port, permits_port, done, self.loop.time() + self._seconds)
+        if port in NEVER_PORTS or not permits_port(None):
+            dial.refuse(DialOutcome.NOT_ALLOWED)
+        elif isinstance(host, str):
+            dial.look_up(host)
+        else:
+            dial.judge(host)
+        return dial
+
+    async def dial(
+        self, host: tuple[Address, ...] | str, port: int, permits_port: PermitsPort
+    ) -> socket.socket:
+        """Return a connected socket; see `begin`.
 
         Raises:
             DialError: the reason for a failure.
         """
-        deadline = self._loop.time() + self._seconds
-        if port in NEVER_PORTS or not permits_port(None):
-            raise DialError(DialOutcome.NOT_ALLOWED)
-        named = await self.look_up(host, port) if isinstance(host, str) else host
-        addresses = dict.fromkeys(map(plain, named))
-        permitted = [
-            address
-            for address in addresses
-            if permits_port(address) and self._guard.permits(address, port)
-        ]
-        if not permitted:
-            raise DialError(self._refusal(host, addresses, port))
-        return await self._race(permitted[:CANDIDATES_MAX], port, deadline)
+        outcome: asyncio.Future[Reached | DialOutcome] = self.loop.create_future()
 
-    def _refusal(
-        self, host: tuple[Address, ...] | str, addresses: Iterable[Address], port: int
-    ) -> DialOutcome:
-        """Return why none of the addresses of a target may be dialled, as the buyer learns it."""
-        far = [address for address in addresses if self._guard.is_far(address, port)]
-        if not all(map(self._guard.knows, far)):
-            return DialOutcome.NETWORK_UNREACHABLE
-        return (
-            DialOutcome.NOT_ALLOWED
-            if far or not isinstance(host, str)
-            else DialOutcome.NAME_UNKNOWN
-        )
+        def done(result: Reached | DialOutcome) -> None:
+            if not outcome.done():
+                outcome.set_result(result)
+            elif isinstance(result, Reached):
+                result.sock.close()
+
+        attempt = self.begin(host, port, permits_port, done)
+        try:
+            result = await outcome
+        except asyncio.CancelledError:
+            attempt.cancel()
+            if not outcome.cancelled() and isinstance(outcome.result(), Reached):
+                done(outcome.result())
+            raise
+        if isinstance(result, Reached):
+            return result.sock
+        raise DialError(result)
 
     async def look_up(self, name: str, port: int) -> list[Address]:
         """Return the addresses of a name; none of them is judged yet.
@@ -148,8 +171,8 @@ class Dialer:
         if self._lookups >= LOOKUPS_MAX:  # names of strangers fill it, so the device is not full
             raise DialError(DialOutcome.TIMED_OUT)
         self._lookups += 1
-        lookup = self._loop.create_task(
-            self._loop.getaddrinfo(absolute, port, type=socket.SOCK_STREAM)
+        lookup = self.loop.create_task(
+            self.loop.getaddrinfo(absolute, port, type=socket.SOCK_STREAM)
         )
         lookup.add_done_callback(self._looked_up)
         done, _ = await asyncio.wait({lookup}, timeout=self._seconds)
@@ -167,47 +190,162 @@ class Dialer:
         if not lookup.cancelled():
             lookup.exception()  # the caller that waited may be gone; a failed look-up is no fault
 
-    async def _race(self, addresses: list[Address], port: int, deadline: float) -> socket.socket:
-        if len(addresses) == 1:  # the daemon often names but one; a task for it alone costs more
-            try:
-                return await self._connect(addresses[0], port, deadline - self._loop.time())
-            except OSError as error:
-                raise DialError(outcome_of(error)) from None
-        waiting = deque(addresses)
-        running: set[asyncio.Task[socket.socket]] = set()
-        failures: list[DialOutcome] = []
-        connected: list[socket.socket] = []
+    def judged(self, sock: socket.socket, address: Address, port: int) -> Reached | DialOutcome:
+        """Judge a socket where it has connected; one that may not stay is closed."""
         try:
-            while not connected and (waiting or running):
-                left = deadline - self._loop.time()
-                if left <= 0:
-                    raise DialError(DialOutcome.TIMED_OUT)
-                if waiting:
-                    address = waiting.popleft()
-                    running.add(self._loop.create_task(self._connect(address, port, left)))
-                done, running = await asyncio.wait(
-                    running,
-                    timeout=min(left, STAGGER_SECONDS) if waiting else left,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                _sort(done, connected, failures)
-        finally:
-            _end(running, connected)
-        if not connected:
-            raise DialError(max(failures, key=_RANK.index))
-        return connected[0]
-
-    async def _connect(self, address: Address, port: int, seconds: float) -> socket.socket:
-        sock = await self._connect_socket(address, port, seconds)
-        try:
-            peer = sock.getpeername()
+            host, there = sock.getpeername()[:2]
         except OSError as error:  # the target has reset it since it connected
             sock.close()
-            raise DialError(outcome_of(error)) from None
-        if not self._guard.permits_peer(peer[0], peer[1]):
-            sock.close()
-            raise DialError(DialOutcome.NOT_ALLOWED)
-        return sock
+            return outcome_of(error)
+        if there == port and _names(host, address):  # reading the text again would cost more
+            is_permitted = self.guard.permits(address, port)
+        else:
+            is_permitted = self.guard.permits_peer(host, there)
+        if is_permitted:
+            return Reached(sock, host)
+        sock.close()
+        return DialOutcome.NOT_ALLOWED
+
+
+class _Dial:
+    """One dial: a look-up if need be, the judgement, and attempts at each address in turn.
+
+    Args:
+        done: see `Dialer.begin`.
+        deadline: for all of it, in the loop's time.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_deadline",
+        "_dialer",
+        "_done",
+        "_failures",
+        "_permits_port",
+        "_port",
+        "_timer",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        port: int,
+        permits_port: PermitsPort,
+        done: Dialled,
+        deadline: float,
+    ) -> None:
+        self._dialer = dialer
+        self._port = port
+        self._permits_port = permits_port
+        self._done: Dialled | None = done
+        self._deadline = deadline
+        self._waiting: list[Address] = []  # the next one last
+        self._attempts: dict[int, Attempt] = {}  # by the number of addresses that waited then
+        self._failures: list[DialOutcome] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def cancel(self) -> None:
+        """See `Attempt.cancel`."""
+        self._done = None
+        self._release()
+
+    def refuse(self, outcome: DialOutcome) -> None:
+        """Report a failure in the next turn of the loop."""
+        self._dialer.loop.call_soon(self._finish, outcome)
+
+    def look_up(self, name: str) -> None:
+        """Look a name up, and dial its addresses."""
+        lookup = TaskAttempt(self._dialer.loop, self._addresses(name), self._looked_up, _ignore)
+        self._attempts[len(self._waiting)] = lookup
+
+    def judge(self, host: Sequence[Address], *, is_name: bool = False) -> None:
+        """Dial those of some addresses that are permitted."""
+        guard, port, permits_port = self._dialer.guard, self._port, self._permits_port
+        addresses = list(map(plain, host))
+        if len(addresses) > 1:
+            addresses = list(dict.fromkeys(addresses))
+        permitted = [
+            address
+            for address in addresses
+            if permits_port(address) and guard.permits(address, port)
+        ]
+        if permitted:
+            self._waiting = permitted[CANDIDATES_MAX - 1 :: -1]
+            self._next()
+        else:
+            self.refuse(self._refusal(addresses, is_name=is_name))
+
+    async def _addresses(self, name: str) -> list[Address] | DialOutcome:
+        try:
+            return await self._dialer.look_up(name, self._port)
+        except DialError as error:
+            return error.outcome
+
+    def _looked_up(self, found: list[Address] | DialOutcome | OSError) -> None:
+        self._attempts.clear()
+        if isinstance(found, list):
+            self.judge(found, is_name=True)
+        else:
+            self._finish(DialOutcome.NAME_UNKNOWN if isinstance(found, OSError) else found)
+
+    def _refusal(self, addresses: Iterable[Address], *, is_name: bool) -> DialOutcome:
+        """Return why none of the addresses of a target may be dialled, as the buyer learns it."""
+        guard = self._dialer.guard
+        far = [address for address in addresses if guard.is_far(address, self._port)]
+        if not all(map(guard.knows, far)):
+            return DialOutcome.NETWORK_UNREACHABLE
+        return DialOutcome.NOT_ALLOWED if far or not is_name else DialOutcome.NAME_UNKNOWN
+
+    def _next(self) -> None:
+        """Begin with the next address, and with the one after it a little later."""
+        self._timer = None
+        dialer = self._dialer
+        left = self._deadline - dialer.loop.time()
+        address, number = self._waiting.pop(), len(self._waiting)
+        connected = partial(self._connected, address, number)
+        self._attempts[number] = dialer.connect(address, self._port, max(left, 0.0), connected)
+        if number:
+            self._timer = dialer.loop.call_later(STAGGER_SECONDS, self._next)
+
+    def _connected(self, address: Address, number: int, outcome: socket.socket | OSError) -> None:
+        del self._attempts[number]
+        if isinstance(outcome, OSError):
+            result: Reached | DialOutcome = outcome_of(outcome)
+        else:
+            result = self._dialer.judged(outcome, address, self._port)
+        if isinstance(result, Reached):
+            self._finish(result)
+            return
+        self._failures.append(result)
+        if self._waiting:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._next()
+        elif not self._attempts:
+            self._finish(max(self._failures, key=_RANK.index))
+
+    def _finish(self, outcome: Reached | DialOutcome) -> None:
+        done, self._done = self._done, None
+        self._release()
+        if done is not None:
+            done(outcome)
+
+    def _release(self) -> None:
+        """Give up the attempts that are left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._attempts:
+            self._attempts.popitem()[1].cancel()
+
+
+def begin_connect(
+    address: Address, port: int, seconds: float, done: Connected
+) -> TaskAttempt[socket.socket]:
+    """Begin to connect to an address, by a task, on every system."""
+    loop = asyncio.get_running_loop()
+    return TaskAttempt(loop, connect(address, port, seconds), done, close_spare)
 
 
 async def connect(address: Address, port: int, seconds: float) -> socket.socket:
@@ -242,9 +380,10 @@ def new_socket(address: Address) -> socket.socket:
         OSError: there is no descriptor for it.
     """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock = socket.socket(family, socket.SOCK_STREAM | _NONBLOCK)
     try:
-        sock.setblocking(False)
+        if not _NONBLOCK:
+            sock.setblocking(False)
         # asyncio does so only for sockets that name their protocol. Without it the second of two
         # short writes waits for an acknowledgement, which the other side delays by 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -277,32 +416,14 @@ def outcome_of(error: OSError) -> DialOutcome:
     return DialOutcome.HOST_UNREACHABLE
 
 
-def _sort(
-    done: set[asyncio.Task[socket.socket]],
-    connected: list[socket.socket],
-    failures: list[DialOutcome],
-) -> None:
-    for attempt in done:
-        error = attempt.exception()
-        if error is None:
-            connected.append(attempt.result())
-        elif isinstance(error, DialError):
-            failures.append(error.outcome)
-        elif isinstance(error, OSError):
-            failures.append(outcome_of(error))
-        else:
-            raise error
+def _names(text: str, address: Address) -> bool:
+    """Return whether a text is an address in its usual spelling."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        return socket.inet_pton(family, text) == address.packed
+    except OSError:  # with a scope, or of another family
+        return False
 
 
-def _end(running: set[asyncio.Task[socket.socket]], connected: list[socket.socket]) -> None:
-    """Cancel the attempts that lost, and close the sockets that they still connect."""
-    for attempt in running:
-        attempt.add_done_callback(_close_late)
-        attempt.cancel()
-    for sock in connected[1:]:
-        sock.close()
-
-
-def _close_late(attempt: asyncio.Task[socket.socket]) -> None:
-    if not attempt.cancelled() and attempt.exception() is None:
-        attempt.result().close()
+def _ignore(_: object) -> None:
+    """Do nothing with a result that comes too late."""

@@ -17,7 +17,7 @@ epoll is edge-triggered, so the half remembers unfinished work in flags:
   last either, and a splice does not get past it. Never cleared.
 * `_is_gone`: the source is broken, or has ended and was sent an end; see `is_stuck`.
 * `_bulk`: the last read was large: the next goes through a pipe.
-* `_is_fitted`: the sockets' buffers have been fitted to bulk.
+* `_short_source`, `_short_sink`: the sockets are fitted to a short path (`path.py`).
 * `_spliceable`: cleared for good by urgent data, or where splice(2) does not take the sockets.
   Never set without os.splice, which Python has from 3.10 on.
 * `_is_held`: the limit of the rate is reached, and nothing is read until a timer says so.
@@ -38,7 +38,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from proxyctl.attach.network.sniff import LOOKED_AT_BYTES
-from proxyctl.attach.relay.path import bound_if_short
+from proxyctl.attach.relay.path import fit_to_path
 from proxyctl.attach.relay.pipes import PIPE_BYTES, Pipe, PipePool
 from proxyctl.attach.relay.poller import GONE, HUNG_UP, URGENT, Poller
 
@@ -57,6 +57,9 @@ SPLICE_FROM_BYTES: Final = 16 * 1024  # such a large read means that more is lik
 COPY_MAX_BYTES: Final = 60 * 1024
 # A page: below it the two calls and the pipe of a splice cost more than the copy that they save.
 COPY_BELOW_BYTES: Final = 4 * 1024
+# At once when a stream turns to bulk, and then about once in a fraction of a second at full speed:
+# a path may change, and asking costs two system calls.
+FIT_EVERY_BYTES: Final = 64 * 1024 * 1024
 
 _splice: Final = getattr(os, "splice", None)
 _SPLICE_FLAGS: Final = 1 | 2  # SPLICE_F_MOVE, SPLICE_F_NONBLOCK
@@ -103,8 +106,8 @@ class HalfPipe:
     # More than 12 fields: they are one state, which every read and write touches.
     __slots__ = (
         "_bulk",
+        "_fit_in",
         "_hung_up",
-        "_is_fitted",
         "_is_gone",
         "_is_held",
         "_is_scheduled",
@@ -114,6 +117,8 @@ class HalfPipe:
         "_relay",
         "_said",
         "_shared",
+        "_short_sink",
+        "_short_source",
         "_sink",
         "_sink_fd",
         "_source",
@@ -150,7 +155,9 @@ class HalfPipe:
         self._is_gone = False
         self._urgent = False
         self._bulk = False
-        self._is_fitted = False
+        self._fit_in = 0
+        self._short_source = False
+        self._short_sink = False
         self._spliceable = _splice is not None
         self._is_held = False
         self._is_scheduled = False
@@ -225,7 +232,7 @@ class HalfPipe:
 
     def _move(self) -> bool:
         """Read once and write on; False when there is nothing more to do for now."""
-        if self._is_waiting() or not self._unread or self.ended:
+        if not self._unread or self.ended or self._is_waiting():
             return False
         try:
             pipe = self._shared.pipes.take() if self._bulk else None
@@ -257,10 +264,10 @@ class HalfPipe:
     def _splice(self, pipe: Pipe) -> bool:
         """Move bytes through an empty pipe; False when there is nothing more to do for now."""
         assert _splice is not None  # noqa: S101 - else nothing is bulk
-        if not self._is_fitted:
-            self._is_fitted = True
-            bound_if_short(self._source)
-            bound_if_short(self._sink)
+        if self._fit_in <= 0:
+            self._fit_in = FIT_EVERY_BYTES
+            self._short_source = fit_to_path(self._source, was_short=self._short_source)
+            self._short_sink = fit_to_path(self._sink, was_short=self._short_sink)
         pipes = self._shared.pipes
         try:
             most = min(self._meter.most(), PIPE_BYTES)
@@ -276,6 +283,7 @@ class HalfPipe:
             self._end()
             return False
         self._bulk = size >= COPY_BELOW_BYTES
+        self._fit_in -= size
         pipe.fill = size
         self._pipe = pipe
         drained = self._drain_pipe(pipe)

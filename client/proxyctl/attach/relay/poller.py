@@ -19,11 +19,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
+from proxyctl.attach.relay.attempts import Deadlines
 from proxyctl.attach.relay.dial import new_socket
 
 if TYPE_CHECKING:
     import asyncio
 
+    from proxyctl.attach.relay.attempts import Connected
     from proxyctl.protocol.addresses import Address
 
 # Further events are reported in the next turn of the loop, after other work. The list of the
@@ -73,7 +75,8 @@ class Poller:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
+        self.deadlines = Deadlines(loop)
         self._epoll = select.epoll()
         self._watchers: dict[int, Watcher] = {}
         # A new socket may get the number of a socket that was closed in the same turn; it must not
@@ -86,22 +89,43 @@ class Poller:
     def close(self) -> None:
         """Report nothing any more."""
         if not self._epoll.closed:
-            self._loop.remove_reader(self._epoll.fileno())
+            self.loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
+        self.deadlines.close()
         self._watchers.clear()
         self._moving.clear()
 
     def watch(self, fd: int, watcher: Watcher) -> None:
         """Report events of a socket. The next turn reports its present state.
 
+        A socket that has connected in this turn is watched already, and only events that the
+        connect did not use up are reported again.
+
         Raises:
             OSError: the system watches no more.
         """
+        if isinstance(self._watchers.get(fd), Connecting):
+            self._watchers[fd] = watcher
+            return
         try:
             self._epoll.modify(fd, _ALL)
         except FileNotFoundError:
             self._epoll.register(fd, _ALL)
         self._heard_by(watcher, fd)
+
+    def watch_new(self, fd: int, watcher: Watcher) -> None:
+        """Report events of a socket that was never watched; else like `watch`."""
+        self._epoll.register(fd, _ALL)
+        self._heard_by(watcher, fd)
+
+    def report_again(self, fd: int) -> None:
+        """Report the present state of a socket that is watched, in the next turn."""
+        self._epoll.modify(fd, _ALL)
+
+    def let_go(self, fd: int, watcher: Watcher) -> None:
+        """Stop reporting a socket to this watcher, if it still is the one."""
+        if self._watchers.get(fd) is watcher:
+            del self._watchers[fd]
 
     def replace(self, fd: int, watcher: Watcher) -> None:
         """Report further events of a socket that is watched to another watcher."""
@@ -122,33 +146,9 @@ class Poller:
         self._moving.append(mover)
         self._schedule()
 
-    async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
-        """Return a socket that is connected to an address.
-
-        Raises:
-            OSError: it cannot be connected; TimeoutError after this time.
-        """
-        sock = new_socket(address)
-        fd = sock.fileno()
-        try:
-            number = sock.connect_ex((str(address), port))
-            if number == errno.EINPROGRESS:
-                waiting = _Connecting(self._loop.create_future())
-                self._epoll.register(fd, _ALL)  # it is new: `watch` would look for it first
-                self._heard_by(waiting, fd)
-                timer = self._loop.call_later(seconds, waiting.expire)
-                try:
-                    await waiting.done
-                finally:
-                    timer.cancel()
-                    self.forget(fd)
-                number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if number:
-                raise OSError(number, os.strerror(number))
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+    def connect(self, address: Address, port: int, seconds: float, done: Connected) -> Connecting:
+        """Begin to connect to an address; see `Relays.connect`."""
+        return Connecting(self, address, port, seconds, done)
 
     def _heard_by(self, watcher: Watcher, fd: int) -> None:
         self._watchers[fd] = watcher
@@ -169,7 +169,7 @@ class Poller:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._slice)
+            self.loop.call_soon(self._slice)
 
     def _slice(self) -> None:
         """Give turns to movers for a time slice."""
@@ -189,21 +189,82 @@ class Poller:
             self._schedule()
 
 
-class _Connecting:
-    """A socket that is connected or refused when it becomes ready."""
+class Connecting:
+    """A socket on its way to an address; an `Attempt`.
 
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self.done = done
+    A receiver that has the socket watched before `done` returns gets the events from then on; the
+    kernel is not asked to watch it once more.
+    """
 
-    def ready(self, _events: int) -> None:
+    __slots__ = ("_done", "_fd", "_poller", "_sock")
+
+    def __init__(
+        self, poller: Poller, address: Address, port: int, seconds: float, done: Connected
+    ) -> None:
+        self._poller = poller
+        self._done: Connected | None = done
+        self._sock: socket.socket | None = None
+        self._fd = -1
+        try:
+            self._begin(address, port)
+        except OSError as error:
+            self._close()
+            poller.loop.call_soon(self._finish, error)
+        else:
+            poller.deadlines.add(self, seconds)
+
+    def cancel(self) -> None:
+        """See `Attempt.cancel`."""
+        self._done = None
+        self._poller.deadlines.discard(self)
+        self._close()
+
+    def ready(self, events: int) -> None:
         """See `Watcher.ready`."""
-        if not self.done.done():
-            self.done.set_result(None)
+        poller, sock = self._poller, self._sock
+        if sock is None:  # its receiver has it
+            return
+        number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if events & GONE else 0
+        if number:
+            self._fail(OSError(number, os.strerror(number)))
+            return
+        if events & READS:
+            poller.report_again(self._fd)
+        poller.deadlines.discard(self)
+        self._sock = None
+        try:
+            self._finish(sock)
+        finally:
+            poller.let_go(self._fd, self)
 
     def fail(self) -> None:
         """See `Watcher.fail`."""
+        self._fail(ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED)))
 
     def expire(self) -> None:
-        """Wait no longer."""
-        if not self.done.done():
-            self.done.set_exception(TimeoutError())
+        """See `Expiring.expire`."""
+        self._fail(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+
+    def _begin(self, address: Address, port: int) -> None:
+        self._sock = sock = new_socket(address)
+        number = sock.connect_ex((str(address), port))
+        if number not in (0, errno.EINPROGRESS):
+            raise OSError(number, os.strerror(number))
+        self._fd = sock.fileno()
+        self._poller.watch_new(self._fd, self)  # reports also a socket that is connected by now
+
+    def _fail(self, error: OSError) -> None:
+        self._poller.deadlines.discard(self)
+        self._close()
+        self._finish(error)
+
+    def _finish(self, outcome: socket.socket | OSError) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
+
+    def _close(self) -> None:
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            self._poller.let_go(self._fd, self)
+            sock.close()

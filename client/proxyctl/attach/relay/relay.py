@@ -15,14 +15,17 @@ import socket
 import struct
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from proxyctl.attach.network.sniff import LOOKED_AT_BYTES
 from proxyctl.attach.relay import dial
+from proxyctl.attach.relay.attempts import TaskAttempt
+from proxyctl.attach.relay.keepalive import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from proxyctl.attach.relay.attempts import Attempt, Connected
     from proxyctl.attach.relay.relays import AnyRelay, Meter, Work
     from proxyctl.protocol.addresses import Address
 
@@ -73,6 +76,9 @@ class End(asyncio.BufferedProtocol):
         """See `Work.reset`."""
         if not self.is_lost:
             reset(self.transport)
+
+    def tend(self) -> None:
+        """See `Work.tend`: that was seen to when it began to wait."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -262,20 +268,61 @@ class AsyncioRelays:
     def __init__(self, loop: asyncio.AbstractEventLoop, *, acknowledges: bool = False) -> None:
         self._loop = loop
         self._acknowledges = acknowledges
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
+    def connect(self, address: Address, port: int, seconds: float, done: Connected) -> Attempt:
         """See `Relays.connect`."""
-        return await dial.connect(address, port, seconds)
+        return self._noted(dial.begin_connect(address, port, seconds, done))
 
-    async def park(
+    def begin_park(
         self,
         sock: socket.socket,
         hello: bytes,
         lost: Callable[[], None],
-        ready: Callable[[Work], None] = ignore,
-    ) -> Work:
-        """See `Relays.park`."""
+        ready: Callable[[Work], None],
+        done: Callable[[], None],
+    ) -> Attempt | None:
+        """See `Relays.begin_park`."""
+        parking = self._park(sock, hello, lost, ready)
+        return self._noted(TaskAttempt(self._loop, parking, lambda _: done(), ignore))
+
+    def begin_join(
+        self,
+        work: Work,
+        target: socket.socket,
+        *,
+        meter: Meter,
+        said: Callable[[bytes], None],
+        over: Callable[[AnyRelay], None],
+        began: Callable[[AnyRelay], None],
+        done: Callable[[OSError | None], None],
+    ) -> Attempt | None:
+        """See `Relays.begin_join`."""
+
+        async def join() -> None:
+            try:
+                await self.join(work, target, meter=meter, said=said, over=over, began=began)
+            except BaseException:
+                target.close()
+                work.reset()
+                raise
+
+        return self._noted(TaskAttempt(self._loop, join(), done, ignore))
+
+    async def closed(self) -> None:
+        """See `Relays.closed`."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _park(
+        self,
+        sock: socket.socket,
+        hello: bytes,
+        lost: Callable[[], None],
+        ready: Callable[[Work], None],
+    ) -> None:
         end = End(lambda _: lost())
+        keep_alive(sock)
         try:
             await self._loop.create_connection(lambda: end, sock=sock)
         except BaseException:
@@ -284,7 +331,11 @@ class AsyncioRelays:
         if not end.is_lost and not end.transport.is_closing():
             ready(end)
             end.transport.write(hello)
-        return end
+
+    def _noted(self, attempt: TaskAttempt[Any]) -> TaskAttempt[Any]:
+        self._tasks.add(attempt.task)
+        attempt.task.add_done_callback(self._tasks.discard)
+        return attempt
 
     async def join(
         self,
@@ -296,7 +347,11 @@ class AsyncioRelays:
         over: Callable[[AnyRelay], None],
         began: Callable[[AnyRelay], None],
     ) -> None:
-        """See `Relays.join`."""
+        """Relay between a work connection and a target, which is owned unless an error is raised.
+
+        Raises:
+            OSError: the target broke.
+        """
         assert isinstance(work, End)  # noqa: S101 - `park` makes no others
 
         def connected(end: End) -> None:

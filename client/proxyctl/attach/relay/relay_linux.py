@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.attach.relay.closing import Closer, reset_socket
 from proxyctl.attach.relay.halfpipe import HalfPipe, Shared
+from proxyctl.attach.relay.keepalive import keep_alive
 from proxyctl.attach.relay.pipes import PipePool
 from proxyctl.attach.relay.poller import READS, WRITABLE, Poller
-from proxyctl.attach.relay.relay import AsyncioRelays, End, ignore
+from proxyctl.attach.relay.relay import AsyncioRelays, End
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
     from collections.abc import Callable
 
+    from proxyctl.attach.relay.attempts import Attempt, Connected
     from proxyctl.attach.relay.relays import AnyRelay, Meter, Work
     from proxyctl.protocol.addresses import Address
 
@@ -46,30 +48,33 @@ class EpollRelays:
         self._closer = Closer(self._shared.poller, loop)
         self._others = AsyncioRelays(loop)
 
-    async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
+    def connect(self, address: Address, port: int, seconds: float, done: Connected) -> Attempt:
         """See `Relays.connect`."""
-        return await self._shared.poller.connect(address, port, seconds)
+        return self._shared.poller.connect(address, port, seconds, done)
 
-    async def park(
+    def begin_park(
         self,
         sock: socket.socket,
         hello: bytes,
         lost: Callable[[], None],
-        ready: Callable[[Work], None] = ignore,
-    ) -> Work:
-        """See `Relays.park`."""
+        ready: Callable[[Work], None],
+        done: Callable[[], None],  # noqa: ARG002 - it is done at once
+    ) -> Attempt | None:
+        """See `Relays.begin_park`."""
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if sock.send(hello) != len(hello):
                 raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
             parked = _Parked(self._shared.poller, sock, lost)
+        except OSError:
+            sock.close()
         except BaseException:
             sock.close()
             raise
-        ready(parked)  # in the same turn of the loop: no answer to the hello was read yet
-        return parked
+        else:
+            ready(parked)  # in the same turn of the loop: no answer to the hello was read yet
+        return None
 
-    async def join(
+    def begin_join(
         self,
         work: Work,
         target: socket.socket,
@@ -78,27 +83,30 @@ class EpollRelays:
         said: Callable[[bytes], None],
         over: Callable[[AnyRelay], None],
         began: Callable[[AnyRelay], None],
-    ) -> None:
-        """See `Relays.join`."""
+        done: Callable[[OSError | None], None],
+    ) -> Attempt | None:
+        """See `Relays.begin_join`."""
         if isinstance(work, End):
-            await self._others.join(work, target, meter=meter, said=said, over=over, began=began)
-        elif work.is_lost:
+            return self._others.begin_join(
+                work, target, meter=meter, said=said, over=over, began=began, done=done
+            )
+        if work.is_lost:
             reset_socket(target)
         else:
-            assert isinstance(work, _Parked)  # noqa: S101 - `park` makes no others
-            target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            assert isinstance(work, _Parked)  # noqa: S101 - `begin_park` makes no others
             relay = _EpollRelay(
-                self._shared, self._closer, work.sock, target, meter=meter, said=said, over=over
+                self._shared, self._closer, work, target, meter=meter, said=said, over=over
             )
             began(relay)
             relay.start()
+        return None
 
     async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
         """See `Relays.hand_over`."""
         if isinstance(work, End):
             await self._others.hand_over(work, protocol)
             return
-        assert isinstance(work, _Parked)  # noqa: S101 - `park` makes no others
+        assert isinstance(work, _Parked)  # noqa: S101 - `begin_park` makes no others
         if work.is_lost:
             raise ConnectionResetError
         sock = work.release()
@@ -107,6 +115,10 @@ class EpollRelays:
         except BaseException:
             sock.close()
             raise
+
+    async def closed(self) -> None:
+        """See `Relays.closed`."""
+        await self._others.closed()
 
     def cut(self) -> None:
         """See `Relays.cut`."""
@@ -130,10 +142,11 @@ class _Parked:
         OSError: the system watches no more.
     """
 
-    __slots__ = ("_lost", "_poller", "is_lost", "sock")
+    __slots__ = ("_is_tended", "_lost", "_poller", "is_lost", "sock")
 
     def __init__(self, poller: Poller, sock: socket.socket, lost: Callable[[], None]) -> None:
         self.is_lost = False
+        self._is_tended = False
         self.sock = sock
         self._poller = poller
         self._lost = lost
@@ -152,6 +165,12 @@ class _Parked:
             self.is_lost = True
             self._poller.forget(self.sock.fileno())
             reset_socket(self.sock)
+
+    def tend(self) -> None:
+        """See `Work.tend`: four system calls that a short connection does without."""
+        if not self._is_tended:
+            self._is_tended = True
+            keep_alive(self.sock)
 
     def release(self) -> socket.socket:
         """Return its socket, the caller's from here on."""
@@ -185,7 +204,7 @@ class _EpollRelay:
     """Two connected sockets; both are owned from here on.
 
     Args:
-        work: the side towards the daemon.
+        parked: the side towards the daemon.
         target: the other one.
         meter: counts every byte, both ways.
         said: called once, with the first bytes from the daemon's side.
@@ -196,6 +215,7 @@ class _EpollRelay:
         "_closer",
         "_down",
         "_over",
+        "_parked",
         "_shared",
         "_target",
         "_up",
@@ -208,7 +228,7 @@ class _EpollRelay:
         self,
         shared: Shared,
         closer: Closer,
-        work: socket.socket,
+        parked: _Parked,
         target: socket.socket,
         *,
         meter: Meter,
@@ -219,7 +239,8 @@ class _EpollRelay:
         self.is_over = False
         self._shared = shared
         self._closer = closer
-        self._work = work
+        self._parked = parked
+        self._work = work = parked.sock
         self._target = target
         self._over = over
         self._up = HalfPipe(self, shared, work, target, meter, said)
@@ -236,6 +257,7 @@ class _EpollRelay:
 
     def tend(self) -> None:
         """See `AnyRelay.tend`. Events report broken sockets; but a side may never read the rest."""
+        self._parked.tend()
         if self._shared.loop.time() - self.moved_at > STUCK_SECONDS and (
             self._up.is_stuck() or self._down.is_stuck()
         ):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
-from proxyctl.attach.relay.relay import AsyncioRelays, ignore
+from proxyctl.attach.relay.relay import AsyncioRelays
 
 if TYPE_CHECKING:
     import asyncio
     import socket
     from collections.abc import Callable
 
+    from proxyctl.attach.relay.attempts import Attempt, Connected
     from proxyctl.protocol.addresses import Address
 
 # Set to `asyncio`, this variable of the environment has connections carried as they are where there
@@ -43,6 +44,9 @@ class Work(Protocol):
     def reset(self) -> None:
         """Close it so that the other side sees a reset; without effect if it is lost."""
 
+    def tend(self) -> None:
+        """See to it that a dead peer is noticed. To be called now and then while it is open."""
+
 
 class AnyRelay(Protocol):
     """Two connections, joined."""
@@ -61,33 +65,37 @@ class AnyRelay(Protocol):
 class Relays(Protocol):
     """Makes relays and their work connections."""
 
-    async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
-        """Return a socket that is connected to an address.
+    def connect(self, address: Address, port: int, seconds: float, done: Connected) -> Attempt:
+        """Begin to connect to an address.
 
-        Raises:
-            OSError: it cannot be connected; TimeoutError after this time.
+        Args:
+            address: of the other side.
+            port: of the other side.
+            seconds: how long that may take; then the outcome is a TimeoutError.
+            done: called with a connected socket, which its receiver owns, or with an error.
         """
 
-    async def park(
+    def begin_park(
         self,
         sock: socket.socket,
         hello: bytes,
         lost: Callable[[], None],
-        ready: Callable[[Work], None] = ignore,
-    ) -> Work:
-        """Keep a socket waiting as a work connection.
+        ready: Callable[[Work], None],
+        done: Callable[[], None],
+    ) -> Attempt | None:
+        """Keep a socket waiting as a work connection; return None if it waits now, or is closed.
 
         Args:
             sock: owned by the callee from here on, even after an error.
             hello: is sent on it.
-            lost: called once when the other side has ended it, before `join`; and perhaps later.
-            ready: called with the later return value, before the other side can have the hello.
-
-        Raises:
-            OSError: it broke.
+            lost: called once when the other side has ended it, before `begin_join`; and perhaps
+                later.
+            ready: called with the work connection before the other side can have the hello; never
+                for a socket that broke.
+            done: called when a returned attempt is over.
         """
 
-    async def join(
+    def begin_join(
         self,
         work: Work,
         target: socket.socket,
@@ -96,19 +104,21 @@ class Relays(Protocol):
         said: Callable[[bytes], None],
         over: Callable[[AnyRelay], None],
         began: Callable[[AnyRelay], None],
-    ) -> None:
-        """Relay between a work connection and a target. Of a lost one the target is reset.
+        done: Callable[[OSError | None], None],
+    ) -> Attempt | None:
+        """Relay between a work connection and a target; return None if both are joined now.
+
+        Of a lost work connection the target is reset.
 
         Args:
-            work: the return value of `park`.
-            target: it is owned from here on, unless an error is raised.
+            work: the argument of `ready` in `begin_park`.
+            target: it is owned from here on, even after an error.
             meter: counts every byte, both ways.
             said: called once, with the first bytes from the daemon's side.
             over: called once, when the relay has ended.
             began: called with the relay before it moves a byte.
-
-        Raises:
-            OSError: the target broke.
+            done: called when a returned attempt is over, with the error of a target that broke;
+                then both sockets are closed.
         """
 
     async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
@@ -117,6 +127,9 @@ class Relays(Protocol):
         Raises:
             OSError: it is lost.
         """
+
+    async def closed(self) -> None:
+        """Wait until attempts that were cancelled have released their sockets."""
 
     def cut(self) -> None:
         """Close the sockets that have ended but still have bytes on their way."""

@@ -56,6 +56,8 @@ class Denied:
 
     def has(self, address: Address, port: int) -> bool:
         """Return whether the service denies an address at a port."""
+        if not self._networks and not self._places:
+            return False
         inside = embedded_ipv4(address)
         return (plain(address), port) in self._places or any(
             each.version == network.version and each in network

@@ -51,6 +51,7 @@ class Journal:
         self.bytes_this_month = 0
         self._ports: Counter[int] = Counter()
         self._targets: deque[Target] = deque(maxlen=TARGETS_KEPT)
+        self._time = ""  # as a text, at the first target since the last `turn`
         self._is_changed = False
         self._load()
         self.turn()
@@ -63,7 +64,9 @@ class Journal:
 
     def add_target(self, host: str, port: int) -> Target:
         """Remember where a connection goes; a name may be put to it later."""
-        target = Target(self._now().isoformat(timespec="seconds"), host, port)
+        if not self._time:
+            self._time = self._now().isoformat(timespec="seconds")
+        target = Target(self._time, host, port)
         self._targets.append(target)
         self._ports[port] += 1
         if len(self._ports) > PORTS_KEPT:
@@ -72,7 +75,11 @@ class Journal:
         return target
 
     def turn(self) -> None:
-        """Begin a new day or month, if one has begun; a clock that is not set yet begins none."""
+        """Begin a new day or month, if one has begun; a clock that is not set yet begins none.
+
+        To be called every second or so: targets have the time of the first one since the last call.
+        """
+        self._time = ""
         day = self._now().date().isoformat()
         if day == self._day or (self._day and day < FIRST_DAY):
             return

@@ -13,7 +13,8 @@ from proxyctl.attach.daemon.borrower import CONNECT_SECONDS as BORROWER_SECONDS
 from proxyctl.attach.daemon.borrower import Borrower
 from proxyctl.attach.network.pace import Pace
 from proxyctl.attach.network.sniff import name_in
-from proxyctl.attach.relay.dial import Dialer, DialError, outcome_of
+from proxyctl.attach.relay.attempts import TaskAttempt, close_spare
+from proxyctl.attach.relay.dial import Dialer, Reached, connect, outcome_of
 from proxyctl.exit.base.denied import Denied
 from proxyctl.exit.base.limits import lesser
 from proxyctl.exit.carrying.datagrams import USUAL as DATAGRAMS
@@ -55,8 +56,9 @@ if TYPE_CHECKING:
 
     from proxyctl.attach.daemon.secure import SecureDoor
     from proxyctl.attach.network.lan import Guard
+    from proxyctl.attach.relay.attempts import Attempt, Connected
     from proxyctl.attach.relay.relays import AnyRelay, Relays, Work
-    from proxyctl.exit.base.journal import Journal, Target
+    from proxyctl.exit.base.journal import Journal
     from proxyctl.exit.base.limits import DeviceLimits
     from proxyctl.protocol.addresses import Address
 
@@ -73,6 +75,8 @@ READ_MAX_BYTES: Final = 1024 * 1024  # as much as a pipe takes
 READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is not worth a call
 CONNECT_SECONDS: Final = 10.0  # to the daemon
 CALLS_MAX: Final = 4  # under way: one for each family, and those of an attachment before
+
+OWN_ADDRESSES_KEPT: Final = 16  # of this device; a home gives it new ones now and then
 
 _HOME: Final = 0  # the number of the attachment to the exit's own daemon
 
@@ -129,6 +133,7 @@ class Carrier:
         self._guard = guard
         self._own = limits
         self._asked = _NO_LIMITS
+        self._daily = limits.bytes_per_day
         self._journal = journal
         self._counted = counted
         self._loop = loop
@@ -140,9 +145,10 @@ class Carrier:
         self._door: tuple[Address, int] | None = None
         self._denied = Denied()
         self._calls: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # orders of datagrams that begin
         self._borrowers: dict[int, _Attachment] = {}
         # By the number of the loan, and of the work connection.
-        self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._dials: dict[tuple[int, int], _Order] = {}
         self._held: dict[tuple[int, int], _Held] = {}  # orders that wait for a place
         # With the order that each is the end of, where the daemon has the end reported.
         self._relays: dict[AnyRelay, tuple[_Attachment, int]] = {}
@@ -183,10 +189,14 @@ class Carrier:
         self.detach()
         self._guard.surroundings.refresh()  # a device that attaches anew may be elsewhere
         self._guard.surroundings.attached_from(welcome.address)
+
+        def connect(done: Connected) -> Attempt:
+            return self._sockets.connect(address, port, CONNECT_SECONDS, done)
+
         pool, secure_pool = (
             Pool(
                 welcome.attachment,
-                lambda: self._sockets.connect(address, port, CONNECT_SECONDS),
+                connect,
                 room=self._room,
                 lost=partial(self._work_is_lost, _HOME),
                 relays=relays,
@@ -203,7 +213,9 @@ class Carrier:
         """Drop everything that needs a control connection; relays continue."""
         for key in tuple(self._held):
             self._drop(key)
-        for task in (*self._dials.values(), *self._calls):
+        for order in tuple(self._dials.values()):
+            order.cancel()
+        for task in self._calls:
             task.cancel()
         for each in self._attachments():
             each.close()
@@ -215,7 +227,9 @@ class Carrier:
         attachment = self._attachment
         if attachment is None:
             return
-        if isinstance(frame, ServiceLimits):
+        if isinstance(frame, Dial):  # most frames are
+            self._start(frame, attachment)
+        elif isinstance(frame, ServiceLimits):
             self._limit(frame)
         elif isinstance(frame, Lend):
             attachment.send(Lent(frame.number, self._lend(frame, attachment)))
@@ -244,23 +258,30 @@ class Carrier:
 
     def cut(self) -> None:
         """Reset all connections immediately."""
-        for task in tuple(self._dials.values()):
-            task.cancel()
+        for order in tuple(self._dials.values()):
+            order.cancel()
         for relay in tuple(self._relays):
             relay.abort()
         self._sockets.cut()
 
     async def closed(self) -> None:
         """Wait until everything that was cut is gone."""
-        tasks = (*self._dials.values(), *self._calls)
+        tasks = (*self._tasks, *self._calls)
         if tasks:
             await asyncio.wait(tasks)
+        await self._sockets.closed()
         if self._relays:
             self._all_over = self._loop.create_future()
             await asyncio.wait({self._all_over}, timeout=CLOSED_SECONDS)
 
     def tend(self) -> None:
-        """Reset relays that are broken, or through which nothing has gone for long."""
+        """Reset relays that are broken, or through which nothing has gone for long.
+
+        Work connections that wait, or have waited for long, notice a dead daemon from then on.
+        """
+        for each in self._attachments():
+            for pool, _ in each.pools():
+                pool.tend()
         before = self._loop.time() - self._bounds.idle_seconds
         for relay in tuple(self._relays):
             if relay.moved_at < before:
@@ -270,7 +291,7 @@ class Carrier:
 
     def used_up(self) -> str:
         """Return which limit of bytes is reached, in words; empty if none is."""
-        daily = self._daily()
+        daily = self._daily
         if daily and self._journal.bytes_today >= daily:
             return "the limit of bytes for today is reached"
         if self._own.bytes_per_month and (
@@ -284,7 +305,7 @@ class Carrier:
         self._journal.add_bytes(size)
         if self.used_up():
             self._counted()
-        return self._pace.take(size)
+        return self._pace.take(size) if self._pace.per_second else 0.0
 
     @property
     def held(self) -> str:
@@ -296,18 +317,16 @@ class Carrier:
         most = READ_MAX_BYTES
         if self._pace.per_second:
             most = int(self._pace.per_second * PACE_BURST_SECONDS)
-        daily, monthly = self._daily(), self._own.bytes_per_month
+        daily, monthly = self._daily, self._own.bytes_per_month
         if daily:
             most = min(most, daily - self._journal.bytes_today)
         if monthly:
             most = min(most, monthly - self._journal.bytes_this_month)
         return max(most, READ_LEAST_BYTES)
 
-    def _daily(self) -> int:
-        return lesser(self._own.bytes_per_day, self._asked.bytes_per_day)
-
     def _limit(self, limits: ServiceLimits) -> None:
         self._asked = limits
+        self._daily = lesser(self._own.bytes_per_day, limits.bytes_per_day)
         self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))
 
     # --- the daemon and its borrowers -------------------------------------------------------------
@@ -341,9 +360,13 @@ class Carrier:
             return "too_many"
         seconds = self._bounds.borrower_seconds
         borrower = Borrower(frame.host, frame.port, home.address, self._guard, self._loop, seconds)
+
+        def connect(done: Connected) -> Attempt:
+            return TaskAttempt(self._loop, borrower.connect(), done, close_spare)
+
         pool = Pool(
             frame.attachment,
-            borrower.connect,
+            connect,
             room=self._room,
             lost=partial(self._work_is_lost, number),
             failed=partial(self._unreachable, number),
@@ -379,9 +402,9 @@ class Carrier:
         for key in tuple(self._held):
             if key[0] == number:
                 self._drop(key)
-        for (loan, _), task in tuple(self._dials.items()):
+        for (loan, _), order in tuple(self._dials.items()):
             if loan == number:
-                task.cancel()
+                order.cancel()
 
     # --- dials ------------------------------------------------------------------------------------
 
@@ -420,7 +443,7 @@ class Carrier:
 
     async def _call(self, frame: Call) -> None:
         with suppress(OSError):  # a daemon that is not called sees no address, and tells none
-            sock = await self._sockets.connect(frame.address, frame.port, CONNECT_SECONDS)
+            sock = await connect(frame.address, frame.port, CONNECT_SECONDS)
             with sock:
                 await self._loop.sock_sendall(sock, CALL + frame.number)
                 closed = self._loop.create_task(self._loop.sock_recv(sock, 1))
@@ -462,14 +485,22 @@ class Carrier:
 
     def _begin(self, frame: Dial | Associate, work: Work, attachment: _Attachment) -> None:
         """Obey an order."""
-        task = self._loop.create_task(
-            self._associate(frame, work, attachment)
-            if isinstance(frame, Associate)
-            else self._dial(frame, work, attachment)
-        )
-        key = attachment.loan, frame.number
-        self._dials[key] = task
-        task.add_done_callback(partial(self._dialled, key, work, attachment))
+        order = _Order(self._cancel, frame, work, attachment)
+        self._dials[order.key] = order
+        if isinstance(frame, Dial):
+            order.began = self._loop.time()
+            order.attempt = self._dialer.begin(
+                frame.host,
+                frame.port,
+                lambda address: self._permits_port(address, frame.port),
+                partial(self._dialled, order),
+            )
+            return
+        associating = self._associate(frame, work, attachment)
+        begun = TaskAttempt(self._loop, associating, lambda _: self._end(order), _ignore)
+        self._tasks.add(begun.task)
+        begun.task.add_done_callback(self._tasks.discard)
+        order.attempt = begun
 
     def _begin_held(self) -> None:
         """Obey orders that wait for a place, the first come first, until all places are taken."""
@@ -495,34 +526,76 @@ class Carrier:
         held.timer.cancel()
         held.work.reset()
 
-    async def _dial(self, frame: Dial, work: Work, attachment: _Attachment) -> None:
-        began = self._loop.time()
-        try:
-            sock = await self._dialer.dial(
-                frame.host, frame.port, lambda address: self._permits_port(address, frame.port)
-            )
-        except DialError as error:
-            micros = self._micros_since(began)
-            attachment.refuse(frame.number, work, error.outcome, micros)
+    def _dialled(self, order: _Order, outcome: Reached | DialOutcome) -> None:
+        """A dial has ended: relay, or refuse the order."""
+        order.micros = int((self._loop.time() - order.began) * 1_000_000)
+        attachment, number, work = order.attachment, order.frame.number, order.work
+        if not isinstance(outcome, Reached):
+            attachment.refuse(number, work, outcome, order.micros)
+            self._end(order)
             return
-        except asyncio.CancelledError:
-            work.reset()
-            raise
-        micros = self._micros_since(began)
+        sock = outcome.sock
         try:
-            seen = attachment.seen_address(sock)
-            host = frame.host if isinstance(frame.host, str) else sock.getpeername()[0]
-            noted = self._journal.add_target(host, frame.port)
-            await self._join(work, sock, noted, attachment, frame.number)
+            order.seen = attachment.seen_address(sock)
+            order.attempt = self._join(order, outcome)
         except BaseException as error:
             sock.close()
             work.reset()
-            if isinstance(error, OSError):  # the target has reset it since it connected
-                attachment.fail(frame.number, outcome_of(error), micros)
-                return
-            raise
-        if not work.is_lost:
-            attachment.send(Dialled(frame.number, DialOutcome.CONNECTED, micros, *seen))
+            if not isinstance(error, OSError):
+                self._end(order)
+                raise
+            self._joined(order, error)  # the target has reset it since it connected
+            return
+        if order.attempt is None:
+            self._joined(order, None)
+
+    def _join(self, order: _Order, reached: Reached) -> Attempt | None:
+        """Begin to relay between the work connection of an order and its target."""
+        host, port = order.target
+        noted = self._journal.add_target(host or reached.host, port)
+
+        def began(relay: AnyRelay) -> None:
+            self._relays[relay] = order.attachment, order.frame.number
+            order.has_begun = True
+
+        def said(data: bytes) -> None:
+            noted.host = name_in(data) or noted.host
+
+        return self._sockets.begin_join(
+            order.work,
+            reached.sock,
+            meter=self,
+            said=said,
+            over=self._over,
+            began=began,
+            done=partial(self._joined, order),
+        )
+
+    def _joined(self, order: _Order, error: OSError | None) -> None:
+        """Answer the order of a target that was reached; with an error, if it broke since then."""
+        attachment, number = order.attachment, order.frame.number
+        if error is not None:
+            attachment.fail(number, outcome_of(error), order.micros)
+        elif not order.work.is_lost:
+            connected = DialOutcome.CONNECTED
+            attachment.send(Dialled(number, connected, order.micros, *order.seen))
+        self._end(order)
+
+    def _cancel(self, order: _Order) -> None:
+        """Give an order up."""
+        if order.attempt is not None:
+            order.attempt.cancel()
+        order.work.reset()
+        self._end(order, is_given_up=not order.has_begun)
+
+    def _end(self, order: _Order, *, is_given_up: bool = False) -> None:
+        """Forget an order that was answered or given up; its place may be free now."""
+        if self._dials.get(order.key) is order:
+            del self._dials[order.key]
+        if is_given_up or order.work.is_lost:  # it may have ended without an answer
+            order.attachment.over(order.frame.number)
+        if self._held:
+            self._begin_held()
 
     async def _associate(self, frame: Associate, work: Work, attachment: _Attachment) -> None:
         relay = DatagramRelay(
@@ -565,54 +638,21 @@ class Carrier:
     def _note_target(self, host: str, port: int) -> None:
         self._journal.add_target(host, port)
 
-    def _dialled(
-        self,
-        key: tuple[int, int],
-        work: Work,
-        attachment: _Attachment,
-        task: asyncio.Task[None],
-    ) -> None:
-        if self._dials.get(key) is task:
-            del self._dials[key]
-        if task.cancelled() or work.is_lost:  # it may have ended without an answer
-            attachment.over(key[1])
-        self._begin_held()
-        if not task.cancelled():
-            task.result()
-
-    async def _join(
-        self,
-        work: Work,
-        target: socket.socket,
-        noted: Target,
-        attachment: _Attachment,
-        number: int,
-    ) -> None:
-        def began(relay: AnyRelay) -> None:
-            self._relays[relay] = attachment, number
-
-        def said(data: bytes) -> None:
-            noted.host = name_in(data) or noted.host
-
-        await self._sockets.join(work, target, meter=self, said=said, over=self._over, began=began)
-
     def _over(self, relay: AnyRelay) -> None:
         if relay in self._relays:
             attachment, number = self._relays.pop(relay)
             attachment.over(number)
-        self._begin_held()
+        if self._held:
+            self._begin_held()
         if not self._relays and self._all_over is not None and not self._all_over.done():
             self._all_over.set_result(None)
 
     def _work_is_lost(self, loan: int, number: int) -> None:
         if (loan, number) in self._held:
             self._drop((loan, number))
-        task = self._dials.get((loan, number))
-        if task is not None:
-            task.cancel()
-
-    def _micros_since(self, began: float) -> int:
-        return int((self._loop.time() - began) * 1_000_000)
+        order = self._dials.get((loan, number))
+        if order is not None:
+            order.cancel()
 
 
 class _Held(NamedTuple):
@@ -622,6 +662,64 @@ class _Held(NamedTuple):
     work: Work
     attachment: _Attachment
     timer: asyncio.TimerHandle
+
+
+class _Order:
+    """An order that is obeyed: to connect to a target, or to carry datagrams.
+
+    `key` is the number of the loan, and of the work connection. `micros` is how long its dial took,
+    and `seen` the address and port that the target sees. `has_begun` says that its relay has begun,
+    whose end is reported by itself.
+
+    Args:
+        given_up: called with the order that is cancelled.
+    """
+
+    __slots__ = (
+        "_given_up",
+        "attachment",
+        "attempt",
+        "began",
+        "frame",
+        "has_begun",
+        "key",
+        "micros",
+        "seen",
+        "work",
+    )
+
+    def __init__(
+        self,
+        given_up: Callable[[_Order], None],
+        frame: Dial | Associate,
+        work: Work,
+        attachment: _Attachment,
+    ) -> None:
+        self._given_up = given_up
+        self.frame = frame
+        self.work = work
+        self.attachment = attachment
+        self.attempt: Attempt | None = None
+        self.began = 0.0
+        self.micros = 0
+        self.seen: tuple[Address | None, int] = (None, 0)
+        self.has_begun = False
+        self.key = attachment.loan, frame.number
+
+    @property
+    def target(self) -> tuple[str, int]:
+        """The name of the target, empty if the order has addresses, and the port."""
+        assert isinstance(self.frame, Dial)  # noqa: S101 - only a dial has a target
+        host = self.frame.host
+        return host if isinstance(host, str) else "", self.frame.port
+
+    def cancel(self) -> None:
+        """See `Attempt.cancel`."""
+        self._given_up(self)
+
+
+def _ignore(_: object) -> None:
+    """Do nothing with a result that comes too late."""
 
 
 class _Attachment:
@@ -651,6 +749,7 @@ class _Attachment:
         self.wanted = self.wanted_secure = 0
         self.secure: Pool | None = None
         self._public = public
+        self._seen: dict[str, Address | None] = {}  # by the text of an address of this device
         self._loop = loop
         self._leaving: set[Work] = set()
 
@@ -700,7 +799,11 @@ class _Attachment:
     def seen_address(self, sock: socket.socket) -> tuple[Address | None, int]:
         """Return the address and port that the target sees, unless a router changes them."""
         host, port = sock.getsockname()[:2]
-        address = plain(ip_address(host.partition("%")[0]))
-        if address.is_global or str(address) == self._public:
-            return address, port
-        return None, 0
+        if host not in self._seen:
+            if len(self._seen) >= OWN_ADDRESSES_KEPT:
+                self._seen.clear()
+            own = plain(ip_address(host.partition("%")[0]))
+            is_seen = own.is_global or str(own) == self._public
+            self._seen[host] = own if is_seen else None
+        address = self._seen[host]
+        return address, port if address is not None else 0

@@ -8,9 +8,7 @@ one of its own.
 
 from __future__ import annotations
 
-import socket
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +17,11 @@ from proxyctl.protocol.frames import TICKETS_MAX, Preface
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    import socket
+    from collections.abc import Callable
 
     from proxyctl.attach.daemon.secure import SecureDoor
+    from proxyctl.attach.relay.attempts import Attempt, Connected
     from proxyctl.attach.relay.relays import Relays, Work
 
 PARKED_MAX: Final = 64  # four times a daemon's usual wish; a router at home maps some thousand
@@ -29,11 +29,6 @@ SURPLUS_MAX: Final = 8  # beyond the wanted number: the daemon may ask for fewer
 TICKETS_KEPT: Final = 4 * TICKETS_MAX
 RETRY_SECONDS: Final = 1.0  # after the first that failed; doubled with each further one
 RETRY_MAX_SECONDS: Final = 30.0
-
-# A mapping of the router's that died is noticed after a minute and a half, and replaced.
-KEEPALIVE_IDLE_SECONDS: Final = 60
-KEEPALIVE_INTERVAL_SECONDS: Final = 10
-KEEPALIVE_PROBES: Final = 3
 
 
 class Room:
@@ -74,54 +69,6 @@ class Room:
     def forget(self, pool: Pool) -> None:
         """Stop calling a pool."""
         self._waiting.pop(pool, None)
-
-
-class _Opener:
-    """Opens the work connections of one attachment, and has them wait behind their preface.
-
-    Args:
-        attachment: its number, which the daemon gave.
-        connect: returns a socket that is connected to the daemon, or raises OSError.
-        relays: has sockets wait; or a `SecureDoor`, which has them wait under TLS.
-    """
-
-    def __init__(
-        self,
-        attachment: int,
-        connect: Callable[[], Awaitable[socket.socket]],
-        relays: Relays | SecureDoor,
-    ) -> None:
-        self._attachment = attachment
-        self._relays = relays
-        self.connect = connect
-
-    async def park(
-        self,
-        sock: socket.socket,
-        number: int,
-        ticket: bytes,
-        *,
-        gone: Callable[[], None],
-        entered: Callable[[Work], None],
-    ) -> None:
-        """Send the preface on a new connection, and have the connection wait.
-
-        Args:
-            sock: connected to the daemon; closed if it cannot wait.
-            number: of the work connection.
-            ticket: permits the daemon to know the connection.
-            gone: called when the socket is gone.
-            entered: called with the connection before the daemon has its ticket.
-        """
-        preface = Preface(self._attachment, number, ticket).encode()
-        try:
-            keep_alive(sock)
-            await self._relays.park(sock, preface, gone, entered)
-        except OSError:
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
 
 
 class _Pause:
@@ -172,7 +119,7 @@ class Pool:
 
     Args:
         attachment: its number, which the daemon gave.
-        connect: returns a socket that is connected to the daemon, or raises OSError.
+        connect: begins to connect to the daemon.
         room: the bounds that all pools share.
         lost: called with the number of one that was taken, when its socket is gone.
         relays: has sockets wait; or a `SecureDoor`, which has them wait under TLS.
@@ -182,7 +129,7 @@ class Pool:
     def __init__(
         self,
         attachment: int,
-        connect: Callable[[], Awaitable[socket.socket]],
+        connect: Callable[[Connected], Attempt],
         *,
         room: Room,
         lost: Callable[[int], None],
@@ -190,16 +137,17 @@ class Pool:
         failed: Callable[[], bool] = lambda: True,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._opener = _Opener(attachment, connect, relays)
+        self._attachment = attachment
+        self._connect = connect
+        self._relays = relays
         self._pause = _Pause(loop, self.fill)
         self._room = room
         self._lost = lost
         self._failed = failed
-        self._loop = loop
         self._tickets: deque[tuple[int, bytes]] = deque(maxlen=TICKETS_KEPT)
         self._wanted = 0
         self._parked: dict[int, Work] = {}
-        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._opening: dict[int, Attempt] = {}
         self._entered: set[int] = set()  # numbers in `_opening` that were added to `_parked`
 
     def __len__(self) -> int:
@@ -229,11 +177,17 @@ class Pool:
         self._wanted = 0
         self._room.forget(self)
         self._pause.cancel()
-        for number, task in tuple(self._opening.items()):
+        for number, attempt in tuple(self._opening.items()):
             if number not in self._entered:  # one that has entered may be a relay by now
-                task.cancel()
+                attempt.cancel()
+                self._end(number)
         for number in tuple(self._parked):
             self._unpark(number).reset()
+
+    def tend(self) -> None:
+        """Turn on the keep-alives of the waiting connections. To be called now and then."""
+        for work in self._parked.values():
+            work.tend()
 
     def fill(self) -> None:
         """Open connections until the wanted number waits, or no place is free."""
@@ -246,9 +200,7 @@ class Pool:
             if number in self._parked or number in self._opening:  # a daemon that counts wrongly
                 self._room.give()
                 continue
-            task = self._loop.create_task(self._open(number, ticket))
-            self._opening[number] = task
-            task.add_done_callback(partial(self._opened, number))
+            self._opening[number] = self._connect(partial(self._connected, number, ticket))
             seconds = self._room.pause()
             if seconds:
                 self._pause.begin(seconds)
@@ -258,34 +210,46 @@ class Pool:
         """Return the number of connections that wait or soon will; one that entered counts once."""
         return len(self._parked) + len(self._opening) - len(self._entered)
 
-    def _opened(self, number: int, task: asyncio.Task[None]) -> None:
+    def _connected(self, number: int, ticket: bytes, outcome: socket.socket | OSError) -> None:
+        """Have a new connection wait behind its preface; `_enter` is called when it waits."""
+        if isinstance(outcome, OSError):
+            del self._opening[number]
+            if self._failed():
+                self._tickets.appendleft((number, ticket))  # the daemon has not received it
+                self._pause.back_off()
+            self._room.give()
+            return
+        self._pause.succeeded()
+        attempt: Attempt | None = None
+        try:
+            attempt = self._park(outcome, number, ticket)
+        finally:
+            if attempt is None:
+                self._opened(number)
+            else:
+                self._opening[number] = attempt
+
+    def _park(self, sock: socket.socket, number: int, ticket: bytes) -> Attempt | None:
+        return self._relays.begin_park(
+            sock,
+            Preface(self._attachment, number, ticket).encode(),
+            partial(self._gone, number),
+            partial(self._enter, number),
+            partial(self._opened, number),
+        )
+
+    def _opened(self, number: int) -> None:
+        """One waits now, or broke before."""
+        self._end(number)
+        self.fill()
+
+    def _end(self, number: int) -> None:
+        """Forget the attempt to open one; its place is free, unless it waits."""
         del self._opening[number]
         if number in self._entered:
             self._entered.discard(number)
         else:
             self._room.give()
-        if not task.cancelled():
-            task.result()
-            self.fill()
-
-    async def _open(self, number: int, ticket: bytes) -> None:
-        """Open a connection; `_enter` is called when it waits."""
-        try:
-            sock = await self._opener.connect()
-        except OSError:
-            if not self._failed():
-                return
-            self._tickets.appendleft((number, ticket))  # the daemon has not received it
-            self._pause.back_off()
-            return
-        self._pause.succeeded()
-        await self._opener.park(
-            sock,
-            number,
-            ticket,
-            gone=partial(self._gone, number),
-            entered=partial(self._enter, number),
-        )
 
     def _enter(self, number: int, work: Work) -> None:
         """Add one before the daemon has its ticket: an order may be the answer."""
@@ -303,17 +267,3 @@ class Pool:
         work = self._parked.pop(number)
         self._room.give()
         return work
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Let the system notice a dead peer, within a minute and a half where it has the options."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
-        ("TCP_KEEPALIVE", KEEPALIVE_IDLE_SECONDS),  # macOS calls it so
-        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
-        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-    ):
-        if hasattr(socket, name):
-            with suppress(OSError):  # a name that Python knows and this system does not
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -44,6 +44,7 @@ class Device:
     ports: tuple[int, ...] = ()
     is_elsewhere: bool = False
     is_spent: bool = False
+    is_behind: bool = False
     since: int = field(default_factory=count(1).__next__)
 
     def __post_init__(self):
@@ -657,6 +658,14 @@ def test_an_exit_that_attaches_anew_rests_on(book):
     book.directory.remove(device)
     book.directory.add(device)
     assert book.pick() is Missing.NO_EXIT
+
+
+def test_an_exit_that_is_behind_is_chosen_only_where_there_is_no_other(book):
+    behind, free = book.fill(2)
+    behind.is_behind = True
+    assert {book.pick() for _ in range(50)} == {free}
+    free.has_place = False
+    assert book.pick() is behind
 
 
 def test_an_exit_is_not_worn_out_on_one_site(book):

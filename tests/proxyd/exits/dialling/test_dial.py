@@ -13,10 +13,19 @@ from support.base.names import Slow
 from support.base.ports import silent_port
 from support.base.waiting import until
 from support.daemons.bounded import bounded, exit_bounds
-from support.exits.device import Device, Granted, Port, answering, carry, ignore, paused
+from support.exits.device import Device, Granted, Port, answering, carry, hello, ignore, paused
 from support.targets import targets
 
-from proxyctl.protocol.frames import CALLS, DENY, Dial, Dialled, DialOutcome, Pong, ServiceLimits
+from proxyctl.protocol.frames import (
+    CALLS,
+    DENY,
+    Capacity,
+    Dial,
+    Dialled,
+    DialOutcome,
+    Pong,
+    ServiceLimits,
+)
 from proxyd.bounds import ExitBounds
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exits.dialling.dial import DialTimes, Via
@@ -577,6 +586,24 @@ async def test_an_exit_without_connections_is_passed_over(port: Port) -> None:
     second.obey = answering(DialOutcome.REFUSED)
     assert (await dialled(port)).failure is Failure.REFUSED
     assert first.dials == []
+
+
+@bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.05)))
+async def test_an_exit_that_keeps_to_its_limit_of_dials_is_not_at_fault(port: Port) -> None:
+    first = port.unattached()
+    first.parks = False
+    await first.attach(hello(capacity=Capacity(0, 0, (), dials=2)))
+    exit_ = port.directory.exits["device"]
+    calls = [Call(port, LOOPBACK, 80) for _ in range(2)]
+    assert not exit_.is_behind
+    calls.append(Call(port, LOOPBACK, 80))
+    assert exit_.is_behind
+    second = await port.parked("second")
+    second.obey = answering(DialOutcome.REFUSED)
+    for each in calls:
+        assert (await each.end()).failure is Failure.REFUSED
+    noted = [outcome for device, outcome in port.directory.noted if device == "device"]
+    assert len(noted) < len(calls), "while it was behind it had no fault"
 
 
 async def test_an_exit_that_never_had_a_connection_is_no_target_that_does_not_answer(

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from proxyctl.attach.network.pace import Pace
-from proxyctl.attach.relay.dial import Dialer, DialError, connect
+from proxyctl.attach.relay.dial import Dialer, DialError, begin_connect
 from proxyctl.protocol.frames import DialOutcome
 from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.executors.bwrap import netns, proxying
@@ -159,7 +159,7 @@ class _Job:
         self.used = 0
         self._rules = rules
         self._pace = Pace(rules.bytes_per_second, BURST_SECONDS, time.monotonic)
-        self._dialer = Dialer(guard, connect, loop)
+        self._dialer = Dialer(guard, begin_connect, loop)
         self._loop = loop
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()

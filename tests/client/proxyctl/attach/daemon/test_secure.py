@@ -84,10 +84,10 @@ async def test_an_order_that_the_ticket_brings_finds_its_connection(tmp_path: Pa
     loop = asyncio.get_running_loop()
     async with serving(tmp_path) as (server, port, pin):
 
-        async def connect() -> socket.socket:
+        def connect(done: Callable[[socket.socket], None]) -> asyncio.Handle:
             sock = socket.create_connection(("127.0.0.1", port))
             sock.setblocking(False)
-            return sock
+            return loop.call_soon(done, sock)
 
         room = Room(100, loop.time)
         pool = Pool(

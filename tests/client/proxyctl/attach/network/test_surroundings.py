@@ -48,6 +48,25 @@ def test_the_public_address_is_near_and_so_is_all_of_a_customers_ipv6() -> None:
     assert not near.contains(ip_address("2a02:2455:1235::1"))
 
 
+def test_an_answer_is_kept_no_longer_than_it_is_right() -> None:
+    networks = {ip_network("45.33.32.0/24")}
+    near = Surroundings(lambda: networks, list)
+    texts = ("45.33.32.1", "93.184.220.2", "2002:5db8:dc02::1", "2a02:2455:1234:5600::1")
+    assert [near.contains(ip_address(text)) for text in texts] == [True, False, False, False]
+    near.learn_public("93.184.220.2")
+    near.learn_public("2a02:2455:1234::10")
+    networks.clear()
+    near.refresh()
+    assert [near.contains(ip_address(text)) for text in texts] == [False, True, True, True]
+
+
+def test_kept_answers_are_bounded() -> None:
+    near = Surroundings(set, list)
+    for number in range(surroundings.ANSWERS_KEPT + 10):
+        assert not near.contains(ip_address("45.0.0.0") + number)
+    assert len(near._answers) <= surroundings.ANSWERS_KEPT
+
+
 def test_a_family_is_known_by_the_daemons_word_or_by_an_own_public_address() -> None:
     v4, v6 = ip_address("93.184.215.14"), ip_address("2600:3c01::f03c")
     own = [ip_address("192.168.1.10"), ip_address("fd00::10")]

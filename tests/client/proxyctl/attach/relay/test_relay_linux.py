@@ -14,12 +14,12 @@ import struct
 import termios
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 from support.base.descriptors import descriptors
-from support.base.ports import closed_port, silent_port
+from support.base.ports import closed_port, listening_port, silent_port
 from support.base.waiting import PATIENCE_SECONDS, until
 from support.targets.targets import pattern
 
@@ -28,7 +28,7 @@ from proxyctl.attach.relay import halfpipe, path, pipes, relay_linux
 from proxyctl.attach.relay.poller import READS, Poller
 from proxyctl.attach.relay.relay import RESET, AsyncioRelays
 from proxyctl.attach.relay.relay_linux import EpollRelays
-from proxyctl.attach.relay.relays import CHOICE, AnyRelay, make_relays
+from proxyctl.attach.relay.relays import CHOICE, AnyRelay, Work, make_relays
 
 SIZE = 3_000_000
 HERE = ip_address("127.0.0.1")
@@ -50,11 +50,14 @@ class Meter:
 
 
 class Joined:
-    """A relay, and its two far ends: the daemon's, and the target's."""
+    """A relay, its two far ends (the daemon's, the target's), and its socket towards the daemon."""
 
-    def __init__(self, daemon: socket.socket, target: socket.socket) -> None:
+    def __init__(
+        self, daemon: socket.socket, target: socket.socket, near_work: socket.socket
+    ) -> None:
         self.daemon = daemon
         self.target = target
+        self.near_work = near_work
         self.meter = Meter()
         self.said: list[bytes] = []
         self.overs = 0
@@ -94,22 +97,43 @@ async def joined(relays: EpollRelays, receive_buffer: int = 0) -> AsyncIterator[
     daemon, near_work = pair(receive_buffer)
     target, near_target = pair()
     with closing(daemon), closing(target):
-        ends = Joined(daemon, target)
-        work = await relays.park(near_work, b"W", lambda: None)
+        ends = Joined(daemon, target, near_work)
+        work = park(relays, near_work)
         assert await asyncio.get_running_loop().sock_recv(daemon, 1) == b"W"
-        await relays.join(
+        attempt = relays.begin_join(
             work,
             near_target,
             meter=ends.meter,
             said=ends.said.append,
             over=ends.over,
             began=ends.begin,
+            done=pytest.fail,
         )
+        assert attempt is None
         yield ends
         if not ends.overs:
             assert ends.relay is not None
             ends.relay.abort()
         assert ends.overs == 1
+
+
+def park(relays: EpollRelays, sock: socket.socket, lost: Callable[[], None] = lambda: None) -> Work:
+    """Have a socket wait as a work connection."""
+    ready: list[Work] = []
+    assert relays.begin_park(sock, b"W", lost, ready.append, pytest.fail) is None
+    return ready[0]
+
+
+async def connected(relays: EpollRelays, port: int, seconds: float) -> socket.socket:
+    """Return a socket that is connected to a port here."""
+    outcomes: list[socket.socket | OSError] = []
+    relays.connect(HERE, port, seconds, outcomes.append)
+    assert not outcomes, "it is not reported before a later turn"
+    await until(lambda: bool(outcomes))
+    [outcome] = outcomes
+    if isinstance(outcome, OSError):
+        raise outcome
+    return outcome
 
 
 def reset(sock: socket.socket) -> None:
@@ -206,17 +230,33 @@ async def test_bulk_is_spliced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert moved > SIZE  # each byte into a pipe and out of it, but for the first
 
 
-@pytest.mark.parametrize("is_short", [True, False])
-async def test_buffers_are_bounded_where_the_other_end_is_near(is_short: bool) -> None:
-    allowed = int(Path("/proc/sys/net/core/rmem_max").read_text())
-    if allowed < path.RECEIVE_BYTES:
-        pytest.skip("this system forbids such buffers")
-    first, second = pair()
-    with closing(first), closing(second):
-        await say(first, b"so that there is a round trip")
-        path.bound_if_short(first, path.SHORT_MICROSECONDS if is_short else 0)
-        locks = first.getsockopt(socket.SOL_SOCKET, path._SO_BUF_LOCK)
-        assert bool(locks & path._RECEIVE_LOCK) == is_short
+def congestion_control(sock: socket.socket) -> bytes:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
+async def test_bulk_is_fitted_to_its_path_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[bool] = []
+
+    def fit(sock: socket.socket, *, was_short: bool) -> bool:
+        fitted.append(was_short)
+        return not was_short
+
+    monkeypatch.setattr(halfpipe, "fit_to_path", fit)
+    monkeypatch.setattr(halfpipe, "FIT_EVERY_BYTES", SIZE // 8)
+    async with relaying() as relays, joined(relays) as ends:
+        await asyncio.gather(say(ends.target, pattern(SIZE)), outcome(ends.daemon))
+    assert fitted[:6] == [False, False, True, True, False, False]
+
+
+async def test_bulk_on_a_short_path_is_not_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        halfpipe, "fit_to_path", partial(path.fit_to_path, short_path=path.ShortPath(60_000_000))
+    )
+    async with relaying() as relays, joined(relays) as ends:
+        assert ends.relay is not None
+        near = ends.near_work
+        await asyncio.gather(say(ends.target, pattern(SIZE)), outcome(ends.daemon))
+        assert congestion_control(near) == path.SHORT_PATH_CONGESTION_CONTROL
 
 
 async def test_sockets_and_pipes_are_closed_once() -> None:
@@ -341,7 +381,7 @@ async def test_a_work_connection_that_waits_is_lost_once(ends_by: str) -> None:
     losses: list[None] = []
     async with relaying() as relays:
         daemon, near = pair()
-        work = await relays.park(near, b"W", lambda: losses.append(None))
+        work = park(relays, near, lambda: losses.append(None))
         with closing(daemon):
             assert await asyncio.get_running_loop().sock_recv(daemon, 1) == b"W"
             if ends_by == "speaking":
@@ -363,10 +403,18 @@ async def test_of_a_lost_work_connection_the_target_is_reset() -> None:
         daemon, near_work = pair()
         target, near_target = pair()
         with closing(daemon), closing(target):
-            work = await relays.park(near_work, b"W", lambda: None)
+            work = park(relays, near_work)
             work.reset()
             never = pytest.fail
-            await relays.join(work, near_target, meter=Meter(), said=never, over=never, began=never)
+            relays.begin_join(
+                work,
+                near_target,
+                meter=Meter(),
+                said=never,
+                over=never,
+                began=never,
+                done=never,
+            )
             assert await outcome(target) == (b"", "reset")
 
 
@@ -374,10 +422,73 @@ async def test_connecting_fails_as_it_should_and_leaves_nothing() -> None:
     before = descriptors()
     async with relaying() as relays:
         with closed_port() as port, pytest.raises(ConnectionRefusedError):
-            await relays.connect(HERE, port, 5)
+            await connected(relays, port, 5)
         with silent_port() as port, pytest.raises(TimeoutError):
-            await relays.connect(HERE, port, 0.05)
+            await connected(relays, port, 0.05)
     await until(lambda: descriptors() <= before, "nothing is left open")
+
+
+async def test_bytes_and_an_end_that_come_with_the_connection_are_not_lost() -> None:
+    async with relaying() as relays:
+        daemon, near_work = pair()
+        ends = Joined(daemon, daemon, near_work)
+        work = park(relays, near_work)
+
+        def join(outcome: socket.socket | OSError) -> None:
+            assert isinstance(outcome, socket.socket)
+            relays.begin_join(
+                work,
+                outcome,
+                meter=ends.meter,
+                said=ends.said.append,
+                over=ends.over,
+                began=ends.begin,
+                done=pytest.fail,
+            )
+
+        with socket.create_server(("127.0.0.1", 0)) as listener, closing(daemon):
+            relays.connect(HERE, listener.getsockname()[1], 5, join)
+            target, _ = listener.accept()  # before the loop has a turn
+            with target:
+                target.send(b"hello")
+                target.shutdown(socket.SHUT_WR)
+                assert await outcome(daemon) == (b"Whello", "end")
+                daemon.shutdown(socket.SHUT_WR)
+                await until(lambda: ends.overs == 1)
+
+
+async def test_a_work_connection_that_is_closed_with_its_connect_is_lost() -> None:
+    losses: list[None] = []
+    async with relaying() as relays:
+        works: list[Work] = []
+
+        def wait(outcome: socket.socket | OSError) -> None:
+            assert isinstance(outcome, socket.socket)
+            works.append(park(relays, outcome, lambda: losses.append(None)))
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            relays.connect(HERE, listener.getsockname()[1], 5, wait)
+            daemon, _ = listener.accept()
+            with daemon:
+                daemon.shutdown(socket.SHUT_WR)
+                await until(lambda: losses == [None])
+        assert works[0].is_lost
+
+
+async def test_a_mistake_after_a_connect_is_logged_and_costs_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(outcome: socket.socket | OSError) -> None:
+        assert isinstance(outcome, socket.socket)
+        outcome.close()
+        raise RuntimeError("a mistake")
+
+    async with relaying() as relays:
+        with listening_port() as port:
+            relays.connect(HERE, port, 5, fail)
+            (await connected(relays, port, 5)).close()
+            await until(lambda: "a mistake" in caplog.text)
+        assert not relays._shared.poller._watchers
 
 
 class Noted:

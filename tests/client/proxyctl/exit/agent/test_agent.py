@@ -11,7 +11,8 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
-from support.base.ports import silent_port
+from support.base.descriptors import descriptors
+from support.base.ports import resetting_port, silent_port
 from support.base.waiting import until
 from support.exits.daemon import NO_LIMITS, ExitDaemon
 from support.targets import targets
@@ -19,6 +20,7 @@ from support.targets import targets
 from proxyctl import files
 from proxyctl.attach.network.lan import NEVER_PORTS, Guard
 from proxyctl.attach.network.surroundings import Surroundings
+from proxyctl.attach.relay import relay, relay_linux
 from proxyctl.attach.relay import relays as relays_module
 from proxyctl.attach.relay.relay import reset
 from proxyctl.exit.agent.agent import Agent, AgentBounds, Stop
@@ -531,6 +533,84 @@ async def test_new_connections_are_opened_no_faster_than_the_limit(
         began = loop.time()
         await daemon.park(8)  # four at once, and four within the next second
         assert loop.time() - began > 0.7
+
+
+async def test_many_dials_that_the_daemon_gives_up_leave_nothing(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    limits = DeviceLimits(dials_per_second=1_000, connections=0)
+    async with running(daemon, folder, limits=limits) as (agent, _):
+        await daemon.attached()
+        await daemon.park(20)
+        before = descriptors()
+        with silent_port() as port:
+            orders = [daemon.order(LOOPBACK, port) for _ in range(20)]
+            await until(lambda: agent.describe()["connections"] == 20)
+            for number, (_, writer) in orders:
+                writer.transport.abort()
+                await until(lambda number=number: number in daemon.overs)
+        assert agent.describe()["connections"] == 0
+        assert sorted(daemon.overs) == sorted(number for number, _ in orders), "each once"
+        assert not daemon.dialled
+        daemon.control.send(Park(0))
+        await until(lambda: descriptors() <= before, "nothing is left open")
+
+
+async def test_a_lost_daemon_ends_the_dials_that_are_under_way(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    async with running(daemon, folder) as (agent, _):
+        await daemon.attached()
+        await daemon.park(2)
+        with silent_port() as port:
+            orders = [daemon.order(LOOPBACK, port) for _ in range(2)]
+            await until(lambda: agent.describe()["connections"] == 2)
+            assert daemon.control.transport is not None
+            daemon.control.transport.abort()
+            for _, (reader, _) in orders:
+                with pytest.raises(ConnectionResetError):
+                    await reader.read(1)
+        assert agent.describe()["connections"] == 0
+
+
+async def test_a_target_that_resets_at_once_is_answered_and_leaves_nothing(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    limits = DeviceLimits(dials_per_second=1_000, connections=0)
+    async with running(daemon, folder, limits=limits) as (agent, _):
+        await daemon.attached()
+        await daemon.park(16)
+        with resetting_port() as port:
+            orders = [daemon.order(LOOPBACK, port) for _ in range(16)]
+            for number, _ in orders:
+                await daemon.result(number)
+        for number, (reader, writer) in orders:
+            outcome = daemon.dialled[number].outcome
+            assert outcome in (DialOutcome.CONNECTED, DialOutcome.REFUSED)
+            if outcome is DialOutcome.CONNECTED:
+                with pytest.raises(ConnectionResetError):
+                    await reader.read(1)
+            writer.close()
+        await until(lambda: agent.describe()["connections"] == 0)
+        outcomes = [each.outcome for each in daemon.dialled.values()]
+        await until(lambda: len(daemon.overs) >= outcomes.count(DialOutcome.CONNECTED))
+        assert len(daemon.overs) == len(set(daemon.overs))
+
+
+async def test_work_connections_notice_a_dead_peer(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[socket.socket] = []
+    for module in (relay, relay_linux):
+        monkeypatch.setattr(module, "keep_alive", kept.append)
+    async with running(daemon, folder, bounds=ATTENTIVE), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        await until(lambda: len(kept) >= 1, "it waits")
+        _, (_, writer) = await daemon.dial(LOOPBACK, target.port)
+        await until(lambda: len(kept) >= 2, "so does the next one")
+        assert len({id(each) for each in kept}) == len(kept), "each is asked for once"
+        writer.close()
 
 
 async def test_an_exit_comes_again_after_a_refusal(daemon: ExitDaemon, folder: Path) -> None:
