@@ -27,9 +27,9 @@ RECORDS = {"NamedTuple", "Struct", "TypedDict"}
 LARGER = {
     # The state of one direction of a connection: each access to another object costs time for each
     # segment, and Python 3.9 runs this interpreted.
-    "client/proxyctl/attach/relay/halfpipe.py:HalfPipe": 22,
+    "client/proxyctl/attach/relay/halfpipe.py:HalfPipe": 24,
     # Counts and limits the bytes of all connections, and is called for each piece of them.
-    "client/proxyctl/exit/carrying/carrier.py:Carrier": 22,
+    "client/proxyctl/exit/carrying/carrier.py:Carrier": 24,
     # Moves the datagrams of one association, with all state of a turn in one object.
     "client/proxyctl/exit/carrying/datagrams.py:DatagramRelay": 17,
     # Names each part of the marketplace once, for `build`, the routes and the sweeps.

@@ -185,11 +185,11 @@ def test_no_token_is_shown_by_mistake(api: KubeApi) -> None:
     ("place", "change", "words"),
     [
         ("clusters", {"server": "http://127.0.0.1:1"}, "no address"),
-        ("clusters", {"insecure-skip-tls-verify": True}, "not looked at"),
+        ("clusters", {"insecure-skip-tls-verify": True}, "not checked"),
         ("clusters", {"proxy-url": "http://127.0.0.1:1"}, "behind a proxy"),
         ("clusters", {"certificate-authority-data": "?"}, "cannot be used"),
         ("users", {"exec": {"command": "aws"}}, "make a service account"),
-        ("users", {"token": ""}, "neither a token nor a certificate"),
+        ("users", {"token": ""}, "neither a token nor a client certificate"),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_says_why(

@@ -143,13 +143,13 @@ def test_other_limits_and_a_withdrawn_consent_are_asked(path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"text": "Another text."}, "not the one that its hash names"),
-        ({"terms_hash": "\u00e4"}, "not the one that its hash names"),
+        ({"text": "Another text."}, "do not match their hash"),
+        ({"terms_hash": "\u00e4"}, "do not match their hash"),
         ({"text": None}, "shows no terms"),
-        ({"host": ""}, "takes no exits"),
-        ({"port": 0}, "takes no exits"),
-        ({"port": "1090"}, "takes no exits"),
-        ({"certificate_sha256": "zz"}, "its certificate in a way that is not known"),
+        ({"host": ""}, "accepts no exits"),
+        ({"port": 0}, "accepts no exits"),
+        ({"port": "1090"}, "accepts no exits"),
+        ({"certificate_sha256": "zz"}, "its certificate in an unknown form"),
     ],
 )
 def test_terms_that_cannot_be_are_not_agreed_to(path: Path, fields: dict, words: str) -> None:
