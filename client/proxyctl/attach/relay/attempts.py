@@ -37,6 +37,7 @@ class TaskAttempt(Generic[Result]):
     Args:
         done: called with the result of the coroutine, or with its OSError.
         spare: called with a result that comes after `cancel`.
+        owned: closed if the coroutine fails or is cancelled, also before its first step.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class TaskAttempt(Generic[Result]):
         coroutine: Coroutine[Any, Any, Result],
         done: Callable[[Result | OSError], None],
         spare: Callable[[Result], None],
+        owned: socket.socket | None = None,
     ) -> None:
         self._done: Callable[[Result | OSError], None] | None = done
         self._spare = spare
+        self._owned = owned
         self.task = loop.create_task(coroutine)
         self.task.add_done_callback(self._ended)
 
@@ -60,6 +63,8 @@ class TaskAttempt(Generic[Result]):
         done, self._done = self._done, None
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
+            if self._owned is not None:
+                self._owned.close()
             if done is not None:
                 done(error if isinstance(error, OSError) else OSError(*_CANCELLED))
             if error is not None and not isinstance(error, OSError):
@@ -116,11 +121,13 @@ class Deadlines:
     def _look(self) -> None:
         self._timer = None
         now = self._loop.time()
-        for expiring in [each for each, ends in self._ends.items() if ends <= now]:
-            if self._ends.pop(expiring, None) is not None:
-                expiring.expire()
-        if self._ends:
-            self._look_at(max(min(self._ends.values()), now + TICK_SECONDS))
+        try:
+            for expiring in [each for each, ends in self._ends.items() if ends <= now]:
+                if self._ends.pop(expiring, None) is not None:
+                    expiring.expire()
+        finally:  # also after a mistake, which the loop logs
+            if self._ends:
+                self._look_at(max(min(self._ends.values()), now + TICK_SECONDS))
 
 
 _CANCELLED: Final = (errno.ECANCELED, os.strerror(errno.ECANCELED))
