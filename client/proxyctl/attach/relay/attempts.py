@@ -6,6 +6,7 @@ A task, a future and a timer for each connect would be a quarter of the cost of 
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union
 
@@ -37,7 +38,7 @@ class TaskAttempt(Generic[Result]):
     Args:
         done: called with the result of the coroutine, or with its OSError.
         spare: called with a result that comes after `cancel`.
-        owned: closed if the coroutine fails or is cancelled, also before its first step.
+        owned: closed by a `cancel` before the coroutine's first step, after which none is taken.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class TaskAttempt(Generic[Result]):
         self._done: Callable[[Result | OSError], None] | None = done
         self._spare = spare
         self._owned = owned
+        self._coroutine = coroutine
         self.task = loop.create_task(coroutine)
         self.task.add_done_callback(self._ended)
 
@@ -58,13 +60,14 @@ class TaskAttempt(Generic[Result]):
         """See `Attempt.cancel`; the coroutine ends in the next turns of the loop."""
         self._done = None
         self.task.cancel()
+        has_begun = inspect.getcoroutinestate(self._coroutine) != inspect.CORO_CREATED
+        if self._owned is not None and not has_begun:
+            self._owned.close()
 
     def _ended(self, task: asyncio.Task[Result]) -> None:
         done, self._done = self._done, None
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
-            if self._owned is not None:
-                self._owned.close()
             if done is not None:
                 done(error if isinstance(error, OSError) else OSError(*_CANCELLED))
             if error is not None and not isinstance(error, OSError):
