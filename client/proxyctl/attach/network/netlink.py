@@ -28,7 +28,6 @@ PREFIX_MIN_LENGTH: Final = {4: 8, 6: 16}
 
 _REPLY_MAX_BYTES: Final = 1 << 16  # more than the kernel puts into one datagram of a dump
 _ANSWER_BYTES: Final = 4096  # of a route: only its head is read
-_REPLY_SECONDS: Final = 2  # only a safeguard: the reply is there when `send` returns
 _NETWORKS_MAX: Final = 4096  # a machine with more routes is a router, and its largest are enough
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
@@ -122,8 +121,7 @@ def _open() -> socket.socket:
     if family is None:
         raise OSError("this system has no netlink")
     kernel = socket.socket(family, socket.SOCK_RAW, 0)
-    # The kernel's own limit: for `settimeout` Python would ask before each call.
-    kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _REPLY_SECONDS, 0))
+    kernel.setblocking(False)  # a reply is there when `send` returns, and none ever comes later
     return kernel
 
 

@@ -81,11 +81,11 @@ class Surroundings:
         self._seen: frozenset[int] = frozenset()  # families that the daemon has seen on this line
         self._networks: tuple[Network, ...] = ()
         self._own: frozenset[int] = frozenset()
-        # Answers of `contains`: IPv4 by number, because the hash of an address is slow. For
-        # IPv6 a stranger could choose numbers with the same hash. Replaced when an answer may
-        # change, and behind that change: a thread that still looks at the old networks keeps its
-        # answer in the old dictionary.
-        self._answers: dict[int | Address, bool] = {}
+        # Answers of `contains`, by the bytes of an address: a stranger could choose IPv6 addresses
+        # whose numbers have the same hash. Replaced when an answer may change, and behind that
+        # change: a thread that still looks at the old networks keeps its answer in the old
+        # dictionary.
+        self._answers: dict[bytes, bool] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -127,7 +127,7 @@ class Surroundings:
     def contains(self, address: Address) -> bool:
         """Return whether an address, or one embedded in it, is in the device's surroundings."""
         answers = self._answers
-        key = int(address) if address.version == 4 else address
+        key = address.packed
         answer = answers.get(key)
         if answer is None:
             inside = embedded_ipv4(address)

@@ -6,6 +6,7 @@ A task, a future and a timer for each connect would be a quarter of the cost of 
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union
 
@@ -37,6 +38,7 @@ class TaskAttempt(Generic[Result]):
     Args:
         done: called with the result of the coroutine, or with its OSError.
         spare: called with a result that comes after `cancel`.
+        owned: closed by a `cancel` before the coroutine's first step, after which none is taken.
     """
 
     def __init__(
@@ -45,9 +47,12 @@ class TaskAttempt(Generic[Result]):
         coroutine: Coroutine[Any, Any, Result],
         done: Callable[[Result | OSError], None],
         spare: Callable[[Result], None],
+        owned: socket.socket | None = None,
     ) -> None:
         self._done: Callable[[Result | OSError], None] | None = done
         self._spare = spare
+        self._owned = owned
+        self._coroutine = coroutine
         self.task = loop.create_task(coroutine)
         self.task.add_done_callback(self._ended)
 
@@ -55,6 +60,9 @@ class TaskAttempt(Generic[Result]):
         """See `Attempt.cancel`; the coroutine ends in the next turns of the loop."""
         self._done = None
         self.task.cancel()
+        has_begun = inspect.getcoroutinestate(self._coroutine) != inspect.CORO_CREATED
+        if self._owned is not None and not has_begun:
+            self._owned.close()
 
     def _ended(self, task: asyncio.Task[Result]) -> None:
         done, self._done = self._done, None
@@ -116,11 +124,13 @@ class Deadlines:
     def _look(self) -> None:
         self._timer = None
         now = self._loop.time()
-        for expiring in [each for each, ends in self._ends.items() if ends <= now]:
-            if self._ends.pop(expiring, None) is not None:
-                expiring.expire()
-        if self._ends:
-            self._look_at(max(min(self._ends.values()), now + TICK_SECONDS))
+        try:
+            for expiring in [each for each, ends in self._ends.items() if ends <= now]:
+                if self._ends.pop(expiring, None) is not None:
+                    expiring.expire()
+        finally:  # also after a mistake, which the loop logs
+            if self._ends:
+                self._look_at(max(min(self._ends.values()), now + TICK_SECONDS))
 
 
 _CANCELLED: Final = (errno.ECANCELED, os.strerror(errno.ECANCELED))

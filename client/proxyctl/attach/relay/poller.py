@@ -122,10 +122,15 @@ class Poller:
         """Report the present state of a socket that is watched, in the next turn."""
         self._epoll.modify(fd, _ALL)
 
-    def let_go(self, fd: int, watcher: Watcher) -> None:
-        """Stop reporting a socket to this watcher, if it still is the one."""
+    def let_go(self, fd: int, watcher: Watcher, *, stays_open: bool = False) -> None:
+        """Stop reporting a socket to this watcher, if it still is the one.
+
+        A socket that stays open is used by something else, such as a transport.
+        """
         if self._watchers.get(fd) is watcher:
             del self._watchers[fd]
+            if stays_open:
+                self._epoll.unregister(fd)
 
     def replace(self, fd: int, watcher: Watcher) -> None:
         """Report further events of a socket that is watched to another watcher."""
@@ -235,7 +240,7 @@ class Connecting:
         try:
             self._finish(sock)
         finally:
-            poller.let_go(self._fd, self)
+            poller.let_go(self._fd, self, stays_open=sock.fileno() == self._fd)
 
     def fail(self) -> None:
         """See `Watcher.fail`."""

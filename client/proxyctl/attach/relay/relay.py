@@ -284,7 +284,7 @@ class AsyncioRelays:
     ) -> Attempt | None:
         """See `Relays.begin_park`."""
         parking = self._park(sock, hello, lost, ready)
-        return self._noted(TaskAttempt(self._loop, parking, lambda _: done(), ignore))
+        return self._noted(TaskAttempt(self._loop, parking, lambda _: done(), ignore, sock))
 
     def begin_join(
         self,
@@ -307,7 +307,7 @@ class AsyncioRelays:
                 work.reset()
                 raise
 
-        return self._noted(TaskAttempt(self._loop, join(), done, ignore))
+        return self._noted(TaskAttempt(self._loop, join(), done, ignore, target))
 
     async def closed(self) -> None:
         """See `Relays.closed`."""

@@ -455,8 +455,9 @@ class Carrier:
                         await closed
 
     def _start(self, frame: Dial | Associate, attachment: _Attachment) -> None:
-        pool = attachment.pool_of(frame.number)
-        work = pool.take(frame.number) if pool is not None else None
+        pool, key = attachment.pool_of(frame.number), (attachment.loan, frame.number)
+        is_repeated = key in self._dials or key in self._held  # both would take one place
+        work = None if pool is None or is_repeated else pool.take(frame.number)
         if work is None:
             attachment.fail(frame.number, DialOutcome.FAILED)
             return
@@ -464,7 +465,6 @@ class Carrier:
         if objection is None:
             self._begin(frame, work, attachment)
         elif objection is DialOutcome.AT_LIMIT and len(self._held) < HELD_MAX:
-            key = attachment.loan, frame.number
             timer = self._loop.call_later(PLACE_SECONDS, self._refuse_held, key)
             self._held[key] = _Held(frame, work, attachment, timer)
         else:
@@ -648,10 +648,15 @@ class Carrier:
             self._all_over.set_result(None)
 
     def _work_is_lost(self, loan: int, number: int) -> None:
-        if (loan, number) in self._held:
-            self._drop((loan, number))
-        order = self._dials.get((loan, number))
-        if order is not None:
+        """Give up the order of a lost work connection.
+
+        A relay of an earlier attachment may end now, whose number was the same.
+        """
+        key = loan, number
+        held, order = self._held.get(key), self._dials.get(key)
+        if held is not None and held.work.is_lost:
+            self._drop(key)
+        if order is not None and order.work.is_lost:
             order.cancel()
 
 

@@ -253,6 +253,9 @@ class Pool:
 
     def _enter(self, number: int, work: Work) -> None:
         """Add one before the daemon has its ticket: an order may be the answer."""
+        if number not in self._opening:  # the end of its handshake came with the pool's
+            work.reset()
+            return
         self._parked[number] = work
         self._entered.add(number)
 

@@ -109,6 +109,37 @@ async def test_an_order_that_the_ticket_brings_finds_its_connection(tmp_path: Pa
         assert room._taken == 0
 
 
+async def test_a_handshake_that_ends_with_its_pool_takes_no_place(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    room = Room(100, loop.time)
+    async with serving(tmp_path) as (server, port, pin):
+
+        class Door:
+            """Closes the pool in the turn of the loop in which a handshake ends."""
+
+            def begin_park(self, *args: Any) -> Any:
+                sock, hello, lost, ready, done = args
+
+                def end(end: End) -> None:
+                    pool.close()
+                    ready(end)
+
+                return secure_door("127.0.0.1", pin).begin_park(sock, hello, lost, end, done)
+
+        def connect(done: Callable[[socket.socket], None]) -> asyncio.Handle:
+            sock = socket.create_connection(("127.0.0.1", port))
+            sock.setblocking(False)
+            return loop.call_soon(done, sock)
+
+        lost: list[int] = []
+        pool = Pool(1, connect, room=room, lost=lost.append, relays=Door(), loop=loop)
+        pool.add_tickets(SECURE_TICKETS, (bytes(16),))
+        pool.park(1)
+        await until(lambda: bool(lost) or room._taken < 0, "the connection is given up")
+    assert (len(pool), room._taken, pool._coming()) == (0, 0, 0)
+    assert server.received == b""
+
+
 async def test_another_certificate_sees_no_ticket(tmp_path: Path) -> None:
     lost: list[int] = []
     async with serving(tmp_path) as (server, port, _):

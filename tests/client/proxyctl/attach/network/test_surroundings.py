@@ -1,5 +1,5 @@
 import sys
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,39 @@ def test_the_public_address_is_near_and_so_is_all_of_a_customers_ipv6() -> None:
     assert near.contains(ip_address("2a02:2455:1234:ffff::1"))
     assert not near.contains(ip_address("93.184.220.3"))
     assert not near.contains(ip_address("2a02:2455:1235::1"))
+
+
+def test_addresses_that_a_stranger_chooses_for_their_hash_are_as_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python hashes a number to a remainder, so many IPv6 addresses have the same hash."""
+    first, period = int(ip_address("2600::")), sys.hash_info.modulus
+    chosen = [IPv6Address(first + count * period) for count in range(500)]
+    assert len(set(map(hash, chosen))) == 1
+    compared: list[object] = []
+
+    def compare(one: IPv6Address, other: object) -> bool:
+        compared.append(other)
+        return int(one) == other
+
+    near = Surroundings(set, list)
+    monkeypatch.setattr(IPv6Address, "__eq__", compare)
+    assert not any(near.contains(each) for each in chosen)
+    assert len(compared) < len(chosen)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no netlink")
+def test_the_kernel_is_asked_without_a_time_limit_of_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On 32-bit systems that limit has two forms; a guard without the kernel permits more."""
+    monkeypatch.setattr("socket.SO_RCVTIMEO", 9999)
+    routes = netlink.Routes()
+    try:
+        assert not routes.leads_out(ip_address("127.0.0.1"))
+    finally:
+        routes.close()
+    assert ip_network("127.0.0.0/8") in netlink.networks()
 
 
 def test_an_answer_is_kept_no_longer_than_it_is_right() -> None:

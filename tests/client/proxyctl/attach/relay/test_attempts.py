@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import socket
 
 import pytest
 from support.base.waiting import until
@@ -51,6 +52,20 @@ async def test_a_deadline_that_begins_at_the_end_of_another_delays_no_third() ->
     await until(lambda: bool(other.expired))
     assert len(again.expired) == 1
     deadlines.close()
+    assert deadlines._timer is None
+
+
+async def test_a_mistake_at_one_deadline_delays_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    deadlines = Deadlines(asyncio.get_running_loop())
+    wrong, same, late = (Timed(deadlines) for _ in range(3))
+    wrong.expired = None  # type: ignore[assignment]
+    deadlines.add(wrong, A_WHILE)
+    deadlines.add(same, A_WHILE)
+    deadlines.add(late, A_WHILE + TICK_SECONDS)
+    await until(lambda: bool(same.expired and late.expired))
+    assert "AttributeError" in caplog.text
     assert deadlines._timer is None
 
 
@@ -109,3 +124,24 @@ async def test_a_cancelled_coroutine_reports_nothing() -> None:
     await until(attempt.task.done)
     await asyncio.sleep(0)
     assert attempt.task.cancelled()
+
+
+async def test_a_socket_is_closed_with_an_attempt_that_never_began() -> None:
+    async def keep(sock: socket.socket) -> None:
+        pytest.fail(f"{sock} is used")
+
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    attempt = TaskAttempt(loop, keep(sock), pytest.fail, pytest.fail, sock)
+    attempt.cancel()
+    await until(lambda: sock.fileno() == -1)
+
+
+async def test_a_socket_that_was_kept_stays_open() -> None:
+    outcomes: list[object] = []
+    with socket.socket() as sock:
+        TaskAttempt(
+            asyncio.get_running_loop(), asyncio.sleep(0), outcomes.append, pytest.fail, sock
+        )
+        await until(lambda: outcomes == [None])
+        assert sock.fileno() != -1

@@ -475,6 +475,15 @@ async def test_a_work_connection_that_is_closed_with_its_connect_is_lost() -> No
         assert works[0].is_lost
 
 
+async def test_a_connected_socket_that_another_reads_wakes_no_poller() -> None:
+    async with relaying() as relays:
+        with listening_port() as port, await connected(relays, port, 5) as sock:
+            poller = relays._shared.poller
+            with pytest.raises(FileNotFoundError):
+                poller.report_again(sock.fileno())
+            assert not poller._watchers
+
+
 async def test_a_mistake_after_a_connect_is_logged_and_costs_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -573,6 +573,51 @@ async def test_a_lost_daemon_ends_the_dials_that_are_under_way(
         assert agent.describe()["connections"] == 0
 
 
+async def test_a_number_that_is_ordered_twice_takes_no_second_dial(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    """Both dials would count as one connection, and a pause would end only one of them."""
+    async with running(daemon, folder) as (agent, _):
+        await daemon.attached()
+        await daemon.park(1, tickets=1)
+        with silent_port() as port:
+            number, (reader, _) = daemon.order(LOOPBACK, port)
+            await until(lambda: agent.describe()["connections"] == 1)
+            daemon._next = number
+            await daemon.park(1, tickets=1)
+            assert daemon.order(LOOPBACK, port)[0] == number
+            assert (await daemon.result(number)).outcome is DialOutcome.FAILED
+            assert agent.describe()["connections"] == 1, "the first goes on"
+            assert daemon.control.transport is not None
+            daemon.control.transport.abort()
+            with pytest.raises(ConnectionResetError):
+                await reader.read(1)
+
+
+async def test_the_end_of_an_earlier_attachments_relay_ends_no_dial(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    async with running(daemon, folder) as (agent, _), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1, tickets=1)
+        number, (_, writer) = daemon.order(LOOPBACK, target.port)
+        assert (await daemon.result(number)).outcome is DialOutcome.CONNECTED
+        assert daemon.control.transport is not None
+        daemon.control.transport.abort()
+        await daemon.attached(2)
+        daemon._next = number
+        await daemon.park(1, tickets=1)
+        with silent_port() as port:
+            assert daemon.order(LOOPBACK, port)[0] == number
+            await until(lambda: agent.describe()["connections"] == 2)
+            writer.transport.abort()
+            await until(lambda: agent.describe()["connections"] < 2)
+            daemon.control.send(Ping(b"12345678"))
+            await until(lambda: bool(daemon.pongs))
+            assert agent.describe()["connections"] == 1
+            assert number not in daemon.overs
+
+
 async def test_a_target_that_resets_at_once_is_answered_and_leaves_nothing(
     daemon: ExitDaemon, folder: Path
 ) -> None:
@@ -779,11 +824,11 @@ async def test_an_exit_goes_on_where_nothing_can_be_written(
         with monkeypatch.context() as patched:
             patched.setattr(files, "write", full)
             _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
-            await until(lambda: "continues without it" in caplog.text)
+            await until(lambda: "the exit continues without it" in caplog.text)
             writer.write(b"hello")
             assert await reader.readexactly(5) == b"hello"
             writer.close()
-    assert caplog.text.count("continues without it") <= 2
+    assert caplog.text.count("the exit continues without it") <= 2
     assert (files.read(folder / names.JOURNAL) or {})["bytes_today"] == 10
 
 
