@@ -213,8 +213,8 @@ def port_of(
         market: decides who may attach.
         geography: says where exits are.
         desk: listens for other processes of this machine; None where there are none.
-        clocks: of the process.
-        bounds: of the parts.
+        clocks: the clocks of the process.
+        bounds: the bounds of the parts.
     """
     limits = slices.exit_limits(settings, raise_descriptors())
     base = _base(way, market, geography, limits, clocks)

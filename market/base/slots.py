@@ -67,6 +67,14 @@ class _Claim(Struct, frozen=True, eq=False):
         return enclosing(self.callers[0])[-1][0] if self.callers else ""
 
 
+class _DisplacedError(Exception):
+    """Another claim has the place in the queue."""
+
+
+def _has_slot(turn: "asyncio.Future[None]") -> bool:
+    return turn.done() and not turn.cancelled() and turn.exception() is None
+
+
 def too_busy(reason: Busy) -> Exception:  # noqa: ARG001 - the API has one code for both
     """Return the refusal of the API."""
     return MarketError(Code.TOO_BUSY)
@@ -77,7 +85,8 @@ class Slots:
 
     The first name of a claim has the turn: a site, if it is a network. So a caller with many claims
     delays another one by one of them. A claim whose own bound is reached is passed over, and keeps
-    its place.
+    its place. When the queue is full, a new claim takes the place of the newest claim of the
+    longest turn, unless its own turn is about as long. So a few sites do not fill the queue.
 
     Args:
         refusal: makes the exception for a caller that gets no slot.
@@ -125,7 +134,7 @@ class Slots:
         return self._in_use >= self._bounds.total and bool(self._queue)
 
     async def _acquire(self, claim: _Claim, deadline: float | None) -> None:
-        if self._is_queue_full(claim):
+        if self._is_refused(claim):
             raise self._refusal(Busy.QUEUE_FULL)
         if self._has_room(claim):
             self._count(claim, 1)
@@ -136,12 +145,14 @@ class Slots:
             async with asyncio.timeout_at(deadline):
                 await turn
         except BaseException as error:
-            if claim in self._queue.get(claim.turn, ()):
-                self._leave_queue(claim)
-            else:  # the slot was given in the turn of the loop in which the wait ended
+            if _has_slot(turn):  # it was given in the turn of the loop in which the wait ended
                 self._release(claim)
+            elif claim in self._queue.get(claim.turn, ()):
+                self._leave_queue(claim)
             if isinstance(error, TimeoutError):
                 raise self._refusal(Busy.TIMED_OUT) from error
+            if isinstance(error, _DisplacedError):
+                raise self._refusal(Busy.QUEUE_FULL) from error
             raise
 
     def _release(self, claim: _Claim) -> None:
@@ -177,14 +188,27 @@ class Slots:
         self._waiting -= 1
         self._count_queue(claim, -1)
 
-    def _is_queue_full(self, claim: _Claim) -> bool:
+    def _is_refused(self, claim: _Claim) -> bool:
         bounds, counts, length = self._bounds, [self._queue_of], self._waiting
         if bounds.queue_has_running:
             counts.append(self._in_use_of)
             length += self._in_use
         most = bounds.queue_per_caller
         is_crowded = most and any(crowded(caller, most, *counts) for caller in claim.callers)
-        return bool(is_crowded) or length >= bounds.queue
+        if is_crowded or length < bounds.queue:
+            return bool(is_crowded)
+        return self._has_room(claim) or not self._displace(claim.turn)
+
+    def _displace(self, name: str) -> bool:
+        """Refuse the newest claim of the longest turn; False if no other turn is longer."""
+        longest = max(self._queue.values(), key=len, default={})
+        if len(longest) <= len(self._queue.get(name, ())) + 1:
+            return False
+        claim, turn = next(reversed(longest.items()))
+        self._leave_queue(claim)
+        if not turn.cancelled():
+            turn.set_exception(_DisplacedError())
+        return True
 
     def _has_room(self, claim: _Claim) -> bool:
         bounds = self._bounds

@@ -7,6 +7,7 @@ server drops the connection when it is silent. Times are compared by the server'
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -46,13 +47,27 @@ _RENEW = f"""
 """
 # The server's own limit does not cover every silence: it does not count between the preparation of
 # a statement and its execution, and a pooler does not take it. A wait for a lock or a standby is
-# no silence of the daemon, and has another `wait_event`.
-_END_HANGING = """
-    SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
-    WHERE datname = current_database() AND usename = current_user
-        AND application_name LIKE $1 || '%' AND xact_start IS NOT NULL
-        AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - CAST($2 AS INTERVAL)
+# no silence of the daemon, and has another `wait_event`. A pooler may add the client's address to
+# the name; other programs, such as a console of an operator, have another name.
+_IS_HANGING = """
+    datname = current_database() AND usename = current_user
+        AND (application_name = $1 OR application_name LIKE $1 || ' - %')
+        AND xact_start IS NOT NULL AND wait_event = 'ClientRead'
+        AND state_change < clock_timestamp() - CAST($2 AS INTERVAL)
 """
+_HANGING = f"SELECT pid, state_change FROM pg_stat_activity WHERE {_IS_HANGING}"
+# The server copies the states of all connections before it reads what each one waits for. So a long
+# statement that ends in between looks like a silence. A second query finds that its state changed.
+_END_HANGING = f"""
+    SELECT COUNT(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
+    JOIN unnest($3::int[], $4::timestamptz[]) AS seen (pid, state_change)
+        USING (pid, state_change)
+    WHERE {_IS_HANGING}
+"""
+# A role that may not end connections, or another product that speaks PostgreSQL's protocol.
+_NO_ENDING = (asyncpg.FeatureNotSupportedError, asyncpg.SyntaxOrAccessError)
+
+_logger = logging.getLogger("storage")
 
 
 class PostgresLink:
@@ -76,16 +91,25 @@ class PostgresLink:
         self._servers = servers
         self._timeout = timeout_seconds
         self._on_lost = on_lost
+        self._on_link_lost: Callable[[], None] = on_lost
         milliseconds = str(int(timeout_seconds * 1000))
         self._limits = {"idle_session_timeout": milliseconds} if has_limits else {}
         self._connection: asyncpg.Connection | None = None
         self._sweeps = False
+        # The driver refuses a second query of a connection while the first one has no answer.
+        self._turn = asyncio.Lock()
+        self._ends_hanging = True
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
         """See `Link.connect`."""
+        async with self._turn:
+            await self._connect(on_notice, on_lost)
+
+    async def _connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
         self._drop()
         connection = await self._answer(self._servers.connect(server_settings=self._limits))
-        self._connection = connection
+        self._connection, self._on_link_lost = connection, on_lost
+        self._ends_hanging = True
 
         def notified(_: object, __: int, ___: str, payload: object) -> None:
             on_notice(str(payload))
@@ -102,11 +126,11 @@ class PostgresLink:
 
     async def register(self, node_id: str) -> None:
         """See `Link.register`."""
-        await self._answer(self._connected().execute(_REGISTER, node_id))
+        await self._ask(lambda connection: connection.execute(_REGISTER, node_id))
 
     async def renew(self, node_id: str) -> bool:
         """See `Link.renew`."""
-        return await self._answer(self._connected().fetchval(_RENEW, node_id)) is not None
+        return await self._ask(lambda connection: connection.fetchval(_RENEW, node_id)) is not None
 
     async def exited(self, node_ids: Collection[str]) -> list[str]:  # noqa: ARG002 - see there
         """See `Link.exited`: a connection that is lost may be made again."""
@@ -114,20 +138,44 @@ class PostgresLink:
 
     async def end_hanging(self) -> int:
         """See `Link.end_hanging`."""
-        silence = timedelta(seconds=IDLE_TRANSACTION_SECONDS)
-        question = self._connected().fetchval(_END_HANGING, APPLICATION, silence)
-        return int(await self._answer(question))
+        if not self._ends_hanging:
+            return 0
+        async with self._turn:
+            question = self._end_hanging(self._connected())
+            try:
+                return await self._answer(question)
+            except UnavailableError:
+                # Another task renews the row, and must connect again without delay.
+                self._on_link_lost()
+                raise
+
+    async def _end_hanging(self, connection: asyncpg.Connection) -> int:
+        """End hanging transactions; a refusal is no fault of the connection."""
+        criteria = APPLICATION, timedelta(seconds=IDLE_TRANSACTION_SECONDS)
+        try:
+            rows = await connection.fetch(_HANGING, *criteria)
+            if not rows:
+                return 0
+            pids, changes = [row["pid"] for row in rows], [row["state_change"] for row in rows]
+            return int(await connection.fetchval(_END_HANGING, *criteria, pids, changes))
+        except _NO_ENDING as error:
+            self._ends_hanging = False
+            _logger.warning("hanging transactions of daemons stay: %s", message_of(error))
+            return 0
 
     async def try_to_sweep(self) -> bool:
         """See `Link.try_to_sweep`."""
         if not self._sweeps:
-            question = self._connected().fetchval("SELECT pg_try_advisory_lock($1)", SWEEPER_LOCK)
-            self._sweeps = bool(await self._answer(question))
+            sql = "SELECT pg_try_advisory_lock($1)"
+            answer = await self._ask(lambda connection: connection.fetchval(sql, SWEEPER_LOCK))
+            self._sweeps = bool(answer)
         return self._sweeps
 
     async def is_unswept(self) -> bool:
         """See `Link.is_unswept`."""
-        return bool(await self._answer(self._connected().fetchval(_IS_UNSWEPT, SWEEPER_LOCK)))
+        return bool(
+            await self._ask(lambda connection: connection.fetchval(_IS_UNSWEPT, SWEEPER_LOCK))
+        )
 
     async def close(self) -> None:
         """See `Link.close`."""
@@ -140,6 +188,13 @@ class PostgresLink:
         if self._connection is None:
             raise UnavailableError("not connected", Cause.UNREACHABLE)
         return self._connection
+
+    async def _ask(
+        self, question: Callable[[asyncpg.Connection], Coroutine[Any, Any, Answer]]
+    ) -> Answer:
+        """Return an answer of the server; one question at a time."""
+        async with self._turn:
+            return await self._answer(question(self._connected()))
 
     async def _answer(self, question: Coroutine[Any, Any, Answer]) -> Answer:
         """Return an answer; every failure, and one that is late, is a lost connection.

@@ -7,9 +7,9 @@ from market.bandwidth.leases import RECALL_SECONDS
 from market.bandwidth.notices import Notice, Topic
 from market.money.audit import audit_ledger
 from market.money.money import earned
-from tests.sim.clients import Closing, Relay
 from tests.sim.faults import Weather
 from tests.sim.loop import World
+from tests.sim.relays import Closing, Relay
 from tests.sim.store import EPOCH, Commit, Database
 
 if TYPE_CHECKING:

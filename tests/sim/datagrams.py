@@ -7,7 +7,8 @@ from dataclasses import replace
 from random import Random
 
 from proxyd.metering.exit_share import ExitShare
-from tests.sim.clients import ClientPlan, Relay
+from tests.sim.clients import ClientPlan
+from tests.sim.relays import Relay
 
 SHARE = 0.25
 DATAGRAM_MOST = 1_400

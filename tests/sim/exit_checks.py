@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.checks import Books
-from tests.sim.clients import Relay
 from tests.sim.exit_plans import device_id_of, owner_of
 from tests.sim.exit_ports import country_of
 from tests.sim.exits import ExitAgent, ExitOwner
 from tests.sim.loop import World
 from tests.sim.process import Life
+from tests.sim.relays import Relay
 
 if TYPE_CHECKING:
     from tests.sim.store import Database

@@ -31,9 +31,9 @@ from proxyd.tasks import Tasks
 from proxyd.wire.events import Failure
 from proxyd.wire.links import link_key
 from proxyd.wire.wants import Wants
-from tests.sim.clients import Numbered
 from tests.sim.lines import Lines, SimPoller, fingerprint_of, host_of
 from tests.sim.loop import World
+from tests.sim.relays import Numbered
 
 if TYPE_CHECKING:
     from tests.sim.exit_plans import WishPlan

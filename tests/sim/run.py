@@ -5,82 +5,43 @@ import gc
 import logging
 import random
 import secrets
-import sqlite3
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from random import Random, SystemRandom
 from types import SimpleNamespace
 from typing import Any
 
 import proxyd.tasks
-from market.accounts.accounts import deposit
 from market.bandwidth.leases import RECALL_SECONDS
 from market.base.errors import MarketError
-from market.base.ids import Identifiers
-from market.events.context import Context
 from market.exits.payouts import claw_back
-from market.money.ledger import open_accounts, pending
-from market.money.money import Currency
 from proxyd.exits.attached.control import Control
 from proxyd.exits.watching import canaries
 from proxyd.metering.lease_slices import LOW_BYTES
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import MemoryBounds
-from storage.accounts.keys import KeyRow
-from storage.accounts.keys import insert as insert_key
 from storage.blobs.local import _Threads
-from storage.engines import sqlite as engine
-from storage.engines.store import Transaction
-from storage.exits.exits import LimitsRow, consent, open_pending_account
 from tests.sim import jobs
 from tests.sim.acts import Acts
 from tests.sim.checks import AFTERMATH_SECONDS, Books
-from tests.sim.clients import (
-    EXITS,
-    Buyer,
-    Client,
-    ClientPlan,
-    Network,
-    Numbered,
-    Relay,
-    RequestError,
-    StaffPlan,
-    exit_name,
-)
+from tests.sim.clients import Buyer, Client, ClientPlan, Network, RequestError, StaffPlan
 from tests.sim.datagrams import Datagrams
-from tests.sim.deploys import DEPLOY_KEY, DEPLOY_KEY_LIMIT, POOR_MONEY, ReplicaAgent
+from tests.sim.deploys import ReplicaAgent
 from tests.sim.exit_checks import ExitBooks
-from tests.sim.exit_plans import (
-    DEVICES_MOST,
-    device_id_of,
-    hashed,
-    owner_of,
-    token_of,
-)
+from tests.sim.exit_plans import device_id_of
 from tests.sim.exit_story import EXITS_SECONDS, ExitStory
 from tests.sim.faults import Fault, Weather
-from tests.sim.jobs import (
-    BUYERS,
-    DEVICES,
-    KEY_LIMIT,
-    DeviceAgent,
-    JobBuyer,
-    Records,
-    device_name,
-    key_name,
-    owner_name,
-)
+from tests.sim.jobs import DeviceAgent, JobBuyer, Records
 from tests.sim.loop import SimLoop, SimTask, SimTimer, World
 from tests.sim.process import Life, Process, settings_of
+from tests.sim.relays import Numbered, Relay, exit_name
 from tests.sim.scenario import Scenario
 from tests.sim.store import ANSWER_SECONDS, EPOCH, Commit, Database
+from tests.sim.template import template
 
-# The last two have little money.
-USERS, POOR_USERS = 6, 2
-MONEY = 1_000_000_000_000
 PROBE_SECONDS = 15.0
 # Other nodes return bytes within a second.
 WAIT_SECONDS = 4.0
@@ -759,129 +720,3 @@ def _logged(world: World) -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
-
-
-async def _insert_device(tx: Transaction, device_id: str, user_id: str) -> None:
-    await tx.run(
-        "INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)"
-        " VALUES (:id, :user_id, :id, :id, '', 'mini_pc', :now)",
-        id=device_id,
-        user_id=user_id,
-        now=EPOCH - 10,
-    )
-
-
-async def _insert_key(tx: Transaction, key_id: str, user_id: str, limit: int) -> None:
-    row = KeyRow(
-        key_id,
-        user_id,
-        key_id,
-        key_id,
-        "",
-        "",
-        "",
-        None,
-        limit,
-        "lifetime",
-        key_id,
-        "",
-        EPOCH - 10,
-        None,
-        None,
-        None,
-        None,
-    )
-    await insert_key(tx, row)
-
-
-async def _insert_exit(tx: Transaction, device_id: str, user_id: str) -> None:
-    await _insert_device(tx, device_id, user_id)
-    limits = LimitsRow(16, 0, 10**15, "443", 0)
-    await open_pending_account(tx, pending(user_id), user_id)
-    await consent(
-        tx, device_id=device_id, user_id=user_id, terms_hash="", limits=limits, now=EPOCH - 10
-    )
-
-
-async def _insert_links(tx: Transaction) -> None:
-    """Insert the devices that attach over lines, and their owners' accounts."""
-    for owner in sorted({owner_of(number) for number in range(DEVICES_MOST)}):
-        await open_pending_account(tx, pending(owner), owner)
-    for number in range(DEVICES_MOST):
-        await tx.run(
-            "INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)"
-            " VALUES (:id, :user_id, :token_hash, :id, '', 'mini_pc', :now)",
-            id=device_id_of(number),
-            user_id=owner_of(number),
-            token_hash=hashed(token_of(number)),
-            now=EPOCH - 10,
-        )
-
-
-@cache
-def template(*, has_exits: bool) -> bytes:
-    """Return a database with users and their money, as bytes.
-
-    Args:
-        has_exits: whether there are also devices that attach as exits.
-    """
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    engine._configure(connection)
-    engine._prepare(connection)
-    draw = Random("template")
-    before = secrets.token_bytes
-    secrets.token_bytes = draw.randbytes
-    try:
-        identifiers = Identifiers(lambda: EPOCH * 1_000 - 10_000)
-        context = Context(None, identifiers, lambda: EPOCH - 10)  # type: ignore[arg-type]
-
-        async def unit(tx: Transaction) -> None:
-            for number in range(USERS + POOR_USERS):
-                money = MONEY if number < USERS else POOR_MONEY
-                name = f"user{number}"
-                await tx.run(
-                    "INSERT INTO users (id, username, username_key, email, email_key,"
-                    " password_hash, email_verified_at, created_at)"
-                    " VALUES (:name, :name, :name, :email, :email, '', :now, :now)",
-                    name=name,
-                    email=f"{name}@example.com",
-                    now=EPOCH - 10,
-                )
-                await open_accounts(tx, name)
-                await deposit(
-                    tx,
-                    context,
-                    email=f"{name}@example.com",
-                    currency=Currency.USD,
-                    amount=money,
-                    reference=name,
-                    transfer_id=identifiers.new(),
-                    now=EPOCH - 10,
-                )
-
-                await deposit(
-                    tx,
-                    context,
-                    email=f"{name}@example.com",
-                    currency=Currency.CREDIT,
-                    amount=money,
-                    reference=f"{name} credits",
-                    transfer_id=identifiers.new(),
-                    now=EPOCH - 10,
-                )
-            for number in range(BUYERS):
-                await _insert_key(tx, key_name(number), f"user{number}", KEY_LIMIT)
-            await _insert_key(tx, DEPLOY_KEY, "user0", DEPLOY_KEY_LIMIT)
-            for number in range(DEVICES):
-                await _insert_device(tx, device_name(number), owner_name(number))
-            for number in range(EXITS):
-                await _insert_exit(tx, exit_name(number), f"user{number + 2}")
-            if has_exits:
-                await _insert_links(tx)
-
-        (outcome,) = engine._write_group([unit], connection)
-        if outcome.error is not None:
-            raise outcome.error
-    finally:
-        secrets.token_bytes = before
-    return connection.serialize()

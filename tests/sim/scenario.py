@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.sim.acts import NO_ACTS, ActsPlan, acts_of
-from tests.sim.clients import EXITS, ClientPlan, SessionPlan, StaffPlan
+from tests.sim.clients import ClientPlan, SessionPlan, StaffPlan
 from tests.sim.datagrams import otherwise
 from tests.sim.exit_plans import NO_LINKS, Links, by_exits, links_of
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
 from tests.sim.focus import REMEMBER_SECONDS, focus_of
 from tests.sim.jobs import AgentPlan, JobPlan, plans_of
 from tests.sim.loop import World
+from tests.sim.relays import EXITS
 
 SESSIONS_MOST = 4
 CLIENTS_MOST = 4

@@ -185,6 +185,55 @@ async def test_one_caller_does_not_fill_the_queue() -> None:
     assert sorted(work.order) == list("abcd")
 
 
+async def test_two_sites_do_not_fill_the_queue() -> None:
+    """A newcomer takes the place of the newest claim of the longest turn."""
+    slots = Slots(SlotBounds(total=1, queue=4))
+    work = Work(slots)
+    await work.begin("first", "ann")
+    for number in range(3):
+        await work.begin(f"large {number}", "2001:db8:1::/64")
+    await work.begin("small", "2001:db8:2::/64")
+    displaced = work.tasks.pop("large 2")
+    await work.begin("new", "ben")
+    with pytest.raises(MarketError) as caught:
+        await displaced
+    assert caught.value.code is Code.TOO_BUSY
+    with pytest.raises(MarketError):  # its turn would be as long as the longest one
+        async with slots.slot("ben"):
+            pass
+    await work.end("first")
+    for name in ("large 0", "small", "new", "large 1"):
+        await work.end(name)
+    assert work.order == ["first", "large 0", "small", "new", "large 1"]
+    await work.end_all()
+    assert is_idle(slots)
+
+
+@pytest.mark.parametrize("is_displaced_first", [True, False])
+async def test_a_displaced_claim_that_is_given_up_leaves_nothing(is_displaced_first: bool) -> None:
+    slots = Slots(SlotBounds(total=1, queue=2))
+    work = Work(slots)
+    await work.begin("first", "ann")
+    for number in range(2):
+        await work.begin(f"large {number}", "ben")
+    leaving = work.tasks.pop("large 1")
+    new = asyncio.create_task(slots.slot("zoe").__aenter__())
+    if is_displaced_first:
+        await asyncio.sleep(0)
+        leaving.cancel()
+    else:
+        leaving.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises((asyncio.CancelledError, MarketError)):
+        await leaving
+    new.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await new
+    await work.end("first")
+    await work.end_all()
+    assert is_idle(slots)
+
+
 async def test_the_reason_of_a_refusal_is_for_the_owner_to_say() -> None:
     reasons: list[Busy] = []
 

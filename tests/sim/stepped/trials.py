@@ -1,8 +1,8 @@
 """Trials: two units in the order of a seed, compared with both orders one after the other.
 
-A trial fails when a rule is broken, or when its end is none without a meeting: the same rows in all
-tables, and the same answers. An action of several units may end as if only these ran without a
-break, in the order of their commits.
+A trial fails when it breaks a rule, or when its end differs from the ends of both orders. The end
+is the rows of all tables, and the answers. An action of several units may end as if only these ran
+without a break, in the order of their commits.
 """
 
 from collections import Counter

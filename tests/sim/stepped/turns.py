@@ -13,7 +13,8 @@ from typing import Any
 
 import asyncpg
 
-# After 4 ms a statement may wait for a lock, so the server is asked. Most take less.
+# A statement that takes longer than 4 ms may wait for a lock, and a query to the server decides.
+# Most statements take less.
 ASK_SECONDS = 0.004
 # A unit without a statement for 30 seconds hangs: all statements take milliseconds.
 STALLED_SECONDS = 30.0

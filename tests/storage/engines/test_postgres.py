@@ -2,6 +2,8 @@
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import asyncpg
 import pytest
@@ -17,6 +19,15 @@ from storage.engines.postgres import PostgresStore
 from storage.engines.postgres_link import PostgresLink
 from storage.engines.postgres_servers import Servers
 from storage.engines.store import Transaction, probe
+
+
+class Linked(NamedTuple):
+    """A link, the URL of its database, its wire, and the number of its losses as a list."""
+
+    link: PostgresLink
+    url: str
+    wire: Forwarder
+    losses: list[None]
 
 
 def unexpected() -> None:
@@ -269,3 +280,119 @@ async def test_the_locks_of_a_daemon_that_hangs_within_a_statement_are_freed(
             await link.close()
             await store.close()
             await other.close()
+
+
+@pytest.fixture
+async def link(postgres_server: str) -> AsyncIterator[Linked]:
+    """A link to a new database, over a wire that may freeze."""
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        with Forwarder.running(url) as wire:
+            store = await open_store(url)
+            losses: list[None] = []
+            servers = Servers(wire.url)
+            link = PostgresLink(servers, 3.0, on_lost=lambda: None)
+            await link.connect(print, lambda: losses.append(None))
+            await link.register("here")
+            yield Linked(link, url, wire, losses)
+            await link.close()
+            await store.close()
+
+
+async def test_a_link_answers_two_tasks_at_the_same_time(link: Linked) -> None:
+    """One task renews the row of the node, and another one ends hanging transactions."""
+    for _ in range(20):
+        renewals = asyncio.gather(*(link.link.renew("here") for _ in range(2)))
+        endings = asyncio.gather(*(link.link.end_hanging() for _ in range(2)))
+        assert (await renewals, await endings) == ([True, True], [0, 0])
+    assert not link.losses
+
+
+async def test_a_transaction_that_goes_on_between_two_looks_is_left_alone(
+    link: Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server reads the states of connections before it reads what each one waits for.
+
+    So a long statement that ends in between is taken for a silence by one look.
+    """
+    monkeypatch.setattr(postgres_link, "IDLE_TRANSACTION_SECONDS", 0.0)
+    daemon = await asyncpg.connect(link.url, server_settings={"application_name": "proxyd"})
+    await daemon.execute("BEGIN; SELECT 1")
+    loop = asyncio.get_running_loop()
+    looks: list[None] = []
+
+    def go_on(data: bytes) -> bool:
+        if b"pg_terminate_backend" in data:
+            looks.append(None)
+            asyncio.run_coroutine_threadsafe(daemon.execute("SELECT 1"), loop).result()
+        return True
+
+    monkeypatch.setattr(link.wire, "may_pass", go_on)
+    assert await link.link.end_hanging() == 0
+    assert looks
+    await daemon.execute("COMMIT")
+    await daemon.close()
+
+
+async def test_a_silent_transaction_of_another_program_is_left_alone(
+    link: Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_link, "IDLE_TRANSACTION_SECONDS", 0.01)
+    names = "proxyd-console", "proxyd", "proxyd - 127.0.0.1:5432"
+    console, *daemons = [
+        await asyncpg.connect(link.url, server_settings={"application_name": name})
+        for name in names
+    ]
+    for each in (console, *daemons):
+        await each.execute("BEGIN; SELECT 1")
+
+    async def are_ended() -> bool:
+        await link.link.end_hanging()
+        return all(each.is_closed() for each in daemons)
+
+    await until(are_ended, "a pooler adds the address of its client")
+    await console.execute("COMMIT")
+    for each in (console, *daemons):
+        await each.close()
+
+
+async def test_a_role_that_may_end_no_connection_keeps_its_link(
+    link: Linked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postgres_link, "IDLE_TRANSACTION_SECONDS", 0.01)
+    role = f"role_{uuid.uuid4().hex}"
+    owner = await asyncpg.connect(link.url)
+    await owner.execute(
+        f"""
+        REVOKE EXECUTE ON FUNCTION pg_terminate_backend FROM PUBLIC;
+        CREATE ROLE {role} LOGIN
+        """
+    )
+    url = link.url.replace("//postgres:", f"//{role}:")
+    hanging = await asyncpg.connect(url, server_settings={"application_name": "proxyd"})
+    await hanging.execute("BEGIN; SELECT 1")
+    limited = PostgresLink(Servers(url), 3.0, on_lost=unexpected)
+    await limited.connect(print, unexpected)
+    await asyncio.sleep(0.1)  # the transaction is silent for longer than the limit
+    for _ in range(3):
+        assert await limited.end_hanging() == 0
+    assert caplog.text.count("permission denied for function pg_terminate_backend") == 1
+    assert await limited.try_to_sweep()
+    await hanging.execute("COMMIT")
+    await hanging.close()
+    await limited.close()
+    await owner.execute(f"DROP ROLE {role}")
+    await owner.close()
+
+
+async def test_a_link_that_does_not_answer_the_second_task_is_lost_for_the_first(
+    link: Linked,
+) -> None:
+    """The lock of the sweeper is lost with the connection, and the renewing task is idle."""
+    link.wire.freeze()
+    with pytest.raises(UnavailableError):
+        await link.link.end_hanging()
+    assert link.losses == [None]
+    link.wire.thaw()
+    with pytest.raises(UnavailableError, match="not connected"):
+        await link.link.end_hanging()
+    assert link.losses == [None]
