@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 RESULT_MAX_CHARACTERS: Final = 4_000  # the end of the job's output; the whole is its log
 _REASON_MAX_CHARACTERS: Final = 1_900  # the daemon takes 2,000
 _LAST_WORDS_CHARACTERS: Final = 500
+# The exit status of the client of docker or podman for an error of the engine, such as a restart.
+_CLIENT_FAILED: Final = 125
 
 
 def report_of(
@@ -88,6 +90,11 @@ def _verdict(
         (ended["disk_full"], "host", "the disk of the device is full"),
         (ended["disk_over"], "job", f"it wrote to the disk {ended['disk_over']}"),
         (ending.lost, "host", ending.lost),
+        (
+            ending.exit_code not in (None, status) and status == _CLIENT_FAILED,
+            "host",
+            f"the client of {ending.client} lost its engine",
+        ),
         # Not by the agent, whose stops are handled above: by the end of the machine, or by another
         # process.
         (ended["asked"], "host", "its supervisor on the device was asked to end it"),

@@ -222,6 +222,7 @@ class Ending:
         lost: the engine, or the client that was attached to it, went away, in words: its exit
             status says nothing then, and the device is to blame, not the job. Empty if that did not
             happen.
+        exit_code: the exit status of the job, as the engine knows it.
     """
 
     is_out_of_memory: bool = False
@@ -232,6 +233,7 @@ class Ending:
     message: str = ""
     client: str = ""
     lost: str = ""
+    exit_code: int | None = None
 
 
 def names_no_program(log: Path) -> bool:

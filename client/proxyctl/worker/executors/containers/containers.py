@@ -230,6 +230,7 @@ class Containers:
             max_memory_bytes=usage.max_memory_bytes,
             client=self.name,
             lost=lost,
+            exit_code=state.get("ExitCode"),
         )
 
     def clean(self, attempt_id: str) -> None:
