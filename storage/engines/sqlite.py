@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Self, cast
 
 from storage.engines import migrate
@@ -457,7 +458,7 @@ def _make_reader(connection: sqlite3.Connection) -> None:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date: all missing steps in one transaction."""
-    connection.execute("PRAGMA journal_mode = WAL")
+    _turn_to_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(migrate.VERSION_TABLE)
@@ -474,6 +475,21 @@ def _prepare(connection: sqlite3.Connection) -> None:
         raise
 
 
+def _turn_to_wal(connection: sqlite3.Connection) -> None:
+    """Turn to write-ahead logging; SQLite itself does not wait here for another program."""
+    (milliseconds,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    deadline = monotonic() + milliseconds / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+                raise
+            sleep(OPENING_STEP_SECONDS)
+        else:
+            return
+
+
 def _prepare_in_turn(
     folder: NodeFolder | None,
     gate: WriteGate | None,
@@ -481,8 +497,6 @@ def _prepare_in_turn(
     connection: sqlite3.Connection,
 ) -> None:
     """Bring the schema up to date; of several processes, one after the other.
-
-    SQLite does not wait if the file is locked when it turns to write-ahead logging.
 
     Raises:
         CannotOpenError: another process takes too long.

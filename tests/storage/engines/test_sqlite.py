@@ -166,3 +166,13 @@ async def test_the_version_survives_the_log_starting_over(tmp_path: Path) -> Non
         seen.add(store.version())
     assert len(seen) == 3_000
     await store.close()
+
+
+async def test_a_start_waits_for_a_program_that_holds_a_new_database(tmp_path: Path) -> None:
+    path = tmp_path / "proxyd.db"
+    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN IMMEDIATE")
+    asyncio.get_running_loop().call_later(0.3, holder.execute, "COMMIT")
+    store = await open_store(f"sqlite:///{path}")
+    await store.close()
+    holder.close()
