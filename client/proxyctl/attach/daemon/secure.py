@@ -223,7 +223,7 @@ class SecureDoor:
         """See `Relays.begin_park`."""
         keep_alive(sock)
         parking = self.park(sock, hello, lost, ready)
-        return TaskAttempt(self._loop, parking, lambda _: done(), ignore, sock)
+        return TaskAttempt(self._loop, parking, lambda _: done(), owned=sock)
 
     async def park(
         self,

@@ -34,7 +34,10 @@ _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ADDRESS: Final = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, interface
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
 _ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
-_QUESTION: Final = struct.Struct("=IHHII" + "BBBBBBBBI" + "HH")  # all three, before an address
+# All three, before an address: one call packs them.
+_QUESTION: Final = struct.Struct(
+    "=" + "".join(each.format.lstrip("=") for each in (_HEADER, _ROUTE, _ATTRIBUTE))
+)
 
 _ERROR, _DONE = 2, 3
 _NEW_ADDRESS, _GET_ADDRESS = 20, 22

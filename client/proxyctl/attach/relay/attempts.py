@@ -37,7 +37,7 @@ class TaskAttempt(Generic[Result]):
 
     Args:
         done: called with the result of the coroutine, or with its OSError.
-        spare: called with a result that comes after `cancel`.
+        spare: called with a result that comes after `cancel`; None to drop it.
         owned: closed by a `cancel` before the coroutine's first step, after which none is taken.
     """
 
@@ -46,7 +46,7 @@ class TaskAttempt(Generic[Result]):
         loop: asyncio.AbstractEventLoop,
         coroutine: Coroutine[Any, Any, Result],
         done: Callable[[Result | OSError], None],
-        spare: Callable[[Result], None],
+        spare: Callable[[Result], None] | None = None,
         owned: socket.socket | None = None,
     ) -> None:
         self._done: Callable[[Result | OSError], None] | None = done
@@ -72,8 +72,8 @@ class TaskAttempt(Generic[Result]):
                 done(error if isinstance(error, OSError) else OSError(*_CANCELLED))
             if error is not None and not isinstance(error, OSError):
                 raise error  # a mistake: the loop logs it
-        else:
-            (done or self._spare)(task.result())
+        elif (receiver := done or self._spare) is not None:
+            receiver(task.result())
 
 
 def close_spare(sock: socket.socket) -> None:

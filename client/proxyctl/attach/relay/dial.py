@@ -256,7 +256,7 @@ class _Dial:
 
     def look_up(self, name: str) -> None:
         """Look a name up, and dial its addresses."""
-        lookup = TaskAttempt(self._dialer.loop, self._addresses(name), self._looked_up, _ignore)
+        lookup = TaskAttempt(self._dialer.loop, self._addresses(name), self._looked_up)
         self._attempts[len(self._waiting)] = lookup
 
     def judge(self, host: Sequence[Address], *, is_name: bool = False) -> None:
@@ -423,7 +423,3 @@ def _names(text: str, address: Address) -> bool:
         return socket.inet_pton(family, text) == address.packed
     except OSError:  # with a scope, or of another family
         return False
-
-
-def _ignore(_: object) -> None:
-    """Do nothing with a result that comes too late."""

@@ -122,15 +122,9 @@ class Poller:
         """Report the present state of a socket that is watched, in the next turn."""
         self._epoll.modify(fd, _ALL)
 
-    def let_go(self, fd: int, watcher: Watcher, *, stays_open: bool = False) -> None:
-        """Stop reporting a socket to this watcher, if it still is the one.
-
-        A socket that stays open is used by something else, such as a transport.
-        """
-        if self._watchers.get(fd) is watcher:
-            del self._watchers[fd]
-            if stays_open:
-                self._epoll.unregister(fd)
+    def is_watched_by(self, fd: int, watcher: Watcher) -> bool:
+        """Return whether a socket is reported to this watcher."""
+        return self._watchers.get(fd) is watcher
 
     def replace(self, fd: int, watcher: Watcher) -> None:
         """Report further events of a socket that is watched to another watcher."""
@@ -142,7 +136,7 @@ class Poller:
         self._watchers.pop(fd, None)
 
     def release(self, fd: int) -> None:
-        """Release a socket that stays open, because another watcher takes it."""
+        """Release a socket that stays open, such as one that a transport takes."""
         if self._watchers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -240,7 +234,9 @@ class Connecting:
         try:
             self._finish(sock)
         finally:
-            poller.let_go(self._fd, self, stays_open=sock.fileno() == self._fd)
+            if poller.is_watched_by(self._fd, self):  # else its receiver has it watched
+                stays_open = sock.fileno() == self._fd
+                (poller.release if stays_open else poller.forget)(self._fd)
 
     def fail(self) -> None:
         """See `Watcher.fail`."""
@@ -271,5 +267,5 @@ class Connecting:
     def _close(self) -> None:
         sock, self._sock = self._sock, None
         if sock is not None:
-            self._poller.let_go(self._fd, self)
+            self._poller.forget(self._fd)
             sock.close()

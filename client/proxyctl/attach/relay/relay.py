@@ -284,7 +284,7 @@ class AsyncioRelays:
     ) -> Attempt | None:
         """See `Relays.begin_park`."""
         parking = self._park(sock, hello, lost, ready)
-        return self._noted(TaskAttempt(self._loop, parking, lambda _: done(), ignore, sock))
+        return self._noted(TaskAttempt(self._loop, parking, lambda _: done(), owned=sock))
 
     def begin_join(
         self,
@@ -307,7 +307,7 @@ class AsyncioRelays:
                 work.reset()
                 raise
 
-        return self._noted(TaskAttempt(self._loop, join(), done, ignore, target))
+        return self._noted(TaskAttempt(self._loop, join(), done, owned=target))
 
     async def closed(self) -> None:
         """See `Relays.closed`."""
@@ -352,7 +352,7 @@ class AsyncioRelays:
         Raises:
             OSError: the target broke.
         """
-        assert isinstance(work, End)  # noqa: S101 - `park` makes no others
+        assert isinstance(work, End)  # noqa: S101 - `begin_park` makes no others
 
         def connected(end: End) -> None:
             if work.is_lost:
@@ -373,7 +373,7 @@ class AsyncioRelays:
 
     async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
         """See `Relays.hand_over`."""
-        assert isinstance(work, End)  # noqa: S101 - `park` makes no others
+        assert isinstance(work, End)  # noqa: S101 - `begin_park` makes no others
         if work.is_lost or work.transport.is_closing():
             raise ConnectionResetError
         work.transport.set_protocol(protocol)

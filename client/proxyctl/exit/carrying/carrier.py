@@ -190,13 +190,10 @@ class Carrier:
         self._guard.surroundings.refresh()  # a device that attaches anew may be elsewhere
         self._guard.surroundings.attached_from(welcome.address)
 
-        def connect(done: Connected) -> Attempt:
-            return self._sockets.connect(address, port, CONNECT_SECONDS, done)
-
         pool, secure_pool = (
             Pool(
                 welcome.attachment,
-                connect,
+                partial(self._sockets.connect, address, port, CONNECT_SECONDS),
                 room=self._room,
                 lost=partial(self._work_is_lost, _HOME),
                 relays=relays,
@@ -497,7 +494,7 @@ class Carrier:
             )
             return
         associating = self._associate(frame, work, attachment)
-        begun = TaskAttempt(self._loop, associating, lambda _: self._end(order), _ignore)
+        begun = TaskAttempt(self._loop, associating, lambda _: self._end(order))
         self._tasks.add(begun.task)
         begun.task.add_done_callback(self._tasks.discard)
         order.attempt = begun
@@ -721,10 +718,6 @@ class _Order:
     def cancel(self) -> None:
         """See `Attempt.cancel`."""
         self._given_up(self)
-
-
-def _ignore(_: object) -> None:
-    """Do nothing with a result that comes too late."""
 
 
 class _Attachment:
