@@ -86,7 +86,8 @@ class Slots:
     The first name of a claim has the turn: a site, if it is a network. So a caller with many claims
     delays another one by one of them. A claim whose own bound is reached is passed over, and keeps
     its place. When the queue is full, a new claim takes the place of the newest claim of the
-    longest turn, unless its own turn is about as long. So a few sites do not fill the queue.
+    longest turn, if that turn has at least two claims more than its own. So a few sites do not fill
+    the queue.
 
     Args:
         refusal: makes the exception for a caller that gets no slot.

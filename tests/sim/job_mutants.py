@@ -7,7 +7,7 @@ _DRAWS = "market.jobs.draws"
 _KEYS = "market.accounts.spending"
 
 # As `mutants.Mutant`: the name, the module, the text, the text instead, and a guard with its own.
-FAULTS: tuple[tuple[str, ...], ...] = (
+JOB_MUTANTS: tuple[tuple[str, ...], ...] = (
     (
         "events: only the first of some events is delivered",
         "market.events.recording",

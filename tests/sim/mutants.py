@@ -14,7 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from tests.sim.exit_mutants import EXIT_MUTANTS
-from tests.sim.job_mutants import FAULTS
+from tests.sim.job_mutants import JOB_MUTANTS
 
 ROOT = Path(__file__).parent.parent.parent
 VARIABLE = "PROXYD_MUTANT"
@@ -360,7 +360,7 @@ MUTANTS = (
         "available(resolved.user_id, currency), resolved.amount - used)",
         "available(resolved.user_id, currency), 0)",
     ),
-    *(Mutant(*each) for each in FAULTS),
+    *(Mutant(*each) for each in JOB_MUTANTS),
     Mutant(
         "nodes: a node watches no other one before it sweeps",
         "proxyd.membership",

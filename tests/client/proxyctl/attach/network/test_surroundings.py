@@ -51,7 +51,7 @@ def test_the_public_address_is_near_and_so_is_all_of_a_customers_ipv6() -> None:
 def test_addresses_that_a_stranger_chooses_for_their_hash_are_as_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Python hashes a number to a remainder, so many IPv6 addresses have the same hash."""
+    """The hash of an IPv6 address is a remainder, so a stranger finds addresses with one hash."""
     first, period = int(ip_address("2600::")), sys.hash_info.modulus
     chosen = [IPv6Address(first + count * period) for count in range(500)]
     assert len(set(map(hash, chosen))) == 1
