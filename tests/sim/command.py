@@ -17,6 +17,9 @@ from tests.sim.shrink import shrink
 
 LINES = 40
 MUTANT_SEEDS = 1_000
+PROGRESS_SEEDS = 100
+# Of one process: memory grows a little with each.
+PROCESS_SEEDS = 500
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -27,6 +30,7 @@ def main(parser: argparse.ArgumentParser) -> int:
     parser.add_argument("--shrink", action="store_true", help="look for a smaller run that fails")
     parser.add_argument("--count", type=int, default=1, help="number of seeds, from the first one")
     parser.add_argument("--seconds", type=float, help="run new seeds on all cores for this time")
+    parser.add_argument("--until", type=float, help="no new seed from this Unix time on")
     parser.add_argument("--fixed", action="store_true", help="the seeds of make test")
     parser.add_argument(
         "--mutants", nargs="?", const="", help="run the mutants whose name contains this text"
@@ -71,9 +75,11 @@ def _scenario(seed: int, options: argparse.Namespace) -> Scenario:
 
 
 def _several(numbers: "range | list[int]", options: argparse.Namespace) -> int:
-    began, failed, virtual, done = time.perf_counter(), [], 0.0, 0
+    began, failed, virtual, done = time.process_time(), [], 0.0, 0
     digest = blake2b(digest_size=8)
     for seed in numbers:
+        if options.until is not None and time.time() >= options.until:
+            break
         outcome = run(_scenario(seed, options), is_loud=options.trace)
         virtual += outcome.seconds
         done += 1
@@ -85,11 +91,13 @@ def _several(numbers: "range | list[int]", options: argparse.Namespace) -> int:
                 break
         elif len(numbers) == 1:
             print(f"seed {seed}: {outcome.scenario}: digest {outcome.digest}")
-    took = time.perf_counter() - began
+        if done % PROGRESS_SEEDS == 0:
+            print(f"{done} seeds so far, {len(failed)} failed; {seed} was the last", flush=True)
+    took = max(time.process_time() - began, 1e-9)
     print(
         f"{done} seeds, {len(failed)} failed {failed or ''},"
-        f" {done / took:.1f} seeds/s, {virtual / took:.0f} virtual seconds/s,"
-        f" digest of all {digest.hexdigest()}"
+        f" {done / took:.1f} seeds and {virtual / took:.0f} virtual seconds"
+        f" per second of a processor, digest of all {digest.hexdigest()}"
     )
     return 1 if failed else 0
 
@@ -112,31 +120,32 @@ def _new(options: argparse.Namespace) -> int:
     """Run new seeds in several processes, until the time is over or one fails."""
     first = time.time_ns() // 1_000_000_000 * 1_000_000
     print(f"new seeds from {first} on, in {options.jobs} processes")
-    command = [sys.executable, "-m", "tests.sim", "--count"]
-    running: dict[subprocess.Popen[str], int] = {}
-    until = time.monotonic() + options.seconds
-    total, failed, size = 0, [], 50
-    while running or time.monotonic() < until:
-        while len(running) < options.jobs and time.monotonic() < until and not failed:
-            arguments = [str(size), str(first), "--go-on", *(["--exits"] if options.exits else [])]
-            process = subprocess.Popen(
-                [*command, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    command = [sys.executable, "-m", "tests.sim", "--count", str(PROCESS_SEEDS)]
+    running: list[subprocess.Popen[str]] = []
+    until = time.time() + options.seconds
+    total, failed = 0, 0
+    while running or time.time() < until:
+        while len(running) < options.jobs and time.time() < until and not failed:
+            arguments = [str(first), "--until", str(until), *(["--exits"] if options.exits else [])]
+            running.append(
+                subprocess.Popen(
+                    [*command, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
+                )
             )
-            running[process] = first
-            first += size
-        for process in list(running):
+            first += PROCESS_SEEDS
+        for process in tuple(running):
             try:
                 out, _ = process.communicate(timeout=0.5)
             except subprocess.TimeoutExpired:
                 continue
-            total += size
+            running.remove(process)
+            total += int(out.splitlines()[-1].split()[0])
             if process.returncode:
-                failed.append(running[process])
+                failed += 1
                 print(out, flush=True)
-            del running[process]
         if failed and not running:
             break
-    print(f"{total} seeds, {len(failed)} groups of {size} with failures {failed or ''}")
+    print(f"{total} seeds, {failed} failed")
     return 1 if failed else 0
 
 

@@ -6,6 +6,7 @@ a mix of all of them hides.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import NamedTuple
 
@@ -158,13 +159,22 @@ class Weather:
         self._by_kind: dict[str, list[Fault]] = {}
         for fault in faults:
             self._by_kind.setdefault(fault.kind, []).append(fault)
+        # The greatest value of each kind that holds now, until the next fault begins or ends.
+        self._values: dict[str, float] = {}
+        self._changes = sorted({each for fault in faults for each in (fault.at, fault.until)})
+        self._changes_at = 0.0
 
-    def _value(self, kind: str) -> float:
+    def _holding(self) -> dict[str, float]:
+        """Return the kinds of faults that hold now, each with its greatest value."""
         now = self._now()
-        return max(
-            (each.value for each in self._by_kind.get(kind, ()) if each.at <= now < each.until),
-            default=0.0,
-        )
+        if now >= self._changes_at:
+            self._values = {}
+            for fault in self.faults:
+                if fault.at <= now < fault.until:
+                    value = self._values.get(fault.kind, fault.value)
+                    self._values[fault.kind] = max(value, fault.value)
+            self._changes_at = next((each for each in self._changes if each > now), inf)
+        return self._values
 
     def latency(self, a: float) -> float:
         """Return the seconds that a message takes without faults; a few messages take ten times
@@ -176,33 +186,34 @@ class Weather:
     def trip(self, unit: str, a: float, b: float, c: float, d: float, *, writes: bool) -> Trip:
         """Return the fate of a request to the database."""
         there, back = self.latency(a), self.latency(b)
-        if not self._by_kind:
+        holding = self._holding()
+        if not holding:
             return Trip(there, back, False, False, False, 0.0)
-        delay = self._value("delay")
+        value = holding.get
+        delay = value("delay", 0.0)
         if delay and c < delay:
             if d < 0.5:
                 there += DELAY_MOST_SECONDS * a
             else:
                 back += DELAY_MOST_SECONDS * a
-        if (c * 17) % 1.0 < self._value("slow"):
+        if (c * 17) % 1.0 < value("slow", 0.0):
             back += SLOW_MOST_SECONDS * a
-        if unit == "open_lease" and (c * 19) % 1.0 < self._value("late"):
+        if unit == "open_lease" and (c * 19) % 1.0 < value("late", 0.0):
             back += SLOW_MOST_SECONDS - 0.5 * a
-        is_lost = b < self._value("before")
-        if unit == "settle" and (b * 13) % 1.0 < self._value("settle"):
+        is_lost = b < value("before", 0.0)
+        if unit == "settle" and (b * 13) % 1.0 < value("settle", 0.0):
             is_lost = True
-        is_answer_lost = not is_lost and (b * 31) % 1.0 < self._value("after")
+        is_answer_lost = not is_lost and (b * 31) % 1.0 < value("after", 0.0)
         # Mostly the caller notices the broken connection soon; sometimes it waits for its timeout.
         patience = 0.02 + 0.3 * d if (is_lost or is_answer_lost) and c < 0.8 else 0.0
         if patience and is_answer_lost:
             patience += there
-        is_twice = writes and d < self._value("twice")
+        is_twice = writes and d < value("twice", 0.0)
         return Trip(there, back, is_lost, is_answer_lost, is_twice, patience)
 
     def is_out(self) -> bool:
         """Return whether the database answers nothing now."""
-        now = self._now()
-        return any(each.at <= now < each.until for each in self._by_kind.get("outage", ()))
+        return "outage" in self._holding()
 
     def until_reachable(self, name: str, when: float) -> float:
         """Return the arrival time of a message from or to a process, delayed by a partition."""
@@ -213,24 +224,26 @@ class Weather:
 
     def of_wall_clock(self, name: str) -> float:
         """Return by how much the wall clock of a process is wrong."""
+        if "clock" not in self._holding():
+            return 0.0
         now = self._now()
         return sum(
             each.value
-            for each in self._by_kind.get("clock", ())
+            for each in self._by_kind["clock"]
             if each.at <= now < each.until and self.name_of(each) == name
         )
 
     def of_database_clock(self) -> float:
         """Return by how much the clock of the database is wrong."""
-        return self._value("dbclock") if "dbclock" in self._by_kind else 0.0
+        return self._holding().get("dbclock", 0.0)
 
     def cancels(self, a: float) -> bool:
         """Return whether a client of the API gives up."""
-        return a < self._value("cancel")
+        return a < self._holding().get("cancel", 0.0)
 
     def loses_answer(self, a: float) -> bool:
         """Return whether an answer of the API does not arrive."""
-        return a < self._value("answers")
+        return a < self._holding().get("answers", 0.0)
 
     def name_of(self, fault: Fault) -> str:
         """Return the name of the process that a fault hits."""

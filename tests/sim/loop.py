@@ -10,14 +10,23 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context, copy_context
 from hashlib import blake2b
+from math import inf
 from random import Random
+from struct import Struct
 from typing import Any
 
 CALLBACK_SECONDS = 1e-6
 # Less than a callback takes: sums of floating-point times differ by less.
 CLOSE_SECONDS = 1e-8
 LINES_KEPT = 200
+_FOUR = Struct(">4Q")
+
+# An event: its time, number, call and arguments; no call once it is cancelled.
+Event = list[Any]
+# A timer: its time, number, loop and handle.
+Timer = tuple[Any, ...]
 
 
 class SimTask(asyncio.Task):
@@ -34,18 +43,52 @@ class SimTask(asyncio.Task):
         return self._number
 
 
-class SimTimer(asyncio.TimerHandle):
-    """Timer; of two timers with the same time, the one that was set first runs first."""
+class SimHandle(asyncio.Handle):
+    """Callback of a loop, with only what the simulation needs."""
 
-    count = 0
+    __slots__ = ()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        SimTimer.count += 1
-        self.number = SimTimer.count
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None
+    ) -> None:
+        self._callback: Callable[..., Any] | None = callback
+        self._args: tuple[Any, ...] | None = args
+        self._context: Context = copy_context() if context is None else context
+        self._cancelled = False
 
-    def __lt__(self, other: "SimTimer") -> bool:
-        return (self._when, self.number) < (other._when, other.number)
+    def run(self, loop: "SimLoop") -> None:
+        """Run the callback; an exception from it is a failure."""
+        try:
+            self._context.run(self._callback, *self._args)  # type: ignore[arg-type,misc]
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            loop.broke(self, error)
+
+    def cancel(self) -> None:
+        """See `asyncio.Handle.cancel`."""
+        self._cancelled = True
+        self._callback = self._args = None
+
+
+class SimTimer(SimHandle):
+    """Callback at a time of its loop."""
+
+    __slots__ = ("_when",)
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> None:
+        self._when = when
+        super().__init__(callback, args, context)
+
+    def when(self) -> float:
+        """See `asyncio.TimerHandle.when`."""
+        return self._when
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **kwargs: Any) -> SimTask:
@@ -68,6 +111,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.lines: Any = None
         self.is_frozen = False
         self.is_dead = False
+        # Its timers while it is frozen; `World.timers` has them otherwise.
+        self._frozen: list[Timer] = []
         self.set_task_factory(_task)
         self.set_exception_handler(self._failed)
         world.loops.append(self)
@@ -109,34 +154,30 @@ class SimLoop(asyncio.BaseEventLoop):
         """Open a line to a server of pages."""
         await self.lines.connect(self, sock, address[0])
 
-    def wake(self) -> None:
-        """Move the timers whose time has come to the ready callbacks."""
-        scheduled, ready = self._scheduled, self._ready
-        due = self.world.now - self.slept + CLOSE_SECONDS
-        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= due):
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            if not handle._cancelled:
-                ready.append(handle)
+    def freeze(self) -> None:
+        """Stop the callbacks for a while, with the clock still running."""
+        self.is_frozen = True
+        self.world.is_stirred = True
+        timers = self.world.timers
+        self._frozen = [each for each in timers if each[2] is self]
+        timers[:] = [each for each in timers if each[2] is not self]
+        heapq.heapify(timers)
 
-    def step(self) -> None:
-        """Run one callback."""
-        handle = self._ready.popleft()
-        if handle._cancelled:
-            return
-        asyncio._set_running_loop(self)
-        try:
-            handle._run()
-        finally:
-            asyncio._set_running_loop(None)
+    def thaw(self, slept: float) -> None:
+        """Let the callbacks go on; the clock stood still for the seconds that the machine slept."""
+        self.is_frozen = False
+        self.slept += slept
+        for when, number, loop, timer in self._frozen:
+            heapq.heappush(self.world.timers, (when + slept, number, loop, timer))
+        self._frozen = []
 
     def kill(self) -> None:
         """Stop the loop for good; keep its objects, so that none of their destructors runs."""
         self.is_dead = True
+        self.world.is_stirred = True
         self.world.loops.remove(self)
         self.world.graves.append(self)
         self._ready = _Grave()
-        self._scheduled.clear()
 
     def bury(self) -> None:
         """Close the tasks and the loop without warnings, at the end of the run."""
@@ -147,25 +188,40 @@ class SimLoop(asyncio.BaseEventLoop):
             with suppress(Exception, BaseExceptionGroup):  # of code that runs when it is cut off
                 task.get_coro().close()
         asyncio._set_running_loop(None)
-        self._scheduled.clear()
         self.close()
 
-    def call_at(
-        self, when: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        timer = SimTimer(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True
-        if self.world.current is not self:
-            self.world.is_stirred = True
+    def get_debug(self) -> bool:
+        return False
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> SimTimer:
+        return self._set(self.world.now - self.slept + delay, callback, args, context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> SimTimer:
+        return self._set(when, callback, args, context)
+
+    def _set(self, when: float, callback: Any, args: tuple[Any, ...], context: Any) -> SimTimer:
+        world = self.world
+        world.numbered += 1
+        timer = SimTimer(when, callback, args, context)
+        # Of two timers with the same time, the one that was set first runs first.
+        entry = (when + self.slept, world.numbered, self, timer)
+        if self.is_frozen:
+            self._frozen.append(entry)
+        else:
+            heapq.heappush(world.timers, entry)
         return timer
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> SimHandle:
+        handle = SimHandle(callback, args, context)
         self._ready.append(handle)
-        if self.world.current is not self:
-            self.world.is_stirred = True
+        world = self.world
+        if world.current is not self:
+            world.is_stirred = True
         return handle
+
+    def broke(self, handle: SimHandle, error: BaseException) -> None:
+        """Fail: a callback has raised an exception."""
+        self._failed(self, {"message": f"exception in {handle._callback!r}", "exception": error})
 
     def _failed(self, _: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -179,6 +235,10 @@ class _Grave(deque):
         """Drop the callback."""
 
 
+def _nothing() -> None:
+    """Do nothing: an event at which the world looks around."""
+
+
 class World:
     """Time, the loops of all processes, and events outside them.
 
@@ -189,6 +249,7 @@ class World:
 
     def __init__(self, seed: int, *, is_loud: bool = False) -> None:
         self.seed = seed
+        self._name = str(seed)
         self.now = 0.0
         self.loops: list[SimLoop] = []
         self.graves: list[SimLoop] = []
@@ -199,12 +260,14 @@ class World:
         self._is_loud = is_loud
         self._digest = blake2b(digest_size=8)
         self._order = Random(f"{seed}:order").random
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._numbers = 0
+        # Both are heaps; the last entries are never reached.
+        self._events: list[Event] = [[inf, 0, _nothing, ()]]
+        self.timers: list[Timer] = [(inf, 0, None, None)]
+        self.numbered = 0
         self.current: SimLoop | None = None
-        # Whether another loop than the running one got a callback.
+        # Whether a loop other than the running one got a callback, or a loop stops.
         self.is_stirred = False
-        self._next_at = 0.0
+        self.is_over = False
 
     def draw(self, *names: object) -> Random:
         """Return a random stream by its name; draws from other streams do not change it."""
@@ -212,10 +275,9 @@ class World:
 
     def numbers(self, *names: object) -> tuple[float, float, float, float]:
         """Return four numbers in [0, 1), decided by the seed and a name; faster than a stream."""
-        key = ":".join(map(str, (self.seed, *names))).encode()
-        digest = blake2b(key, digest_size=32).digest()
-        a, b, c, d = (int.from_bytes(digest[i : i + 6]) / 2**48 for i in (0, 8, 16, 24))
-        return a, b, c, d
+        key = ":".join([self._name, *map(str, names)]).encode()
+        a, b, c, d = _FOUR.unpack(blake2b(key, digest_size=32).digest())
+        return (a >> 16) / 2**48, (b >> 16) / 2**48, (c >> 16) / 2**48, (d >> 16) / 2**48
 
     # --- lines -----------------------------------------------------------------------------------
 
@@ -231,6 +293,7 @@ class World:
         """Record a failure, which ends the run."""
         self.say(f"FAILURE {text}")
         self.failures.append(text)
+        self.is_stirred = True
         if self.error is None:
             self.error = error
 
@@ -241,74 +304,70 @@ class World:
 
     # --- time ------------------------------------------------------------------------------------
 
-    def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
-        """Schedule a call outside all processes at a time."""
-        self._numbers += 1
-        when = max(when, self.now)
-        self._next_at = min(self._next_at, when)
-        heapq.heappush(self._events, (when, self._numbers, call, args))
+    def at(self, when: float, call: Callable[..., Any], *args: Any) -> Event:
+        """Schedule a call outside all processes at a time; return the event, for `cancel`."""
+        self.numbered += 1
+        event: Event = [max(self.now, when), self.numbered, call, args]
+        heapq.heappush(self._events, event)
+        return event
 
-    def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
+    def after(self, seconds: float, call: Callable[..., Any], *args: Any) -> Event:
         """Schedule a call outside all processes after some seconds."""
-        self.at(self.now + seconds, call, *args)
+        return self.at(self.now + seconds, call, *args)
 
-    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Run events and callbacks until a time, a failure, or until `done` returns True."""
-        events = self._events
-        while not self.failures and self.now < until and not done():
-            while events and events[0][0] <= self.now:
-                _, _, call, args = heapq.heappop(events)
-                call(*args)
-            ready, soonest = self._look(min(until, events[0][0]) if events else until)
+    def cancel(self, event: Event) -> None:
+        """Drop an event."""
+        event[2], event[3] = None, ()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self.is_over = self.is_stirred = True
+
+    def run(self, until: float) -> None:
+        """Run events and callbacks until a time, a failure, or a call of `stop`."""
+        self.at(until, _nothing)
+        events, timers, order = self._events, self.timers, self._order
+        pop = heapq.heappop
+        while not (self.failures or self.is_over) and self.now < until:
+            while events[0][0] <= self.now:
+                _, _, call, args = pop(events)
+                if call is not None:
+                    call(*args)
+            due = self.now + CLOSE_SECONDS
+            while timers[0][0] <= due:
+                _, _, loop, timer = pop(timers)
+                if not timer._cancelled:
+                    loop._ready.append(timer)
+            ready = [each for each in self.loops if each._ready and not each.is_frozen]
             if not ready:
-                self.now = max(self.now, soonest)
+                while timers[0][3] is not None and timers[0][3]._cancelled:
+                    pop(timers)
+                while events[0][2] is None:
+                    pop(events)
+                self.now = max(self.now, min(events[0][0], timers[0][0]))
             elif len(ready) == 1:
-                self._run_alone(ready[0], soonest)
+                self._run_callbacks(ready[0], is_alone=True)
             else:
-                self._run_one(ready[int(self._order() * len(ready))])
+                self._run_callbacks(ready[int(order() * len(ready))], is_alone=False)
 
-    def _look(self, soonest: float) -> tuple[list[SimLoop], float]:
-        """Return the loops that are ready, and the time of the next timer of the others, `soonest`
-        at most.
-        """
-        ready = []
-        due = self.now + CLOSE_SECONDS
-        for loop in self.loops:
-            if loop.is_frozen:
-                continue
-            scheduled = loop._scheduled
-            when = soonest
-            if scheduled:
-                when = scheduled[0]._when + loop.slept
-                if when <= due or scheduled[0]._cancelled:
-                    loop.wake()
-                    when = scheduled[0]._when + loop.slept if scheduled else soonest
-            if loop._ready:
-                ready.append(loop)
-            elif when < soonest:
-                soonest = when
-        return ready, soonest
-
-    def _run_one(self, loop: SimLoop) -> None:
+    def _run_callbacks(self, loop: SimLoop, *, is_alone: bool) -> None:
+        """Run a callback of a loop; if no other loop is ready, run more until one can be."""
+        events, timers, queue = self._events, self.timers, loop._ready
+        self.is_stirred = not is_alone
         self.current = loop
-        loop.step()
-        self.current = None
-        self.now += CALLBACK_SECONDS
-        self.callbacks += 1
-
-    def _run_alone(self, loop: SimLoop, until: float) -> None:
-        """Run a loop as long as no other loop can be ready, without checking the others."""
-        self.is_stirred = False
-        self._next_at = until
-        while not (self.is_stirred or self.failures or loop.is_dead or loop.is_frozen):
-            self._run_one(loop)
-            if self.now >= self._next_at:
-                break
-            scheduled = loop._scheduled
-            if scheduled and scheduled[0]._when + loop.slept <= self.now:
-                loop.wake()
-            if not loop._ready:
-                break
+        asyncio._set_running_loop(loop)
+        try:
+            while True:
+                handle = queue.popleft()
+                if not handle._cancelled:
+                    handle.run(loop)
+                self.now = now = self.now + CALLBACK_SECONDS
+                self.callbacks += 1
+                if self.is_stirred or not queue or events[0][0] <= now or timers[0][0] <= now:
+                    break
+        finally:
+            asyncio._set_running_loop(None)
+            self.current = None
 
     def end(self) -> None:
         """Close all loops."""

@@ -161,14 +161,12 @@ class Process:
         if life is None or life.loop.is_frozen:
             return
         began = self.world.now
-        life.loop.is_frozen = True
+        life.loop.freeze()
         self.world.say(f"{life.name} frozen")
 
         def thaw() -> None:
             if not life.loop.is_dead:
-                life.loop.is_frozen = False
-                if with_machine:
-                    life.loop.slept += self.world.now - began
+                life.loop.thaw(self.world.now - began if with_machine else 0.0)
                 self.world.say(f"{life.name} goes on")
 
         self.world.after(seconds, thaw)

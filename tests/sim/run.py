@@ -35,7 +35,7 @@ from tests.sim.exit_plans import device_id_of
 from tests.sim.exit_story import EXITS_SECONDS, ExitStory
 from tests.sim.faults import Fault, Weather
 from tests.sim.jobs import DeviceAgent, JobBuyer, Records
-from tests.sim.loop import SimLoop, SimTask, SimTimer, World
+from tests.sim.loop import SimLoop, SimTask, World
 from tests.sim.process import Life, Process, settings_of
 from tests.sim.relays import Numbered, Relay, exit_name
 from tests.sim.scenario import Scenario
@@ -110,7 +110,7 @@ class Outcome:
 def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
     """Run a scenario."""
     world = World(scenario.seed, is_loud=is_loud)
-    SimTask.count = SimTimer.count = Numbered.count = 0
+    SimTask.count = Numbered.count = 0
     template(has_exits=False)  # made once, with secrets of its own
     template(has_exits=True)
     gc.disable()
@@ -192,7 +192,6 @@ class Simulation:
         self.busy_seconds = ANSWER_SECONDS + WAIT_SECONDS + 1.0
         calm = RECALL_SECONDS + 2 * scenario.timeout + AFTERMATH_SECONDS + 0.5
         self.calm_seconds = max(calm, self.busy_seconds + 2.0)
-        self._is_done = False
         self._clients: list[asyncio.Task[Any]] = []
         self._agents: list[DeviceAgent] = []
         self.records = Records()
@@ -210,8 +209,8 @@ class Simulation:
         self.outside.call_soon(lambda: self.outside.create_task(self._story()))
         limit = scenario.seconds + self.calm_seconds + REST_SECONDS
         limit += EXITS_SECONDS if self.exits is not None else 0.0
-        world.run(limit, lambda: self._is_done)
-        if not self._is_done and not world.failures:
+        world.run(limit)
+        if not (world.is_over or world.failures):
             world.fail("the run does not end")
         if not world.failures:
             self.books.at_the_end()
@@ -405,7 +404,7 @@ class Simulation:
         await self.acts.later(self._last)
         for process in self.processes:
             await self._stop(process)
-        self._is_done = True
+        world.stop()
 
     def _begin_work(self, until: float) -> list[asyncio.Task[None]]:
         """Start the buyers of jobs and the devices; return their tasks."""

@@ -29,6 +29,8 @@ ANSWER_SECONDS = 6.0
 SILENCE_CHECK_SECONDS = 0.25
 # A server notices within milliseconds that the process at the other end is gone.
 GONE_SECONDS = 0.005
+# All of the product: the default is a part of them.
+STATEMENTS_KEPT = 1_000
 
 
 class Commit:
@@ -63,7 +65,9 @@ class Database:
         self.sessions: list[_ServerSession] = []
         # Called with a run of a process, its node, and each notice that it has got.
         self.heard: Callable[[str, str, str], None] = lambda *_: None
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection = sqlite3.connect(
+            ":memory:", isolation_level=None, cached_statements=STATEMENTS_KEPT
+        )
         self.connection.deserialize(content)
         engine._configure(self.connection)
         self.connection.create_function("strftime", 2, lambda *_: str(self._now()))
@@ -178,10 +182,11 @@ class Wire:
         self._open[name, number] = request
         if not trip.is_lost:
             world.at(weather.until_reachable(self.place, arrives), self._arrive, request)
-        world.after(trip.patience or ANSWER_SECONDS, self._out_of_time, request)
+        end = world.after(trip.patience or ANSWER_SECONDS, self._out_of_time, request)
         try:
             return await future
         finally:
+            world.cancel(end)
             self._open.pop((name, number), None)
             if future.cancelled() and d < 0.5 and writes:  # the unit was under way
                 self._arrive(request)
