@@ -123,6 +123,7 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
                 world.fail(f"the simulation: {error!r}", error)
             finally:
                 world.end()
+                simulation.database.close()
             return Outcome(
                 scenario,
                 tuple(world.failures),

@@ -12,6 +12,7 @@ arrives after its caller has given up is dropped.
 import asyncio
 import sqlite3
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any
 
 from storage.engines import sqlite as engine
@@ -43,6 +44,63 @@ class Commit:
         self.process = process
 
 
+class _Connection(sqlite3.Connection):
+    """Connection to a database in memory that several runs use, one after the other.
+
+    A run is one transaction, which is rolled back at the end, and the transactions in it are
+    savepoints. So SQLite prepares each statement once for all runs. No constraint of the schema
+    waits for a commit, which a savepoint has not.
+    """
+
+    _now: Callable[[], str] = str
+
+    def prepare(self, content: bytes) -> None:
+        """Fill the database."""
+        self.deserialize(content)
+        engine._configure(self)
+        self.create_function("strftime", 2, self._strftime)
+
+    def begin_run(self, now: Callable[[], str]) -> None:
+        """Undo what the last run has written, and set the clock."""
+        self._now = now
+        self.end_run()
+        super().execute("BEGIN")
+
+    def _strftime(self, *_: str) -> str:
+        return self._now()
+
+    def end_run(self) -> None:
+        """Undo what the run has written."""
+        if self.in_transaction:
+            super().execute("ROLLBACK")
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "ROLLBACK":
+            super().execute("ROLLBACK TO whole")
+        return super().execute(_IN_A_RUN.get(sql, sql), *values)
+
+
+# Statements about a transaction, and what they are in that of a run.
+_IN_A_RUN = {
+    "BEGIN": "SAVEPOINT whole",
+    "BEGIN IMMEDIATE": "SAVEPOINT whole",
+    "COMMIT": "RELEASE whole",
+    "ROLLBACK": "RELEASE whole",
+}
+
+
+@cache
+def _connection(content: bytes) -> _Connection:
+    connection = sqlite3.connect(
+        ":memory:",
+        isolation_level=None,
+        cached_statements=STATEMENTS_KEPT,
+        factory=_Connection,
+    )
+    connection.prepare(content)
+    return connection
+
+
 class Database:
     """SQLite database in memory, with the sessions of its links.
 
@@ -65,12 +123,8 @@ class Database:
         self.sessions: list[_ServerSession] = []
         # Called with a run of a process, its node, and each notice that it has got.
         self.heard: Callable[[str, str, str], None] = lambda *_: None
-        self.connection = sqlite3.connect(
-            ":memory:", isolation_level=None, cached_statements=STATEMENTS_KEPT
-        )
-        self.connection.deserialize(content)
-        engine._configure(self.connection)
-        self.connection.create_function("strftime", 2, lambda *_: str(self._now()))
+        self.connection = _connection(content)
+        self.connection.begin_run(lambda: str(self._now()))
 
     def _now(self) -> int:
         return EPOCH + int(self.world.now + self.leapt + self.weather.of_database_clock())
@@ -100,6 +154,10 @@ class Database:
             engine._write_unit(self.connection, start)
         finally:
             self.connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Undo what the run has written."""
+        self.connection.end_run()
 
     def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         """Return rows, for checks."""
