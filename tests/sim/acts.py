@@ -6,6 +6,7 @@ Each part has a stream of draws, and is left out of most runs.
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from tests.sim.followers import Follower
 from tests.sim.jobs import Actor, AgentPlan, Records, device_name, owner_name
 from tests.sim.letters import MailServer, PeopleBooks
 from tests.sim.people import Person, PersonPlan, people_of
-from tests.sim.samples import SampleBooks
+from tests.sim.samples import SAMPLE_CREDITS, SampleBooks
 from tests.sim.store import EPOCH, Commit
 from tests.sim.webhooks import (
     LOOK_SECONDS,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 # A process needs microseconds for each.
 SIZES = SampleSizes(hashes=(3, 9), steps=(3, 9), numbers=(3, 9), shell_steps=(3, 9))
 HAND_SECONDS = 2.0
+# Parts of the marketplace that a run can have for its only subject.
+SUBJECTS = ("deploys", "hooks", "people", "samples")
 DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
@@ -71,6 +74,7 @@ class ActsPlan:
         has_samples: whether the operator pays for samples.
         has_hand: whether a person takes jobs by hand.
         is_alone: whether no session is bought.
+        sample_credits: the operator's money for samples, for each day.
     """
 
     deploys: tuple[DeployPlan, ...] = ()
@@ -80,6 +84,7 @@ class ActsPlan:
     has_samples: bool = False
     has_hand: bool = False
     is_alone: bool = False
+    sample_credits: Decimal = SAMPLE_CREDITS[0]
 
     def __bool__(self) -> bool:
         return bool(self.deploys or self.hooks or self.people or self.has_samples)
@@ -96,15 +101,27 @@ Request = Callable[[str, Callable[[Any], Coroutine[Any, Any, Any]]], Coroutine[A
 NO_ACTS = ActsPlan()
 
 
-def acts_of(world: "World", seconds: float, *, has_agents: bool) -> ActsPlan:
-    """Return what happens in a run beside plain jobs; nothing in half of them."""
+def acts_of(
+    world: "World", seconds: float, *, has_agents: bool, subject: str | None = None
+) -> ActsPlan:
+    """Return what happens in a run beside plain jobs; nothing in half of them.
+
+    Args:
+        world: of the draws.
+        seconds: how long things go wrong.
+        has_agents: whether plain jobs have devices.
+        subject: one of `SUBJECTS`, which happens in any case, without sessions; None for none.
+    """
     draw = world.draw("acts")
-    if draw.random() < 0.5:
+    if draw.random() < 0.5 and subject is None:
         return NO_ACTS
     has_deploys, has_hooks = draw.random() < 0.5, draw.random() < 0.5
     has_people, has_samples = draw.random() < 0.4, draw.random() < 0.25
     has_hand, is_alone = draw.random() < 0.3, draw.random() < 0.6
     is_alone = is_alone and (has_deploys or has_hooks or has_people)
+    if subject is not None:
+        has_deploys, has_hooks = subject == "deploys", subject == "hooks"
+        has_people, has_samples, is_alone = subject == "people", subject == "samples", True
     return ActsPlan(
         deploys_of(world.draw("deploys"), seconds) if has_deploys else (),
         hooks_of(world.draw("hooks"), seconds) if has_hooks else (),
@@ -113,6 +130,7 @@ def acts_of(world: "World", seconds: float, *, has_agents: bool) -> ActsPlan:
         has_samples,
         has_hand,
         is_alone,
+        SAMPLE_CREDITS[int(world.draw("samples").random() * len(SAMPLE_CREDITS))],
     )
 
 
@@ -201,7 +219,7 @@ class Acts:
         self.mail = MailServer(network)
         self.deploys = DeployBooks(network)
         self.people = PeopleBooks(network)
-        self.samples = SampleBooks(network)
+        self.samples = SampleBooks(network, plan.sample_credits)
         self.followers: list[Follower] = []
         if plan:
             network.books.senders = self

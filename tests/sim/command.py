@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from tests.sim import mutants, seeds
+from tests.sim.acts import SUBJECTS
 from tests.sim.focus import FOCUSES
 from tests.sim.run import Outcome, run
 from tests.sim.scenario import Scenario, scenario_of
@@ -40,7 +41,7 @@ def main(parser: argparse.ArgumentParser) -> int:
     parser.add_argument("--go-on", action="store_true", help="continue after a failure")
     parser.add_argument("--only", help="only these kinds of faults, with commas between them")
     parser.add_argument("--mode", choices=("solo", "processes", "nodes"))
-    parser.add_argument("--focus", choices=("none", *FOCUSES), help="only this subject")
+    parser.add_argument("--focus", choices=("none", *FOCUSES, *SUBJECTS), help="only this subject")
     parser.add_argument("--exits", action="store_true", help="devices attach in each run")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--sessions", type=int)

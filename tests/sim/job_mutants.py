@@ -6,6 +6,16 @@ _REPLICA = "market.jobs.kinds.replica"
 _DRAWS = "market.jobs.draws"
 _KEYS = "market.accounts.spending"
 
+# By the first word of a name: the subject of the runs.
+SUBJECTS = {
+    "events": "hooks",
+    "feed": "hooks",
+    "keys": "people",
+    "rollouts": "deploys",
+    "samples": "samples",
+    "webhooks": "hooks",
+}
+
 # As `mutants.Mutant`: the name, the module, the text, the text instead, and a guard with its own.
 JOB_MUTANTS: tuple[tuple[str, ...], ...] = (
     (

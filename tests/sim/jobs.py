@@ -77,7 +77,8 @@ class AgentPlan:
         seconds: the average time of the work of a job.
         failing: the share of jobs that fail.
         crashes: seconds between two crashes, on average; None for never.
-        lies: whether it reports results of attempts that were taken from it.
+        lies: whether it reports results of attempts that were taken from it, or that it had before
+            a crash.
         deviates: the share of results that differ from those of honest devices.
     """
 
@@ -301,8 +302,9 @@ class DeviceAgent(Actor):
 
     async def _crash(self) -> None:
         self.network.world.say(f"{self.name} crashes with {len(self.held)} attempts")
-        for task in tuple(self.held.values()):
-            task.cancel()
+        if not self.plan.lies:  # else a copy of the machine goes on with them
+            for task in tuple(self.held.values()):
+                task.cancel()
         self.held.clear()
         self._since += 1
         self._seen = 0

@@ -14,7 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from tests.sim.exit_mutants import EXIT_MUTANTS
-from tests.sim.job_mutants import JOB_MUTANTS
+from tests.sim.job_mutants import JOB_MUTANTS, SUBJECTS
 
 ROOT = Path(__file__).parent.parent.parent
 VARIABLE = "PROXYD_MUTANT"
@@ -30,8 +30,8 @@ class Mutant(NamedTuple):
         new: the text instead.
         guard: another text, which also prevents the fault; "" for none.
         instead: the text instead of `guard`.
-        subject: of the runs that find it soonest, as in `tests/sim/focus.py`; "none" for a mix
-            without subjects, "" for the seeds of every kind.
+        subject: of the runs that find it soonest, as in `focus.FOCUSES` and `acts.SUBJECTS`; "none"
+            for a mix without subjects, "" for the seeds of every kind.
         equivalent: why no run can differ; "" where runs can.
     """
 
@@ -360,7 +360,7 @@ MUTANTS = (
         "available(resolved.user_id, currency), resolved.amount - used)",
         "available(resolved.user_id, currency), 0)",
     ),
-    *(Mutant(*each) for each in JOB_MUTANTS),
+    *(Mutant(*each)._replace(subject=SUBJECTS[each[0].partition(":")[0]]) for each in JOB_MUTANTS),
     Mutant(
         "nodes: a node watches no other one before it sweeps",
         "proxyd.membership",

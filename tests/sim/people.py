@@ -302,13 +302,16 @@ class Person(Actor):
         return self._keep_key(await self._as_caller("roll", roll))
 
     async def do_revoke(self) -> Any:
-        """Revoke the last key, and go on to use it."""
+        """Revoke the last key while it buys a job, and go on to use it."""
         if not self._keys:
             return None
         key_id = self._keys[-1].row.id
-        return await self._as_caller(
+        buying = asyncio.get_running_loop().create_task(self.do_buy())
+        done = await self._as_caller(
             "revoke", lambda market, caller: market.keys.revoke(caller.profile.user_id, key_id)
         )
+        await buying
+        return done
 
     async def do_limit(self) -> Any:
         """Change the limit of the last key."""

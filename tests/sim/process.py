@@ -59,16 +59,17 @@ def settings_of(
     pace: int,
     connections: int,
     *,
-    has_samples: bool = False,
+    sample_credits: Decimal | None = None,
 ) -> Settings:
     """Return the operator's settings."""
-    account = samples.ACCOUNT if has_samples else ""
+    account = "" if sample_credits is None else samples.ACCOUNT
     url = "postgresql://simulated/proxyd" if mode.is_remote else f"sqlite:///{FOLDER}/proxyd.db"
     return Settings(
         # Passwords take microseconds.
         auth=AuthSettings(argon2_time_cost=1, argon2_memory_kib=64),
         jobs=JobSettings(
-            sample_account=account, sample_credits_per_day=Decimal(samples.CREDITS_PER_DAY)
+            sample_account=account,
+            sample_credits_per_day=sample_credits or samples.SAMPLE_CREDITS[0],
         ),
         storage=StorageSettings(url=url),
         cluster=ClusterSettings(node_timeout_seconds=timeout_seconds),

@@ -166,7 +166,7 @@ class Simulation:
             scenario.timeout,
             scenario.pace,
             scenario.connections,
-            has_samples=scenario.acts.has_samples,
+            sample_credits=scenario.acts.sample_credits if scenario.acts.has_samples else None,
         )
         self.database.heard = self.books.hears
         knows_ends = None if mode.is_remote else self._ended

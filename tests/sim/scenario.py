@@ -6,7 +6,7 @@ Each part has its own stream of draws, so leaving out one part does not change t
 from dataclasses import dataclass
 from random import Random
 
-from tests.sim.acts import NO_ACTS, ActsPlan, acts_of
+from tests.sim.acts import NO_ACTS, SUBJECTS, ActsPlan, acts_of
 from tests.sim.clients import ClientPlan, SessionPlan, StaffPlan
 from tests.sim.datagrams import otherwise
 from tests.sim.exit_plans import NO_LINKS, Links, by_exits, links_of
@@ -99,7 +99,7 @@ def scenario_of(
         seconds: how long things go wrong.
         only: the kinds of faults.
         mode: the name of a mode.
-        focus: the subject; "none" for a mix of everything.
+        focus: the subject, also one of `acts.SUBJECTS`; "none" for a mix of everything.
         exits: whether devices attach in any case, in a mix of everything.
     """
     world = World(seed)
@@ -151,7 +151,9 @@ def scenario_of(
     if only is not None:
         faults = [each for each in faults if each.kind in only]
     jobs, agents = plans_of(world.draw("jobs"), length)
-    acts = acts_of(world, length, has_agents=bool(agents))
+    acts = acts_of(
+        world, length, has_agents=bool(agents), subject=focus if focus in SUBJECTS else None
+    )
     if acts.is_alone:
         bought, plans = [], []
     return Scenario(
