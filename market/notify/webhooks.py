@@ -450,6 +450,8 @@ class Webhooks:
             return None
         row, place, event = found
         now = self._now()
+        if row.next_at > now:  # an attempt that was under way when it was listed has failed since
+            return None
         keys = self._keys(place, now)
         if event is None or not keys:
             why = "event not kept" if event is None else "secret not readable"

@@ -53,14 +53,16 @@ def main(parser: argparse.ArgumentParser) -> int:
     if options.seconds is not None:
         return _new(options)
     if options.fixed:
-        return _several([*seeds.FIXED, *seeds.FAILED], options)
+        plain = [(seed, options.focus) for seed in (*seeds.FIXED, *seeds.FAILED)]
+        return _several([*plain, *seeds.FAILED_OF], options)
     if options.shrink:
-        print(report(shrink(_scenario(options.seed, options), print)))
+        print(report(shrink(_scenario(options.seed, options.focus, options), print)))
         return 1
-    return _several(range(options.seed, options.seed + options.count), options)
+    numbers = range(options.seed, options.seed + options.count)
+    return _several([(seed, options.focus) for seed in numbers], options)
 
 
-def _scenario(seed: int, options: argparse.Namespace) -> Scenario:
+def _scenario(seed: int, focus: str | None, options: argparse.Namespace) -> Scenario:
     only = None if options.only is None else frozenset(options.only.split(","))
     return scenario_of(
         seed,
@@ -70,18 +72,19 @@ def _scenario(seed: int, options: argparse.Namespace) -> Scenario:
         seconds=options.broken_seconds,
         only=only,
         mode=options.mode,
-        focus=options.focus,
+        focus=focus,
         exits=options.exits,
     )
 
 
-def _several(numbers: "range | list[int]", options: argparse.Namespace) -> int:
+def _several(runs: "list[tuple[int, str | None]]", options: argparse.Namespace) -> int:
+    """Run seeds, each with its subject, and print what fails."""
     began, failed, virtual, done = time.process_time(), [], 0.0, 0
     digest = blake2b(digest_size=8)
-    for seed in numbers:
+    for seed, focus in runs:
         if options.until is not None and time.time() >= options.until:
             break
-        outcome = run(_scenario(seed, options), is_loud=options.trace)
+        outcome = run(_scenario(seed, focus, options), is_loud=options.trace)
         virtual += outcome.seconds
         done += 1
         digest.update(outcome.digest.encode())
@@ -90,7 +93,7 @@ def _several(numbers: "range | list[int]", options: argparse.Namespace) -> int:
             print(report(outcome, is_brief=options.trace), flush=True)
             if not options.go_on:
                 break
-        elif len(numbers) == 1:
+        elif len(runs) == 1:
             print(f"seed {seed}: {outcome.scenario}: digest {outcome.digest}")
         if done % PROGRESS_SEEDS == 0:
             print(f"{done} seeds so far, {len(failed)} failed; {seed} was the last", flush=True)

@@ -10,8 +10,10 @@ from tests.sim.jobs import Actor
 if TYPE_CHECKING:
     from tests.sim.clients import Network
 
-FOLLOW_SECONDS = 6.0
+FOLLOW_SECONDS = 3.0
 LAST_FOLLOW_SECONDS = 1.0
+# Between two times, when events come that it must be sent later.
+REST_MOST_SECONDS = 2.0
 BEGINNING = "00000000-0000-7000-8000-000000000000"
 
 
@@ -30,12 +32,14 @@ class Follower(Actor):
         self.user_id = user_id
         self.seen: dict[str, None] = {}
         self._last = BEGINNING
+        self._draw = network.world.draw(self.name)
 
     async def run(self) -> None:
         """Follow until the time is over, and then once more, when all events are there."""
         while self.network.world.now < self.until:
             await self.insist("follow", self._follow)
             self._number += 1
+            await asyncio.sleep(REST_MOST_SECONDS * self._draw.random())
         self.network.world.say(f"{self.name} has seen {len(self.seen)} events")
 
     async def last_look(self, market: Any) -> None:

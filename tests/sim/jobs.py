@@ -106,9 +106,11 @@ def owner_name(number: int) -> str:
     return f"user{number % DEVICES + 2}"
 
 
-def plans_of(draw: Random, seconds: float) -> tuple[tuple[JobPlan, ...], tuple[AgentPlan, ...]]:
-    """Return the jobs and the agents of a run; half of the runs have none."""
-    if draw.random() < 0.5:
+def plans_of(
+    draw: Random, seconds: float, *, always: bool = False
+) -> tuple[tuple[JobPlan, ...], tuple[AgentPlan, ...]]:
+    """Return the jobs and the agents of a run; half of the runs have none, or `always` some."""
+    if draw.random() < 0.5 and not always:
         return (), ()
     jobs = []
     for _ in range(1 + int(draw.random() * 10)):

@@ -152,7 +152,7 @@ class Simulation:
         self.scenario = scenario
         mode = scenario.mode
         names = [f"node{each}" for each in range(scenario.nodes)]
-        self.weather = Weather(scenario.faults, names, lambda: world.now)
+        self.weather = Weather(scenario.faults, names, lambda: world.now, scenario.skew)
         self.books = Books(world, scenario.timeout)
         self.database = Database(
             world, template(has_exits=bool(scenario.links.devices)), self.weather, self._committed

@@ -21,6 +21,7 @@ CLIENTS_MOST = 4
 PROCESSES_MOST = 4
 # Of a session at once: never reached.
 CONNECTIONS = 1_000
+SKEW_MOST_SECONDS = 0.9
 TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
 
@@ -46,6 +47,7 @@ class Scenario:
         remember: how long memory keeps a session that is over, in seconds.
         links: devices that attach as exits, and wishes of clients.
         connections: the most connections of one session on a process.
+        skew: seconds by which the wall clock of every other node is slow.
     """
 
     seed: int
@@ -65,6 +67,7 @@ class Scenario:
     acts: ActsPlan = NO_ACTS
     links: Links = NO_LINKS
     connections: int = CONNECTIONS
+    skew: float = 0.0
 
     def __str__(self) -> str:
         return (
@@ -150,7 +153,7 @@ def scenario_of(
     faults = drawn(world.draw("faults"), chosen, length, timeout)
     if only is not None:
         faults = [each for each in faults if each.kind in only]
-    jobs, agents = plans_of(world.draw("jobs"), length)
+    jobs, agents = plans_of(world.draw("jobs"), length, always=focus == "hooks")
     acts = acts_of(
         world, length, has_agents=bool(agents), subject=focus if focus in SUBJECTS else None
     )
@@ -172,12 +175,18 @@ def scenario_of(
         acts=acts,
         links=links,
         connections=_connections(world.draw("connections")),
+        # Only followers of events can notice it.
+        skew=_skew(world.draw("skew")) if acts.hooks and chosen is NODES else 0.0,
     )
 
 
 def _between(draw: Random, least: float, most: float) -> float:
     """Return a number whose logarithm is drawn evenly."""
     return least * (most / least) ** draw.random()
+
+
+def _skew(draw: Random) -> float:
+    return 0.0 if draw.random() < 0.4 else SKEW_MOST_SECONDS * draw.random()
 
 
 def _connections(draw: Random) -> int:

@@ -70,3 +70,7 @@ FAILED: dict[int, str] = {
     20144: "a job waited for a minute, because the answer to its creation was lost",
     800092: "a session stayed unsettled, because the settlement after a dead node failed once",
 }
+# As above, each with the subject of its run.
+FAILED_OF: dict[tuple[int, str], str] = {
+    (605, "hooks"): "a delivery was attempted again without a pause, listed before its failure",
+}

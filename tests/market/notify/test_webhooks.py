@@ -211,6 +211,18 @@ async def test_attempts_are_on_the_schedule_and_then_given_up(market: Market) ->
     assert sum(SCHEDULE) * 1.2 < FAILING_MAX_SECONDS
 
 
+async def test_an_attempt_that_ends_after_the_look_takes_its_pause(market: Market) -> None:
+    me = await market.person()
+    made = await endpoint(market, me)
+    await happen(market, me)
+    [attempt] = await begun(market)
+    [listed_before] = await market.webhooks.due(but=(), limit=10)
+    await market.webhooks.settle(attempt, DOWN)
+    assert await market.webhooks.begin(listed_before.id) is None
+    [row] = await listed(market, me, made)
+    assert (row.status, row.attempts) == ("pending", 1)
+
+
 async def test_a_server_that_asks_to_be_left_alone_is(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
