@@ -1,8 +1,9 @@
 """A daemon and a device that carries its connections, as one server to measure.
 
-`python -m bench.exit_pair ORDER`, a JSON object of `exits_port`, `device` (the folder of the exit),
-`prefix` (the words before the device's command, so that it runs elsewhere) and `environment` (of
-the device). The environment of this program is the daemon's. Both end with it.
+`python -m bench.exit_pair ORDER`, a JSON object of `exits_port`, `checkout` (whose daemon runs),
+`has_agent` (false for the daemon alone), `device` (the folder of the exit), `prefix` (the words
+before the device's command, so that it runs elsewhere) and `environment` (of the device). The
+environment of this program is the daemon's. Both end with it.
 """
 
 import json
@@ -22,25 +23,30 @@ def main(order: dict[str, Any]) -> None:
     """Run both until one of them ends, or a signal arrives."""
     daemon = subprocess.Popen(
         [sys.executable, "-m", "proxyd", "serve"],
+        cwd=order["checkout"],
         env={**os.environ, "PROXYD_EXITS__PORT": str(order["exits_port"])},
     )
-    device = subprocess.Popen(
-        [
-            *order["prefix"],
-            *(sys.executable, "-m", "proxyctl", "exit", "run"),
-            *("--folder", order["device"], *OPEN),
-        ],
-        env={**os.environ, "PYTHONPATH": os.fspath(ROOT / "client"), **order["environment"]},
-    )
+    device = None
+    if order["has_agent"]:
+        device = subprocess.Popen(
+            [
+                *order["prefix"],
+                *(sys.executable, "-m", "proxyctl", "exit", "run"),
+                *("--folder", order["device"], *OPEN),
+            ],
+            env={**os.environ, "PYTHONPATH": os.fspath(ROOT / "client"), **order["environment"]},
+        )
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        device.kill()
+        if device is not None:
+            device.kill()
         daemon.terminate()
 
     signal.signal(signal.SIGTERM, end)
     daemon.wait()
-    device.kill()
-    device.wait()
+    if device is not None:
+        device.kill()
+        device.wait()
 
 
 if __name__ == "__main__":

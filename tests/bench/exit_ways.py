@@ -64,6 +64,8 @@ class ExitWay:
         exits_port: where it attaches.
         environment: of the device.
         limits: of the device, where they are not the usual ones.
+        checkout: whose daemon runs.
+        has_agent: whether the device runs, too.
     """
 
     name: str
@@ -72,6 +74,8 @@ class ExitWay:
     exits_port: int
     environment: dict[str, str] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=UNBOUND.copy)
+    checkout: Path = process.ROOT
+    has_agent: bool = True
 
     def kind_at(self, here: Place = HERE, there: Place = HERE) -> Kind:
         """Return it with the daemon in one place and the device in another."""
@@ -85,6 +89,8 @@ class ExitWay:
             "device": os.fspath(self.device),
             "prefix": there.prefix,
             "environment": self.environment,
+            "checkout": os.fspath(self.checkout),
+            "has_agent": self.has_agent,
         }
         kind = self.bought.kind
         return replace(
@@ -123,18 +129,25 @@ def proxyd_ways(folder: Path, targets: Sequence[int]) -> list[ExitWay]:
     See `exits_environment`.
     """
     relays = {EXIT: {}, PORTABLE: WITHOUT_SPLICE, SHIPPED: {}}
-    ways = []
-    for number, (name, environment) in enumerate(relays.items()):
-        limits = {} if name == SHIPPED else UNBOUND
-        own = folder / f"exit{number}"
-        own.mkdir()
-        port = free_port()
-        settings = exits_environment(port, targets)
-        sold = bought.proxyd(own, name, settings)
-        device = own / "device"
-        _agree(f"sqlite:///{own}/proxyd.db", device, settings)
-        ways.append(ExitWay(name, sold, device, port, environment, limits))
-    return ways
+    return [
+        replace(
+            exit_way(folder / f"exit{number}", name, targets),
+            environment=environment,
+            limits={} if name == SHIPPED else UNBOUND,
+        )
+        for number, (name, environment) in enumerate(relays.items())
+    ]
+
+
+def exit_way(folder: Path, name: str, targets: Sequence[int]) -> ExitWay:
+    """Set proxyd up with a device that has no limits, in a new folder."""
+    folder.mkdir()
+    port = free_port()
+    settings = exits_environment(port, targets)
+    sold = bought.proxyd(folder, name, settings)
+    device = folder / "device"
+    _agree(f"sqlite:///{folder}/proxyd.db", device, settings)
+    return ExitWay(name, sold, device, port)
 
 
 def _agree(url: str, folder: Path, settings: dict[str, str]) -> None:

@@ -26,8 +26,12 @@ class Samples:
     def add(self, measure: str, server: str, value: float) -> None:
         self._values[measure, server].append(value)
 
+    def values(self, measure: str, server: str) -> list[float]:
+        """Return the value of each round."""
+        return self._values.get((measure, server), [])
+
     def median(self, measure: str, server: str) -> float | None:
-        values = self._values.get((measure, server))
+        values = self.values(measure, server)
         return statistics.median(values) if values else None
 
     def ratio(self, measure: str, server: str, other: str) -> float | None:
