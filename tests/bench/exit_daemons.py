@@ -55,7 +55,7 @@ from proxyctl.protocol.frames import (
 APART = "PROXYD_BENCH_APART"  # set in the namespace
 ROUNDS = 8
 BATCHES = 16
-AT_ONCE = (32, 128)
+AT_ONCE = (8, 32)
 ECHO_BYTES = 64
 TURN_SECONDS = 5.0
 BEFORE, AFTER = "before", "after"

@@ -492,7 +492,8 @@ class Reader(Generic[Known]):
     def __init__(self, decode: Callable[[int, bytes], Known | None], most: int) -> None:
         self._decode = decode
         self._most = most
-        self._buffer = bytearray()
+        self._data = b""
+        self._at = 0  # where the next frame begins
 
     def receive_data(self, data: bytes) -> Iterator[Known]:
         """Take bytes; yield every frame that is complete and of a known type.
@@ -502,22 +503,27 @@ class Reader(Generic[Known]):
         Raises:
             FrameError: while it yields: the other side does not speak the protocol.
         """
-        self._buffer += data
+        self._data = self._data[self._at :] + data
+        self._at = 0
         return self._frames()
 
     def _frames(self) -> Iterator[Known]:
-        buffer = self._buffer
-        while len(buffer) >= _HEAD.size:
-            size, kind = _HEAD.unpack_from(buffer)
+        while True:
+            data, at = self._data, self._at
+            if len(data) - at < _HEAD.size:
+                break
+            size, kind = _HEAD.unpack_from(data, at)
             if not 1 <= size <= self._most:
                 raise FrameError(f"a frame of {size} bytes")
-            if len(buffer) < _COUNT.size + size:
-                return
-            body = bytes(buffer[_HEAD.size : _COUNT.size + size])
-            del buffer[: _COUNT.size + size]
-            frame = self._decode(kind, body)
+            end = at + _COUNT.size + size
+            if len(data) < end:
+                break
+            self._at = end
+            frame = self._decode(kind, data[at + _HEAD.size : end])
             if frame is not None:
                 yield frame
+        if at == len(data):  # bytes that were read need no memory
+            self._data, self._at = b"", 0
 
 
 class FrameReader(Reader[Frame]):
@@ -544,12 +550,14 @@ def encode(frame: Frame) -> bytes:
     Raises:
         FrameError: it has no bytes that the other side would take.
     """
-    name = type(frame).__name__
     try:
-        kind, body = _encode_body(frame)
+        kind, encoding = _ENCODING[type(frame)]
+        body = encoding(frame)
     except (error, ValueError):
+        name = type(frame).__name__
         raise FrameError(f"a frame of the type {name} that cannot be encoded") from None
     if len(body) >= FRAME_MAX_BYTES:
+        name = type(frame).__name__
         raise FrameError(f"a frame of the type {name} with {len(body)} bytes")
     return _HEAD.pack(1 + len(body), kind) + body
 
@@ -561,49 +569,32 @@ def decode(kind: int, body: bytes) -> Frame | None:
         FrameError: the body does not fit the type.
     """
     try:
-        return _decode_body(kind, body)
+        decoding = _DECODING.get(kind)
+        if decoding is not None:
+            return decoding(body)
+        return _decode_json(Kind(kind), body) if kind in _KINDS else None
     except (error, ValueError, KeyError, TypeError, IndexError, RecursionError):
         name = Kind(kind).name.title() if kind in _KINDS else str(kind)
         raise FrameError(f"a frame of the type {name} that cannot be understood") from None
 
 
-def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for each form
-    if isinstance(frame, Dial):
-        return Kind.DIAL, _encode_dial(frame)
-    if isinstance(frame, Dialled):
-        return Kind.DIALLED, _encode_dialled(frame)
-    if isinstance(frame, Tickets):
-        return Kind.TICKETS, _encode_tickets(frame)
-    if isinstance(frame, (Associate, Over, Park, Drain, Encrypt)):
-        return _encode_number(frame)
-    if isinstance(frame, (Ping, Pong)):
-        if len(frame.payload) != PING_BYTES:
-            raise ValueError
-        return Kind.PING if isinstance(frame, Ping) else Kind.PONG, frame.payload
-    if isinstance(frame, (Open, Call)):
-        return _encode_connect(frame)
-    if isinstance(frame, For):
-        return Kind.FOR, _NUMBER.pack(frame.number) + frame.frame
-    if isinstance(frame, Return):
-        return Kind.RETURN, _NUMBER.pack(frame.number)
+def _encode_json(frame: Frame) -> bytes:
     text = json.dumps(_fields(frame), ensure_ascii=False, separators=(",", ":"))
-    return _KIND_OF[type(frame)], text.encode(errors="replace")  # of half a surrogate pair
+    return text.encode(errors="replace")  # of half a surrogate pair
 
 
-def _decode_body(kind: int, body: bytes) -> Frame | None:
-    decoding = _DECODING.get(kind)
-    if decoding is not None:
-        return decoding(body)
-    return _decode_json(Kind(kind), body) if kind in _KINDS else None
+def _encode_number(frame: Associate | Over | Return) -> bytes:
+    return _NUMBER.pack(frame.number)
 
 
-def _encode_number(frame: Associate | Over | Park | Drain | Encrypt) -> tuple[Kind, bytes]:
-    if isinstance(frame, (Associate, Over)):
-        kind = Kind.OVER if isinstance(frame, Over) else Kind.ASSOCIATE
-        return kind, _NUMBER.pack(frame.number)
-    if isinstance(frame, Encrypt):
-        return Kind.ENCRYPT, _COUNT.pack(frame.connections)
-    return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
+def _encode_count(frame: Park | Encrypt | Drain) -> bytes:
+    return _COUNT.pack(frame[0])
+
+
+def _encode_ping(frame: Ping | Pong) -> bytes:
+    if len(frame.payload) != PING_BYTES:
+        raise ValueError
+    return frame.payload
 
 
 def _encode_tickets(frame: Tickets) -> bytes:
@@ -626,16 +617,20 @@ def _decode_ping(body: bytes) -> Ping:
     return Ping(body)
 
 
+def _encode_for(frame: For) -> bytes:
+    return _NUMBER.pack(frame.number) + frame.frame
+
+
 def _decode_for(body: bytes) -> For:
     (number,) = _NUMBER.unpack_from(body)
     return For(number, body[_NUMBER.size :])
 
 
 def _encode_dialled(frame: Dialled) -> bytes:
-    packed = frame.address.packed if frame.address is not None else b""
-    micros = max(0, min(frame.micros, MICROS_MAX))
-    head = _DIALLED.pack(frame.number, frame.outcome, micros, frame.port, len(packed))
-    return head + packed
+    number, outcome, micros, address, port = frame
+    packed = b"" if address is None else address.packed
+    micros = max(0, min(micros, MICROS_MAX))
+    return _DIALLED.pack(number, outcome, micros, port, len(packed)) + packed
 
 
 def _decode_dialled(body: bytes) -> Dialled:
@@ -644,8 +639,7 @@ def _decode_dialled(body: bytes) -> Dialled:
     if len(packed) != size:
         raise ValueError
     address = _address(packed) if packed else None
-    known = DialOutcome(outcome) if outcome in _OUTCOMES else DialOutcome.FAILED
-    return Dialled(number, known, micros, address, port)
+    return Dialled(number, _OUTCOMES.get(outcome, DialOutcome.FAILED), micros, address, port)
 
 
 def _encode_dial(frame: Dial) -> bytes:
@@ -653,13 +647,17 @@ def _encode_dial(frame: Dial) -> bytes:
 
     Of more addresses than there is room for the first ones go, which are the best.
     """
-    if not frame.port or not frame.host:
+    number, host, port = frame
+    if not port or not host:
         raise ValueError
-    if isinstance(frame.host, str):
-        return _DIAL.pack(frame.number, frame.port, 0) + _checked_name(frame.host.encode("ascii"))
-    addresses = frame.host[:CANDIDATES_MAX]
-    body = _DIAL.pack(frame.number, frame.port, len(addresses))
-    return body + b"".join(bytes([len(each.packed)]) + each.packed for each in addresses)
+    if isinstance(host, str):
+        return _DIAL.pack(number, port, 0) + _checked_name(host.encode("ascii"))
+    addresses = host[:CANDIDATES_MAX]
+    body = _DIAL.pack(number, port, len(addresses))
+    for each in addresses:
+        packed = each.packed
+        body += bytes((len(packed),)) + packed
+    return body
 
 
 def _decode_dial(body: bytes) -> Dial:
@@ -692,12 +690,6 @@ def _decode_open(body: bytes) -> Open:
         raise ValueError
     job_id = _checked_name(body[_OPEN.size :]).decode("ascii")
     return Open(number, ticket, job_id, attempt, port)
-
-
-def _encode_connect(frame: Open | Call) -> tuple[Kind, bytes]:
-    if isinstance(frame, Open):
-        return Kind.OPEN, _encode_open(frame)
-    return Kind.CALL, _encode_call(frame)
 
 
 def _encode_call(frame: Call) -> bytes:
@@ -878,18 +870,32 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.RETURN: lambda body: Return(*_NUMBER.unpack(body)),
 }
 _KINDS: Final = frozenset(Kind)
-_OUTCOMES: Final = frozenset(DialOutcome)
-_KIND_OF: Final = {
-    Hello: Kind.HELLO,
-    Welcome: Kind.WELCOME,
-    Sorry: Kind.SORRY,
-    ExitStatus: Kind.STATE,
-    ServiceLimits: Kind.LIMITS,
-    Lend: Kind.LEND,
-    Lent: Kind.LENT,
-    Nodes: Kind.NODES,
-    Tunnel: Kind.TUNNEL,
-    Tunnelled: Kind.TUNNELLED,
-    Deny: Kind.DENY,
-    Seen: Kind.SEEN,
+_OUTCOMES: Final = {int(outcome): outcome for outcome in DialOutcome}
+_ENCODING: Final[dict[type[Frame], tuple[Kind, Callable[[Any], bytes]]]] = {
+    Dial: (Kind.DIAL, _encode_dial),
+    Dialled: (Kind.DIALLED, _encode_dialled),
+    Over: (Kind.OVER, _encode_number),
+    Tickets: (Kind.TICKETS, _encode_tickets),
+    Park: (Kind.PARK, _encode_count),
+    Encrypt: (Kind.ENCRYPT, _encode_count),
+    Ping: (Kind.PING, _encode_ping),
+    Pong: (Kind.PONG, _encode_ping),
+    Associate: (Kind.ASSOCIATE, _encode_number),
+    Drain: (Kind.DRAIN, _encode_count),
+    For: (Kind.FOR, _encode_for),
+    Return: (Kind.RETURN, _encode_number),
+    Open: (Kind.OPEN, _encode_open),
+    Call: (Kind.CALL, _encode_call),
+    Hello: (Kind.HELLO, _encode_json),
+    Welcome: (Kind.WELCOME, _encode_json),
+    Sorry: (Kind.SORRY, _encode_json),
+    ExitStatus: (Kind.STATE, _encode_json),
+    ServiceLimits: (Kind.LIMITS, _encode_json),
+    Lend: (Kind.LEND, _encode_json),
+    Lent: (Kind.LENT, _encode_json),
+    Nodes: (Kind.NODES, _encode_json),
+    Tunnel: (Kind.TUNNEL, _encode_json),
+    Tunnelled: (Kind.TUNNELLED, _encode_json),
+    Deny: (Kind.DENY, _encode_json),
+    Seen: (Kind.SEEN, _encode_json),
 }

@@ -11,8 +11,8 @@ exits' hashes, as a ring.
 
 Without a label two exits that will do are drawn, and the better one is taken (`Standing.weight`).
 That spreads connections nearly evenly. Its cost depends on the share of the exits that will do, not
-on the number of exits. When draws find none, a bounded part of the bucket is searched from end to
-end. An exit for which more dials wait than its owner lets it begin in a second is taken only where
+on the number of exits; of few exits, each is drawn once at most. When draws find none, a bounded
+part of the bucket is searched from end to end. An exit for which more dials wait than its owner lets it begin in a second is taken only where
 the draws find no other.
 
 A label is bound to its exit until its lifetime ends. Its first exit is found without chance: the
@@ -277,6 +277,9 @@ class Directory(Generic[Exit]):
         first = self._one_of(wish, buckets, total) if total else None
         if first is None:
             return self._none(wish)
+        # Where all draws have found only exits that are worn or behind, more would be in vain.
+        if total == 1 or self._is_second_choice(first, wish):
+            return first
         second = self._one_of(wish, buckets, total)
         if second is None or second is first or self._chance() < EXPLORED_SHARE:
             return first
@@ -287,21 +290,34 @@ class Directory(Generic[Exit]):
         self, wish: Wish[Exit], buckets: Sequence[Bucket[Exit]], total: int
     ) -> Member[Exit] | None:
         """Return a suitable exit by chance, preferably one that is neither worn nor behind."""
-        chance, picks, site = self._chance, self._picks, wish.site
+        chance = self._chance
         # The exits of a bucket are in one of the countries, and of the kind.
         takes = wish.takes if wish.area.is_fine else wish.is_free
         members = buckets[0].members
         if len(buckets) > 1:  # of several countries one, as often as it has exits
             members = bucket_at(buckets, int(chance() * total)).members
         size, worn = len(members), None
-        for _ in range(DRAWS):
-            member = members[int(chance() * size)]
+        is_small = size <= DRAWS
+        if is_small:  # each is drawn once at most
+            members = members[:]
+        for _ in range(min(size, DRAWS)):
+            at = int(chance() * size)
+            member = members[at]
             if takes(member):
-                entry = member.entry
-                if not entry.is_behind and not picks.is_worn(entry.device_id, site):
+                if not self._is_second_choice(member, wish):
                     return member
                 worn = member
-        return worn or next(filter(takes, self._walk(buckets, total, int(chance() * total))), None)
+            if is_small:
+                size -= 1
+                members[at] = members[size]
+        if worn is not None or (is_small and len(members) == total):  # no exit is left to look at
+            return worn
+        return next(filter(takes, self._walk(buckets, total, int(chance() * total))), None)
+
+    def _is_second_choice(self, member: Member[Exit], wish: Wish[Exit]) -> bool:
+        """Return whether an exit is to be taken only where there is no other."""
+        entry = member.entry
+        return entry.is_behind or self._picks.is_worn(entry.device_id, wish.site)
 
     def _walk(
         self, buckets: Sequence[Bucket[Exit]], total: int, start: int

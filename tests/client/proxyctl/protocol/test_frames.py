@@ -479,9 +479,9 @@ def test_of_a_frame_that_is_not_complete_no_more_is_kept_than_a_frame_has() -> N
     reader, largest = FrameReader(), framed(0, bytes(FRAME_MAX_BYTES - 1))
     for each in largest[:-1]:
         assert list(reader.receive_data(bytes([each]))) == []
-    assert len(reader._buffer) == len(largest) - 1
+    assert len(reader._data) == len(largest) - 1
     assert list(reader.receive_data(largest[-1:] + encode(Park(1)))) == [Park(1)]
-    assert not reader._buffer
+    assert not reader._data
 
 
 @settings(max_examples=examples(500), deadline=None)
@@ -494,7 +494,7 @@ def test_garbage_is_frames_or_an_error_and_nothing_else(data: bytes, size: int) 
                 encode(frame)
     except FrameError:
         pass
-    assert len(reader._buffer) <= 2 + FRAME_MAX_BYTES
+    assert len(reader._data) <= 2 + FRAME_MAX_BYTES
 
 
 @pytest.mark.parametrize("seed", range(4))
