@@ -21,8 +21,8 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import Resolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits.attached import certificate
-from proxyd.exits.attached.control import Loaner
 from proxyd.exits.attached.listener import ExitBase, ExitListener, PortServices
+from proxyd.exits.attached.loaner import Loaner
 from proxyd.exits.attached.neighbours import Alone
 from proxyd.exits.attached.pool import ParkedBudget
 from proxyd.exits.choosing.directory import Directory

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from market.exits.consents import Coverage, Door, Whereabouts
 from proxyd.acceptor import Acceptor
+from proxyd.exits.attached.arrivals import prepare
 from proxyd.exits.attached.certificate import fingerprint
 from proxyd.exits.attached.listener import ExitListener
 from proxyd.exits.dialling.tunnels import DeviceTunnels
@@ -73,7 +74,7 @@ class ExitPort:
         self._context = context
         self._sock = sock
         self._door = door
-        self._acceptor: Acceptor[socket.socket] | None = None
+        self._acceptor: Acceptor[socket.SocketType] | None = None
         if mesh is not None:
             mesh.change_door(door)
 
@@ -91,8 +92,9 @@ class ExitPort:
         loop, arrivals = asyncio.get_running_loop(), self.listener.arrivals
         self.listener.start()
         self.canaries.start()
+        prepare(self._sock)
         self._acceptor = Acceptor(
-            loop, self._sock, arrivals.welcome, arrivals.shed, _logger, socket.socket
+            loop, self._sock, arrivals.welcome, arrivals.shed, _logger, socket.SocketType
         )
         if self.desk is not None:
             self.desk.start()

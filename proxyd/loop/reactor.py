@@ -1,6 +1,7 @@
 """Resources that the sockets of one event loop share, so that none of them has to bring its own."""
 
 import asyncio
+import socket
 from typing import Final, final
 
 from proxyd.loop.pipes import PipePool
@@ -37,3 +38,13 @@ class Reactor:
         """Stop watching all sockets, and close idle pipes; closing twice is harmless."""
         self.pipes.close()
         self.poller.close()
+
+
+def for_loop(sock: socket.SocketType) -> socket.socket:
+    """Return a non-blocking socket as the class that the event loop takes; the given one is empty.
+
+    Its Python part costs as much again as a socket without it, so acceptors make the class in C.
+    """
+    converted = socket.socket(fileno=sock.detach())
+    converted.setblocking(False)
+    return converted

@@ -12,7 +12,6 @@ runs in a network namespace of its own.
 
 import json
 import os
-import select
 import signal
 import socket
 import ssl
@@ -30,7 +29,6 @@ from support.base.ports import free_port
 
 from bench import usage
 from bench.exit_ways import UNBOUND, WISH, ExitWay, exit_way
-from bench.first_byte import wait_serving
 from bench.report import Samples, progress
 from bench.servers import LOOPBACK, PATIENCE_SECONDS, ROOT, Server, started
 from proxyctl.protocol.frames import (
@@ -254,18 +252,17 @@ def measure(ways: dict[str, ExitWay], port: int, rounds: int) -> Samples:
         listener.setblocking(False)
         drivers = {}
         for name, way in ways.items():
-            way = replace(way, has_agent=False)
-            server = stack.enter_context(started(way.kind_at()))
+            server = stack.enter_context(started(replace(way, has_agent=False).kind_at()))
             drivers[name] = Driver(server, way, port, listener)
             stack.callback(drivers[name].close)
         for number in range(-1, rounds):
             progress(f"round {number + 1}")
             for at_once in AT_ONCE:
-                for way in (DIRECT, THROUGH):
+                for wish in (DIRECT, THROUGH):
                     for name in (BEFORE, AFTER) if number % 2 else (AFTER, BEFORE):
-                        cost = drivers[name].cost(way, at_once)
+                        cost = drivers[name].cost(wish, at_once)
                         if number >= 0:  # or it was a round to warm up
-                            samples.add(f"{at_once} at once, {way}: CPU µs", name, cost)
+                            samples.add(f"{at_once} at once, {wish}: CPU µs", name, cost)
     return samples
 
 

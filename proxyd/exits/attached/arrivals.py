@@ -14,7 +14,7 @@ from typing import Final, final
 from market.base.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, PREFACE, WORK, FrameError, Preface
 from proxyd.counters import ExitCounters
-from proxyd.exits.attached.control import Loaner
+from proxyd.exits.attached.loaner import Loaner
 from proxyd.exits.attached.controls import Controls
 from proxyd.exits.attached.handshakes import Handshakes
 from proxyd.exits.attached.origins import Origins
@@ -23,7 +23,7 @@ from proxyd.exits.attached.work import Work
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
-from proxyd.loop.reactor import Reactor
+from proxyd.loop.reactor import Reactor, for_loop
 
 # Of one network, for each exit that it may have: twice the connections that one exit has waiting,
 # because each is replaced. Their first bytes come within a round trip.
@@ -34,6 +34,11 @@ RESERVED_DIVISOR: Final = 4
 CALL_BYTES: Final = len(CALL) + CALL_NUMBER_BYTES
 
 _TLS: Final = b"\x16"
+# Carriers forget silent connections after five minutes and more; a keep-alive each minute is rarely
+# lost on the way, and a connection that is no older was alive when the exit opened it.
+KEEPALIVE_SECONDS: Final = 60
+KEEPALIVE_PAUSE_SECONDS: Final = 10
+KEEPALIVE_TRIES: Final = 3
 # A ClientHello is in one record, and has one to two kilobytes with keys for the time after quanta.
 HELLO_MAX_BYTES: Final = 8192
 _HELLO_HEAD: Final = Struct("!BHHBBH")  # type, version and length of the record; of the message
@@ -209,11 +214,12 @@ class Arrivals:
         self._handshakes.add(arrival)
 
     def _begin_handshake(self, arrival: "Arrival") -> None:
-        self._work.run(self._shake_hands(arrival), lambda: self._drop_handshake(arrival))
+        arrival.sock = sock = for_loop(arrival.sock)
+        self._work.run(self._shake_hands(arrival, sock), lambda: self._drop_handshake(arrival))
 
-    async def _shake_hands(self, arrival: "Arrival") -> None:
+    async def _shake_hands(self, arrival: "Arrival", sock: socket.socket) -> None:
         try:
-            await self._controls.shake_hands(arrival.sock, arrival.address, arrival.network)
+            await self._controls.shake_hands(sock, arrival.address, arrival.network)
         finally:
             self._end_handshake(arrival)
 
@@ -232,6 +238,19 @@ class Arrivals:
         self._counters.arrivals_refused["slow"] += 1
         self._handshakes.cut(arrival)
         self._arriving.add(arrival.network, -1)
+
+
+def prepare(listener: socket.socket) -> None:
+    """Set the options of a listening socket that its connections inherit (Linux).
+
+    They are those of work connections, which may wait long and then carry streams.
+    """
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)  # or a byte is left out
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_PAUSE_SECONDS)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
 
 
 def hello_size(data: bytes) -> int | None:

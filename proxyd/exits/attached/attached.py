@@ -21,7 +21,7 @@ from proxyctl.protocol.frames import (
     ServiceLimits,
 )
 from proxyd.exits.attached.load import Load
-from proxyd.exits.attached.location import Location
+from proxyd.exits.attached.location import Location, describe
 from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.attached.pulse import Pulse
 from proxyd.exits.attached.terms import TLS_PORT, Terms
@@ -171,6 +171,7 @@ class Attached(Carrier, Expiring):
 
     __slots__ = (
         "_beat",
+        "_header",
         "_state",
         "address",
         "agent",
@@ -205,13 +206,14 @@ class Attached(Carrier, Expiring):
         self.features: tuple[str, ...] = ()
         self.since = 0
         self.agent = Agent(pool, send)
-        self.location = Location(device_id, place, network)
+        self.location = Location(place, network)
         self.location.learn(address)
         self.terms = Terms(pool.loop, owner_id, min_price_per_gb, granted)
         self.load = Load(now)
         self.pulse = Pulse(send, now)
         self._state = _OPEN
         self._beat = beat
+        self._header = ""  # until a buyer needs it
 
     # --- who and where it is -------------------------------------------------------------------
 
@@ -233,7 +235,14 @@ class Attached(Carrier, Expiring):
     @property
     def text(self) -> str:
         """Its description for buyers."""
-        return self.location.text
+        return describe(self.device_id, self.place)
+
+    @property
+    def header(self) -> str:
+        """The line of a reply that describes it to a buyer."""
+        if not self._header:
+            self._header = f"X-Exit: {self.text}; ip={self.address}"
+        return self._header
 
     @property
     def is_elsewhere(self) -> bool:
@@ -245,7 +254,8 @@ class Attached(Carrier, Expiring):
     ) -> None:
         """Count the exit where its connections leave, while it is not in the directory."""
         self.address = address
-        self.location.move(self.device_id, place, network, is_elsewhere=is_elsewhere)
+        self.location.move(place, network, is_elsewhere=is_elsewhere)
+        self._header = ""
 
     def stray(self, words: str) -> None:
         """Set the reason why it has no place to sell; "" means that it has one."""
@@ -375,6 +385,20 @@ class Attached(Carrier, Expiring):
             return False
         secure = 0 if agent.secure is None else agent.secure.waiting
         return agent.pool.waiting + secure > dials
+
+    @property
+    def keeps_its_pace(self) -> bool:
+        """Whether it is behind although it opens as many connections as its owner lets it.
+
+        Of those that go from other nodes, each may have been opened just now.
+        """
+        if not self.is_behind:
+            return False
+        agent, load = self.agent, self.load
+        opened = agent.pool.pace.in_last_second(load.now())
+        if agent.secure is not None:
+            opened += agent.secure.pace.in_last_second(load.now())
+        return opened >= max(1, self.terms.dials - load.connections_elsewhere)
 
     @property
     def has_place(self) -> bool:

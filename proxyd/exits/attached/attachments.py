@@ -12,10 +12,10 @@ from proxyd.exits.attached.control import (
     AGAIN_SECONDS,
     SOON_SECONDS,
     Control,
-    Loaner,
 )
 from proxyd.exits.attached.detached import Detached
 from proxyd.exits.attached.heartbeats import Heartbeats
+from proxyd.exits.attached.loaner import Loaner
 from proxyd.exits.attached.neighbours import Neighbours
 from proxyd.exits.attached.notices import Notices
 from proxyd.exits.attached.offers import Offers

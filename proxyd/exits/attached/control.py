@@ -12,6 +12,9 @@ are handed over. `TRANSITIONS` has the arrows:
 The action of a frame depends on the state: `_ACTIONS` has the frames that are allowed in each. Any
 other frame ends the connection.
 
+Frames of one turn of the loop leave together, in one record of TLS: a burst of clients gives many
+orders in a turn.
+
 The bytes of a client are bounded: it pays for them out of an allowance that grows with time, and
 with each order that it gets.
 """
@@ -21,7 +24,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast, final
 
 from market.base.errors import MarketError
 from market.exits.consents import ExitGrant, Exits
@@ -51,6 +54,7 @@ from proxyctl.protocol.frames import (
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.allowance import Allowance
 from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.loaner import Loaner
 from proxyd.wire.links import is_link
 from storage.engines.errors import StoreError, level_of
 
@@ -75,32 +79,6 @@ _ANSWERS: Final = {
 }
 
 _logger = logging.getLogger("exits")
-
-
-class Loaner:
-    """Lends exits to other nodes and borrows theirs; this class is for a single node."""
-
-    __slots__ = ()
-
-    def counts(self) -> tuple[int, int]:
-        """Return the numbers of borrowed exits and of lent ones."""
-        return 0, 0
-
-    def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - nothing is borrowed
-        """Return the exit of another node whose work connections name an attachment."""
-        return None
-
-    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
-        """Act on an agent's frame of a loan; raises FrameError if an agent must not send it."""
-
-    def ended(self, attached: Attached, reason: str) -> None:
-        """Note that an exit is gone, or must not carry anything."""
-
-    def change_heartbeat(self, seconds: float) -> None:
-        """Ping each borrowed exit with this many seconds between two pings."""
-
-    def close(self) -> None:
-        """Return all borrowed exits, and end all loans."""
 
 
 class Members(Protocol):
@@ -209,8 +187,9 @@ _CLOSED: Final = ControlState.CLOSED
 _OVER: Final = ControlState.OVER
 
 
-class Control(asyncio.Protocol):
-    """One control connection.
+@final
+class Control:
+    """One control connection, an `asyncio.Protocol` (a compiled class cannot inherit from one).
 
     `attached` is set while its exit is attached. `began` is when it came (loop time, seconds).
     """
@@ -224,6 +203,7 @@ class Control(asyncio.Protocol):
         "_state",
         "_timer",
         "_transport",
+        "_unsent",
         "address",
         "attached",
         "began",
@@ -238,6 +218,7 @@ class Control(asyncio.Protocol):
         self._allowance = Allowance(services.loop.time())
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent = b""
         self.address = address
         self.attached: Attached | None = None
         self.began = self._allowance.paid_at
@@ -320,10 +301,20 @@ class Control(asyncio.Protocol):
     def hand_over(self) -> asyncio.Transport:
         """Return its transport, which the caller owns from here on; this connection is over."""
         assert self._transport is not None  # noqa: S101 - it has received something
+        self._flush()
         transport, self._transport = self._transport, None
         self._stop_timer()
         self._end()
         return transport
+
+    def eof_received(self) -> None:
+        """See `asyncio.Protocol`: its transport closes now."""
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`: `_flush` bounds what waits."""
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
 
     def connection_lost(self, _error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -337,15 +328,25 @@ class Control(asyncio.Protocol):
         self._holder.over(self)
 
     def send(self, frame: Frame) -> None:
-        """Send a frame; an exit that does not read is cut."""
+        """Send a frame, with the others of this turn."""
         transport = self._transport
         if self.is_closed or transport is None:
             return
         self._allowance.grant(_ANSWERS.get(type(frame), 0))
-        transport.write(encode(frame))
+        data = encode(frame)
+        if not self._unsent:
+            self._services.loop.call_soon(self._flush)
+        self._unsent += data
+
+    def _flush(self) -> None:
+        """Send the frames of this turn; an exit that does not read is cut."""
+        data, self._unsent = self._unsent, b""
+        transport = self._transport
+        if not data or self.is_closed or transport is None:
+            return
+        transport.write(data)
         if transport.get_write_buffer_size() > self._services.bounds.waiting_max_bytes:
-            # Later: the caller must not find the exit gone before its order was sent.
-            self._services.loop.call_soon(self.cut, "does not read")
+            self.cut("does not read")
 
     def refuse(self, code: str, words: str, retry_seconds: int) -> None:
         """Send the reason why it is not attached, or not any more, and close.
@@ -360,6 +361,7 @@ class Control(asyncio.Protocol):
         if self.attached is None:
             self._services.counters.refused[code] += 1
         self.send(Sorry(code, words, retry_seconds))
+        self._flush()
         transport = self._transport
         self._close(code)
         if transport is not None:
@@ -401,6 +403,9 @@ class Control(asyncio.Protocol):
     # --- actions of frames ---------------------------------------------------------------------
 
     def _act(self, frame: Frame) -> None:
+        if self._state is _ATTACHED and isinstance(frame, Dialled):  # half of all frames
+            self._on_dialled(frame)
+            return
         action = _ACTIONS[self._state].get(type(frame))
         if action is not None:
             action(self, frame)

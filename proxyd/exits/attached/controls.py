@@ -55,13 +55,13 @@ class Controls:
         """The number of connections that have not attached."""
         return len(self._strangers)
 
-    async def shake_hands(self, sock: socket.SocketType, address: str, network: str) -> None:
+    async def shake_hands(self, sock: socket.socket, address: str, network: str) -> None:
         """Start TLS on the event loop over a socket, which the loop then owns."""
         control = Control(self._services, address, self)
         try:
-            await self._loop.connect_accepted_socket(
+            await self._loop.connect_accepted_socket(  # type: ignore[type-var]  # see `Control`
                 lambda: control,
-                sock,  # type: ignore[arg-type]  # that is what the acceptor makes
+                sock,
                 ssl=self._context,
                 ssl_handshake_timeout=TLS_SECONDS,
                 ssl_shutdown_timeout=self._end_seconds,

@@ -25,10 +25,11 @@ from proxyd.exits.attached.arrivals import USUAL as ARRIVALS
 from proxyd.exits.attached.arrivals import Arrivals, ArrivalTimes
 from proxyd.exits.attached.attachments import Attachments, Watch
 from proxyd.exits.attached.control import USUAL as CONTROL
-from proxyd.exits.attached.control import ControlBounds, ControlServices, Loaner
+from proxyd.exits.attached.control import ControlBounds, ControlServices
 from proxyd.exits.attached.controls import TLS_END_SECONDS, Controls
 from proxyd.exits.attached.detached import Detached
 from proxyd.exits.attached.heartbeats import Heartbeats
+from proxyd.exits.attached.loaner import Loaner
 from proxyd.exits.attached.neighbours import Neighbours
 from proxyd.exits.attached.notices import NODES_SECONDS, Notices
 from proxyd.exits.attached.offers import Offers, Verdicts

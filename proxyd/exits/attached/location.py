@@ -15,7 +15,7 @@ SEEN_MAX: Final = 16  # as many as an agent keeps
 class Location:
     """Place where the connections of an exit leave.
 
-    `text` describes it for buyers. Connections of one that `is_elsewhere` leave from another line
+    Connections of one that `is_elsewhere` leave from another line
     than it is attached from; `astray` is why it has no place to sell for that, empty when it has
     one. `seen` are its public addresses, as far as they are known.
 
@@ -23,21 +23,19 @@ class Location:
         network: it is counted by this.
     """
 
-    __slots__ = ("_near", "astray", "is_elsewhere", "network", "place", "seen", "text")
+    __slots__ = ("_near", "astray", "is_elsewhere", "network", "place", "seen")
 
-    def __init__(self, device_id: str, place: Place, network: str) -> None:
+    def __init__(self, place: Place, network: str) -> None:
         self.place = place
         self.network = network
-        self.text = describe(device_id, place)
         self.is_elsewhere = False
         self.astray = ""
         self.seen: tuple[Address, ...] = ()
         self._near: frozenset[str] = frozenset()  # the networks of `seen`
 
-    def move(self, device_id: str, place: Place, network: str, *, is_elsewhere: bool) -> None:
+    def move(self, place: Place, network: str, *, is_elsewhere: bool) -> None:
         """Set the place where the connections leave."""
         self.place, self.network, self.is_elsewhere = place, network, is_elsewhere
-        self.text = describe(device_id, place)
 
     def stray(self, words: str) -> None:
         """Set the reason why it has no place to sell; "" means that it has one."""

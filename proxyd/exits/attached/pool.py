@@ -49,12 +49,12 @@ PARKED_MAX: Final = 16
 # After a longer time without use an exit keeps no connection open: its next dial takes a round trip
 # more.
 IDLE_SECONDS: Final = 600.0
-# Carriers forget silent connections after five minutes and more; a keep-alive each minute is rarely
-# lost on the way, and a connection that is no older was alive when the exit opened it.
+# Connections beyond the wanted ones that are kept for the next burst. The exit keeps as many: if it
+# closed one first, an order for that one would fail.
+SURPLUS_MAX: Final = 8
+# Carriers forget silent connections after five minutes and more; one that is no older was alive when
+# the exit opened it.
 PARKED_SECONDS: Final = 300.0
-KEEPALIVE_SECONDS: Final = 60
-KEEPALIVE_PAUSE_SECONDS: Final = 10
-KEEPALIVE_TRIES: Final = 3
 # Tickets that are handed out beyond those wanted: for connections that were lost before they came.
 TICKETS_SPARE: Final = 4
 TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
@@ -65,15 +65,6 @@ RTT_MOST_SECONDS: Final = (
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: the rest of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
-
-_SOL_SOCKET: Final = socket.SOL_SOCKET
-_SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
-_SO_OOBINLINE: Final = socket.SO_OOBINLINE
-_IPPROTO_TCP: Final = socket.IPPROTO_TCP
-_TCP_NODELAY: Final = socket.TCP_NODELAY
-_TCP_KEEPIDLE: Final = socket.TCP_KEEPIDLE
-_TCP_KEEPINTVL: Final = socket.TCP_KEEPINTVL
-_TCP_KEEPCNT: Final = socket.TCP_KEEPCNT
 
 
 class Asker(Protocol):
@@ -161,7 +152,9 @@ class TicketBook:
     def issue(self, count: int) -> None:
         """Hand out more tickets; the oldest become void if too many are out."""
         first, self._next = self._next, self._next + count
-        tickets = tuple(token_bytes(TICKET_BYTES) for _ in range(count))
+        drawn = token_bytes(count * TICKET_BYTES)
+        starts = range(0, len(drawn), TICKET_BYTES)
+        tickets = tuple([drawn[start : start + TICKET_BYTES] for start in starts])
         self.out.update(zip(range(first, first + count), tickets, strict=True))
         while len(self.out) > TICKETS_KEPT:
             del self.out[next(iter(self.out))]
@@ -275,6 +268,35 @@ class Demand:
 
 
 @final
+class Pace:
+    """The number of connections that an exit has opened in the last second."""
+
+    __slots__ = ("_before", "_count", "_second")
+
+    def __init__(self) -> None:
+        self._second = 0  # of the loop's clock
+        self._count = self._before = 0  # in that second, and in the one before
+
+    def count(self, now: float) -> None:
+        """Count a connection that has come (loop time, seconds)."""
+        second = int(now)
+        if second != self._second:
+            self._before = self._count if second == self._second + 1 else 0
+            self._second, self._count = second, 0
+        self._count += 1
+
+    def in_last_second(self, now: float) -> int:
+        """Return how many have come in this second of the clock and in the one before.
+
+        One that comes a moment late at each beginning of a second is counted all the same.
+        """
+        seconds = int(now) - self._second
+        if seconds > 1:
+            return 0
+        return self._count if seconds else self._count + self._before
+
+
+@final
 class Pool:
     """The connections of one exit that wait, the tickets for more, and the dials that wait for one.
 
@@ -293,6 +315,7 @@ class Pool:
         "_reactor",
         "_send",
         "demand",
+        "pace",
         "tickets",
     )
 
@@ -316,6 +339,7 @@ class Pool:
         self._asked = 0
         self.tickets = TicketBook(send, SECURE_TICKETS if is_secure else 1)
         self.demand = Demand(reactor.loop.time())
+        self.pace = Pace()
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -342,14 +366,15 @@ class Pool:
             sock: owned from here on.
 
         Raises:
-            OSError: it has broken meanwhile; the caller still owns it.
+            OSError: the kernel watches no more sockets; the caller still owns it.
         """
-        prepare(sock)
-        parked = Parked(self, number, sock, self._reactor.loop.time())
+        now = self._reactor.loop.time()
+        parked = Parked(self, number, sock, now)
+        self._reactor.poller.watch(sock.fileno(), parked)
+        self.pace.count(now)
         asker = self._queue.pop() if self._queue.count else None
         if asker is not None:
             parked.is_taken = True
-            self._reactor.poller.watch(sock.fileno(), parked)
             self._refill()
             asker.take(parked)
             return
@@ -357,7 +382,6 @@ class Pool:
             self._close(self._parked.pop(0))
         self._parked.append(parked)
         self._counters.parked += 1
-        self._reactor.poller.watch(sock.fileno(), parked)
         self._refill()
 
     def take(self, asker: Asker) -> Parked | None:
@@ -396,7 +420,10 @@ class Pool:
         self.demand.decay(now)
         if len(self._parked) < self._asked:  # tickets may have been lost on the way
             self.tickets.issue(self._asked - len(self._parked))
-        self._ask(self._wanted())
+        wanted = self._wanted()
+        while len(self._parked) > wanted + SURPLUS_MAX:
+            self._close(self._parked.pop(0))
+        self._ask(wanted)
 
     def close(self) -> None:
         """Close all that wait, and notify the dials that wait for one; twice is harmless."""
@@ -442,17 +469,3 @@ class Pool:
             self._budget.wanted += wanted - self._asked
             self._asked = wanted
             self._send(Encrypt(wanted) if self._is_secure else Park(wanted))
-
-
-def prepare(sock: socket.SocketType) -> None:
-    """Set the options of a connection that may wait long, and then carries a stream.
-
-    Raises:
-        OSError: it has broken.
-    """
-    sock.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
-    sock.setsockopt(_SOL_SOCKET, _SO_OOBINLINE, 1)  # or a byte is left out of the stream
-    sock.setsockopt(_SOL_SOCKET, _SO_KEEPALIVE, 1)
-    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPINTVL, KEEPALIVE_PAUSE_SECONDS)
-    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPCNT, KEEPALIVE_TRIES)

@@ -16,6 +16,8 @@ A dial goes from exit to exit (`_Attempt`, at most `EXITS_MAX` of them) until on
   the second one connects, the first has lied, or the target does not want it;
 * such an answer is a fault of the exit if the second one connects, except that it has no route by a
   family that it is not attached by;
+* the exit has begun no dial, because it had just closed the connection: the same exit is ordered
+  the target once more, on another connection;
 * the exit is gone, paused, full or silent, or none of its connections comes in time: the next one
   is tried. So it is, once, when the target did not answer, the exit has no route to it (many have
   no IPv6), or does not go there: that may be the exit's own fault, and the buyer gets it when
@@ -78,6 +80,7 @@ _FOR_NAMES: Final = frozenset((DENY,))  # for look-ups at the exit, where the ad
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _AT_LIMIT: Final = DialOutcome.AT_LIMIT
 _CONNECTED: Final = DialOutcome.CONNECTED
+_FAILED: Final = DialOutcome.FAILED
 _logger = logging.getLogger("exits")
 
 
@@ -328,6 +331,7 @@ class ExitDial(Cancellable, Expiring):
         "_done",
         "_evidence",
         "_exits",
+        "_has_repeated",
         "_pending",
         "_questions",
         "_session",
@@ -348,6 +352,7 @@ class ExitDial(Cancellable, Expiring):
         self._attempts: dict[_Attempt, None] = {}
         self._tried: list[Attached] = []
         self._evidence = Evidence()
+        self._has_repeated = False
         self._watch = Watch(exits.reactor.loop)
         self._began = 0.0
 
@@ -456,8 +461,8 @@ class ExitDial(Cancellable, Expiring):
         self._watch.has_hedged = False
         attempt = _Attempt(self, chosen, self._pool_of(chosen))
         self._attempts[attempt] = None
-        self._watch.wait(patience(chosen) / 2, self._ask)
-        attempt.start()
+        if not attempt.start():
+            self._watch.wait(patience(chosen) / 2, self._ask)
 
     def _pool_of(self, attached: Attached) -> Pool:
         """Return the pool of an exit that fits: under TLS, or any."""
@@ -559,6 +564,10 @@ class ExitDial(Cancellable, Expiring):
         if attempt not in self._attempts:  # given up meanwhile
             return
         outcome, exits = dialled.outcome, self._exits
+        if outcome is _FAILED and not dialled.micros and not self._has_repeated:
+            self._has_repeated = True
+            self._repeat(attempt)
+            return
         exits.counters.dials[WORD_OF_OUTCOME[outcome]] += 1
         if outcome is not _CONNECTED or self._target.port != TLS_PORT:
             self._note(attempt.attached, outcome)
@@ -570,6 +579,18 @@ class ExitDial(Cancellable, Expiring):
             return
         self._let_go(attempt)
         self._failed(attempt.attached, outcome)
+
+    def _repeat(self, attempt: "_Attempt") -> None:
+        """Order the target once more: the exit has begun no dial.
+
+        It had closed the connection, and the order met the end of that on its way.
+        """
+        attached = attempt.attached
+        self._exits.counters.hedges += 1
+        self._let_go(attempt)
+        again = _Attempt(self, attached, self._pool_of(attached))
+        self._attempts[again] = None
+        again.start()
 
     def _failed(self, attached: Attached, outcome: DialOutcome) -> None:
         """Report to the buyer that an exit has not reached the target, or try another exit."""
@@ -671,7 +692,7 @@ class ExitDial(Cancellable, Expiring):
     def _no_connection(self, first: "_Attempt") -> None:
         """Try another exit, or wait on, because no connection of this one came in time."""
         attached = first.attached
-        is_noted = attached.is_behind  # its owner's limit is no fault
+        is_noted = attached.keeps_its_pace  # its owner's limit is no fault
         if not is_noted and self._wants.session and not first.is_overdue:
             # First: a label keeps its exit as long as that has done nothing wrong.
             self._note_lost(attached)
@@ -701,7 +722,7 @@ class ExitDial(Cancellable, Expiring):
             attached,
             seen_address(attached.address, dialled.address),
             dialled.port,
-            (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
+            (attached.header, *_CHANGED) if has_moved else (attached.header,),
             attached.ports,
             attached.pace,
             place,
@@ -800,11 +821,13 @@ class _Attempt(Asker):
         assert self._parked is not None  # noqa: S101 - an order goes out on one
         return self._parked
 
-    def start(self) -> None:
-        """Take a connection and give the order, or wait for one."""
+    def start(self) -> bool:
+        """Take a connection and give the order, or wait for one and return False."""
         parked = self._pool.take(self)
-        if parked is not None:
-            self.take(parked)
+        if parked is None:
+            return False
+        self.take(parked)
+        return True
 
     def take(self, parked: Parked) -> None:
         """See `Asker.take`."""

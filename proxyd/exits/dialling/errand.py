@@ -16,7 +16,7 @@ from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.choosing.entries import Missing
 from proxyd.exits.dialling.dial import Exits, Via
-from proxyd.loop.reactor import Reactor
+from proxyd.loop.reactor import Reactor, for_loop
 from proxyd.wire.events import Failure
 from proxyd.wire.hosts import address_of
 from proxyd.wire.wants import Wants
@@ -111,8 +111,7 @@ class Ways:
         if isinstance(outcome, Failure):
             raise Unknown(f"{host} port {port} is not reached: {outcome.name.lower()}")
         reactor.poller.release(outcome.fileno())
-        assert isinstance(outcome, socket.socket)  # noqa: S101 - the acceptor makes such
-        return outcome
+        return for_loop(outcome)
 
 
 @final

@@ -23,11 +23,12 @@ class Target:
         port: the target's port; `ANY_PORT` for datagrams.
     """
 
-    __slots__ = ("host", "port")
+    __slots__ = ("_first", "host", "port")
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.host: tuple[Address, ...] | str = ""
+        self._first = ""  # the text of the first address
 
     @property
     def is_datagrams(self) -> bool:
@@ -42,12 +43,14 @@ class Target:
     @property
     def site(self) -> str:
         """Its name, or its first address; "" for any."""
-        return self.host if isinstance(self.host, str) else str(self.host[0])
+        return self.host if isinstance(self.host, str) else self._first
 
     def judge(self, addresses: list[Address], policy: Policy) -> bool:
         """Keep the addresses that a policy permits; return False without any."""
         permitted = candidates(addresses, self.port, policy)
         self.host = tuple(permitted[:CANDIDATES_MAX])
+        if permitted:
+            self._first = str(permitted[0])
         return bool(permitted)
 
     def may_be_dialled_by(self, attached: Attached) -> bool:

@@ -4,7 +4,7 @@ from typing import final
 
 from proxyctl.protocol.frames import For, Lent
 from proxyd.exits.attached.attached import Attached
-from proxyd.exits.attached.control import Loaner
+from proxyd.exits.attached.loaner import Loaner
 from proxyd.exits.nodes.borrowing import Borrowing
 from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.link import Link

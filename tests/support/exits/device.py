@@ -57,6 +57,7 @@ from proxyd.acceptor import Acceptor
 from proxyd.bounds import EXITS as EXIT_BOUNDS
 from proxyd.bounds import USUAL, Bounds, ExitBounds
 from proxyd.counters import ExitCounters
+from proxyd.exits.attached.arrivals import prepare
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.attachments import Watch
 from proxyd.exits.attached.certificate import own_certificate
@@ -393,10 +394,16 @@ def answering(outcome: DialOutcome) -> Obey:
     """Obey every order by saying so."""
 
     async def obey(device: Device, dial: Dial) -> None:
-        device.send(Dialled(dial.number, outcome, 0, None, 0))
+        device.send(Dialled(dial.number, outcome, 100, None, 0))
         device.take(dial.number).close()
 
     return obey
+
+
+async def has_closed(device: Device, dial: Dial) -> None:
+    """Answer an order for a connection that the exit has closed before it came."""
+    device.take(dial.number).close()
+    device.send(Dialled(dial.number, DialOutcome.FAILED, 0, None, 0))
 
 
 async def ignore(_device: Device, _dial: Dial) -> None:
@@ -568,13 +575,14 @@ class Port:
         )
         sock = socket.create_server(("127.0.0.1", 0), backlog=1000)
         self.port: int = sock.getsockname()[1]
+        prepare(sock)
         self.acceptor = Acceptor(
             loop,
             sock,
             self.listener.arrivals.welcome,
             self.listener.arrivals.shed,
             logging.getLogger("exits"),
-            socket.socket,
+            socket.SocketType,
         )
         self._devices: list[Device] = []
 

@@ -1,5 +1,6 @@
 """An attached exit: the number of waiting connections, heartbeats, and permissions."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from support.exits.device import BEAT_SECONDS, Granted, Port, answering, hello, 
 
 from market.base.errors import Code, MarketError
 from proxyctl.protocol.frames import DialOutcome, Ping, ServiceLimits
+from proxyd.exits.attached import arrivals, pool
 from proxyd.exits.attached import attached as module
-from proxyd.exits.attached import pool
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.location import describe
 from proxyd.exits.choosing.entries import Place
@@ -125,6 +126,40 @@ async def test_fewer_connections_are_requested_when_the_burst_is_over(
     exit_.pool.demand.used_at -= pool.IDLE_SECONDS + 1
     exit_.pool.tend()
     await until(lambda: device.wanted == 0, "it is unused")
+
+
+async def test_the_daemon_closes_the_oldest_that_are_too_many_after_a_burst(port: Port) -> None:
+    """If the exit closed them, an order for one of them could be on its way."""
+    await port.parked()
+    exit_ = exit_of(port)
+    exit_.pool.demand.rate, exit_.pool.demand.rtt = 50.0, 0.1
+    exit_.pool.tend()
+    await until(lambda: len(exit_.pool) == 11, "a burst is expected")
+    youngest = exit_.pool._parked[-1 - pool.SURPLUS_MAX :]
+    exit_.pool.demand.rate = 0.0
+    exit_.pool.tend()
+    assert exit_.pool._parked == youngest
+
+
+async def test_a_connection_has_the_options_of_its_listener(port: Port) -> None:
+    await port.parked()
+    (parked,) = exit_of(port).pool._parked
+    option = parked.sock.getsockopt
+    assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert option(socket.SOL_SOCKET, socket.SO_OOBINLINE)
+    assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == arrivals.KEEPALIVE_SECONDS
+    assert option(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == arrivals.KEEPALIVE_PAUSE_SECONDS
+    assert option(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == arrivals.KEEPALIVE_TRIES
+
+
+def test_connections_are_counted_for_a_second_and_its_predecessor() -> None:
+    pace = pool.Pace()
+    for now in (10.0, 10.5, 11.9):
+        pace.count(now)
+    assert [pace.in_last_second(now) for now in (11.9, 12.0, 13.0)] == [3, 1, 0]
+    pace.count(20.0)
+    assert pace.in_last_second(20.0) == 1
 
 
 async def test_an_old_parked_connection_is_replaced(port: Port) -> None:

@@ -142,6 +142,39 @@ async def test_answers_are_no_flood(port: Port) -> None:
     assert len(encode(Dialled(1, DialOutcome.CONNECTED, 0, None, 0))) + 16 <= module.ANSWER_BYTES
 
 
+async def test_frames_of_one_turn_leave_together(port: Port) -> None:
+    device = await port.parked()
+    (control,) = port.listener.arrivals._controls._all
+    written: list[bytes] = []
+
+    class Transport:
+        def write(self, data: bytes) -> None:
+            written.append(data)
+            transport.write(data)
+
+        def get_write_buffer_size(self) -> int:
+            return transport.get_write_buffer_size()
+
+    transport, control._transport = control._transport, Transport()
+    frames = [ServiceLimits(number, 0, 0, ()) for number in range(3)]
+    for each in frames:
+        control.send(each)
+    assert written == []
+    await until(lambda: device.frames[-1:] == frames[-1:], "they arrive")
+    assert written == [b"".join(map(encode, frames))]
+    control._transport = transport
+
+
+async def test_frames_leave_before_the_connection_is_closed_or_handed_over(port: Port) -> None:
+    device = await port.parked()
+    (control,) = port.listener.arrivals._controls._all
+    limits, sorry = ServiceLimits(7, 0, 0, ()), Sorry("code", "words", 1)
+    control.send(limits)
+    control.refuse(sorry.code, sorry.words, sorry.retry_seconds)
+    await until(lambda: device.is_over, "it is closed")
+    assert device.frames[-2:] == [limits, sorry]
+
+
 class Nobody:
     """A dial that does not care."""
 

@@ -680,6 +680,23 @@ def test_an_exit_is_not_worn_out_on_one_site(book):
     assert book.pick(target="192.0.2.7") is not Missing.NO_EXIT
 
 
+def test_each_of_few_exits_is_looked_at_once_where_all_are_worn(book):
+    looks = Counter()
+
+    @dataclass(eq=False)
+    class Watched(Device):
+        def has_place_for(self, buyer, *, datagrams):
+            looks[self.device_id] += 1
+            return True
+
+    exits = book.add(*(Watched(f"device-{number}") for number in range(3)))
+    for _ in range(3 * PER_SITE_AND_MINUTE):
+        book.pick(target="192.0.2.1")
+    looks.clear()
+    assert book.pick(target="192.0.2.1") in exits
+    assert set(looks.values()) == {1}
+
+
 @cases(
     ("target", "site"),
     [

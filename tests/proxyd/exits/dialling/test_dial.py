@@ -13,7 +13,17 @@ from support.base.names import Slow
 from support.base.ports import silent_port
 from support.base.waiting import until
 from support.daemons.bounded import bounded, exit_bounds
-from support.exits.device import Device, Granted, Port, answering, carry, hello, ignore, paused
+from support.exits.device import (
+    Device,
+    Granted,
+    Port,
+    answering,
+    carry,
+    has_closed,
+    hello,
+    ignore,
+    paused,
+)
 from support.targets import targets
 
 from proxyctl.protocol.frames import (
@@ -384,6 +394,30 @@ async def test_an_exit_without_the_targets_family_is_passed_over(port: Port) -> 
     assert len(second.dials) == 1
 
 
+async def test_an_order_for_a_connection_that_the_exit_has_closed_is_given_once_more(
+    port: Port,
+) -> None:
+    device = await port.parked()
+
+    async def obey(device: Device, dial: Dial) -> None:
+        device.obey = carry
+        await has_closed(device, dial)
+
+    device.obey = obey
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        await answer.close(port, target)
+    assert port.directory.noted == [("device", DialOutcome.CONNECTED)]
+
+
+async def test_an_exit_that_closes_every_connection_is_at_fault(port: Port) -> None:
+    device = await port.parked()
+    device.obey = has_closed
+    assert (await dialled(port)).failure is Failure.NO_EXIT
+    assert len(device.dials) == 2
+    assert port.directory.noted == [("device", DialOutcome.FAILED)]
+
+
 async def test_three_exits_are_enough(port: Port) -> None:
     devices = [await port.parked(token) for token in ("one", "two", "three", "four")]
     for each in devices:
@@ -588,13 +622,14 @@ async def test_an_exit_without_connections_is_passed_over(port: Port) -> None:
     assert first.dials == []
 
 
-@bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.05)))
-async def test_an_exit_that_keeps_to_its_limit_of_dials_is_not_at_fault(port: Port) -> None:
-    first = port.unattached()
-    first.parks = False
-    await first.attach(hello(capacity=Capacity(0, 0, (), dials=2)))
+async def waiting_at(port: Port, dials: int) -> tuple[list[Call], int]:
+    """Have more dials wait for an exit than it declares for a second.
+
+    Returns:
+        all of them, and how many of them gave it a fault.
+    """
     exit_ = port.directory.exits["device"]
-    calls = [Call(port, LOOPBACK, 80) for _ in range(2)]
+    calls = [Call(port, LOOPBACK, 80) for _ in range(dials)]
     assert not exit_.is_behind
     calls.append(Call(port, LOOPBACK, 80))
     assert exit_.is_behind
@@ -602,8 +637,28 @@ async def test_an_exit_that_keeps_to_its_limit_of_dials_is_not_at_fault(port: Po
     second.obey = answering(DialOutcome.REFUSED)
     for each in calls:
         assert (await each.end()).failure is Failure.REFUSED
-    noted = [outcome for device, outcome in port.directory.noted if device == "device"]
-    assert len(noted) < len(calls), "while it was behind it had no fault"
+    return calls, sum(device == "device" for device, _ in port.directory.noted)
+
+
+@bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.05)))
+async def test_an_exit_that_keeps_to_its_limit_of_dials_is_not_at_fault(port: Port) -> None:
+    first = port.unattached()
+    first.parks = False
+    await first.attach(hello(capacity=Capacity(0, 0, (), dials=2)))
+    now = asyncio.get_running_loop().time()
+    for _ in range(2):  # it goes on with as many for a minute
+        port.directory.exits["device"].pool.pace.count(now + 60)
+    calls, faults = await waiting_at(port, 2)
+    assert faults < len(calls), "while it was behind it had no fault"
+
+
+@bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.05)))
+async def test_an_exit_that_opens_no_connection_is_at_fault_for_each_dial(port: Port) -> None:
+    first = port.unattached()
+    first.parks = False
+    await first.attach(hello(capacity=Capacity(0, 0, (), dials=1)))
+    calls, faults = await waiting_at(port, 1)
+    assert faults == len(calls), "its owner's limit is no excuse"
 
 
 async def test_an_exit_that_never_had_a_connection_is_no_target_that_does_not_answer(
