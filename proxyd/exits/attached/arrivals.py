@@ -14,9 +14,9 @@ from typing import Final, final
 from market.base.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, PREFACE, WORK, FrameError, Preface
 from proxyd.counters import ExitCounters
-from proxyd.exits.attached.loaner import Loaner
 from proxyd.exits.attached.controls import Controls
 from proxyd.exits.attached.handshakes import Handshakes
+from proxyd.exits.attached.loaner import Loaner
 from proxyd.exits.attached.origins import Origins
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.attached.work import Work

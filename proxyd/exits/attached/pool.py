@@ -52,8 +52,8 @@ IDLE_SECONDS: Final = 600.0
 # Connections beyond the wanted ones that are kept for the next burst. The exit keeps as many: if it
 # closed one first, an order for that one would fail.
 SURPLUS_MAX: Final = 8
-# Carriers forget silent connections after five minutes and more; one that is no older was alive when
-# the exit opened it.
+# Carriers forget silent connections after five minutes and more; one that is no older was alive
+# when the exit opened it.
 PARKED_SECONDS: Final = 300.0
 # Tickets that are handed out beyond those wanted: for connections that were lost before they came.
 TICKETS_SPARE: Final = 4
