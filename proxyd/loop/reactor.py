@@ -43,7 +43,7 @@ class Reactor:
 def for_loop(sock: socket.SocketType) -> socket.socket:
     """Return a non-blocking socket as the class that the event loop takes; the given one is empty.
 
-    Its Python part costs as much again as a socket without it, so acceptors make the class in C.
+    The Python part of that class doubles the cost of a socket, so acceptors make the class in C.
     """
     converted = socket.socket(fileno=sock.detach())
     converted.setblocking(False)

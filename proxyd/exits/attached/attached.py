@@ -388,9 +388,9 @@ class Attached(Carrier, Expiring):
 
     @property
     def keeps_its_pace(self) -> bool:
-        """Whether it is behind although it opens as many connections as its owner lets it.
+        """Whether it is behind although it opens all connections that its owner allows it.
 
-        Of those that go from other nodes, each may have been opened just now.
+        Each connection that other nodes have through it may be a new one, too.
         """
         if not self.is_behind:
             return False

@@ -49,8 +49,8 @@ PARKED_MAX: Final = 16
 # After a longer time without use an exit keeps no connection open: its next dial takes a round trip
 # more.
 IDLE_SECONDS: Final = 600.0
-# Connections beyond the wanted ones that are kept for the next burst. The exit keeps as many: if it
-# closed one first, an order for that one would fail.
+# Connections beyond the wanted ones that are kept for the next burst. The exit keeps the same
+# number: if it closed one first, an order for that one would fail.
 SURPLUS_MAX: Final = 8
 # Carriers forget silent connections after five minutes and more; one that is no older was alive
 # when the exit opened it.
@@ -286,7 +286,7 @@ class Pace:
         self._count += 1
 
     def in_last_second(self, now: float) -> int:
-        """Return how many have come in this second of the clock and in the one before.
+        """Return the number of connections in this second of the clock and in the one before.
 
         One that comes a moment late at each beginning of a second is counted all the same.
         """

@@ -646,7 +646,7 @@ async def test_an_exit_that_keeps_to_its_limit_of_dials_is_not_at_fault(port: Po
     first.parks = False
     await first.attach(hello(capacity=Capacity(0, 0, (), dials=2)))
     now = asyncio.get_running_loop().time()
-    for _ in range(2):  # it goes on with as many for a minute
+    for _ in range(2):  # the same number in each second of a minute
         port.directory.exits["device"].pool.pace.count(now + 60)
     calls, faults = await waiting_at(port, 2)
     assert faults < len(calls), "while it was behind it had no fault"
