@@ -219,7 +219,7 @@ def _received(sock: socket.socket) -> bytes | None:
 
 
 def _echo(sock: socket.socket) -> bool:
-    """Send the bytes back that have come; return whether the other end has closed the socket."""
+    """Send back the bytes that have come. Return whether the other end has closed the socket."""
     got = _received(sock)
     if got:
         sock.send(got)

@@ -390,7 +390,7 @@ class Attached(Carrier, Expiring):
     def keeps_its_pace(self) -> bool:
         """Whether it is behind although it opens all connections that its owner allows it.
 
-        Each connection that other nodes have through it may be a new one, too.
+        Each connection that other nodes have through it may be a new one.
         """
         if not self.is_behind:
             return False
