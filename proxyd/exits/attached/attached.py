@@ -171,7 +171,6 @@ class Attached(Carrier, Expiring):
 
     __slots__ = (
         "_beat",
-        "_header",
         "_state",
         "address",
         "agent",
@@ -213,7 +212,6 @@ class Attached(Carrier, Expiring):
         self.pulse = Pulse(send, now)
         self._state = _OPEN
         self._beat = beat
-        self._header = ""  # until a buyer needs it
 
     # --- who and where it is -------------------------------------------------------------------
 
@@ -240,9 +238,7 @@ class Attached(Carrier, Expiring):
     @property
     def header(self) -> str:
         """The line of a reply that describes it to a buyer."""
-        if not self._header:
-            self._header = f"X-Exit: {self.text}; ip={self.address}"
-        return self._header
+        return self.location.header_of(self.device_id, self.address)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -255,7 +251,6 @@ class Attached(Carrier, Expiring):
         """Count the exit where its connections leave, while it is not in the directory."""
         self.address = address
         self.location.move(place, network, is_elsewhere=is_elsewhere)
-        self._header = ""
 
     def stray(self, words: str) -> None:
         """Set the reason why it has no place to sell; "" means that it has one."""

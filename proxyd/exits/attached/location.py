@@ -25,7 +25,7 @@ class Location:
         network: it is counted by this.
     """
 
-    __slots__ = ("_near", "astray", "is_elsewhere", "network", "place", "seen")
+    __slots__ = ("_header", "_near", "astray", "is_elsewhere", "network", "place", "seen")
 
     def __init__(self, place: Place, network: str) -> None:
         self.place = place
@@ -33,11 +33,24 @@ class Location:
         self.is_elsewhere = False
         self.astray = ""
         self.seen: tuple[Address, ...] = ()
+        self._header = ""  # until a buyer needs it
         self._near = _NOWHERE  # the networks of `seen`
 
     def move(self, place: Place, network: str, *, is_elsewhere: bool) -> None:
         """Set the place where the connections leave."""
         self.place, self.network, self.is_elsewhere = place, network, is_elsewhere
+        self._header = ""
+
+    def header_of(self, device_id: str, address: Address) -> str:
+        """Return the line of a reply that describes the exit to a buyer.
+
+        Args:
+            device_id: of the exit.
+            address: where its connections leave; `move` follows a change.
+        """
+        if not self._header:
+            self._header = f"X-Exit: {describe(device_id, self.place)}; ip={address}"
+        return self._header
 
     def stray(self, words: str) -> None:
         """Set the reason why it has no place to sell; "" means that it has one."""

@@ -331,7 +331,6 @@ class ExitDial(Cancellable, Expiring):
         "_done",
         "_evidence",
         "_exits",
-        "_has_repeated",
         "_pending",
         "_questions",
         "_session",
@@ -352,7 +351,6 @@ class ExitDial(Cancellable, Expiring):
         self._attempts: dict[_Attempt, None] = {}
         self._tried: list[Attached] = []
         self._evidence = Evidence()
-        self._has_repeated = False
         self._watch = Watch(exits.reactor.loop)
         self._began = 0.0
 
@@ -564,8 +562,8 @@ class ExitDial(Cancellable, Expiring):
         if attempt not in self._attempts:  # given up meanwhile
             return
         outcome, exits = dialled.outcome, self._exits
-        if outcome is _FAILED and not dialled.micros and not self._has_repeated:
-            self._has_repeated = True
+        if outcome is _FAILED and not dialled.micros and not self._watch.has_repeated:
+            self._watch.has_repeated = True
             self._repeat(attempt)
             return
         exits.counters.dials[WORD_OF_OUTCOME[outcome]] += 1

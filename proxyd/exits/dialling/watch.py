@@ -27,17 +27,18 @@ LATE_SECONDS: Final = 0.1
 class Watch:
     """The timer of one dial, and its last question to an exit.
 
-    `has_hedged` says whether the order went out a second time.
+    `has_hedged` says whether the order went out a second time because the exit was slow, and
+    `has_repeated` whether an order was repeated whose connection the exit had closed.
     """
 
-    __slots__ = ("_asked_at", "_due", "_loop", "_timer", "has_hedged")
+    __slots__ = ("_asked_at", "_due", "_loop", "_timer", "has_hedged", "has_repeated")
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when that timer should ring (loop time, seconds)
         self._asked_at = 0.0  # when the exit was last asked for a sign of life
-        self.has_hedged = False
+        self.has_hedged = self.has_repeated = False
 
     def wait(self, seconds: float, then: Callable[[], None]) -> None:
         """Call `then` after some seconds, in place of an earlier call."""
