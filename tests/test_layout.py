@@ -267,6 +267,7 @@ TESTED_IN = {
     "proxyd/exits/attached/detached.py": "tests/proxyd/exits/attached/test_attached.py",
     "proxyd/exits/attached/heartbeats.py": "tests/proxyd/exits/attached/test_attached.py",
     "proxyd/exits/attached/load.py": "tests/proxyd/exits/attached/test_attached.py",
+    "proxyd/exits/attached/loaner.py": "tests/proxyd/exits/nodes/test_loans.py",
     "proxyd/exits/attached/location.py": "tests/proxyd/exits/attached/test_attached.py",
     "proxyd/exits/attached/neighbours.py": "tests/proxyd/exits/nodes/test_mesh.py",
     "proxyd/exits/attached/notices.py": "tests/proxyd/exits/nodes/test_mesh.py",
