@@ -41,10 +41,12 @@ class Reactor:
 
 
 def for_loop(sock: socket.SocketType) -> socket.socket:
-    """Return a non-blocking socket as the class that the event loop takes; the given one is empty.
+    """Return a non-blocking socket as the class that the event loop takes; it replaces the other.
 
     The Python part of that class doubles the cost of a socket, so acceptors make the class in C.
     """
+    if isinstance(sock, socket.socket):
+        return sock
     converted = socket.socket(fileno=sock.detach())
     converted.setblocking(False)
     return converted

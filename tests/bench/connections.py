@@ -29,6 +29,7 @@ AT_ONCE, SECONDS = 32, 2.0
 SETTLE_SECONDS = 0.2
 RATE = "connections/s"
 COST = "CPU µs per connection"
+DAEMONS_COST = "CPU µs of the daemon per connection"
 MEDIAN, TAIL = "p50, ms", "p99, ms"
 
 
@@ -57,7 +58,7 @@ def measure(kinds: list[Kind], rounds: int, folder: Path) -> Part:
         for number in range(rounds):
             progress(f"connections: round {number + 1}")
             for server in [NO_PROXY, *servers]:
-                failed = turn(part, server, port, compiled("connections", folder))
+                _, failed = turn(part, server, port, compiled("connections", folder))
                 failures[server.name] = failures.get(server.name, 0) + failed
     part.notes.append(f"Medians of {rounds} rounds.")
     part.notes += [f"Failed at {name}: {count}." for name, count in failures.items() if count]
@@ -89,10 +90,12 @@ def _bounds(samples: Samples) -> list[Bound]:
     return bounds
 
 
-def turn(part: Part, server: Server, port: int, program: str) -> int:
-    """Drive one server for a while. Return the number of connections that failed."""
+def turn(
+    part: Part, server: Server, port: int, program: str, at_once: int = AT_ONCE
+) -> tuple[int, int]:
+    """Drive one server for a while. Return the number of connections, and of those that failed."""
     command = [program, server.host or LOOPBACK, str(server.port or port), str(port)]
-    command += [str(SECONDS), str(AT_ONCE)]
+    command += [str(SECONDS), str(at_once)]
     if server.user:
         command += [server.user, server.password]
     before = usage.cpu_seconds(server.processes())
@@ -102,9 +105,14 @@ def turn(part: Part, server: Server, port: int, program: str) -> int:
     served, failed, seconds, middle, tail = map(float, printed)
     if not served:
         raise ServerError(f"{server.name} serves no client: {failed:.0f} connections failed")
-    part.samples.add(RATE, server.name, served / seconds)
-    part.samples.add(MEDIAN, server.name, middle / 1000)
-    part.samples.add(TAIL, server.name, tail / 1000)
+    part.samples.add(of(RATE, at_once), server.name, served / seconds)
+    part.samples.add(of(MEDIAN, at_once), server.name, middle / 1000)
+    part.samples.add(of(TAIL, at_once), server.name, tail / 1000)
     if server.process is not None:
-        part.samples.add(COST, server.name, cpu * 1e6 / served)
-    return int(failed)
+        part.samples.add(of(COST, at_once), server.name, cpu * 1e6 / served)
+    return int(served), int(failed)
+
+
+def of(measure_name: str, at_once: int) -> str:
+    """Return the name of a measure at a number of connections at once."""
+    return measure_name if at_once == AT_ONCE else f"{measure_name}, {at_once} at once"

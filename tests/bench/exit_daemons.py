@@ -24,7 +24,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 from support.base.ports import free_port
 
 from bench import usage
@@ -156,9 +155,7 @@ class Driver:
         self._port = port
         self._listener = listener
         self._targets: list[socket.socket] = []
-        [self._daemon] = [
-            pid for pid in server.processes() if "serve" in psutil.Process(pid).cmdline()
-        ]
+        [self._daemon] = server.daemon()
         self._agent = Agent(way)
         self._clients: list[Client] = []
         self._until(lambda: self._agent.is_attached)

@@ -10,20 +10,21 @@ from pathlib import Path
 
 from support.base.ports import free_port
 
-from bench import bulk, connections, exits_attached, first_byte, longpath, streams
+from bench import bulk, connections, exits_attached, first_byte, longpath, streams, usage
 from bench.bought import PROXYD, Bought
 from bench.exit_ways import EXIT, PORTABLE, SHIPPED, SSH, named_way, proxyd_ways, ssh_way
 from bench.native import compiled
 from bench.report import Bound, Part, progress
-from bench.servers import HERE, LOOPBACK, Kind, Place, started
+from bench.servers import HERE, LOOPBACK, Kind, Place, Server, started
 
 ROUND_TRIP_MS = 2 * longpath.DELAY_MS
-RATE, COST = connections.RATE, connections.COST
+RATE, COST, DAEMONS_COST = connections.RATE, connections.COST, connections.DAEMONS_COST
 FIRST_BYTE = f"connect and 64 bytes back at {ROUND_TRIP_MS} ms, one at a time, p50 ms"
 FIRST_BYTE_OF_MANY = (
     f"connect and 64 bytes back at {ROUND_TRIP_MS} ms, {first_byte.AT_ONCE} at once, p50 ms"
 )
 STREAMS = (1, 16)
+MANY = 128  # connections at once: more wait for the device in each turn of the daemon
 # A server, by where its public side is and where its device is.
 Maker = Callable[[Place, Place], Kind]
 
@@ -65,12 +66,26 @@ def _near(
         for number in range(rounds):
             progress(f"exits: round {number + 1}")
             for server in servers:
-                failed = connections.turn(part, server, port, program)
-                failures[server.name] = failures.get(server.name, 0) + failed
+                for at_once in (connections.AT_ONCE, MANY):
+                    if at_once == MANY and server.name not in {PROXYD, EXIT}:
+                        continue
+                    failed = _turn(part, server, port, program, at_once)
+                    failures[server.name] = failures.get(server.name, 0) + failed
             for count in STREAMS:
                 for up in (False, True):
                     bulk.turn(part.samples, unbound, end, count, up=up)
         part.notes += [f"Failed at {name}: {count}." for name, count in failures.items() if count]
+
+
+def _turn(part: Part, server: Server, port: int, program: str, at_once: int) -> int:
+    """Drive one server, and measure the daemon alone; return the number of failed connections."""
+    daemon = server.daemon()
+    cpu = usage.cpu_seconds(daemon)
+    served, failed = connections.turn(part, server, port, program, at_once)
+    if daemon:
+        cost = (usage.cpu_seconds(daemon) - cpu) * 1e6 / served
+        part.samples.add(connections.of(DAEMONS_COST, at_once), server.name, cost)
+    return failed
 
 
 def _far(part: Part, makers: Sequence[Maker], rounds: int, folder: Path, port: int) -> None:
@@ -93,7 +108,17 @@ def _far(part: Part, makers: Sequence[Maker], rounds: int, folder: Path, port: i
 def _bounds(part: Part) -> list[Bound]:
     samples = part.samples
     bounds = [
-        Bound("connections/s of direct", samples.ratio(RATE, EXIT, PROXYD), 0.7),
+        Bound("connections/s of direct", samples.ratio(RATE, EXIT, PROXYD), 0.5),
+        Bound(
+            f"connections/s of direct, {MANY} at once",
+            samples.ratio(connections.of(RATE, MANY), EXIT, PROXYD),
+            0.6,
+        ),
+        Bound(
+            "daemon's CPU per connection: direct of exit",
+            samples.ratio(DAEMONS_COST, PROXYD, EXIT),
+            0.75,
+        ),
         Bound("connections/s of ssh -R", samples.ratio(RATE, EXIT, SSH), 1),
         Bound(f"connections/s of ssh -R, {PORTABLE}", samples.ratio(RATE, PORTABLE, SSH), 1),
         Bound(

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import socks
 from support.base.ports import free_port
 
@@ -82,6 +83,10 @@ class Server:
     def processes(self) -> list[int]:
         """Return the process identifiers of everything that serves."""
         return usage.tree(self.process.pid) if self.process is not None else []
+
+    def daemon(self) -> list[int]:
+        """Return the process of proxyd's daemon, without that of a device beside it."""
+        return [pid for pid in self.processes() if "serve" in psutil.Process(pid).cmdline()]
 
 
 NO_PROXY = Server("no proxy")
