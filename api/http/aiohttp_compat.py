@@ -108,6 +108,19 @@ class PrivateProtocol(RequestHandler):
                 refused = _ErrInfo(status=400, exc=problem, message="")
                 self._messages[index] = (refused, EMPTY_PAYLOAD)
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Stop serving, and forget the queued requests.
+
+        A task that has been woken for a request, and not run yet, would look for a handler that is
+        gone.
+        """
+        serving = self._task_handler
+        is_woken = self._waiter is not None and self._waiter.done()
+        super().connection_lost(exc)
+        if is_woken and serving is not None:
+            serving.cancel()
+        self._messages.clear()
+
     def request_begins(self) -> None:
         """Called before a request is answered; for subclasses."""
 

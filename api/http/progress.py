@@ -23,6 +23,10 @@ class Incoming:
         self.is_read = False
         self._uncounted = 0
 
+    def end(self) -> None:
+        """Forget the body: nothing arrives any more."""
+        self.body = EMPTY_PAYLOAD
+
     def is_progress(self, size: int) -> bool:
         """Count bytes of a body; True whenever another `PROGRESS_BYTES` are complete."""
         self._uncounted += size
@@ -51,9 +55,14 @@ class Outgoing:
 
     def begin(self, writer: "AbstractStreamWriter") -> None:
         """Begin to count the bytes that this writer writes."""
+        self.end()
+        self._writer = writer
+
+    def end(self) -> None:
+        """Forget the writer: nothing leaves any more."""
         if self._writer is not None:
             self._written_before += self._writer.output_size
-        self._writer = writer
+            self._writer = None
 
     def has_left_more(self, waiting: int) -> bool:
         """Return whether more has left than at the last call."""

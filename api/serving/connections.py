@@ -271,9 +271,14 @@ class Connection(PrivateProtocol):
             self._wire.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Free the slot of the connection."""
+        """Free the slot, and the reader and writer, which refer to the connection.
+
+        Otherwise it stays in memory until the next collection of garbage.
+        """
         serving = self.serving
         super().connection_lost(exc)
+        self._incoming.end()
+        self._outgoing.end()
         self._server.slots.give(self)
         self._server.unread.pop(self, None)
         if self.ends_request and serving is not None:

@@ -138,3 +138,30 @@ async def test_of_the_newest_requests_those_with_a_problem_are_refused() -> None
     assert connected.served == ["/1"]
     assert connected.transport.sent.count(b"HTTP/1.0 400 Bad Request") == 1
     connected.protocol.connection_lost(None)
+
+
+async def test_a_lost_connection_forgets_its_queue() -> None:
+    connected = Connected()
+    protocol = connected.protocol
+    protocol.data_received(REQUEST % 1)
+    await turns()
+    protocol.data_received(REQUEST % 2 + REQUEST % 3)
+    protocol.connection_lost(None)
+    assert protocol.queued == 0
+    connected.may_answer.set()
+    await turns()
+    assert connected.served == ["/1"]
+
+
+async def test_a_connection_that_is_lost_with_the_request_that_it_waited_for_serves_nothing() -> (
+    None
+):
+    connected = Connected()
+    await turns()
+    serving = connected.protocol.serving
+    assert serving is not None
+    connected.protocol.data_received(REQUEST % 1)
+    connected.protocol.connection_lost(None)
+    await turns()
+    assert serving.cancelled()
+    assert connected.served == []

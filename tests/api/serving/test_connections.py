@@ -311,6 +311,45 @@ async def test_requests_behind_one_that_is_not_read_are_not_read_either(
             assert connection.queued < 10
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_a_lost_connection_leaves_the_memory_without_a_collection_of_garbage(
+    tmp_path: Path, opened: Open, sent: bytes
+) -> None:
+    async with running_in(tmp_path, bounds=QUICK_SHUTDOWN) as service:
+        server = service.daemon.http._server
+        gc.collect()
+        gc.disable()
+        try:
+            reader, writer = await opened(service, sent=sent)
+            if sent:
+                await reader.readuntil(b"\r\n\r\n")
+            await until(lambda: any(each._wire for each in server.slots), "it is open")
+            writer.transport.abort()
+            await until(lambda: _connections_in_memory() == 0, "nothing refers to it")
+        finally:
+            gc.enable()
+
+
+def _connections_in_memory() -> int:
+    return sum(isinstance(each, connections.Connection) for each in gc.get_objects())
+
+
+async def test_queued_requests_of_a_lost_connection_leave_the_memory_at_once(
+    tmp_path: Path, opened: Open
+) -> None:
+    """The frames of the broken answer refer to the connection until garbage is collected."""
+    async with running_in(tmp_path, bounds=QUICK_SHUTDOWN) as service:
+        request = b"GET / HTTP/1.1\r\nHost: x\r\nX-Large: %s\r\n\r\n" % (b"x" * 8_000)
+        _, writer = await opened(service, sent=BUNDLE + request * 100, buffer=4096)
+        writer.transport.pause_reading()
+        server = service.daemon.http._server
+        await until(lambda: any(each.queued for each in server.slots))
+        (connection,) = server.slots
+        writer.transport.abort()
+        await until(lambda: not len(server.slots), "the connection is lost")
+        assert connection.queued == 0
+
+
 async def test_the_bounds_are_those_of_the_last_reload(tmp_path: Path, opened: Open) -> None:
     async with running_in(tmp_path) as service:
         url = str(service.daemon.settings.storage.url)
