@@ -2,12 +2,12 @@
 
 `loop`: virtual time, and one event loop for each process. `store`: the database, with delays and
 losses on the way to it. `process`: a daemon without sockets. `clients`: buyers, and clients of the
-proxy. `jobs`: buyers of work, and devices. `acts`: all other actors of the marketplace: `deploys`,
-`samples`, `webhooks`, `followers` of events, `people`, their `letters` and keys. `faults`: the
-faults of a run, as data. `focus`: runs with one subject. `checks`: rules that must hold.
-`scenario`: all plans that are drawn from a seed. `run`: one seed, from start to end. `shrink`:
-fewer faults for the same failure. `mutants` and `job_mutants`: faults in the product that seeds
-must find.
+proxy. `usage`: buyers who look at what they used. `jobs`: buyers of work, and devices. `acts`: all
+other actors of the marketplace: `deploys`, `samples`, `webhooks`, `followers` of events, `people`,
+their `letters` and keys. `faults`: the faults of a run, as data. `focus`: runs with one subject.
+`checks`: rules that must hold. `scenario`: all plans that are drawn from a seed. `run`: one seed,
+from start to end. `shrink`: fewer faults for the same failure. `mutants` and `job_mutants`: faults
+in the product that seeds must find.
 
 Run it by `python -m tests.sim SEED`; CONTRIBUTING.md has the rest.
 """

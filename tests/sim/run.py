@@ -24,7 +24,7 @@ from proxyd.metering.meter import MeterBounds
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import MemoryBounds
 from storage.blobs.local import _Threads
-from tests.sim import jobs
+from tests.sim import jobs, usage
 from tests.sim.acts import Acts
 from tests.sim.checks import AFTERMATH_SECONDS, Books
 from tests.sim.clients import Buyer, Client, ClientPlan, Network, RequestError, StaffPlan
@@ -41,6 +41,7 @@ from tests.sim.relays import Numbered, Relay, exit_name
 from tests.sim.scenario import Scenario
 from tests.sim.store import ANSWER_SECONDS, EPOCH, Commit, Database
 from tests.sim.template import template
+from tests.sim.usage import UsageReader
 
 PROBE_SECONDS = 15.0
 # Other nodes return bytes within a second.
@@ -196,6 +197,7 @@ class Simulation:
         self._clients: list[asyncio.Task[Any]] = []
         self._agents: list[DeviceAgent] = []
         self.records = Records()
+        self._readers: list[UsageReader] = []
 
     def run(self) -> None:
         """Run the scenario, and check the results."""
@@ -400,6 +402,8 @@ class Simulation:
             await self.exits.look(self.buyers, lambda: {each for each, _ in self._active()})
         await self._probe()
         await self._end_all()
+        for reader in self._readers:
+            await self._last("last usage", reader.last_look)
         await self.acts.end(self._last)
         await self._end_jobs()
         await self.acts.later(self._last)
@@ -419,7 +423,14 @@ class Simulation:
         ]
         self._agents += self.acts.agents(self.records, until)
         acts = self.acts.tasks(self.records, until)
-        return [*acts, *(loop.create_task(each.run()) for each in (*buyers, *self._agents))]
+        if self.world.draw("usage").random() < usage.SHARE:
+            users = sorted({each.user_id for each in self.buyers})
+            self._readers = [
+                UsageReader(self.network, user_id, number, until)
+                for number, user_id in enumerate(users)
+            ]
+        work = (*buyers, *self._agents, *self._readers)
+        return [*acts, *(loop.create_task(each.run()) for each in work)]
 
     async def _end_jobs(self) -> None:
         """Cancel the open jobs; fail if a job waited for long while a device was idle."""
