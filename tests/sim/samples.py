@@ -45,8 +45,9 @@ class SampleBooks:
         for row in self.network.books.database.rows(_SAMPLES):
             job_id, _, owner, answer, price, outcome, status, result, captured, count, other = row
             name = f"sample {job_id[-6:]}"
-            total, dearest = total + price, max(dearest, price)
-            of_owners[owner] = of_owners.get(owner, 0) + price
+            if outcome in (None, "right"):  # a buyer pays for no other result
+                total, dearest = total + price, max(dearest, price)
+                of_owners[owner] = of_owners.get(owner, 0) + price
             if count != 1 or other:
                 fail(f"{name} had {count} attempts, {other} of them by another device")
             told = records.completed.get(job_id, {}).get(1)

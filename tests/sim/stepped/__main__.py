@@ -1,4 +1,4 @@
-"""Has units of two nodes meet on a real PostgreSQL, statement by statement, in many orders."""
+"""Has two or three units meet on a real PostgreSQL, statement by statement, in many orders."""
 
 import argparse
 import asyncio
@@ -12,7 +12,7 @@ from support.database import postgres
 
 from tests.sim.stepped.site import Site
 from tests.sim.stepped.trials import Trials
-from tests.sim.stepped.units import ACROSS, PAIRS, Pair
+from tests.sim.stepped.units import ACROSS, PAIRS, Meeting, Three, threes
 
 
 def main() -> int:
@@ -22,11 +22,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="only this order")
     parser.add_argument("--pair", default="", help="only pairs whose name has this text")
     parser.add_argument("--across", type=int, help="so many pairs of different topics, drawn")
+    parser.add_argument("--three", type=int, help="so many meetings of three units, drawn")
     options = parser.parse_args()
     logging.disable()  # units report much that is right in an order that is drawn
-    pairs = [each for each in (*PAIRS, *ACROSS) if options.pair in str(each)]
-    if options.across is not None:
+    pairs: list[Meeting] = [each for each in (*PAIRS, *ACROSS) if options.pair in str(each)]
+    if options.pair.count(" / ") == 2:
+        topic, _, names = options.pair.partition(": ")
+        pairs = [Three(topic, *names.split(" / "))]
+    elif options.across is not None:
         pairs = Random(options.seed or 0).sample(ACROSS, min(options.across, len(ACROSS)))
+    elif options.three is not None:
+        pairs = list(threes(options.three, options.seed or 0))
     elif not options.pair:
         pairs = list(PAIRS)
     seeds = range(options.count) if options.seed is None else [options.seed]
@@ -35,8 +41,10 @@ def main() -> int:
         return asyncio.run(_run(server, template, pairs, seeds))
 
 
-async def _run(server: str, template: str, pairs: "list[Pair]", seeds: "range | list[int]") -> int:
-    failed: Counter[Pair] = Counter()
+async def _run(
+    server: str, template: str, pairs: "list[Meeting]", seeds: "range | list[int]"
+) -> int:
+    failed: Counter[Meeting] = Counter()
     began, done, waits, deadlocks = time.perf_counter(), 0, 0, 0
     async with (
         postgres.database(server, "stepped", template=template) as url,
@@ -56,8 +64,8 @@ async def _run(server: str, template: str, pairs: "list[Pair]", seeds: "range | 
     for pair, count in failed.items():
         print(f"failed in {count} of {len(seeds)} orders: {pair}")
     print(
-        f"{done} trials of {len(pairs)} pairs in {time.perf_counter() - began:.0f} s: a unit waited"
-        f" for the other one in {waits}, {deadlocks} deadlocks, {len(failed)} pairs failed"
+        f"{done} trials of {len(pairs)} meetings in {time.perf_counter() - began:.0f} s: a unit"
+        f" waited for another one in {waits}, {deadlocks} deadlocks, {len(failed)} meetings failed"
     )
     return 1 if failed else 0
 

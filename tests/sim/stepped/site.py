@@ -17,6 +17,8 @@ from tests.sim.stepped.store import SteppedStore
 from tests.sim.stepped.turns import Order, Turns
 
 SIDES = ("a", "b")
+# Units that may meet at once, each with its node.
+NODES = {"a": "a", "b": "b", "c": "a"}
 # A unit stands still while the other one works, which is slow on a busy machine.
 STATEMENT_SECONDS = 60.0
 KEPT = "kept"  # the schema with the rows of the start, and the names of the changed tables
@@ -96,7 +98,7 @@ class Site:
 
     Attributes:
         clock: of both sides; it stands still.
-        stores: one for each side.
+        stores: one for each of the units that meet.
     """
 
     def __init__(
@@ -118,13 +120,13 @@ class Site:
         opened: list[PostgresStore] = []
         monitor = await asyncpg.connect(url)
         try:
-            for _ in SIDES:
+            for _ in NODES:
                 store = await open_store(url, pool_size=2, statement_seconds=STATEMENT_SECONDS)
                 assert isinstance(store, PostgresStore)
                 opened.append(store)
             stores = {
                 label: SteppedStore(label, store)
-                for label, store in zip(SIDES, opened, strict=True)
+                for label, store in zip(NODES, opened, strict=True)
             }
             yield cls(stores, monitor, url)
         finally:
@@ -133,9 +135,9 @@ class Site:
             await monitor.close()
 
     def market(self, label: str) -> Market:
-        """Return a new marketplace of one side, with nothing in its memory."""
+        """Return a new marketplace of a node for a unit, with nothing in its memory."""
         made = Market(self.stores[label], self.clock)
-        made.leases.node_id = label
+        made.leases.node_id = NODES[label]
         return made
 
     async def keep(self) -> None:
@@ -228,7 +230,7 @@ class Site:
         return Turns(order, self._monitor)
 
     def step(self, turns: Turns | None) -> None:
-        """Have the statements of both sides wait for turns; None for no wait."""
+        """Have the statements of all units wait for turns; None for no wait."""
         for store in self.stores.values():
             store.turns = turns
 

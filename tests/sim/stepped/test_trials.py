@@ -1,6 +1,6 @@
 """Units of two nodes in the order of a seed: each meeting ends as one order without a meeting."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from tests.sim.stepped.lockers import lockers
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.site import SIDES, Site
 from tests.sim.stepped.trials import Trials
-from tests.sim.stepped.units import PAIRS, TOPICS, Pair
+from tests.sim.stepped.units import PAIRS, TOPICS, Meeting, Pair, threes
 from tests.sim.stepped.world import World
 
 SEEDS = (1,)
@@ -60,8 +60,8 @@ async def devices(site: Site) -> Trials:
     return Trials(site, world)
 
 
-async def failures(trials: Trials, pairs: "tuple[Pair, ...]", seeds: "tuple[int, ...]") -> str:
-    run = [await trials.run(pair, seed) for pair in pairs for seed in seeds]
+async def failures(trials: Trials, meetings: "Sequence[Meeting]", seeds: "tuple[int, ...]") -> str:
+    run = [await trials.run(each, seed) for each in meetings for seed in seeds]
     return "\n".join(trial.report() for trial in run if trial.failures)
 
 
@@ -73,6 +73,12 @@ async def test_each_unit_meets_another_one_as_if_one_came_first(site: Site) -> N
     assert not failed, failed
     # A function that is missing here needs an action in `tests/sim/stepped/topics`.
     assert lockers() - trials.lockers == set()
+
+
+@pytest.mark.timeout(600)  # as above
+async def test_three_units_meet_as_if_one_came_after_the_other(site: Site) -> None:
+    failed = await failures(await Trials.of(site), threes(len(TOPICS), 1), SEEDS)
+    assert not failed, failed
 
 
 @pytest.mark.long

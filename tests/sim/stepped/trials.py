@@ -1,6 +1,6 @@
-"""Trials: two units in the order of a seed, compared with both orders one after the other.
+"""Trials: two or three units in the order of a seed, compared with those one after the other.
 
-A trial fails when it breaks a rule, or when its end differs from the ends of both orders. The end
+A trial fails when it breaks a rule, or when its end differs from the ends of all orders. The end
 is the rows of all tables, and the answers. An action of several units may end as if only these ran
 without a break, in the order of their commits.
 """
@@ -8,20 +8,21 @@ without a break, in the order of their commits.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any, NamedTuple
 
 from market.base.errors import MarketError
 from tests.sim.stepped.side import Action, Side
-from tests.sim.stepped.site import SIDES, Site, differences
+from tests.sim.stepped.site import NODES, Site, differences
 from tests.sim.stepped.turns import Order, Turns, UnitOrder
-from tests.sim.stepped.units import EXCUSED, Pair
+from tests.sim.stepped.units import Meeting, excused_table
 from tests.sim.stepped.world import World, build
 
 SHOWN_MOST = 12
 
 
 class End(NamedTuple):
-    """Where two units have led: the answer of each, and the changed rows."""
+    """Where the units have led: the answer of each, and the changed rows."""
 
     answers: tuple[str, ...]
     changes: Counter[str]
@@ -34,16 +35,16 @@ class End(NamedTuple):
 
 @dataclass
 class Trial:
-    """One meeting of two units.
+    """One meeting of units.
 
     Attributes:
         lines: of the statements.
         failures: why it fails; empty if it passes.
         deadlocks: their number.
-        waits: how often a unit waited for a row of the other one.
+        waits: how often a unit waited for a row of another one.
     """
 
-    pair: Pair
+    meeting: Meeting
     seed: int
     lines: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -52,10 +53,10 @@ class Trial:
 
     def report(self) -> str:
         """Return all that a reader needs."""
-        lines = [f"{self.pair}, seed {self.seed}"]
+        lines = [f"{self.meeting}, seed {self.seed}"]
         lines += [f"  | {each}" for each in self.lines]
         lines += [f"  failed: {each}" for each in self.failures]
-        lines.append(f'  replay: make sim-steps SEED={self.seed} PAIR="{self.pair}"')
+        lines.append(f'  replay: make sim-steps SEED={self.seed} PAIR="{self.meeting}"')
         return "\n".join(lines)
 
 
@@ -69,8 +70,8 @@ class Trials:
     def __init__(self, site: Site, world: World) -> None:
         self._site = site
         self._world = world
-        self._serial: dict[tuple[Pair, tuple[str, str]], End] = {}
-        self._sound: dict[Pair, list[End]] = {}  # ends without a broken rule
+        self._serial: dict[tuple[Meeting, tuple[str, ...]], End] = {}
+        self._sound: dict[Meeting, list[End]] = {}  # ends without a broken rule
 
     @classmethod
     async def of(cls, site: Site) -> "Trials":
@@ -84,63 +85,65 @@ class Trials:
         """Return the functions that have locked rows so far."""
         return {each for store in self._site.stores.values() for each in store.lockers}
 
-    async def run(self, pair: Pair, seed: int) -> Trial:
-        """Have two units meet in the order of a seed."""
-        trial, turns = Trial(pair, seed), self._site.turns(Order(seed))
+    async def run(self, meeting: Meeting, seed: int) -> Trial:
+        """Have units meet in the order of a seed."""
+        trial, turns = Trial(meeting, seed), self._site.turns(Order(seed))
         try:
-            end = await self._meet(pair, turns)
+            end = await self._meet(meeting, turns)
         finally:
             trial.lines, trial.deadlocks, trial.waits = turns.lines, turns.deadlocks, turns.waits
-        sound = self._sound.setdefault(pair, [])
+        sound = self._sound.setdefault(meeting, [])
         if end not in sound:
             trial.failures += await self._site.broken()
             if not trial.failures:
                 sound.append(end)
         if turns.deadlocks:
             trial.failures.append("a deadlock: rows are locked in two orders")
-        trial.failures += await self._compared(pair, end, turns.units)
+        trial.failures += await self._compared(meeting, end, turns.units)
         return trial
 
-    async def _compared(self, pair: Pair, end: End, units: Sequence[str]) -> list[str]:
+    async def _compared(self, meeting: Meeting, end: End, units: Sequence[str]) -> list[str]:
         """Return the differences of an end from those without a meeting; none if it equals one.
 
         Args:
-            pair: of the trial.
+            meeting: of the trial.
             end: of the trial.
             units: the sides in the order in which their units ended, the likeliest one.
         """
-        table, _ = EXCUSED.get(pair, ("", ""))
+        table = excused_table(meeting)
         if not units:
             return ["no side has run a unit"]
-        first, last = (set(SIDES) - {units[-1]}).pop(), units[-1]
+        # The order in which their last units ended comes first.
+        last = {label: at for at, label in enumerate(units)}
+        labels = sorted(_labels(meeting), key=lambda label: last.get(label, -1))
         serial: dict[str, End] = {}
-        for order in ((first, last), (last, first)):
-            expected = await self._one_after_the_other(pair, order)
+        for order in permutations(labels):
+            expected = await self._one_after_the_other(meeting, order)
             if end.without(table) == expected.without(table):
                 return []
-            serial[f"{order[0]}, then {order[1]}"] = expected
-        by_units = await self._meet(pair, self._site.turns(UnitOrder(units)))
+            serial[", then ".join(order)] = expected
+        by_units = await self._meet(meeting, self._site.turns(UnitOrder(units)))
         if end.without(table) == by_units.without(table):
             return []
         return _unlike(end, serial)
 
-    async def _meet(self, pair: Pair, turns: Turns) -> End:
+    async def _meet(self, meeting: Meeting, turns: Turns) -> End:
         await self._site.restore()
         self._site.step(turns)
         try:
-            ended = await turns.run(self._sides(pair))
+            ended = await turns.run(self._sides(meeting))
         finally:
             self._site.step(None)
         return await self._end(ended)
 
-    async def _one_after_the_other(self, pair: Pair, order: tuple[str, str]) -> End:
-        if (pair, order) not in self._serial:
-            self._serial[pair, order] = await self._in_order(pair, order)
-        return self._serial[pair, order]
+    async def _one_after_the_other(self, meeting: Meeting, order: tuple[str, ...]) -> End:
+        if (meeting, order) not in self._serial:
+            self._serial[meeting, order] = await self._in_order(meeting, order)
+        return self._serial[meeting, order]
 
-    async def _in_order(self, pair: Pair, order: tuple[str, ...]) -> End:
+    async def _in_order(self, meeting: Meeting, order: tuple[str, ...]) -> End:
         await self._site.restore()
-        sides, ended = self._sides(pair), {}
+        sides, ended = self._sides(meeting), {}
         for label in order:
             try:
                 ended[label] = await sides[label]()
@@ -148,9 +151,9 @@ class Trials:
                 ended[label] = error
         return await self._end(ended)
 
-    def _sides(self, pair: Pair) -> Mapping[str, Any]:
+    def _sides(self, meeting: Meeting) -> Mapping[str, Any]:
         def side(label: str, action: Action) -> Any:
-            made = Side(label, self._site.market(label), self._world)
+            made = Side(NODES[label], self._site.market(label), self._world)
 
             async def act() -> Any:
                 try:
@@ -161,12 +164,17 @@ class Trials:
             return act
 
         return {
-            label: side(label, action) for label, action in zip(SIDES, pair.actions(), strict=True)
+            label: side(label, action)
+            for label, action in zip(_labels(meeting), meeting.actions(), strict=True)
         }
 
     async def _end(self, ended: Mapping[str, Any]) -> End:
-        answers = tuple(self._site.plain(_answer(ended[label])) for label in SIDES)
+        answers = tuple(self._site.plain(_answer(ended[label])) for label in sorted(ended))
         return End(answers, await self._site.changes())
+
+
+def _labels(meeting: Meeting) -> tuple[str, ...]:
+    return tuple(NODES)[: len(meeting.actions())]
 
 
 def _answer(result: Any) -> str:

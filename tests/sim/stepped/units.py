@@ -6,6 +6,7 @@ topics.
 
 from collections.abc import Mapping
 from itertools import combinations
+from random import Random
 from typing import NamedTuple
 
 from tests.sim.stepped.side import Action
@@ -59,6 +60,24 @@ class Pair(NamedTuple):
         return actions[self.first], actions[self.second]
 
 
+class Three(NamedTuple):
+    """Three actions of a topic; the third one is of the node of the first."""
+
+    topic: str
+    first: str
+    second: str
+    third: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.first} / {self.second} / {self.third}"
+
+    def actions(self) -> tuple[Action, ...]:
+        """Return what the nodes do."""
+        actions = TOPICS[self.topic]
+        return actions[self.first], actions[self.second], actions[self.third]
+
+
+Meeting = Pair | Three
 PAIRS = tuple(
     Pair(topic, first, second)
     for topic, actions in TOPICS.items()
@@ -78,3 +97,21 @@ EXCUSED: Mapping[Pair, tuple[str, str]] = {
         "an endpoint gets what is recorded after it was made; neither of the two comes first",
     ),
 }
+
+
+def excused_table(meeting: Meeting) -> str:
+    """Return the table in which the end of a meeting may differ; "" for none."""
+    for pair, (table, _) in EXCUSED.items():
+        if pair.topic == meeting.topic and {pair.first, pair.second} <= set(meeting[1:]):
+            return table
+    return ""
+
+
+def threes(count: int, seed: int) -> list[Three]:
+    """Return drawn actions of a topic, three each time, one topic after the other."""
+    draw, topics = Random(f"threes {seed}"), list(TOPICS)
+    drawn = []
+    for number in range(count):
+        topic = topics[number % len(topics)]
+        drawn.append(Three(topic, *draw.choices(list(TOPICS[topic]), k=3)))
+    return drawn
