@@ -93,7 +93,7 @@ def _bounds(samples: Samples) -> list[Bound]:
 def turn(
     part: Part, server: Server, port: int, program: str, at_once: int = AT_ONCE
 ) -> tuple[int, int]:
-    """Drive one server for a while. Return the number of connections, and of those that failed."""
+    """Drive one server for a while. Return the numbers of good and failed connections."""
     command = [program, server.host or LOOPBACK, str(server.port or port), str(port)]
     command += [str(SECONDS), str(at_once)]
     if server.user:
@@ -114,5 +114,5 @@ def turn(
 
 
 def of(measure_name: str, at_once: int) -> str:
-    """Return the name of a measure at a number of connections at once."""
+    """Return the name of a measure for a number of simultaneous connections."""
     return measure_name if at_once == AT_ONCE else f"{measure_name}, {at_once} at once"
