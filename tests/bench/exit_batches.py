@@ -2,6 +2,10 @@
 
 The daemon's side is a program that orders connections in batches and waits for each batch, so the
 agent has the same work in each turn of its loop, however busy the machine is.
+
+`python -m bench.exit_batches ROUNDS` prints the cost in µs, one line for each round, for the agent
+of this checkout. Its owner has opened no network (`--allow`), and the target is behind the default
+route, as in a home. It needs root, and runs in network namespaces of its own.
 """
 
 import hashlib
@@ -12,6 +16,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -22,8 +27,9 @@ from support.base.ports import free_port
 from support.targets.tls import make_certificate
 
 from bench import usage
+from bench.exit_ways import UNBOUND
 from bench.native import compiled
-from bench.servers import LOOPBACK, PATIENCE_SECONDS
+from bench.servers import LOOPBACK, PATIENCE_SECONDS, ROOT
 from proxyctl.protocol.frames import (
     PREFACE,
     TICKET_BYTES,
@@ -48,6 +54,7 @@ ECHO_BYTES = 64
 FAR = "45.33.32.156"  # a public address: nothing is sent outside of the namespaces
 PUBLIC = "93.184.220.2"
 TICKETS_AHEAD = 64
+APART = "PROXYD_BENCH_APART"  # set in the namespace
 
 _FURNITURE = """\
 ip link add near0 type veth peer name far0 netns {pid}
@@ -202,3 +209,21 @@ def drivers(
         )
         for name, client in clients.items()
     }
+
+
+def main(rounds: int) -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder, clients = Path(name) / "home", {"agent": ROOT / "client"}
+        driver = drivers(stack, clients, folder, is_far=True, limits=UNBOUND)["agent"]
+        driver.cost()
+        for _ in range(rounds):
+            print(driver.cost(), flush=True)
+
+
+if __name__ == "__main__":
+    if APART not in os.environ:
+        command = ["unshare", "--net", sys.executable, "-m", "bench.exit_batches", *sys.argv[1:]]
+        os.execvpe(command[0], command, {**os.environ, APART: "1"})
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    main(int(sys.argv[1]))

@@ -4,6 +4,8 @@ Every server is a pair here: the public side, and the device behind it, whose pr
 counted. `proxyd` alone leaves directly, from where the daemon is.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +17,7 @@ from bench.bought import PROXYD, Bought
 from bench.exit_ways import EXIT, PORTABLE, SHIPPED, SSH, named_way, proxyd_ways, ssh_way
 from bench.native import compiled
 from bench.report import Bound, Part, progress
-from bench.servers import HERE, LOOPBACK, Kind, Place, Server, started
+from bench.servers import HERE, LOOPBACK, ROOT, Kind, Place, Server, started
 
 ROUND_TRIP_MS = 2 * longpath.DELAY_MS
 RATE, COST, DAEMONS_COST = connections.RATE, connections.COST, connections.DAEMONS_COST
@@ -23,6 +25,7 @@ FIRST_BYTE = f"connect and 64 bytes back at {ROUND_TRIP_MS} ms, one at a time, p
 FIRST_BYTE_OF_MANY = (
     f"connect and 64 bytes back at {ROUND_TRIP_MS} ms, {first_byte.AT_ONCE} at once, p50 ms"
 )
+AGENTS_COST = "CPU µs of the agent per connection, without --allow"
 STREAMS = (1, 16)
 MANY = 128  # connections at once: more wait for the device in each turn of the daemon
 # A server, by where its public side is and where its device is.
@@ -44,6 +47,7 @@ def measure(direct: Bought, named: Sequence[Kind], rounds: int, folder: Path) ->
     makers += [named_way(kind) for kind in named]
     _near(part, [*makers, *shipped], rounds, folder, ports)
     _far(part, makers[1:], rounds, folder, ports[0])
+    _at_home(part, rounds)
     part.notes.append(f"Medians of {rounds} rounds; processor time is that of both ends.")
     exits_attached.measure(part, folder)
     part.bounds = [*_bounds(part), *part.bounds]
@@ -103,6 +107,14 @@ def _far(part: Part, makers: Sequence[Maker], rounds: int, folder: Path, port: i
                     alone, together = first_byte.measured(server, far.host, port, near)
                     part.samples.add(FIRST_BYTE, server.name, alone)
                     part.samples.add(FIRST_BYTE_OF_MANY, server.name, together)
+
+
+def _at_home(part: Part, rounds: int) -> None:
+    """Measure an agent whose owner has opened no network, and that asks for the route of each."""
+    command = [sys.executable, "-m", "bench.exit_batches", str(rounds)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    for cost in done.stdout.split():
+        part.samples.add(AGENTS_COST, EXIT, float(cost))
 
 
 def _bounds(part: Part) -> list[Bound]:
