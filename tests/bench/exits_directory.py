@@ -44,6 +44,7 @@ class Device:
         "device_id",
         "features",
         "has_place",
+        "is_behind",
         "is_elsewhere",
         "is_spent",
         "min_price_per_gb",
