@@ -92,7 +92,7 @@ class ExitPort:
         loop, arrivals = asyncio.get_running_loop(), self.listener.arrivals
         self.listener.start()
         self.canaries.start()
-        prepare(self._sock)
+        prepare(self._sock)  # control connections inherit the options without harm
         self._acceptor = Acceptor(
             loop, self._sock, arrivals.welcome, arrivals.shed, _logger, socket.SocketType
         )
