@@ -118,9 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     audit = ledger.add_parser("audit", help="recompute everything and compare")
     _finish(audit, "ledger audit")
 
-    backup = topics.add_parser("backup", help="copy the live SQLite database into a new file")
-    backup.add_argument("file", type=Path, metavar="FILE", help="the copy; must not exist yet")
-    _finish(backup, "backup")
+    _add_backups(topics)
 
     config = topics.add_parser("config", help="check the settings").add_subparsers(
         metavar="COMMAND", required=True
@@ -144,6 +142,61 @@ def _parser() -> argparse.ArgumentParser:
         help="the settings file, as with --config",
     )
     return parser
+
+
+def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands for backups, their restoration, and the move of the database."""
+    backup = topics.add_parser("backup", help="copy the database, or everything, while it runs")
+    either = backup.add_mutually_exclusive_group(required=True)
+    either.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        help="copy only the SQLite database, into this new file",
+    )
+    either.add_argument(
+        "--all",
+        type=Path,
+        metavar="DIR",
+        help="back up everything, into a new folder in this one: database, keys, certificates, "
+        "settings, files of jobs",
+    )
+    backup.add_argument(
+        "--keep", type=_count, metavar="N", help="with --all: remove all but the newest N backups"
+    )
+    _finish(backup, "backup")
+
+    restore = topics.add_parser("restore", help="restore a backup of everything into a new folder")
+    restore.add_argument(
+        "backup", nargs="?", type=Path, metavar="BACKUP", help="the folder of the backup"
+    )
+    restore.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="the new folder of the service"
+    )
+    restore.add_argument(
+        "--database",
+        metavar="URL",
+        help="for a backup of PostgreSQL: an empty database, or @/path of a file with its URL",
+    )
+    restore.add_argument(
+        "--confirm",
+        action="store_true",
+        help="let the daemon on the restored database of the settings send, pay and sweep again",
+    )
+    _finish(restore, "restore")
+
+    storage = topics.add_parser("storage", help="the database").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    move = storage.add_parser("move", help="copy the SQLite database into an empty PostgreSQL")
+    move.add_argument(
+        "--to",
+        required=True,
+        metavar="URL",
+        help="the empty database: postgresql://…, or @/path of a file with its URL",
+    )
+    _finish(move, "storage move")
 
 
 class _Version(argparse.Action):
@@ -211,6 +264,12 @@ def _amount(text: str) -> int:
     if exact != amount * MICRO:
         raise argparse.ArgumentTypeError(f"{text!r} has more than six decimals")
     return exact
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
 
 
 def _text(argument: str) -> str:

@@ -8,6 +8,8 @@ the process; the rooms below see a node among nodes.
 
 import asyncio
 import gc
+import logging
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,12 +44,15 @@ from proxyd.ops.signing_key import signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.readiness import Readiness
 from proxyd.wire.links import link_key
+from storage.backups import restorations
 from storage.engines.open import load, open_store
 from storage.engines.place import is_sqlite
 from storage.engines.store import Store
 
 if TYPE_CHECKING:
     from proxyd.exits.choosing.geography import Geography
+
+_logger = logging.getLogger("daemon")
 
 # Modules that are otherwise imported at their first use, if ever.
 USED_LATER = (
@@ -122,7 +127,10 @@ async def build(
         if listeners.exits is not None:
             geography = await geography_of(settings)
         access_log = _access_log(settings, key, role)
-        daemon = _daemon(settings, listeners, store, key, access_log, role, geography, bounds)
+        is_held = await _is_held(store)
+        daemon = _daemon(
+            settings, listeners, store, key, access_log, role, geography, bounds, is_held=is_held
+        )
         await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
     except BaseException:
         if access_log is not None:
@@ -144,6 +152,8 @@ def _daemon(
     role: Role | None,
     geography: "Geography | None",
     bounds: Bounds,
+    *,
+    is_held: bool,
 ) -> Daemon:
     """Return the daemon.
 
@@ -160,6 +170,7 @@ def _daemon(
         role: the role of this process among several; None for a single process.
         geography: says where exits are; None where they cannot attach.
         bounds: the bounds of its parts.
+        is_held: whether it sends, pays and sweeps nothing.
     """
     store = timed = TimedStore(store)
     has_services = role is None or role.has_services
@@ -211,7 +222,9 @@ def _daemon(
     trade = port = app_port = services = None
     if has_services:
         ports = _ports(listeners)
-        trade = trade_of(settings, ports, key, counting, clock.MACHINE, bounds.checks)
+        trade = trade_of(
+            settings, ports, key, counting, clock.MACHINE, bounds.checks, is_held=is_held
+        )
     if trade is not None and way is not None and geography is not None:
         desk = None if role is None else role.exits_desk
         port = exit_port(
@@ -262,6 +275,18 @@ def _daemon(
         role=role,
         exit_port=port,
     )
+
+
+async def _is_held(store: Store) -> bool:
+    """Return whether the database was restored and not confirmed; log it."""
+    held = await store.read(restorations.held)
+    if held is not None:
+        _logger.warning(
+            "the database was restored from a backup of %s and is held: no e-mail, webhook, payout "
+            "or sweep until proxyd restore --confirm, and a restart",
+            datetime.fromtimestamp(held.copied_at, UTC).isoformat(),
+        )
+    return held is not None
 
 
 def _ports(listeners: Listeners) -> Ports:

@@ -72,6 +72,7 @@ class Trade:
         work: sweeps and checks of the marketplace.
         is_shared: whether other daemons may work on the same database.
         app_url: where the links in e-mails lead.
+        is_held: whether the database was restored and no operator has confirmed it.
     """
 
     market: Market
@@ -79,6 +80,7 @@ class Trade:
     blobs: Blobs
     is_shared: bool
     app_url: str
+    is_held: bool
 
 
 def trade_of(
@@ -88,6 +90,8 @@ def trade_of(
     counting: Counting,
     clocks: clock.Clocks,
     times: CheckTimes,
+    *,
+    is_held: bool = False,
 ) -> Trade:
     """Return the marketplace."""
     observed_time = clock.ObservedTime(clocks.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
@@ -108,8 +112,8 @@ def trade_of(
         is_shared=is_shared,
         monotonic=clocks.monotonic,
     )
-    work = MarketWork(market, observed_time, times)
-    return Trade(market, work, blobs, is_shared, app_url)
+    work = MarketWork(market, observed_time, times, is_held=is_held)
+    return Trade(market, work, blobs, is_shared, app_url, is_held)
 
 
 def services_of(
@@ -146,6 +150,7 @@ def services_of(
         blobs=trade.blobs,
         webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
         app_port=app_port,
+        is_held=trade.is_held,
     )
 
 

@@ -62,20 +62,29 @@ class MarketWork:
         market: the marketplace.
         observed_time: for how long this daemon has been there to hear devices.
         times: how often sessions, bonuses and exits are checked.
+        is_held: whether the sweeps wait for the confirmation of a restored database.
     """
 
     def __init__(
-        self, market: Market, observed_time: clock.ObservedTime, times: CheckTimes = USUAL
+        self,
+        market: Market,
+        observed_time: clock.ObservedTime,
+        times: CheckTimes = USUAL,
+        *,
+        is_held: bool = False,
     ) -> None:
         self.market = market
         self._observed_time = observed_time
         self._times = times
+        self._is_held = is_held
 
     def spawn_tasks(self, tasks: Tasks) -> None:
         """Start the sweeps and the writers."""
         market, times = self.market, self._times
         tasks.spawn("heartbeats", market.devices.reports.run(), is_writer=True)
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)
+        if self._is_held:
+            return
         tasks.every(times.expiry_seconds, "expiry", market.bandwidth.expire, "expired sessions")
         tasks.every(
             WARN_CHECK_SECONDS, "sessions", market.bandwidth.warn, "sessions that are about to end"

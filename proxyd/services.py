@@ -41,6 +41,7 @@ class Services:
     Args:
         model: answers for the assistant; None where none is configured.
         app_port: the port of apps; None without one.
+        is_held: whether e-mails and webhooks wait for the confirmation of a restored database.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Services:
         blobs: Blobs,
         webhooks: WebhookSender,
         app_port: AppPort | None = None,
+        is_held: bool = False,
     ) -> None:
         self.market = market
         self.http = http
@@ -63,12 +65,15 @@ class Services:
         self._blobs = blobs
         self.webhooks = webhooks
         self.app_port = app_port
+        self._is_held = is_held
         self._acceptor: Acceptor[socket.socket] | None = None
 
     def spawn_tasks(self, tasks: Tasks) -> None:
         """Start the senders."""
-        tasks.spawn("mail", self._mailer.run())
-        tasks.every(WEBHOOK_LOOK_SECONDS, "webhooks", self.webhooks.look, "webhooks that are due")
+        if not self._is_held:
+            tasks.spawn("mail", self._mailer.run())
+            look = self.webhooks.look
+            tasks.every(WEBHOOK_LOOK_SECONDS, "webhooks", look, "webhooks that are due")
         if self.app_port is not None:
             self.app_port.spawn_tasks(tasks)
 

@@ -119,6 +119,13 @@ async def store_url(
         yield url
 
 
+@pytest.fixture
+async def empty_postgres(postgres_server: str) -> AsyncIterator[str]:
+    """The URL of a PostgreSQL database without a table."""
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        yield url
+
+
 @asynccontextmanager
 async def _database(request: pytest.FixtureRequest, template: str) -> AsyncIterator[str]:
     server = request.getfixturevalue("postgres_server")

@@ -208,7 +208,7 @@ async def audit(settings: Settings) -> tuple[bool, str]:
     """Recompute the ledger. Return whether it agrees with the database, and a report."""
     async with _store(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
         report = await audit_ledger(store)
-    return report.passed, _report_in_words(report)
+    return report.passed, report_in_words(report)
 
 
 @asynccontextmanager
@@ -274,7 +274,8 @@ def _in_words(amounts: Amounts) -> str:
     return ", ".join(f"{as_decimal(amount)} {currency}" for currency, amount in amounts.items())
 
 
-def _report_in_words(report: Report) -> str:
+def report_in_words(report: Report) -> str:
+    """Return the outcome of an audit, with a line for each check."""
     lines = [f"{report.transfers} transfers over {report.accounts} accounts"]
     for check in report.checks:
         lines.append(f"{'ok  ' if not check.differences else 'FAIL'} {check.promise}")

@@ -207,20 +207,50 @@ def _reverse(settings: Settings, options: Namespace) -> int:
 
 def _audit(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
-    from proxyd.loop import runner
 
-    agrees, report = runner.run(bookkeeping.audit(settings))
-    say(report)
-    return 0 if agrees else FAILED
+    return _answer_with_audit(bookkeeping.audit(settings))
 
 
 def _backup(settings: Settings, options: Namespace) -> int:
+    if options.all is not None:
+        from proxyd.cli import backups
+
+        work = backups.back_up_all(settings, options.config, options.all, options.keep)
+        return _answer(work)
     from storage.engines.backup import back_up
     from storage.engines.place import place
 
     size = back_up(settings.storage.url, options.file)
     say(f"{options.file}: {size} bytes, a copy of {place(settings.storage.url)}")
     return 0
+
+
+def _restore(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import backups
+
+    if options.confirm and options.backup is None:
+        return _answer(backups.confirm(settings))
+    if options.confirm or options.folder is None:
+        complain("expected the folder of a backup and a new folder, or --confirm without them")
+        return MISUSED
+    return _answer_with_audit(
+        backups.restore(options.backup, options.folder, options.database, os.environ)
+    )
+
+
+def _move(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import backups
+
+    return _answer_with_audit(backups.move(settings, options.to, os.environ))
+
+
+def _answer_with_audit(work: Coroutine[Any, Any, tuple[bool, str]]) -> int:
+    """Run a command that ends with an audit; print its report, and return its exit status."""
+    from proxyd.loop import runner
+
+    agrees, report = runner.run(work)
+    say(report)
+    return 0 if agrees else FAILED
 
 
 def _config_check(settings: Settings, options: Namespace) -> int:
@@ -253,5 +283,7 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "jobs reverse": _reverse,
     "ledger audit": _audit,
     "backup": _backup,
+    "restore": _restore,
+    "storage move": _move,
     "config check": _config_check,
 }

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import asyncpg
 
-from storage.engines import migrate
 from storage.engines.errors import (
     CannotOpenError,
     Cause,
@@ -44,6 +43,7 @@ from storage.engines.place import place
 from storage.engines.postgres_availability import Availability
 from storage.engines.postgres_link import CHANNEL, IDLE_TRANSACTION_SECONDS, PostgresLink
 from storage.engines.postgres_pooler import Pooler, refuse_transaction_mode
+from storage.engines.postgres_schema import bring_up_to_date
 from storage.engines.postgres_servers import (
     CONNECT_ERRORS,
     ServerConnection,
@@ -75,8 +75,6 @@ NEVER_SECONDS = 3600.0
 ROLLBACK_SECONDS = 1.0
 # For closing the pool.
 CLOSE_SECONDS = 10.0
-# One step over a large table, or the wait for another daemon that migrates at the same time.
-MIGRATION_SECONDS = 600.0
 # How long a migration queues for a table lock: all later statements on that table queue behind it.
 MIGRATION_LOCK_SECONDS = 5.0
 # Runs of a unit that loses to other writers. Rows are locked in one order, so that is rare; a unit
@@ -88,7 +86,6 @@ LOST_ATTEMPTS = 4
 # A third of the pool is for leases and counts, which must not wait behind the API's units: they are
 # few and short. A pool of a single connection is shared.
 SET_ASIDE_DIVISOR = 3
-MIGRATION_LOCK = 0x70726F78  # "prox", the key of our advisory lock
 
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -552,37 +549,14 @@ async def _open(
         await refuse_transaction_mode(partial(servers.connect, **options))
     if direct is servers:
         async with pool.acquire() as connection, connection.transaction():
-            await _prepare(connection, lock_seconds)
+            await bring_up_to_date(connection, lock_seconds)
         return
     alone = await direct.connect(**options)
     try:
         async with alone.transaction():
-            await _prepare(alone, lock_seconds)
+            await bring_up_to_date(alone, lock_seconds)
     finally:
         await alone.close(timeout=CLOSE_SECONDS)
-
-
-async def _prepare(connection: "_Connection | asyncpg.Connection", lock_seconds: float) -> None:
-    """Bring the schema up to date: all missing steps in one transaction, one program at a time.
-
-    A step may take minutes, and so may the wait for another program's migration. The wait for the
-    lock of a table is short, because every later statement on that table queues behind it.
-    """
-    timeout = MIGRATION_SECONDS
-    milliseconds = int(lock_seconds * 1000)
-    await connection.execute(  # in one message: a start waits for the answers to each
-        f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK});"
-        f"SET LOCAL lock_timeout = {milliseconds};"
-        f"{migrate.VERSION_TABLE}",
-        timeout=timeout,
-    )
-    version: Any = await connection.fetchval(migrate.SELECT_VERSION)
-    for step in migrate.pending("postgres", version):
-        for script in step.scripts:
-            await connection.execute(script, timeout=timeout)
-        await _Transaction(connection).run(
-            migrate.INSERT_VERSION, version=step.version, name=step.name
-        )
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""Backups of everything that the service needs, their restoration, and the move of its database."""

@@ -1,0 +1,263 @@
+"""Restores a backup into new places. Then the service is held until the operator confirms it.
+
+Nothing that exists is changed: the folder must be new or empty, and so must a PostgreSQL database.
+Each file is hashed while it is copied. All of it gets its name at the end.
+"""
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from config.load import SettingsError, load
+from config.settings import Settings
+from config.writing import as_toml
+from market.bandwidth.leases import Leases
+from market.base.ids import Identifiers
+from market.events.context import Context
+from market.money.audit import Report, audit_ledger
+from proxyd.backups import contents, files, folder, manifest
+from proxyd.backups.manifest import DumpedTable, Entry, Manifest
+from proxyd.loop import clock
+from proxyd.ops import signing_key
+from storage.backups import restorations
+from storage.backups.errors import BackupError
+from storage.backups.restorations import OpenRow
+from storage.engines import migrate
+from storage.engines.open import open_store
+from storage.engines.place import SQLITE
+
+# A statement of the audit reads a whole table: three seconds per million rows were measured.
+AUDIT_STATEMENT_SECONDS = 3_600.0
+
+
+class Restored(NamedTuple):
+    """A restored service: its settings, the closed leases, its open work, and the audit."""
+
+    settings: Path
+    leases: int
+    work: OpenRow
+    report: Report
+
+
+async def restore(backup: Path, target: Path, database: str) -> tuple[Manifest, Restored]:
+    """Restore a backup into a new folder, and hold the service.
+
+    Args:
+        backup: the folder of the backup.
+        target: the new folder, absent or empty.
+        database: the URL of an empty PostgreSQL database, for a backup of one; else "".
+
+    Raises:
+        BackupError: nothing was restored.
+        CannotOpenError: the database cannot be opened.
+    """
+    read = manifest.read(backup)
+    _refuse_newer(backup, read)
+    _refuse_wrong_engine(backup, read, database)
+    try:
+        with _partial(target, read.size) as partial:
+            _copy_files(backup, read, partial)
+            settings = _settings(backup, read, partial)
+            if database:
+                await _load(backup, read, database)
+            restored = await _open(database or _sqlite_url(partial, read), partial, read)
+            _write_settings(settings, partial, target, database or _sqlite_url(target, read))
+            folder.complete(partial, target)
+    except OSError as error:
+        raise BackupError(f"{error.filename or target}: {error.strerror or error}") from error
+    return read, restored._replace(settings=target / contents.RESTORED_SETTINGS)
+
+
+def _sqlite_url(place: Path, read: Manifest) -> str:
+    """Return the URL of the restored SQLite database in a folder."""
+    return f"{SQLITE}{place.resolve() / Path(read.database).name}"
+
+
+def _write_settings(settings: Settings, partial: Path, target: Path, url: str) -> None:
+    """Write the settings of the restored service, as it will be in `target`."""
+    has_key = (partial / signing_key.FILE_NAME).exists()
+    text = as_toml(contents.moved(settings, target.resolve(), url, has_key=has_key))
+    with files.new_file(partial / contents.RESTORED_SETTINGS) as file:
+        file.write(text.encode())
+        file.finish()
+
+
+async def confirm(settings: Settings) -> int:
+    """Confirm the restorations of a database. Return the number of those that were held."""
+    storage = settings.storage
+    store = await open_store(
+        storage.url,
+        pool_size=1,
+        create=False,
+        pooler=storage.pooler,
+        direct_url=storage.direct_url,
+    )
+    try:
+        return await store.write(restorations.confirm, clock.seconds())
+    finally:
+        await store.close()
+
+
+def _refuse_newer(backup: Path, read: Manifest) -> None:
+    newest = migrate.migrations("sqlite")[-1].version
+    if read.schema > newest:
+        raise BackupError(
+            f"{backup}: the backup has schema version {read.schema}, this program knows only "
+            f"{newest}; use proxyd {read.program}, which made it, or a newer one"
+        )
+
+
+def _refuse_wrong_engine(backup: Path, read: Manifest, database: str) -> None:
+    if read.engine == "postgresql" and not database.startswith(("postgresql://", "postgres://")):
+        raise BackupError(
+            f"{backup}: a backup of PostgreSQL needs an empty database: --database postgresql://…"
+        )
+    if read.engine == "sqlite" and database:
+        raise BackupError(
+            f"{backup}: a backup of SQLite is restored without --database; then move it with "
+            "proxyd storage move"
+        )
+
+
+@contextmanager
+def _partial(target: Path, size: int) -> Iterator[Path]:
+    """Yield a new folder beside the target, which is removed at the end of the block.
+
+    Raises:
+        BackupError: the target exists, another program restores into it, or the disk is full.
+    """
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise BackupError(f"{target}: not a folder")
+    if target.exists() and any(target.iterdir()):
+        raise BackupError(f"{target}: the folder is not empty; name a new one")
+    if not target.parent.is_dir():
+        raise BackupError(f"{target.parent}: there is no such folder")
+    free = files.free_bytes(target.parent)
+    if free < size:
+        raise BackupError(f"{target.parent}: the backup has {size} bytes, {free} are free")
+    partial = target.with_name(f"{target.name}{folder.PARTIAL}")
+    with folder.locked(target.parent, f"{target}: another program restores beside it"):
+        if partial.is_dir():  # of a program that was killed
+            shutil.rmtree(partial)
+        partial.mkdir(mode=0o700)
+        try:
+            yield partial
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _copy_files(backup: Path, read: Manifest, partial: Path) -> None:
+    """Copy every file but the rows of PostgreSQL and the settings."""
+    elsewhere = {contents.EFFECTIVE, *(table.path for table in read.tables)}
+    for entry in read.files:
+        if entry.path in elsewhere:
+            continue
+        path = contents.restored_path(entry.path, read.database)
+        if path is None:
+            raise BackupError(
+                f"{backup}: {manifest.NAME} names a file that no backup has: {entry.path!a}"
+            )
+        with files.new_file(partial / path) as file:
+            for data in _verified(backup, entry):
+                file.write(data)
+            file.finish()
+    if read.engine == "sqlite":
+        read.entry(read.database)
+
+
+def _verified(backup: Path, entry: Entry) -> Iterator[bytes]:
+    """Yield the content of a file of a backup; fail at its end if it is not what was written.
+
+    Raises:
+        BackupError: it was changed, cut off, or is a link.
+    """
+    digest = files.Digest()
+    with files.opened_beneath(backup, entry.path) as file:
+        for data in files.chunks(file):
+            digest.add(data)
+            if digest.size > entry.size:
+                break
+            yield data
+    if (digest.size, digest.hexdigest()) != (entry.size, entry.sha256):
+        words = "its size differs" if digest.size != entry.size else "its hash differs"
+        raise BackupError(
+            f"{backup}: {entry.path}: {words} from {manifest.NAME}: the backup is damaged"
+        )
+
+
+def _settings(backup: Path, read: Manifest, partial: Path) -> Settings:
+    """Return the settings of the backup.
+
+    Raises:
+        BackupError: this program does not understand them.
+    """
+    path = partial / contents.RESTORED_SETTINGS
+    with files.new_file(path) as file:
+        for data in _verified(backup, read.entry(contents.EFFECTIVE)):
+            file.write(data)
+        file.finish()
+    try:
+        return load(path, {})
+    except SettingsError as error:
+        raise BackupError(f"{backup}: the settings cannot be used: {error.problems[0]}") from error
+    finally:
+        path.unlink()
+
+
+async def _load(backup: Path, read: Manifest, url: str) -> None:
+    """Fill an empty PostgreSQL database, and hold it, in one transaction."""
+    from storage.backups import postgres_rows  # noqa: PLC0415 - a driver that SQLite does not need
+
+    async with postgres_rows.connected(url) as connection:
+        async with connection.transaction():
+            async with postgres_rows.filling(connection, read.schema) as made:
+                by_name = {table.name: table for table in made}
+                # In the order of the references of the schema; a table of another program has no
+                # place in it.
+                dumped = {table.name: table for table in read.tables}
+                for name in by_name.keys() & dumped.keys():
+                    _require_columns(backup, dumped[name], set(by_name[name].columns))
+                for name, table in by_name.items():
+                    if name in dumped:
+                        columns = {each: table.columns[each] for each in dumped[name].columns}
+                        chunks = _chunks(backup, read.entry(dumped[name].path))
+                        await postgres_rows.copy_in(
+                            connection, table._replace(columns=columns), chunks
+                        )
+            await postgres_rows.hold(connection, *_restoration(read))
+        await postgres_rows.analyze(connection)
+
+
+def _require_columns(backup: Path, dumped: DumpedTable, columns: set[str]) -> None:
+    if not columns.issuperset(dumped.columns):
+        raise BackupError(f"{backup}: {dumped.name}: the table has columns of no release")
+
+
+async def _chunks(backup: Path, entry: Entry) -> AsyncIterator[bytes]:
+    for data in _verified(backup, entry):
+        yield data
+
+
+def _restoration(read: Manifest) -> tuple[str, int, int]:
+    """Return the values of a new row of `restorations`."""
+    return Identifiers(clock.milliseconds).new(), read.copied_at, clock.seconds()
+
+
+async def _open(url: str, partial: Path, read: Manifest) -> Restored:
+    """Bring the schema up to date, hold the service, close all leases, and run the audit."""
+    store = await open_store(
+        url, pool_size=1, create=False, statement_seconds=AUDIT_STATEMENT_SECONDS
+    )
+    try:
+        if read.engine == "sqlite":
+            name, copied_at, now = _restoration(read)
+            await store.write(restorations.add, name, copied_at=copied_at, now=now)
+        context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
+        leases = await Leases(context).recover()
+        work = await store.read(restorations.open_work)
+        report = await audit_ledger(store)
+    finally:
+        await store.close()
+    return Restored(partial, leases, work, report)
