@@ -217,6 +217,9 @@ def _backup(settings: Settings, options: Namespace) -> int:
 
         work = backups.back_up_all(settings, options.config, options.all, options.keep)
         return _answer(work)
+    if options.keep is not None:
+        complain("--keep needs --all")
+        return MISUSED
     from storage.engines.backup import back_up
     from storage.engines.place import place
 

@@ -203,6 +203,16 @@ def measured(url: str, size: int, folder: Path) -> Figures:
         figures |= audit(url, client)
         if url.startswith("sqlite"):
             figures["backup, s"] = command(url, "backup", str(folder / "backup.db")).seconds
+        backups = folder / "backups"
+        figures["backup --all, s"] = command(url, "backup", "--all", str(backups)).seconds
+    if url.startswith("sqlite"):
+        (backup,) = backups.iterdir()
+        restored = command(url, "restore", str(backup), str(folder / "restored"))
+        figures["restore with its audit, s"] = restored.seconds
+        with postgres.server(is_durable=True) as target:
+            moved = command(url, "storage", "move", "--to", target)
+        figures["storage move to PostgreSQL, s"] = moved.seconds
+        figures["memory of the move, MB"] = moved.megabytes
     return figures
 
 

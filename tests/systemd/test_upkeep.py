@@ -12,13 +12,12 @@ def test_an_upgrade_serves_the_new_version(running: Service, token: str) -> None
     assert f'{version}"0.2.0.dev0"' in machine.says(look)
     before = running.main_pid
     machine.run("sed -i '/^__version__/s/0.2.0.dev0/0.2.0.dev1/' /opt/proxyd/proxyd/__init__.py")
-    machine.run(block("before-upgrade.db"), **AS_SERVICE, **FROM_WHEELS)
+    machine.run(block("backup --all"), **AS_SERVICE, **FROM_WHEELS)
     assert running.main_pid != before
     assert f'{version}"0.2.0.dev1"' in machine.says(look)
     assert running.call("GET", "/auth/me", token=token)[0] == 200
-    mode = machine.says("stat --format='%a %s' /var/lib/proxyd/before-upgrade.db").split()
-    assert mode[0] == "600"
-    assert int(mode[1]) > 4096
+    modes = machine.says("stat --format=%a /var/backups/proxyd /var/backups/proxyd/*").split()
+    assert modes == ["700", "700"]
 
 
 def test_a_backup_brings_back_the_earlier_state(running: Service, token: str) -> None:
