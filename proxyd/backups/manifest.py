@@ -58,7 +58,7 @@ class Manifest(Struct, frozen=True):
         """Return the entry of a file.
 
         Raises:
-            BackupError: there is none.
+            BackupError: the manifest has no such file.
         """
         for each in self.files:
             if each.path == path:

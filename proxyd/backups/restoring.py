@@ -85,7 +85,7 @@ def _write_settings(settings: Settings, partial: Path, target: Path, url: str) -
 
 
 async def confirm(settings: Settings) -> int:
-    """Confirm the restorations of a database. Return the number of those that were held."""
+    """Confirm the restorations of a database. Return their number."""
     storage = settings.storage
     store = await open_store(
         storage.url,
@@ -168,7 +168,7 @@ def _copy_files(backup: Path, read: Manifest, partial: Path) -> None:
 
 
 def _verified(backup: Path, entry: Entry) -> Iterator[bytes]:
-    """Yield the content of a file of a backup; fail at its end if it is not what was written.
+    """Yield the content of a file of a backup; fail at its end if it was changed.
 
     Raises:
         BackupError: it was changed, cut off, or is a link.

@@ -16,7 +16,7 @@ from storage.engines.postgres_servers import CONNECT_ERRORS, Servers, message_of
 
 Sink = Callable[[bytes], Coroutine[Any, Any, None]]
 
-# A step of the schema waits for nobody: the database is empty.
+# No other program uses an empty database, so a step of the schema hardly waits.
 LOCK_SECONDS = 5.0
 BATCH_ROWS = 10_000
 # The copy of a large table takes minutes, and a server that is gone closes its connection.

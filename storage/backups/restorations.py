@@ -38,7 +38,7 @@ async def add(tx: Transaction, restoration_id: str, *, copied_at: int, now: int)
 
 
 async def confirm(tx: Transaction, now: int) -> int:
-    """Confirm every restoration. Return the number of those that were not confirmed."""
+    """Confirm every restoration that is not confirmed. Return their number."""
     return await tx.run(
         "UPDATE restorations SET confirmed_at = :now WHERE confirmed_at IS NULL", now=now
     )

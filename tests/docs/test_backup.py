@@ -35,6 +35,7 @@ def test_the_messages_of_the_page_are_those_of_the_program() -> None:
         for path in (ROOT / folder).glob("*.py")
     )
     text = re.sub(r'"\s+f?"', "", sources)
+    text = re.sub(r"\{(?:manifest\.)?NAME\}", "MANIFEST", text)
     _, _, table = PAGE.read_text().partition("| message | action |")
     messages = [
         part

@@ -82,6 +82,17 @@ async def test_everything_is_restored_and_held(backup: Path, target: Path, tmp_p
     assert [each.name for each in target.parent.iterdir()] == ["proxyd"]
 
 
+async def test_a_ledger_that_does_not_agree_is_reported(target: Path, tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    funded(settings.storage.url)
+    with closing(sqlite3.connect(tmp_path / "live" / "proxyd.db")) as connection, connection:
+        connection.execute("UPDATE accounts SET balance = balance + 1 WHERE user_id IS NOT NULL")
+    backup = (await back_up_all(settings, None, tmp_path / "backups")).path
+    _, restored = await restore(backup, target, "")
+    assert not restored.report.passed
+    assert (target / "proxyd.db").exists()
+
+
 async def test_nothing_that_exists_is_changed(backup: Path, target: Path) -> None:
     target.mkdir()
     (target / "precious").touch()
