@@ -86,7 +86,7 @@ def pending(engine: str, version: int) -> Iterator[Migration]:
     if version > newest:
         raise CannotOpenError(
             f"the database has schema version {version}, this program knows only {newest}; "
-            "run the newer program that made it"
+            "run the newer program that made it, or restore the backup from before the upgrade"
         )
     joined = next(step.version for step in steps if step.version >= version)
     if version and version not in {step.version for step in steps}:

@@ -20,6 +20,7 @@ from support.targets.mailbox import Mailbox, smtp
 
 from storage.backups import restorations
 from storage.engines.open import open_store
+from storage.engines.store import Transaction
 
 ADA = {"username": "ada", "email": "ada@example.com", "password": "a first password"}
 SENT_OR_SWEPT = ("mail", "webhooks", "expiry", "payouts of exits", "reviews", "pending bonuses")
@@ -103,6 +104,7 @@ async def test_a_dead_machine_is_restored_elsewhere(
         assert "the ledger agrees" in done.stdout
         assert re.search(r"open then: \d+ sessions, 0 jobs; \d+ leases closed", done.stdout)
         assert "1 e-mails and 0 webhooks wait" in done.stdout
+        assert await open_leases(url) == 0
     config = ("--config", str(new / "proxyd.toml"))
     async with smtp(mailbox, port=port):
         daemon = await asyncio.to_thread(served, url, config, token, kept, is_held=True)
@@ -114,6 +116,25 @@ async def test_a_dead_machine_is_restored_elsewhere(
         await until(lambda: len(mailbox.emails) == 1, "the waiting e-mail is sent")
         assert await asyncio.to_thread(daemon.stop) == 0
     process.assert_audit(url)
+
+
+async def open_leases(url: str) -> int | None:
+    """Return the number of leases that a database says are in use, and of its nodes."""
+
+    async def count(tx: Transaction) -> int | None:
+        return await tx.one(
+            int,
+            """
+            SELECT (SELECT COUNT(*) FROM bandwidth_leases WHERE closed_at IS NULL)
+                + (SELECT COUNT(*) FROM nodes)
+            """,
+        )
+
+    store = await open_store(url)
+    try:
+        return await store.read(count)
+    finally:
+        await store.close()
 
 
 def served(url: str, config: tuple[str, str], token: str, kept: dict, *, is_held: bool) -> Process:

@@ -1,7 +1,7 @@
 """An upgrade, a backup and its restoring, by the commands of the page for operators."""
 
-from support.machines.installed import AS_SERVICE, EMAIL, PASSWORD, Service, block
-from support.machines.machine import FROM_WHEELS
+from support.machines.installed import AS_SERVICE, EMAIL, PASSWORD, SECRETS, Service, block
+from support.machines.machine import FROM_WHEELS, PROXYD
 
 
 def test_an_upgrade_serves_the_new_version(running: Service, token: str) -> None:
@@ -35,3 +35,20 @@ def test_a_backup_brings_back_the_earlier_state(running: Service, token: str) ->
     assert kept in found
     assert lost not in found
     running.buy(token)
+
+
+def test_the_unit_makes_a_backup_that_is_restored(running: Service, token: str) -> None:
+    machine = running.machine
+    kept = running.buy(token)["session_id"]
+    names = ("mail-password", "signing-key")
+    lines = [f"LoadCredential={name}:{SECRETS}/{name}" for name in names]
+    drop_in = "/etc/systemd/system/proxyd-backup.service.d/override.conf"
+    machine.run(f"mkdir -p {drop_in.rpartition('/')[0]}")
+    machine.write(drop_in, "\n".join(["[Service]", *lines, ""]))
+    machine.run("systemctl daemon-reload; systemctl start proxyd-backup.service")
+    owners = machine.says("stat --format='%U %a' /var/lib/proxyd-backups /var/lib/proxyd-backups/*")
+    assert owners.split() == ["proxyd", "700", "proxyd", "700"]
+    machine.run(f"{PROXYD} restore /var/lib/proxyd-backups/* /var/lib/proxyd-trial")
+    machine.run(f"grep --quiet {kept} /var/lib/proxyd-trial/proxyd.db")
+    machine.run("systemctl enable --now proxyd-backup.timer")
+    assert "proxyd-backup.service" in machine.says("systemctl list-timers --no-pager")
