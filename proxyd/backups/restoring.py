@@ -4,6 +4,7 @@ Nothing that exists is changed: the folder must be new or empty, and so must a P
 Each file is hashed while it is copied. All of it gets its name at the end.
 """
 
+import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ async def restore(backup: Path, target: Path, database: str) -> tuple[Manifest, 
         BackupError: nothing was restored.
         CannotOpenError: the database cannot be opened.
     """
+    target = _named(target)
     read = manifest.read(backup)
     _refuse_newer(backup, read)
     _refuse_wrong_engine(backup, read, database)
@@ -68,6 +70,11 @@ async def restore(backup: Path, target: Path, database: str) -> tuple[Manifest, 
     except OSError as error:
         raise BackupError(f"{error.filename or target}: {error.strerror or error}") from error
     return read, restored._replace(settings=target / contents.RESTORED_SETTINGS)
+
+
+def _named(target: Path) -> Path:
+    """Return the same path with a name at its end, also for `.` and `..`."""
+    return Path(os.path.abspath(target))  # noqa: PTH100 - a link stays a link, to be refused
 
 
 def _sqlite_url(place: Path, read: Manifest) -> str:

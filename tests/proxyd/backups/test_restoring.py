@@ -97,10 +97,20 @@ async def test_nothing_that_exists_is_changed(backup: Path, target: Path) -> Non
     target.mkdir()
     (target / "precious").touch()
     await refused(backup, target, "not empty")
+    await refused(backup, target / "precious" / "..", "not empty")
     await refused(backup, target / "precious", "not a folder")
     await refused(backup, target / "none" / "proxyd", "no such folder")
     await refused(target / "none", target / "new", "no such folder")
     await refused(target, target / "new", "MANIFEST: No such file")
+
+
+async def test_the_folder_may_be_the_current_one(
+    backup: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.mkdir()
+    monkeypatch.chdir(target)
+    await restore(backup, Path(), "")
+    assert (target / "proxyd.toml").exists()
 
 
 async def test_a_damaged_backup_is_refused(backup: Path, target: Path, tmp_path: Path) -> None:
