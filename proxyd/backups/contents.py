@@ -24,7 +24,7 @@ ORIGINAL = f"{SETTINGS}/original.toml"  # the operator's file, with its comments
 RESTORED_SETTINGS = "proxyd.toml"
 # Partial files (`incoming`) are sent again by their devices.
 _WORK_FOLDERS = ("blobs", "logs")
-_TLS_SETTINGS = (
+TLS_SETTINGS = (
     ("api", "tls_cert"),
     ("api", "tls_key"),
     ("apps", "tls_cert"),
@@ -52,7 +52,7 @@ def state_parts(settings: Settings) -> Iterator[Part]:
         own = own_certificate_file(settings)
         if own.exists():
             yield Part(own, f"{STATE}/{certificate.FILE_NAME}")
-    for section, name in _TLS_SETTINGS:
+    for section, name in TLS_SETTINGS:
         source = getattr(getattr(settings, section), name)
         if source:
             yield Part(Path(source), _tls_path(section, name))
@@ -106,7 +106,7 @@ def restored_path(path: str, database: str) -> str | None:
         return rest
     if first == STATE and rest in _STATE_FILES:
         return rest
-    if path in {_tls_path(*each) for each in _TLS_SETTINGS}:
+    if path in {_tls_path(*each) for each in TLS_SETTINGS}:
         return path
     if first == WORK and rest.partition("/")[0] in _WORK_FOLDERS:
         return path
@@ -123,7 +123,7 @@ def moved(settings: Settings, folder: Path, url: str, *, has_key: bool) -> Setti
         has_key: whether the signing key is a file there.
     """
     changed = settings
-    for section, name in _TLS_SETTINGS:
+    for section, name in TLS_SETTINGS:
         if getattr(getattr(settings, section), name):
             path = str(folder / _tls_path(section, name))
             changed = _with(changed, section, **{name: path})

@@ -6,12 +6,14 @@ import stat
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from support.base.mounts import small_disk
 from support.daemons.backed_up import settings_for
 from support.daemons.process import funded
 
 from config.settings import Settings
 from proxyd.backups import files, manifest
+from proxyd.backups.contents import TLS_SETTINGS
 from proxyd.backups.folder import name_of
 from proxyd.backups.making import Made, back_up_all
 from proxyd.loop import clock
@@ -48,6 +50,20 @@ async def test_a_backup_has_everything_and_is_private(settings: Settings, tmp_pa
     assert modes == {0o600, 0o700}
     assert stat.S_IMODE((tmp_path / "backups").stat().st_mode) == 0o700
     assert "a mail password" in (made.path / "settings" / "effective.toml").read_text()
+
+
+def test_each_setting_that_names_a_file_is_backed_up_or_left_out() -> None:
+    """A new one goes into `contents`, or here."""
+    left_out = {"access_log.folder", "geo.country", "geo.city", "geo.asn"}
+    ends = ("_cert", "tls_key", "_file", "folder", "country", "city", "asn")
+    named = {
+        f"{section.name}.{each.name}"
+        for section in structs.fields(Settings)
+        for each in structs.fields(section.type)
+        if each.type is str and each.name.endswith(ends)
+    }
+    copied = {f"{section}.{name}" for section, name in TLS_SETTINGS}
+    assert named == copied | {"auth.signing_key_file", "work.folder"} | left_out
 
 
 async def test_a_folder_that_others_may_read_is_refused(settings: Settings, tmp_path: Path) -> None:
