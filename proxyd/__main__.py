@@ -12,6 +12,10 @@ from pathlib import Path
 from proxyd import __version__
 from proxyd.compiled import finder
 
+# As in `market.staff`, which no parser waits for.
+ROLES = ("support", "finance", "operator")
+LOG_MAX = 1_000
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 called wrongly."""
@@ -45,19 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     _finish(demo, "demo")
 
-    user = topics.add_parser("user", help="open accounts").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    create = user.add_parser("create", help="open an account")
-    create.add_argument("email", metavar="EMAIL", help="the address that logs in")
-    create.add_argument(
-        "--username", required=True, metavar="NAME", help="the name that others see"
-    )
-    create.add_argument(
-        "--password-stdin", action="store_true", help="read the password from standard input"
-    )
-    _add_amounts(create)
-    _finish(create, "user create")
+    _add_users(topics)
+    _add_staff(topics)
 
     wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
         metavar="COMMAND", required=True
@@ -199,6 +192,103 @@ def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     _finish(move, "storage move")
 
 
+def _add_users(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about one user."""
+    user = topics.add_parser("user", help="open accounts, and look at one").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    create = user.add_parser("create", help="open an account")
+    create.add_argument("email", metavar="EMAIL", help="the address that logs in")
+    create.add_argument(
+        "--username", required=True, metavar="NAME", help="the name that others see"
+    )
+    create.add_argument(
+        "--password-stdin", action="store_true", help="read the password from standard input"
+    )
+    _add_amounts(create)
+    _finish(create, "user create")
+    show = user.add_parser("show", help="all that the staff sees of a user; the log records it")
+    _add_user(show)
+    _finish_staff(show, "user show")
+    note = user.add_parser("note", help="write a note about a user")
+    _add_user(note)
+    note.add_argument("text", type=_text, metavar="TEXT", help="read by the staff only")
+    _finish_staff(note, "user note")
+
+
+def _add_staff(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about staff, their log, and the search."""
+    who = topics.add_parser(
+        "who", help="find users by an address, a name, an identifier, a key or a payment"
+    )
+    who.add_argument("text", type=_text, metavar="TEXT", help="a part that is known of a user")
+    _finish_staff(who, "who")
+
+    log = topics.add_parser("log", help="the newest acts of the staff")
+    log.add_argument("--user", type=_text, metavar="USER", help="only acts about a user")
+    log.add_argument("--staff", type=_text, metavar="STAFF", help="only acts of one member")
+    log.add_argument("--action", type=_text, metavar="ACTION", help="such as user.view")
+    log.add_argument(
+        "--limit", type=_limit, default=50, metavar="N", help="number of acts, 50 by default"
+    )
+    _finish_staff(log, "log")
+
+    staff = topics.add_parser("staff", help="members of the staff").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    create = staff.add_parser("create", help="add a member, and print a new second factor")
+    create.add_argument("email", type=_text, metavar="EMAIL", help="the address that logs in")
+    create.add_argument("--role", required=True, choices=ROLES, help="what the member may do")
+    create.add_argument(
+        "--password-stdin", action="store_true", help="read the password from standard input"
+    )
+    _add_reason(create)
+    _finish_staff(create, "staff create")
+    _finish_staff(staff.add_parser("list", help="all members, and their roles"), "staff list")
+    role = staff.add_parser("role", help="give a member another role")
+    _add_member(role)
+    role.add_argument("role", choices=ROLES, help="the new role")
+    _add_reason(role)
+    _finish_staff(role, "staff role")
+    for name, words in (
+        ("lock", "lock a member"),
+        ("unlock", "unlock a member"),
+        ("reset-factor", "replace the second factor and the recovery codes of a member"),
+    ):
+        command = staff.add_parser(name, help=words)
+        _add_member(command)
+        _add_reason(command)
+        _finish_staff(command, f"staff {name}")
+    check = staff.add_parser(
+        "check", help="check a password and a code, two lines of standard input; uses up the code"
+    )
+    _add_member(check)
+    _finish_staff(check, "staff check")
+
+
+def _finish_staff(parser: argparse.ArgumentParser, command: str) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    _finish(parser, command)
+
+
+def _add_user(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "user", type=_text, metavar="USER", help="an identifier, an e-mail address or a user name"
+    )
+
+
+def _add_member(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "staff", type=_text, metavar="STAFF", help="the member's e-mail address or identifier"
+    )
+
+
+def _add_reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--reason", type=_text, required=True, metavar="TEXT", help="kept with the log"
+    )
+
+
 class _Version(argparse.Action):
     """Prints the version, and whether compiled files are used; checks this only when requested."""
 
@@ -269,6 +359,11 @@ def _amount(text: str) -> int:
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:5]) <= LOG_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {LOG_MAX}")
     return int(text)
 
 

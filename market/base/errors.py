@@ -299,6 +299,32 @@ class Code(Enum):
         "The caller has no such login, or it has ended.",
     )
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
+    AMBIGUOUS = (
+        "ambiguous",
+        Kind.INVALID,
+        "Several things have this name; use an identifier.",
+    )
+    NOT_PERMITTED = (
+        "not_permitted",
+        Kind.UNAUTHENTICATED,
+        "The role of this member of the staff does not permit it.",
+    )
+    STAFF_NOT_FOUND = "staff_not_found", Kind.NOT_FOUND, "There is no such member of the staff."
+    STAFF_UNCHANGED = (
+        "staff_unchanged",
+        Kind.INVALID,
+        "The member of the staff is in this state already.",
+    )
+    LAST_OPERATOR = (
+        "last_operator",
+        Kind.INVALID,
+        "This is the last operator that is not locked; first make another operator.",
+    )
+    SECOND_FACTOR_WRONG = (
+        "second_factor_wrong",
+        Kind.UNAUTHENTICATED,
+        "The code of the second factor is wrong, or was used before.",
+    )
     REFERENCE_REUSED = (
         "reference_reused",
         Kind.INVALID,

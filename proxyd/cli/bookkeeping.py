@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from config.settings import Settings
 from market.accounts import accounts
 from market.accounts.passwords import Passwords
@@ -17,6 +19,7 @@ from market.exits.payouts import claw_back, claw_back_of_owner
 from market.jobs import reviews
 from market.money.audit import Report, audit_ledger
 from market.money.money import Currency, as_decimal
+from market.staff.chain import audit_log
 from proxyd.loop import clock
 from storage.accounts.users import UserRow
 from storage.engines.open import open_store
@@ -205,9 +208,13 @@ async def decide_dispute(settings: Settings, *, job_id: str, for_buyer: bool) ->
 
 
 async def audit(settings: Settings) -> tuple[bool, str]:
-    """Recompute the ledger. Return whether it agrees with the database, and a report."""
+    """Recompute the ledger and the log of the staff.
+
+    Return whether both agree with the database, and a report.
+    """
     async with _store(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
-        report = await audit_ledger(store)
+        ledger, log = await audit_ledger(store), await audit_log(store)
+    report = replace(ledger, checks=(*ledger.checks, *log.checks))
     return report.passed, report_in_words(report)
 
 

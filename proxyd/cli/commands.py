@@ -266,6 +266,12 @@ def _config_check(settings: Settings, options: Namespace) -> int:
     return 0
 
 
+def _staff(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import staff
+
+    return staff.carry_out(settings, options, read_password=_password, say=say, complain=complain)
+
+
 def _amounts(options: Namespace) -> "Amounts":
     from market.money.money import Currency
 
@@ -276,6 +282,17 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "serve": _serve,
     "demo": _demo,
     "user create": _create_user,
+    "user show": _staff,
+    "user note": _staff,
+    "who": _staff,
+    "log": _staff,
+    "staff create": _staff,
+    "staff list": _staff,
+    "staff role": _staff,
+    "staff lock": _staff,
+    "staff unlock": _staff,
+    "staff reset-factor": _staff,
+    "staff check": _staff,
     "wallet deposit": _deposit,
     "exits clawback": _claw_back,
     "exits list": _list_exits,

@@ -80,6 +80,13 @@ async def find_by_email(tx: Transaction, email_key: str) -> UserRow | None:
     return await tx.one(UserRow, f"{_USER} WHERE email_key = :email_key", email_key=email_key)
 
 
+async def find_by_username(tx: Transaction, username_key: str) -> UserRow | None:
+    """Return the user with this folded user name."""
+    return await tx.one(
+        UserRow, f"{_USER} WHERE username_key = :username_key", username_key=username_key
+    )
+
+
 async def insert_login(
     tx: Transaction,
     *,

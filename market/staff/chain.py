@@ -1,0 +1,138 @@
+"""The chain of the log: the hash of each row, and the audit that computes it again."""
+
+import hashlib
+import json
+
+from msgspec import Struct
+
+from market.money.audit import Check
+from storage.engines.store import Store, Transaction
+from storage.staff import log as queries
+from storage.staff import staff as staff_queries
+from storage.staff.log import CheckedLogRow, HeadRow, LogRow
+
+ROWS_PER_QUERY = 5_000
+DIFFERENCES_MAX = 20
+
+CHAIN = "every act of staff is in the log, in one unbroken chain"
+TEXTS = "the texts of the acts are as they were written, or erased"
+STATES = "roles and locks of the staff are as the log has them"
+
+
+class LogReport(Struct, frozen=True):
+    """Outcome of an audit of the log: its newest row, and every check."""
+
+    head: HeadRow
+    checks: tuple[Check, ...]
+
+
+def digest(row: LogRow, previous: str) -> str:
+    """Return the hash of a row.
+
+    Args:
+        row: the row; its own `hash` does not count. A column without a value does not count, so a
+            later migration may add columns.
+        previous: the hash of the row before it, "" for the first.
+    """
+    fields = {
+        name: value for name, value in row._asdict().items() if name != "hash" and value is not None
+    }
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{previous}\n{canonical}".encode()).hexdigest()
+
+
+def text_digest(salt: str, body: str) -> str:
+    """Return the hash of a text; the salt has a fixed length, so one hash has one reading."""
+    return hashlib.sha256(f"{salt}{body}".encode()).hexdigest()
+
+
+async def audit_log(store: Store) -> LogReport:
+    """Compute the chain of the log again, over one snapshot, and compare it.
+
+    Raises:
+        UnavailableError: the store did not answer.
+    """
+    return await store.read(_audit)
+
+
+async def _audit(tx: Transaction) -> LogReport:
+    walk = _Walk()
+    while rows := await queries.after(tx, walk.number, limit=ROWS_PER_QUERY):
+        for checked in rows:
+            walk.step(checked)
+    head = await queries.head(tx)
+    if head != HeadRow(walk.number, walk.hash):
+        walk.broken.append(f"the head is at row {head.number}, the log ends at row {walk.number}")
+    for text_id in await queries.texts_without_act(tx, limit=DIFFERENCES_MAX):
+        walk.texts.append(f"text {text_id}: no act of the log has it")
+    checks = (
+        Check(CHAIN, tuple(walk.broken[:DIFFERENCES_MAX])),
+        Check(TEXTS, tuple(walk.texts[:DIFFERENCES_MAX])),
+        Check(STATES, tuple(await _changed_states(tx, walk.states))),
+    )
+    return LogReport(head, checks)
+
+
+class _Walk:
+    """A walk along the log, from its first row to its last."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.hash = ""
+        self.broken: list[str] = []
+        self.texts: list[str] = []
+        self.states: dict[str, dict[str, object]] = {}
+
+    def step(self, checked: CheckedLogRow) -> None:
+        """Compare the next row with the chain so far."""
+        row = checked.row
+        if row.number != self.number + 1:
+            self._report(self.broken, f"row {self.number + 1} is missing")
+        elif row.hash != digest(row, self.hash):
+            self._report(self.broken, f"row {row.number} was changed")
+        self.number, self.hash = row.number, row.hash
+        if row.text_id is not None:
+            self._compare_text(checked)
+        if row.subject_kind == "staff" and row.subject_id is not None:
+            state = self.states.setdefault(row.subject_id, {})
+            state.update({name: new for name, (_, new) in _changes(row.changes).items()})
+
+    def _compare_text(self, checked: CheckedLogRow) -> None:
+        number = checked.row.number
+        if checked.body is None or checked.salt is None:
+            self._report(self.texts, f"row {number}: its text is missing")
+        elif checked.erased_at is None and checked.row.text_hash != text_digest(
+            checked.salt, checked.body
+        ):
+            self._report(self.texts, f"row {number}: its text was changed")
+
+    def _report(self, lines: list[str], line: str) -> None:
+        if len(lines) < DIFFERENCES_MAX:
+            lines.append(line)
+
+
+def _changes(text: str) -> dict[str, tuple[object, object]]:
+    """Return the old and the new value of each changed field; none for a text that is no JSON."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name: (values[0], values[1])
+        for name, values in found.items()
+        if isinstance(values, list) and len(values) == 2
+    }
+
+
+async def _changed_states(tx: Transaction, states: dict[str, dict[str, object]]) -> list[str]:
+    """Return the members of the staff whose role or lock is not what the log has last."""
+    found = []
+    for member in await staff_queries.all_staff(tx):
+        state = states.get(member.id, {})
+        for name, actual in (("role", member.role), ("locked", member.locked_at is not None)):
+            if state.get(name) != actual:
+                expected = state.get(name)
+                found.append(f"{member.id}: {name} is {actual}, the log has {expected}")
+    return found[:DIFFERENCES_MAX]

@@ -1,0 +1,102 @@
+"""Roles of the staff, the table of what each role may do, and the authors of acts."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+
+
+class Role(StrEnum):
+    """The role of a member of the staff; each has one."""
+
+    SUPPORT = "support"
+    FINANCE = "finance"
+    OPERATOR = "operator"
+
+
+class Action(StrEnum):
+    """An operation of the staff; its value is the word in the log."""
+
+    SEARCH = "search"
+    SEARCH_ADDRESS = "search.address"
+    USER_VIEW = "user.view"
+    USER_NOTE = "user.note"
+    LOG_READ = "log.read"
+    STAFF_LIST = "staff.list"
+    STAFF_CREATE = "staff.create"
+    STAFF_ROLE = "staff.role"
+    STAFF_LOCK = "staff.lock"
+    STAFF_UNLOCK = "staff.unlock"
+    STAFF_RESET_FACTOR = "staff.reset_factor"
+    STAFF_CHECK = "staff.check"
+
+
+_ALL = frozenset(Role)
+_OPERATOR = frozenset((Role.OPERATOR,))
+
+# The matrix of permissions. An operation without a row is permitted to nobody.
+MATRIX: Mapping[Action, frozenset[Role]] = {
+    Action.SEARCH: _ALL,
+    Action.SEARCH_ADDRESS: _OPERATOR,
+    Action.USER_VIEW: _ALL,
+    Action.USER_NOTE: _ALL,
+    Action.LOG_READ: _OPERATOR,
+    Action.STAFF_LIST: _OPERATOR,
+    Action.STAFF_CREATE: _OPERATOR,
+    Action.STAFF_ROLE: _OPERATOR,
+    Action.STAFF_LOCK: _OPERATOR,
+    Action.STAFF_UNLOCK: _OPERATOR,
+    Action.STAFF_RESET_FACTOR: _OPERATOR,
+    Action.STAFF_CHECK: _ALL,
+}
+# Operations of members on their own account; every other one is on the account of somebody else.
+ON_ONESELF = frozenset((Action.STAFF_CHECK,))
+
+
+class Via(StrEnum):
+    """The way by which an author acts."""
+
+    MACHINE = "machine"
+
+
+class Machine(Struct, frozen=True):
+    """A command on the machine of the service; it may do everything.
+
+    A user who can run it can also write the database.
+
+    Args:
+        unix_user: the name of the user that runs the command.
+    """
+
+    unix_user: str
+
+    @property
+    def via(self) -> Via:
+        """The way by which it acts."""
+        return Via.MACHINE
+
+
+class Member(Struct, frozen=True):
+    """A member of the staff who acts; `unix_user` runs the command, if it is one."""
+
+    staff_id: str
+    role: Role
+    via: Via
+    unix_user: str | None = None
+
+
+Author = Machine | Member
+
+
+def require(author: Author, action: Action) -> None:
+    """Check that an author may do an operation.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+    if isinstance(author, Member) and author.role not in MATRIX.get(action, frozenset()):
+        raise MarketError(
+            Code.NOT_PERMITTED, f"The role {author.role} does not permit {action.value}."
+        )

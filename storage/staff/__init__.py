@@ -1,0 +1,1 @@
+"""Queries on staff, the log of their acts, and their search."""

@@ -1,0 +1,155 @@
+"""Queries that read the log of all acts of staff, and its free texts."""
+
+from typing import NamedTuple
+
+from storage.engines.paging import NEWEST_FIRST
+from storage.engines.store import Transaction, Value
+
+HEAD = "head"
+
+
+class LogRow(NamedTuple):  # as wide as its table
+    """One act. `changes` is JSON; `hash` covers the row and the hash of the row before it."""
+
+    number: int
+    at: int
+    via: str
+    staff_id: str | None
+    unix_user: str | None
+    role: str | None
+    action: str
+    subject_kind: str
+    subject_id: str | None
+    user_id: str | None
+    text_id: str | None
+    text_hash: str | None
+    changes: str
+    hash: str
+
+
+class HeadRow(NamedTuple):
+    """The number and the hash of the newest row."""
+
+    number: int
+    hash: str
+
+
+class ShownLogRow(NamedTuple):
+    """One act as a list shows it, with the address of its author, and its text ("" if erased)."""
+
+    number: int
+    at: int
+    via: str
+    staff_email: str | None
+    unix_user: str | None
+    action: str
+    subject_kind: str
+    subject_id: str | None
+    user_id: str | None
+    changes: str
+    text: str | None
+
+
+class CheckedLogRow(NamedTuple):
+    """A row with its text, for the audit: the text's columns are None where it is missing."""
+
+    row: LogRow
+    body: str | None
+    salt: str | None
+    erased_at: int | None
+
+
+class NoteRow(NamedTuple):
+    """A note about a user, and its author."""
+
+    number: int
+    created_at: int
+    staff_email: str | None
+    unix_user: str | None
+    body: str
+
+
+_COLUMNS = ", ".join(f"l.{name}" for name in LogRow._fields)
+
+
+async def head(tx: Transaction) -> HeadRow:
+    """Return the head of the log."""
+    found = await tx.one(HeadRow, "SELECT number, hash FROM staff_log_head WHERE id = :id", id=HEAD)
+    assert found is not None  # noqa: S101 - a migration inserts it, and a trigger keeps it
+    return found
+
+
+async def shown(
+    tx: Transaction,
+    *,
+    user_id: str | None = None,
+    staff_id: str | None = None,
+    action: str | None = None,
+    limit: int,
+) -> list[ShownLogRow]:
+    """Return the newest acts: about a user, of an author, of an action; None filters nothing."""
+    filters: dict[str, Value] = {
+        name: value
+        for name, value in (("user_id", user_id), ("staff_id", staff_id), ("action", action))
+        if value is not None
+    }
+    where = " AND ".join(f"l.{name} = :{name}" for name in filters) or "TRUE"
+    order = NEWEST_FIRST if filters else "DESC"  # without a filter the primary key has the order
+    return await tx.all(
+        ShownLogRow,
+        f"""
+        SELECT l.number, l.at, l.via, s.email, l.unix_user, l.action, l.subject_kind,
+            l.subject_id, l.user_id, l.changes, t.body
+        FROM staff_log AS l
+        LEFT JOIN staff AS s ON s.id = l.staff_id
+        LEFT JOIN texts AS t ON t.id = l.text_id
+        WHERE {where} ORDER BY l.number {order} LIMIT :limit
+        """,
+        limit=limit,
+        **filters,
+    )
+
+
+async def notes(tx: Transaction, user_id: str, *, limit: int) -> list[NoteRow]:
+    """Return the newest notes about a user that are not erased."""
+    return await tx.all(
+        NoteRow,
+        f"""
+        SELECT l.number, t.created_at, s.email, l.unix_user, t.body
+        FROM texts AS t
+        JOIN staff_log AS l ON l.number = t.log_number
+        LEFT JOIN staff AS s ON s.id = l.staff_id
+        WHERE t.user_id = :user_id AND t.kind = 'note' AND t.erased_at IS NULL
+        ORDER BY t.id {NEWEST_FIRST} LIMIT :limit
+        """,
+        user_id=user_id,
+        limit=limit,
+    )
+
+
+async def after(tx: Transaction, number: int, *, limit: int) -> list[CheckedLogRow]:
+    """Return the acts behind a number with their texts, in order, for the audit."""
+    width = len(LogRow._fields)
+    return await tx.all(
+        lambda *row: CheckedLogRow(LogRow(*row[:width]), *row[width:]),
+        f"""
+        SELECT {_COLUMNS}, t.body, t.salt, t.erased_at
+        FROM staff_log AS l LEFT JOIN texts AS t ON t.id = l.text_id
+        WHERE l.number > :number ORDER BY l.number LIMIT :limit
+        """,
+        number=number,
+        limit=limit,
+    )
+
+
+async def texts_without_act(tx: Transaction, *, limit: int) -> list[str]:
+    """Return texts that no act of the log has, for the audit."""
+    return await tx.all(
+        str,
+        """
+        SELECT t.id FROM texts AS t
+        LEFT JOIN staff_log AS l ON l.number = t.log_number AND l.text_id = t.id
+        WHERE l.number IS NULL ORDER BY t.id LIMIT :limit
+        """,
+        limit=limit,
+    )

@@ -1,0 +1,69 @@
+"""Queries that read the accounts of the staff."""
+
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+
+LISTED_MAX = 1_000
+
+
+class StaffRow(NamedTuple):
+    """A member of the staff; `last_step` is the newest used time step of the second factor."""
+
+    id: str
+    email: str
+    role: str
+    password_hash: str
+    sealed_factor: str
+    last_step: int
+    created_at: int
+    locked_at: int | None
+
+
+class ListedStaffRow(NamedTuple):
+    """A member of the staff as a list shows it, with the number of unused recovery codes."""
+
+    id: str
+    email: str
+    role: str
+    created_at: int
+    locked_at: int | None
+    codes_left: int
+
+
+_STAFF = f"SELECT {', '.join(StaffRow._fields)} FROM staff"
+
+
+async def find(tx: Transaction, staff_id: str) -> StaffRow | None:
+    """Return a member of the staff by their identifier."""
+    return await tx.one(StaffRow, f"{_STAFF} WHERE id = :id", id=staff_id)
+
+
+async def find_by_email(tx: Transaction, email_key: str) -> StaffRow | None:
+    """Return a member of the staff by the comparison key of their address."""
+    return await tx.one(StaffRow, f"{_STAFF} WHERE email_key = :email_key", email_key=email_key)
+
+
+async def all_staff(tx: Transaction) -> list[ListedStaffRow]:
+    """Return the members of the staff, the oldest first, at most `LISTED_MAX`."""
+    return await tx.all(
+        ListedStaffRow,
+        """
+        SELECT s.id, s.email, s.role, s.created_at, s.locked_at, (
+            SELECT COUNT(*) FROM staff_recovery AS r
+            WHERE r.staff_id = s.id AND r.used_at IS NULL
+        )
+        FROM staff AS s ORDER BY s.id LIMIT :limit
+        """,
+        limit=LISTED_MAX,
+    )
+
+
+async def has_other_operator(tx: Transaction, staff_id: str) -> bool:
+    """Return whether an operator that is not locked remains without one member."""
+    found = await tx.one(
+        int,
+        "SELECT 1 FROM staff WHERE id <> :id AND role = 'operator' AND locked_at IS NULL",
+        id=staff_id,
+    )
+    return found is not None
