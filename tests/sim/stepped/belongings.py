@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from support.market.jobs import device_of
-from support.market.market import RULES, Market
+from support.market.market import RULES, STAFF_SEALING, Market
 
 from market.accounts.accounts import Caller
 from market.accounts.device_codes import Begun
@@ -24,6 +24,9 @@ from market.files.artifacts import ArtifactTerms
 from market.money.money import MICRO, Currency
 from market.notify.webhooks import Attempt
 from market.recovery import recovery
+from market.staff import accounts
+from market.staff.factors import Factors
+from market.staff.roles import Machine, Role
 from storage.accounts import users
 from storage.devices.devices import DeviceRow
 from storage.files.artifacts import ArtifactRow
@@ -57,12 +60,30 @@ class Belongings:
     given: str = ""  # the job of a sample that a device has
     sampled: DeviceRow | None = None
     second_sampled: DeviceRow | None = None
+    staff: dict[str, str] = field(default_factory=dict)
 
 
 def samples(market: Market) -> Samples:
     """Return what gives samples; all devices are due."""
     terms = SampleTerms(PAYER, 50 * MICRO, PRICE)
     return Samples(market.context, terms, market.specs, market.bounds, SMALL_TASKS)
+
+
+async def _staff(here: Market, rows: Belongings) -> None:
+    """Make two operators, so that one of them may be locked."""
+    factors = Factors(STAFF_SEALING)
+    for name in ("first", "second"):
+        created = await accounts.create(
+            here.context,
+            here.passwords,
+            factors,
+            Machine("root"),
+            email=f"{name}@staff.example.com",
+            password=PASSWORD,
+            role=Role.OPERATOR,
+            why="to start with",
+        )
+        rows.staff[name] = created.id
 
 
 async def build(here: Market, user: str, worker: str) -> Belongings:
@@ -72,6 +93,7 @@ async def build(here: Market, user: str, worker: str) -> Belongings:
     await _keys(here, rows, user)
     await _files(here, rows, user)
     await _samples(here, rows, worker)
+    await _staff(here, rows)
     rows.referral_code = (await here.referrals.standing(user)).code
     late = Referrals(here.context, LATE_REWARDS)
     referred = await here.person()

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from tests.sim.stepped.store import ROOT
 
 # Each row that is locked is locked by `Transaction.lock`, or by a function of this name around it.
-NAMES = ("lock", "lock_user", "lock_reputations", "lock_accounts", "lock_pairs", "lock_members")
+NAMES = (
+    *("lock", "lock_user", "lock_reputations", "lock_accounts", "lock_pairs", "lock_members"),
+    "lock_head",
+)
 
 
 def lockers() -> set[str]:

@@ -17,6 +17,7 @@ from tests.sim.stepped.topics.files import FILES
 from tests.sim.stepped.topics.jobs import COPIES, JOBS, REVIEWS
 from tests.sim.stepped.topics.money import MONEY, REWARDS
 from tests.sim.stepped.topics.sessions import SESSIONS
+from tests.sim.stepped.topics.staff import STAFF
 
 TOPICS: dict[str, Mapping[str, Action]] = {
     "sessions": SESSIONS,
@@ -32,6 +33,7 @@ TOPICS: dict[str, Mapping[str, Action]] = {
     "keys": KEYS,
     "webhooks": WEBHOOKS,
     "files": FILES,
+    "staff": STAFF,
 }
 
 

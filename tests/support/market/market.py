@@ -62,6 +62,7 @@ SEALING = Sealing(SECRET, b"outbox")
 JOB_SECRETS = Sealing(SECRET, b"job secrets")
 APP_KEYS = Sealing(SECRET, b"app keys")
 WEBHOOK_SECRETS = Sealing(SECRET, b"webhook secrets")
+STAFF_SEALING = Sealing(SECRET, b"staff factors")
 
 
 class NoTraffic:
