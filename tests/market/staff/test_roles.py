@@ -1,0 +1,149 @@
+"""The matrix of permissions: every operation is tried by every role."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from support.market.market import Market
+from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
+
+from market.base.errors import Code, MarketError
+from market.staff import accounts, history, search, users
+from market.staff.accounts import Created
+from market.staff.roles import MATRIX, ON_ONESELF, Action, Author, Machine, Role, require
+from storage.engines.store import Transaction
+
+Attempt = Callable[[Market, Author, str, Created], Awaitable[Any]]
+
+
+def _create(market: Market, author: Author, _user: str, _other: Created) -> Awaitable[Any]:
+    return accounts.create(
+        market.context,
+        market.passwords,
+        FACTORS,
+        author,
+        email="new@staff.example.com",
+        password=PASSWORD,
+        role=Role.SUPPORT,
+        why="hired",
+    )
+
+
+async def prepare(market: Market, action: Action, other: Created) -> None:
+    """Lock the other member, where an operation is about one that is locked."""
+    rows = {each.id: each for each in await accounts.listed(market.context, ROOT)}
+    if action is Action.STAFF_UNLOCK and rows[other.id].locked_at is None:
+        await accounts.lock(market.context, ROOT, other.id, "left")
+
+
+# How each operation is tried: by an author, about a user, or on another member.
+ATTEMPTS: dict[Action, Attempt] = {
+    Action.SEARCH: lambda market, author, user, other: search.who(market.context, author, "ada"),
+    Action.SEARCH_ADDRESS: lambda market, author, user, other: search.who(
+        market.context, author, "203.0.113.9"
+    ),
+    Action.USER_VIEW: lambda market, author, user, other: users.view(market.context, author, user),
+    Action.USER_NOTE: lambda market, author, user, other: users.note(
+        market.context, author, user, "called"
+    ),
+    Action.LOG_READ: lambda market, author, user, other: history.read(
+        market.context, author, limit=1
+    ),
+    Action.STAFF_LIST: lambda market, author, user, other: accounts.listed(market.context, author),
+    Action.STAFF_CREATE: _create,
+    Action.STAFF_ROLE: lambda market, author, user, other: accounts.set_role(
+        market.context, author, other.id, Role.FINANCE, "moved"
+    ),
+    Action.STAFF_LOCK: lambda market, author, user, other: accounts.lock(
+        market.context, author, other.id, "left"
+    ),
+    Action.STAFF_UNLOCK: lambda market, author, user, other: accounts.unlock(
+        market.context, author, other.id, "came back"
+    ),
+    Action.STAFF_RESET_FACTOR: lambda market, author, user, other: accounts.reset_factor(
+        market.context, FACTORS, author, other.id, "a new telephone"
+    ),
+}
+
+
+async def dump(market: Market) -> dict[str, list[Any]]:
+    """Return the rows of the tables that staff write."""
+
+    async def read(tx: Transaction) -> dict[str, list[Any]]:
+        return {
+            table: sorted(
+                await tx.all(lambda *row: row, f"SELECT {columns} FROM {table}"), key=repr
+            )
+            for table, columns in (
+                ("staff", "id, role, locked_at, sealed_factor"),
+                ("staff_recovery", "staff_id, code_hash, used_at"),
+                ("staff_log", "number, action, staff_id, unix_user"),
+                ("staff_log_head", "number"),
+                ("texts", "id, body"),
+            )
+        }
+
+    return await market.store.read(read)
+
+
+def test_every_operation_has_a_row_and_an_attempt() -> None:
+    assert set(MATRIX) == set(Action)
+    assert set(ATTEMPTS) == set(Action) - ON_ONESELF
+
+
+def test_operators_may_do_everything() -> None:
+    assert all(Role.OPERATOR in roles for roles in MATRIX.values())
+
+
+@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF))
+async def test_every_operation_is_tried_by_every_role(market: Market, action: Action) -> None:
+    user = await market.person()
+    other = await member(market, Role.SUPPORT, "other")
+    for role in Role:
+        author = acting(await member(market, role))
+        await prepare(market, action, other)
+        before = await dump(market)
+        attempt = ATTEMPTS[action](market, author, user, other)
+        if role in MATRIX[action]:
+            await attempt
+            rows = (await dump(market))["staff_log"]
+            newest = max(rows, key=lambda row: int(row[0]))
+            is_logged = action not in (Action.SEARCH, Action.LOG_READ, Action.STAFF_LIST)
+            assert (newest[1:] == (action, author.staff_id, "root")) is is_logged
+            continue
+        with pytest.raises(MarketError) as refused:
+            await attempt
+        assert refused.value.code is Code.NOT_PERMITTED
+        assert await dump(market) == before
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF))
+async def test_the_machine_may_do_every_operation(market: Market, action: Action) -> None:
+    user = await market.person()
+    other = await member(market, Role.SUPPORT, "other")
+    await prepare(market, action, other)
+    await ATTEMPTS[action](market, ROOT, user, other)
+    require(Machine("somebody"), action)
+
+
+@pytest.mark.parametrize("state", ["locked", "another role", "unknown"])
+@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF))
+async def test_a_member_that_is_locked_or_has_changed_can_do_nothing(
+    market: Market, action: Action, state: str
+) -> None:
+    user = await market.person()
+    other = await member(market, Role.SUPPORT, "other")
+    await prepare(market, action, other)
+    await member(market, Role.OPERATOR, "last")
+    created = await member(market, Role.OPERATOR)
+    author = acting(created)
+    if state == "locked":
+        await accounts.lock(market.context, ROOT, created.id, "left")
+    elif state == "another role":
+        await accounts.set_role(market.context, ROOT, created.id, Role.SUPPORT, "moved")
+    else:
+        author = acting(Created("nobody", "", Role.OPERATOR, created.factor))
+    with pytest.raises(MarketError) as refused:
+        await ATTEMPTS[action](market, author, user, other)
+    assert refused.value.code is Code.NOT_PERMITTED
