@@ -378,6 +378,10 @@ TESTED_IN = {
     "storage/jobs/reviews.py": "tests/market/jobs/test_reviews.py",
     "storage/money/ledger.py": "tests/market/money/test_ledger.py",
     "storage/notify/webhooks.py": "tests/market/notify/test_webhooks.py",
+    "storage/staff/log.py": "tests/market/staff/test_chain.py",
+    "storage/staff/search.py": "tests/market/staff/test_search.py",
+    "storage/staff/staff.py": "tests/market/staff/test_accounts.py",
+    "storage/staff/writes.py": "tests/market/staff/test_acts.py",
     "storage/trust/samples.py": "tests/market/dispatch/test_samples.py",
     "storage/trust/trust.py": "tests/market/trust/test_trust.py",
 }

@@ -75,6 +75,7 @@ def test_a_command_on_the_books_loads_only_the_driver_of_its_database(tmp_path: 
     assert loaded(database, *CREATE, stdin="long enough\n") & HEAVY == books
     assert loaded(database, "wallet", "deposit", EMAIL, "--usd", "1") & HEAVY == books
     assert loaded(database, "ledger", "audit") & HEAVY == books
+    assert loaded(database, "staff", "list") & HEAVY == books
     assert loaded(database, "backup", str(tmp_path / "copy.db")) & HEAVY == {"sqlite3"}
 
 

@@ -39,6 +39,9 @@ from market.jobs.reviews import disputes
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO
+from market.staff import history, search
+from market.staff import users as staff_users
+from market.staff.roles import Machine
 from proxyctl.protocol.jobspec import Payload
 from storage.accounts import keys as key_queries
 from storage.accounts import users
@@ -60,6 +63,7 @@ from storage.jobs import jobs as job_queries
 from storage.money import ledger
 from storage.notify import webhooks
 
+MACHINE = Machine("root")
 SMALL, LARGE = 5_000, 50_000
 # The number of reads can differ by the depth of an index, and by a row's place on its pages.
 SLACK = 1.6
@@ -406,6 +410,25 @@ async def rolled_up(market: Market, _: str) -> None:
         await market.store.write(make_days, before=grown.NOW, limit=20)
 
 
+async def staff(market: Market, buyer: str) -> None:
+    """Search for everything by each of its shapes, view a user, and read the log."""
+    texts = (
+        *(buyer, grown.OLDEST, "user1@example.com", "user1", "@nowhere.example", "@example.com"),
+        *("session", "abcdef", "pxd_123456", "203.0.113.9", "address 5", "a payment"),
+    )
+    for text in texts:
+        await search.who(market.context, MACHINE, text)
+    await staff_users.note(market.context, MACHINE, buyer, "called")
+    await staff_users.view(market.context, MACHINE, buyer)
+    for filters in ({}, {"user": buyer}, {"action": "user.view"}):
+        assert await history.read(market.context, MACHINE, limit=3, **filters)
+
+
+async def nobody_s_page(market: Market, _: str) -> None:
+    """View a user that has done nothing."""
+    await staff_users.view(market.context, MACHINE, await market.person())
+
+
 # Requests by name: the queries of each, for the buyer.
 async def sync(market: Market, buyer: str) -> None:
     """Report the attempts of a device, return the actions to stop, and renew the leases."""
@@ -484,6 +507,8 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "logging in and out": logins,
     "events": events,
     "API keys": keys,
+    "what the staff looks for": staff,
+    "the page of a user without anything": nobody_s_page,
     # Not the buyer's: they have more in the larger market.
     "live usage of somebody": lambda market, buyer: market.store.read(
         bandwidth.counted_of_users, [buyer[:-1] + "x"]

@@ -140,8 +140,11 @@ async def test_the_database_refuses_to_rewrite_the_past(market: Market, statemen
     async def rewrite(tx: Transaction) -> None:
         await tx.run(statement)
 
-    with pytest.raises(Exception, match=r"append_only|only_erased|operator|known_role|"
-                       r"erased_whole|only_locked|syntax error"):
+    with pytest.raises(
+        Exception,
+        match=r"append_only|only_erased|operator|known_role|"
+        r"erased_whole|only_locked|syntax error",
+    ):
         await market.store.write(rewrite)
     assert await market.store.read(log.shown, limit=10) == before
     assert (await accounts.listed(market.context, ROOT))[0].role == "operator"

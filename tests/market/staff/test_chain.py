@@ -12,7 +12,9 @@ from storage.staff.log import LogRow
 
 pytestmark = pytest.mark.both_engines
 
-ROW = LogRow(1, 2, "machine", None, "root", None, "search", "user", None, None, None, None, "{}", "")
+ROW = LogRow(
+    1, 2, "machine", None, "root", None, "search", "user", None, None, None, None, "{}", ""
+)
 
 
 async def found(market: Market) -> dict[str, tuple[str, ...]]:
@@ -68,16 +70,21 @@ async def test_an_honest_log_passes(market: Market) -> None:
         ("DELETE FROM staff_log WHERE number = 5", CHAIN, "the log ends at row 4"),
         ("UPDATE staff_log_head SET number = 4", CHAIN, "the head is at row 4"),
         (
-            "INSERT INTO staff_log (number, at, via, unix_user, action, subject_kind, changes, hash)"
-            " VALUES (6, 1, 'machine', 'root', 'search', 'user', '{}', 'x')",
+            """
+            INSERT INTO staff_log
+                (number, at, via, unix_user, action, subject_kind, changes, hash)
+            VALUES (6, 1, 'machine', 'root', 'search', 'user', '{}', 'x')
+            """,
             CHAIN,
             "row 6 was changed",
         ),
         ("UPDATE texts SET body = 'paid' WHERE log_number = 3", TEXTS, "row 3: its text was"),
         ("DELETE FROM texts WHERE log_number = 3", TEXTS, "row 3: its text is missing"),
         (
-            "INSERT INTO texts (id, kind, log_number, body, salt, created_at)"
-            " VALUES ('t', 'note', 3, 'slander', 'x', 1)",
+            """
+            INSERT INTO texts (id, kind, log_number, body, salt, created_at)
+            VALUES ('t', 'note', 3, 'slander', 'x', 1)
+            """,
             TEXTS,
             "text t: no act",
         ),

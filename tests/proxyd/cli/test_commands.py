@@ -42,12 +42,20 @@ LEAVES = [
     ["serve"],
     ["demo"],
     ["user", "create"],
+    ["user", "show"],
+    ["user", "note"],
+    ["who"],
+    ["log"],
+    ["staff", "create"],
+    ["staff", "list"],
+    ["staff", "role"],
+    ["staff", "check"],
     ["wallet", "deposit"],
     ["jobs", "disputes"],
     ["ledger", "audit"],
     ["config", "check"],
 ]
-GROUPS = [[], ["user"], ["wallet"], ["jobs"], ["ledger"], ["config"]]
+GROUPS = [[], ["user"], ["staff"], ["wallet"], ["jobs"], ["ledger"], ["config"]]
 
 Argument = str | bytes
 Case = TypeVar("Case")

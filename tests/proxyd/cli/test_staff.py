@@ -1,0 +1,245 @@
+# ruff: noqa: F811 - fixtures of another file
+"""Commands about staff and users: their output, their JSON, and their refusals."""
+
+import json
+import os
+import pwd
+import re
+import sqlite3
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyotp import TOTP, parse_uri
+
+from proxyd.loop import clock
+from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
+    EMAIL,
+    PASSWORD,
+    ada,
+    database,
+    database_of_ada,
+    environment,
+    misused,
+    refused,
+    rows,
+    run,
+)
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+OPERATOR = "olga@staff.example.com"
+CREATE = ["staff", "create", OPERATOR, "--role", "operator", "--password-stdin"]
+BECAUSE = ["--reason", "a reason"]
+ME = pwd.getpwuid(os.getuid()).pw_name
+
+
+def answer(run: Run, arguments: Sequence[str], given: str = "") -> Any:
+    """Run a command with `--json`, and return its document."""
+    done = run([*arguments, "--json"], given.encode())
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def olga(run: Run, ada: None) -> Any:
+    """Begin with an operator, and return the document that made her."""
+    return answer(run, [*CREATE, *BECAUSE], f"{PASSWORD}\n")
+
+
+def test_a_member_is_created_with_a_factor_that_is_shown_once(
+    run: Run,
+    ada: None,
+    database: Path,
+) -> None:
+    done = run([*CREATE, *BECAUSE], f"{PASSWORD}\n".encode())
+    assert (done.returncode, done.stderr) == (0, "")
+    created, authenticator, head, *codes = done.stdout.splitlines()
+    assert re.fullmatch(f"created: id [0-9a-f-]{{36}}, email {OPERATOR}, role operator", created)
+    assert authenticator.startswith("authenticator: otpauth://totp/proxyd:olga%40staff.example.com")
+    assert (head, len(codes)) == ("recovery_codes:", 10)
+    kept = " ".join(map(str, rows(database, "SELECT * FROM staff, staff_recovery")))
+    assert not any(code.strip() in kept for code in codes)
+    [listed] = answer(run, ["staff", "list"])["staff"]
+    assert (listed["email"], listed["role"], listed["state"]) == (OPERATOR, "operator", "active")
+    assert listed["codes_left"] == 10
+    assert OPERATOR in run(["staff", "list"]).stdout
+    refused(run([*CREATE, *BECAUSE], f"{PASSWORD}\n".encode()), "e-mail address exists")
+
+
+def test_a_password_and_a_code_are_checked(run: Run, olga: Any) -> None:
+    check = ["staff", "check", OPERATOR]
+    authenticator = parse_uri(olga["authenticator"])
+    assert isinstance(authenticator, TOTP)
+    code = authenticator.at(clock.seconds())
+    assert answer(run, check, f"{PASSWORD}\n{code}\n")["right"]["role"] == "operator"
+    refused(run(check, f"{PASSWORD}\n{code}\n".encode()), "used before")
+    recovery = olga["recovery_codes"][3]
+    assert answer(run, check, f"{PASSWORD}\n{recovery}\n")
+    refused(run(check, f"{PASSWORD}\n{recovery}\n".encode()), "used before")
+    refused(run(check, f"wrong\n{code}\n".encode()), "password is wrong")
+    refused(run(check, b"one line\n"), "two lines")
+    refused(run(check, b"\xff\n\n"), "UTF-8")
+    [listed] = answer(run, ["staff", "list"])["staff"]
+    assert listed["codes_left"] == 9
+
+
+def test_members_are_changed_for_a_reason(run: Run, olga: Any) -> None:
+    second = ["staff", "create", "sam@staff.example.com", "--role", "support", "--password-stdin"]
+    answer(run, [*second, *BECAUSE], f"{PASSWORD}\n")
+    sam = "sam@staff.example.com"
+    changed = answer(run, ["staff", "role", sam, "finance", *BECAUSE])["changed"]
+    assert (changed["before"], changed["role"]) == ("support", "finance")
+    assert answer(run, ["staff", "lock", sam, *BECAUSE])["locked"]["email"] == sam
+    refused(run(["staff", "lock", sam, *BECAUSE]), "locked already")
+    assert answer(run, ["staff", "unlock", sam, *BECAUSE])["unlocked"]["email"] == sam
+    new = answer(run, ["staff", "reset-factor", sam, *BECAUSE])
+    assert len(new["recovery_codes"]) == 10
+    refused(run(["staff", "lock", OPERATOR, *BECAUSE]), "last operator")
+    refused(run(["staff", "role", OPERATOR, "support", *BECAUSE]), "last operator")
+    refused(run(["staff", "lock", "nobody", *BECAUSE]), "no such member")
+    refused(run(["staff", "lock", sam, "--reason", " "]), "reason", code=2)
+    misused(run(["staff", "lock", sam]), "--reason")
+    misused(run(["staff", "role", sam, "owner", *BECAUSE]), "owner")
+    log = answer(run, ["log", "--limit", "3"])["log"]
+    assert [each["action"] for each in log] == ["staff.reset_factor", "staff.unlock", "staff.lock"]
+    assert {each["author"] for each in log} == {f"{ME}@machine"}
+    assert {each["text"] for each in log} == {"a reason"}
+
+
+def test_a_user_is_found_viewed_and_noted(run: Run, ada: None, database: Path) -> None:
+    ((user,),) = rows(database, "SELECT id FROM users")
+    assert (
+        run(["wallet", "deposit", EMAIL, "--usd", "12.5", "--reference", "INV-7"]).returncode == 0
+    )
+    for text, by in (
+        (EMAIL, "e-mail"),
+        ("@example.com", "e-mail domain"),
+        ("AD", "user name"),
+        (str(user), "identifier"),
+        ("INV-7", "payment reference"),
+    ):
+        [found] = answer(run, ["who", text])["found"]
+        assert (found["by"], found["hits"][0]["user"], found["more_than"]) == (by, user, None)
+    shown = run(["who", "ada"]).stdout
+    assert shown.startswith("user name:\n  kind")
+    assert EMAIL in shown
+    assert answer(run, ["user", "note", "ada", "asked\x1b[2J"[:5]])["noted"]["user"] == user
+    page = answer(run, ["user", "show", EMAIL])
+    assert page["user"]["id"] == user
+    assert page["balances"][0] == {"currency": "usd", "available": "12.50", "held": "0.00"}
+    assert page["transactions"][0]["reference"] == "INV-7"
+    assert page["limits"][0] == {"of": "sessions", "open": 0, "limit": 1000}
+    assert page["notes"][0]["text"] == "asked"
+    words = run(["user", "show", "ada"]).stdout
+    for part in ("balances:", "sessions: none", "INV-7", "asked", "user.note"):
+        assert part in words
+    acts = [each["action"] for each in answer(run, ["log", "--user", "ada"])["log"]]
+    assert acts == ["user.view", "user.view", "user.note"]
+
+
+def test_a_search_without_a_hit_fails(run: Run, ada: None) -> None:
+    done = run(["who", "nobody"])
+    assert (done.returncode, done.stdout, done.stderr) == (1, "nothing is found\n", "")
+    done = run(["who", "203.0.113.9", "--json"])
+    assert (done.returncode, done.stdout) == (1, '{"found": []}\n')
+    [act] = answer(run, ["log", "--action", "search.address"])["log"]
+    assert (act["text"], act["changes"]) == ("203.0.113.9", {"hits": [None, 0]})
+
+
+def test_more_than_twenty_hits_are_said_and_not_counted(
+    run: Run,
+    ada: None,
+    database: Path,
+) -> None:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        for number in range(30):
+            name = f"many{number:02}"
+            connection.execute(
+                "INSERT INTO users (id, username, username_key, email, email_key, password_hash,"
+                " created_at) VALUES (?, ?, ?, ?, ?, '', 1)",
+                (name, name, name, f"{name}@x.example", f"{name}@x.example"),
+            )
+    done = run(["who", "many"])
+    assert done.stdout.splitlines()[-1] == "  more than 20"
+    assert len(done.stdout.splitlines()) == 23
+
+
+def test_hostile_names_of_users_do_nothing_to_a_terminal(
+    run: Run,
+    ada: None,
+    database: Path,
+) -> None:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute(
+            "UPDATE users SET username = 'a' || char(27) || '[2J' || char(10) || 'b'"
+        )
+    for command in (["who", EMAIL], ["user", "show", EMAIL]):
+        done = run(command)
+        assert "\x1b" not in done.stdout
+        assert "a?[2J?b" in done.stdout
+        assert "\x1b" not in run([*command, "--json"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["who", ""], "1 to 254"),
+        (["who", "x" * 300], "1 to 254"),
+        (["who", "a\nb"], "1 to 254"),
+        (["user", "show", ""], "1 to 254"),
+        (["user", "note", EMAIL, ""], "1 to 2000"),
+        (["user", "note", EMAIL, "x" * 2_001], "1 to 2000"),
+        (["log", "--action", "user.delete"], "the actions are: log.read"),
+        ([*CREATE, "--reason", ""], "1 to 500"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    run: Run,
+    ada: None,
+    database: Path,
+    arguments: list[str],
+    words: str,
+) -> None:
+    refused(run(arguments, f"{PASSWORD}\n".encode()), words, code=2)
+    assert rows(database, "SELECT COUNT(*) FROM staff_log") == [(0,)]
+
+
+def test_a_name_of_two_users_is_misuse(run: Run, ada: None, database: Path) -> None:
+    done = run(
+        ["user", "create", "bob@example.com", "--username", EMAIL, "--password-stdin"],
+        f"{PASSWORD}\n".encode(),
+    )
+    assert done.returncode == 0
+    refused(run(["user", "show", EMAIL]), "Several users have this name", code=2)
+    assert rows(database, "SELECT COUNT(*) FROM staff_log") == [(0,)]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "99999999999999999999", "1e2"])
+def test_a_limit_is_a_number_within_bounds(run: Run, limit: str) -> None:
+    misused(run(["log", f"--limit={limit}"]), "1 to 1000")
+
+
+@pytest.mark.parametrize("command", [["user", "show"], ["who"], ["log", "--user"]])
+def test_arguments_that_are_not_text_are_refused(run: Run, command: list[str]) -> None:
+    misused(run([*command, b"\xff"]), "UTF-8")
+
+
+def test_the_audit_finds_a_log_that_was_rewritten(
+    run: Run,
+    ada: None,
+    database: Path,
+) -> None:
+    assert run(["user", "note", "ada", "called"]).returncode == 0
+    done = run(["ledger", "audit"])
+    assert done.returncode == 0
+    assert "ok   every act of staff is in the log, in one unbroken chain" in done.stdout
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER staff_log_never_updated")
+        connection.execute("UPDATE staff_log SET unix_user = 'eve'")
+    done = run(["ledger", "audit"])
+    assert done.returncode == 1
+    assert "FAIL every act of staff is in the log, in one unbroken chain" in done.stdout
+    assert "       row 1 was changed" in done.stdout
