@@ -28,6 +28,7 @@ from market.accounts.keys import new_text
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.events.catalogue import CATALOGUE
+from market.staff.roles import MATRIX, Role
 from proxyctl.protocol.jobspec import (
     Checkpoint,
     Input,
@@ -434,6 +435,23 @@ def test_the_walk_through_of_events_runs(tmp_path: Path, demonstration: Demonstr
     assert '"type":"session.created"' in printed
     assert printed.rstrip().endswith("event: session.ended")
     assert not (tmp_path / "heard.txt").exists()
+
+
+def test_the_walk_through_of_the_staff_runs(tmp_path: Path, demonstration: Demonstration) -> None:
+    printed = walk_through("how-to/staff.md", tmp_path, demonstration)
+    assert printed.count("wilma@example.com") > 4
+    assert "asked by telephone about the deposit staff-page-1" in printed
+    assert "right: id " in printed
+    assert printed.rstrip().endswith("the ledger agrees")
+
+
+def test_the_page_of_the_staff_has_the_matrix() -> None:
+    text = (ROOT / "docs" / "how-to" / "staff.md").read_text()
+    rows = re.findall(r"^\| `([a-z._]+)` \| (\w+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE)
+    assert [(word, *answers) for word, *answers in rows] == [
+        (action.value, *("yes" if role in roles else "no" for role in Role))
+        for action, roles in MATRIX.items()
+    ]
 
 
 def test_the_walk_through_of_webhooks_runs(tmp_path: Path, demonstration: Demonstration) -> None:

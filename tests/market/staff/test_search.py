@@ -31,7 +31,7 @@ async def test_each_thing_is_found_by_its_identifier(market: Market) -> None:
     await market.person(usd="1")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     job = await market.jobs.create(user, NewJob("a title", "script", MICRO, 1, "", ""))
-    device = await market.devices.create(user, name="rig", device_type="server", min_price_usd=None)
+    device = await device_of(market, user)
     key = await market.keys.create(user, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
     moved = await market.store.read(
         ledger.moved, usd=f"user:{user}:available:usd", credit="", before="", limit=1

@@ -31,7 +31,7 @@ async def test_a_page_has_the_newest_of_all_that_a_user_has(market: Market) -> N
     await market.person(usd="7")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     job = await market.jobs.create(user, NewJob("a title", "script", MICRO, 1, "", ""))
-    device = await market.devices.create(user, name="rig", device_type="server", min_price_usd=None)
+    device = await device_of(market, user)
     key = await market.keys.create(user, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
     author = acting(await member(market, Role.SUPPORT))
     await users.note(market.context, author, user, "asked for a refund")
