@@ -189,7 +189,7 @@ async def _find(tx: Transaction, staff_id: str) -> StaffRow:
 
 
 async def _keep_an_operator(tx: Transaction, row: StaffRow) -> None:
-    """Check that an operator remains if this member is none any more."""
+    """Refuse to lock or demote the last operator that is not locked."""
     is_one = row.role == Role.OPERATOR and row.locked_at is None
     if is_one and not await queries.has_other_operator(tx, row.id):
         raise MarketError(Code.LAST_OPERATOR)

@@ -48,7 +48,7 @@ class Text(Struct, frozen=True):
 
 
 class Act(Struct, frozen=True):
-    """An act of the staff: its author, its subject, and the user whom it concerns."""
+    """An act of the staff: its author, its subject, its user, and its free text."""
 
     author: Author
     action: Action

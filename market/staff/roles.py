@@ -1,4 +1,4 @@
-"""Roles of the staff, the table of what each role may do, and the authors of acts."""
+"""Roles of the staff, the table of their permissions, and the authors of acts."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -36,7 +36,7 @@ class Action(StrEnum):
 _ALL = frozenset(Role)
 _OPERATOR = frozenset((Role.OPERATOR,))
 
-# The matrix of permissions. An operation without a row is permitted to nobody.
+# The matrix of permissions. No role permits an operation without a row.
 MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.SEARCH: _ALL,
     Action.SEARCH_ADDRESS: _OPERATOR,
@@ -51,12 +51,12 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.STAFF_RESET_FACTOR: _OPERATOR,
     Action.STAFF_CHECK: _ALL,
 }
-# Operations of members on their own account; every other one is on the account of somebody else.
+# Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset((Action.STAFF_CHECK,))
 
 
 class Via(StrEnum):
-    """The way by which an author acts."""
+    """The interface through which an author acts."""
 
     MACHINE = "machine"
 
@@ -74,7 +74,7 @@ class Machine(Struct, frozen=True):
 
     @property
     def via(self) -> Via:
-        """The way by which it acts."""
+        """The interface through which the command acts."""
         return Via.MACHINE
 
 

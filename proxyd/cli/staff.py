@@ -438,7 +438,12 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _cell(value: object) -> str:
     """Return a value as one line, without the control characters of terminals."""
-    if value is None or value == "":
+    if value is None or value in ("", {}):
         return "-"
-    text = json.dumps(value) if isinstance(value, dict) else str(value)
+    if isinstance(value, Mapping):
+        text = ", ".join(
+            f"{name}: {_cell(old)} to {_cell(new)}" for name, (old, new) in value.items()
+        )
+    else:
+        text = str(value)
     return "".join(each if each.isprintable() else "?" for each in text)

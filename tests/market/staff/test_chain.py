@@ -35,7 +35,7 @@ async def filled(market: Market) -> str:
 
 
 async def tampered(market: Market, engine: str, *statements: str) -> None:
-    """Run statements as the owner of the database, for whom triggers are no obstacle."""
+    """Run statements as the owner of the database, who can switch triggers off."""
 
     async def run(tx: Transaction) -> None:
         if engine == "postgres":
