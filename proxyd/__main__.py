@@ -359,6 +359,7 @@ def _amount(text: str) -> int:
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
 
 
 def _limit(text: str) -> int:

@@ -17,7 +17,8 @@ from config.writing import as_toml
 from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
 from market.events.context import Context
-from market.money.audit import Report, audit_ledger
+from market.money.audit import Report
+from market.staff.audit import audit_all
 from proxyd.backups import contents, files, folder, manifest
 from proxyd.backups.manifest import DumpedTable, Entry, Manifest
 from proxyd.loop import clock
@@ -264,7 +265,7 @@ async def _open(url: str, partial: Path, read: Manifest) -> Restored:
         context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
         leases = await Leases(context).recover()
         work = await store.read(restorations.open_work)
-        report = await audit_ledger(store)
+        report = await audit_all(store)
     finally:
         await store.close()
     return Restored(partial, leases, work, report)

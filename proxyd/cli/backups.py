@@ -6,7 +6,7 @@ from pathlib import Path
 
 from config.secrets import resolved
 from config.settings import Settings
-from market.money.audit import audit_ledger
+from market.staff.audit import audit_all
 from proxyd import slices
 from proxyd.backups import contents, making, restoring
 from proxyd.cli.bookkeeping import report_in_words
@@ -106,7 +106,7 @@ async def move(settings: Settings, to: str, environment: Mapping[str, str]) -> t
     moved = await move_rows(source, url)
     store = await open_store(url, pool_size=1, statement_seconds=restoring.AUDIT_STATEMENT_SECONDS)
     try:
-        report = await audit_ledger(store)
+        report = await audit_all(store)
     finally:
         await store.close()
     lines = [f"{each.table}: {each.rows} rows, sha256 {each.sha256}" for each in moved if each.rows]

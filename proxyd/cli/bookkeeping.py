@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from msgspec.structs import replace
-
 from config.settings import Settings
 from market.accounts import accounts
 from market.accounts.passwords import Passwords
@@ -17,9 +15,9 @@ from market.events.context import Context
 from market.exits import canaries as exit_canaries
 from market.exits.payouts import claw_back, claw_back_of_owner
 from market.jobs import reviews
-from market.money.audit import Report, audit_ledger
+from market.money.audit import Report
 from market.money.money import Currency, as_decimal
-from market.staff.chain import audit_log
+from market.staff.audit import audit_all
 from proxyd.loop import clock
 from storage.accounts.users import UserRow
 from storage.engines.open import open_store
@@ -213,8 +211,7 @@ async def audit(settings: Settings) -> tuple[bool, str]:
     Return whether both agree with the database, and a report.
     """
     async with _store(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
-        ledger, log = await audit_ledger(store), await audit_log(store)
-    report = replace(ledger, checks=(*ledger.checks, *log.checks))
+        report = await audit_all(store)
     return report.passed, report_in_words(report)
 
 
