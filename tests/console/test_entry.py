@@ -57,25 +57,25 @@ async def test_a_visitor_without_a_login_comes_back_to_the_wanted_page(
     await tab.until_text("There is no such page", "h1")
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        "https://example.com/",
-        "//example.com/console",
-        "/\\example.com",
-        "javascript:alert(1)",
-        "/docs",
-    ],
+ELSEWHERE = (
+    "https://example.com/",
+    "//example.com/console",
+    "/\\example.com",
+    "javascript:alert(1)",
+    "/docs",
 )
-async def test_after_logging_in_no_user_is_led_elsewhere(
-    service: Service, visit: Visit, wanted: str
-) -> None:
+
+
+async def test_after_logging_in_no_user_is_led_elsewhere(service: Service, visit: Visit) -> None:
     person = await service.person()
     tab = await visit.open(f"{service.url}/login")
-    await tab.run(f"location.href = '/login?next=' + encodeURIComponent({wanted!r})")
-    await tab.until("location.search !== ''")
-    await log_in(tab, person.email)
-    await at(tab, "/console")
+    for wanted in ELSEWHERE:
+        await tab.run(f"location.href = '/login?next=' + encodeURIComponent({wanted!r})")
+        await tab.until("location.search !== '' && document.querySelector('form') !== null")
+        await log_in(tab, person.email)
+        await at(tab, "/console")
+        await tab.ask("Network.clearBrowserCookies")
+        await tab.goto(f"{service.url}/login")
 
 
 async def test_no_script_can_read_the_login(service: Service, visit: Visit) -> None:

@@ -11,9 +11,9 @@ import pytest
 from support.daemons.process import ROOT
 
 PROGRAMS = (
-    *("bwrap", "busybox", "chromium", "curl", "docker-registry", "dockerd", "git", "newuidmap"),
-    *("nginx", "node", "npm", "openssl", "podman", "proxychains4", "runc", "runsc"),
-    *("systemd-analyze", "wget"),
+    *("bwrap", "busybox", "chromium", "chromium-headless-shell", "curl", "docker-registry"),
+    *("dockerd", "git", "newuidmap", "nginx", "node", "npm", "openssl", "podman", "proxychains4"),
+    *("runc", "runsc", "systemd-analyze", "wget"),
 )
 TOOLS = (
     "bash",
@@ -128,8 +128,8 @@ def test_all_that_is_missing_is_installed_and_then_nothing(place: Place) -> None
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("make clients: every client is here\n")
     packages = (
-        "bubblewrap busybox-static chromium docker-registry docker.io uidmap nginx-light nodejs "
-        "npm openssl podman proxychains4 runc runsc systemd wget"
+        "bubblewrap busybox-static chromium chromium-headless-shell docker-registry docker.io "
+        "uidmap nginx-light nodejs npm openssl podman proxychains4 runc runsc systemd wget"
     )
     assert place.asked == [
         "apt-get update",

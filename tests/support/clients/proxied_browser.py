@@ -15,6 +15,7 @@ import aiohttp
 
 from support.base.waiting import until
 from support.clients.buyer import client_environment, program
+from support.console.browser import CHROMIUM
 
 START_SECONDS = 60
 CALL_SECONDS = 60
@@ -159,7 +160,7 @@ async def browsing(
     """Run a browser on a fresh profile, with a proxy (HOST:PORT) for everything."""
     profile = folder / "profile"
     process = await asyncio.create_subprocess_exec(
-        program("chromium"),
+        CHROMIUM or program("chromium"),
         *FLAGS,
         f"--user-data-dir={profile}",
         f"--proxy-server=http://{proxy}",
