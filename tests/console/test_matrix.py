@@ -205,7 +205,7 @@ async def test_pages_fit_and_speak_every_language(
         ),
     ],
 )
-@pytest.mark.parametrize("area", brief(AREAS, 2))
+@pytest.mark.parametrize("area", brief(AREAS))
 async def test_pages_are_clean_by_axe(
     service: Service, visit: Visit, area: str, views: list[tuple[bool, int]]
 ) -> None:

@@ -15,7 +15,6 @@ import aiohttp
 
 from support.base.waiting import until
 from support.clients.buyer import client_environment, program
-from support.console.browser import CHROMIUM
 
 START_SECONDS = 60
 CALL_SECONDS = 60
@@ -160,7 +159,7 @@ async def browsing(
     """Run a browser on a fresh profile, with a proxy (HOST:PORT) for everything."""
     profile = folder / "profile"
     process = await asyncio.create_subprocess_exec(
-        CHROMIUM or program("chromium"),
+        program("chromium"),
         *FLAGS,
         f"--user-data-dir={profile}",
         f"--proxy-server=http://{proxy}",
