@@ -9,6 +9,15 @@ from collections.abc import Awaitable, Callable
 # daemon.
 PATIENCE_SECONDS = 60.0
 STEP_SECONDS = 0.01
+# A test that has waited for long looks less often: a look can be a request to a daemon, or reads of
+# all processes of the machine.
+LONGEST_STEP_SECONDS = 0.05
+STEP_SHARE = 0.05  # of the time so far
+
+
+def _step(began: float) -> float:
+    """Return the pause before the next look of a wait that began at that monotonic time."""
+    return min(LONGEST_STEP_SECONDS, max(STEP_SECONDS, STEP_SHARE * (time.monotonic() - began)))
 
 
 async def until(
@@ -18,23 +27,23 @@ async def until(
     seconds: float = PATIENCE_SECONDS,
 ) -> None:
     """Wait until a condition, plain or awaitable, holds."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
         outcome = condition()
         if isinstance(outcome, Awaitable):
             outcome = await outcome
         if outcome:
             return
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + seconds:
             raise AssertionError(f"never came true: {what or condition}")
-        await asyncio.sleep(STEP_SECONDS)
+        await asyncio.sleep(_step(began))
 
 
 def until_true(condition: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
     """Wait, in a test without a loop, until a condition holds; `what` names it in the failure."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + PATIENCE_SECONDS:
             told = what() if callable(what) else what
             raise AssertionError(f"never came true: {told or condition}")
-        time.sleep(STEP_SECONDS)
+        time.sleep(_step(began))
