@@ -15,7 +15,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from support.base.brief import examples
 from support.database import postgres, sqlite
-from support.daemons import process
+from support.daemons import forked_client, process
 from support.base.clock import Clock
 from support.market.market import Market
 from support.daemons.service import Service, running_in
@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def forking() -> Iterator[None]:
-    """Have daemons that are processes of their own forked from one that has imported it all."""
-    with process.forking():
+    """Have daemons and agents in processes of their own forked from one that has imported all."""
+    with process.forking(), forked_client.forking():
         yield
 
 

@@ -4,6 +4,7 @@ import base64
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -18,7 +19,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 from support.base.cases import cases
 from support.base.waiting import until_true
-from support.daemons import process
+from support.daemons import forked_client, process
 from support.daemons.process import ROOT
 from support.targets import threads
 from support.workers.process import require_sandbox
@@ -104,25 +105,20 @@ class Demonstration(NamedTuple):
     def working(self) -> Iterator[None]:
         """Have a device take jobs of it, as `make worker` does."""
         folder = ("--folder", str(self.folder / "worker"))
-        proxyctl = [sys.executable, "-m", "proxyctl", "worker"]
         token = self.folder / "proxyd-worker.token"
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
         agree = ("setup", "--api", self.api, "--token-file", str(token), "--max-jobs", "4")
-        subprocess.run(
-            [*proxyctl, *agree, *folder],
-            input="yes\n",
-            text=True,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-        with subprocess.Popen(
-            [*proxyctl, "run", *folder], env=environment, stderr=subprocess.DEVNULL
-        ) as agent:
-            try:
-                yield
-            finally:
-                agent.terminate()
+        done = forked_client.run(("worker", *agree, *folder), environment, typed="yes\n")
+        assert done.returncode == 0, done.stderr
+        with Path(os.devnull).open("r+b") as nothing:
+            agent = forked_client.start(
+                ("worker", "run", *folder), environment, [nothing.fileno()] * 3
+            )
+        try:
+            yield
+        finally:
+            agent.send_signal(signal.SIGTERM)
+            agent.wait()
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +142,8 @@ def programs(folder: Path) -> Path:
         command = f'#!/bin/sh\nexec "{sys.executable}" -m {program} "$@"\n'
         (place / program).write_text(command)
         (place / program).chmod(0o755)
+    # Of the system, as on the machine of a reader: a chooser of versions takes five times as long.
+    (place / "python3").symlink_to(Path(sys.executable).resolve())
     curl = place / "curl"
     curl.write_text(OLD_CURL.format(curl=shutil.which("curl"), newer="|".join(NEWER_THAN_CURL)))
     curl.chmod(0o755)

@@ -23,14 +23,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from proxyd.cli import commands
-from storage.engines.open import load
-
 ROOT = Path(__file__).parent.parent.parent.parent
 REQUEST_MAX_BYTES = 131_072  # an environment, and lists of settings in it
 START_SECONDS = 60.0  # many import at once, and a machine may be busy
 STANDARD = 3  # input, output and error output
 PROGRAMS = {"proxyd": "proxyd.__main__"}  # a package's module for `python -m`
+DAEMONS = "tests.support.daemons.forked"
 
 
 class ForkedProcess:
@@ -74,9 +72,16 @@ class ForkedProcess:
 
 
 class Forker:
-    """The process that forks, from the first start on, and everything that it has forked."""
+    """The process that forks, from the first start on, and everything that it has forked.
 
-    def __init__(self) -> None:
+    Args:
+        module: the program of that process.
+        paths: more places for it to import from.
+    """
+
+    def __init__(self, module: str = DAEMONS, paths: Sequence[Path] = ()) -> None:
+        self._module = module
+        self._paths = paths
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -131,9 +136,11 @@ class Forker:
         self._socket.close()
 
     def _begin(self) -> subprocess.Popen[bytes]:
+        paths = os.pathsep.join(map(str, self._paths))
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.daemons.forked", str(self._theirs.fileno())],
+            [sys.executable, "-m", self._module, str(self._theirs.fileno())],
             cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": paths} if paths else None,
             pass_fds=[self._theirs.fileno()],
             stdout=subprocess.DEVNULL,  # its output is kept back, as in a pipe
         )
@@ -158,24 +165,31 @@ class Forker:
 
 def _import_all() -> None:
     """Import the modules that daemons use in their first second, in the way of `proxyd serve`."""
-    commands.import_servers()
+    import_module("proxyd.cli.commands").import_servers()
     for name in import_module("proxyd.build").USED_LATER:
         import_module(name)
+    load = import_module("storage.engines.open").load
     for url in ("sqlite:", "postgresql:"):
         load(url)
-    gc.collect()
-    gc.freeze()
 
 
 def _run(channel: socket.socket) -> NoReturn:
+    request = forked_request(channel)
+    program = import_module(PROGRAMS.get(request["program"], request["program"]))
+    sys.exit(program.main(request["arguments"]))
+
+
+def forked_request(channel: socket.socket) -> dict[str, Any]:
+    """Fork a child for each request; return the request in each child, whose own it then is."""
+    gc.collect()
+    gc.freeze()
     request = _serve(channel)
     if request["leads"]:
         os.setsid()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["variables"])
-    program = import_module(PROGRAMS.get(request["program"], request["program"]))
-    sys.exit(program.main(request["arguments"]))
+    return request
 
 
 def _serve(channel: socket.socket) -> dict[str, Any]:

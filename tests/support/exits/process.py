@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 from proxyd.exits.attached.certificate import own_certificate
 from support.base.waiting import PATIENCE_SECONDS, until_true
-from support.daemons import process
+from support.daemons import forked_client, process
 from support.daemons.process import Process
 from support.exits.wire import ExitWire
 
@@ -36,7 +34,7 @@ class ExitAgent:
         self.folder = folder
         self.door = door
         self.losses = 0
-        self._process: subprocess.Popen[str] | None = None
+        self._process: forked_client.ClientProcess | None = None
 
     @property
     def is_running(self) -> bool:
@@ -54,14 +52,10 @@ class ExitAgent:
         self.folder.mkdir(mode=0o700)
         secret = self.folder / "token"
         secret.write_text(made["token"])
-        done = subprocess.run(
-            self._command("consent", "--api", daemon.api, "--token-file", str(secret), *UNBOUND),
-            env=self._environment(),
-            input="yes\n",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        done = forked_client.run(
+            self._words("consent", "--api", daemon.api, "--token-file", str(secret), *UNBOUND),
+            self._environment(),
+            typed="yes\n",
         )
         assert done.returncode == 0, done.stdout + done.stderr
         record = self.folder / "exit.json"
@@ -72,13 +66,10 @@ class ExitAgent:
         """Start the exit again."""
         assert self._process is None
         self.losses = 0
-        with (self.folder / "log").open("a") as log:
-            self._process = subprocess.Popen(
-                self._command("run", *OPEN),
-                env=self._environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
+        with (self.folder / "log").open("a") as log, Path(os.devnull).open("rb") as nothing:
+            standard = [nothing.fileno(), log.fileno(), log.fileno()]
+            self._process = forked_client.start(
+                self._words("run", *OPEN), self._environment(), standard
             )
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -91,9 +82,8 @@ class ExitAgent:
         self._process.wait(timeout=PATIENCE_SECONDS)
         self._process = None
 
-    def _command(self, command: str, *options: str) -> list[str]:
-        folder = ("--folder", str(self.folder))
-        return [sys.executable, "-m", "proxyctl", "exit", command, *folder, *options]
+    def _words(self, command: str, *options: str) -> list[str]:
+        return ["exit", command, "--folder", str(self.folder), *options]
 
     def _environment(self) -> dict[str, str]:
         return {**process.environment(""), "PYTHONPATH": os.fspath(process.ROOT / "client")}

@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 
-from proxyctl.__main__ import main
+from proxyctl import __main__ as program
 from proxyctl.worker.task.journal import Entry, Journal
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Run the agent with a journal that kills it."""
     die_at = sys.argv.pop(1)
     save = Journal._save
 
@@ -21,4 +23,8 @@ if __name__ == "__main__":
             os.kill(os.getpid(), signal.SIGKILL)
 
     Journal._save = save_and_die  # type: ignore[method-assign]
+    program.main()
+
+
+if __name__ == "__main__":
     main()

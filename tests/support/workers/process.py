@@ -15,6 +15,7 @@ from proxyctl.worker.base import names
 from proxyctl.worker.base.record import Consent, Lend, Sandbox, save
 from proxyctl.worker.executors.base.base import LABEL, TaskError
 from support.base.waiting import PATIENCE_SECONDS, until_true
+from support.daemons import forked_client
 from support.daemons.process import ROOT
 from support.workers import battery
 from support.workers.market import TOKEN, Job, WorkerMarket
@@ -51,7 +52,7 @@ class WorkerAgent:
         self.folder = folder
         self.market = market
         self.python = python
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forked_client.ClientProcess | None = None
         self.agree(market.url, Lend(cores=1, ram_gb=0.5, disk_gb=1, max_jobs=jobs))
 
     def agree(self, api: str, lend: Lend, token: str = TOKEN, sandbox: Sandbox = BWRAP) -> None:
@@ -62,14 +63,12 @@ class WorkerAgent:
     def start(self, die_at: str = "") -> None:
         """Start it; with `die_at`, it kills itself when an attempt has come to that state."""
         assert self._process is None
-        program = ["-m", "support.workers.agent", die_at] if die_at else ["-m", "proxyctl"]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self.python, *program, "worker", "run", "--folder", str(self.folder)],
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+        program = "support.workers.agent" if die_at else forked_client.PROGRAM
+        words = [*([die_at] if die_at else []), "worker", "run", "--folder", str(self.folder)]
+        with (self.folder / "log").open("ab") as log, Path(os.devnull).open("rb") as nothing:
+            standard = [nothing.fileno(), log.fileno(), log.fileno()]
+            self._process = forked_client.start(
+                words, environment(), standard, program=program, python=self.python
             )
 
     @property
@@ -80,7 +79,7 @@ class WorkerAgent:
     def lose_power(self) -> None:
         """Kill the agent and all its processes, like a machine that loses power."""
         assert self._process is not None
-        self._process.kill()
+        self._process.send_signal(signal.SIGKILL)
         self._process.wait(timeout=PATIENCE_SECONDS)
         self._process = None
         for pid in self.processes():
@@ -93,15 +92,8 @@ class WorkerAgent:
 
     def command(self, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
         """Run another command on the same folder."""
-        return subprocess.run(
-            [self.python, "-m", "proxyctl", "worker", *words, "--folder", str(self.folder)],
-            env=environment(),
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        line = ("worker", *words, "--folder", str(self.folder))
+        return forked_client.run(line, environment(), typed=typed, python=self.python)
 
     @property
     def log(self) -> str:
@@ -137,7 +129,7 @@ class WorkerAgent:
     def close(self) -> None:
         """End it, and everything that is left of it."""
         if self._process is not None:
-            self._process.kill()
+            self._process.send_signal(signal.SIGKILL)
             self._process.wait(timeout=PATIENCE_SECONDS)
         for pid in self.processes():
             with suppress(ProcessLookupError):  # one of them ends with another one
@@ -162,16 +154,19 @@ class WorkerAgent:
         """Return everything of this folder that runs: supervisors, sandboxes and jobs."""
         attempts = {job.id for job in self.market.jobs.values()}
         pids = []
-        for path in Path("/proc").glob("[0-9]*"):
+        label = LABEL.encode()
+        for path in filter(lambda each: each.name.isdigit(), Path("/proc").iterdir()):
             try:
-                words = (path / "cmdline").read_bytes()
-                place = str((path / "cwd").readlink())
                 variables = (path / "environ").read_bytes()
+                is_ours = _SUPERVISOR in (path / "cmdline").read_bytes() and (
+                    str((path / "cwd").readlink()) == str(self.folder)
+                )
             except OSError:
                 continue
-            labels = [each for each in variables.split(b"\0") if each.startswith(LABEL.encode())]
-            is_ours = any(each.decode().split("=")[1][:36] in attempts for each in labels)
-            if is_ours or (_SUPERVISOR in words and place == str(self.folder)):
+            if label in variables:  # of all processes of the machine, a few have one
+                labels = [each for each in variables.split(b"\0") if each.startswith(label)]
+                is_ours |= any(each.decode().split("=")[1][:36] in attempts for each in labels)
+            if is_ours:
                 pids.append(int(path.name))
         return pids
 

@@ -13,6 +13,7 @@ import pytest
 from support.base.brief import brief
 from support.base.pythons import NEWEST, OLDEST, pythons
 from support.base.waiting import until
+from support.daemons import forked_client
 from support.daemons.process import ROOT
 from support.exits.api import exit_api
 from support.exits.daemon import ExitDaemon
@@ -34,33 +35,26 @@ class Device:
         self.folder = folder
         self.running: list[asyncio.subprocess.Process] = []
 
+    def words(self, command: str, *words: str) -> list[str]:
+        return ["exit", command, *words, "--folder", str(self.folder)]
+
     def line(self, command: str, *words: str) -> list[str]:
-        return [
-            self.python,
-            "-m",
-            "proxyctl",
-            "exit",
-            command,
-            *words,
-            "--folder",
-            str(self.folder),
-        ]
+        return [self.python, "-m", "proxyctl", *self.words(command, *words)]
 
     def environment(self) -> dict[str, str]:
         return {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "client"), "HOME": "/nonexistent"}
 
     async def say(self, command: str, *words: str, typed: str = "") -> tuple[int, str]:
         """Run a command to its end; return its status and all that it printed."""
-        process = await asyncio.create_subprocess_exec(
-            *self.line(command, *words),
-            env={**self.environment(), "PROXYCTL_TOKEN": "a worker token"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+        done = await asyncio.to_thread(
+            forked_client.run,
+            self.words(command, *words),
+            {**self.environment(), "PROXYCTL_TOKEN": "a worker token"},
+            typed=typed,
+            are_mixed=True,
+            python=self.python,
         )
-        printed, _ = await process.communicate(typed.encode())
-        assert process.returncode is not None
-        return process.returncode, printed.decode()
+        return done.returncode, done.stdout
 
     async def run(self, *words: str) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
@@ -141,7 +135,7 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
 
 
 @pytest.mark.parametrize(
-    "device", brief(pythons(OLDEST, NEWEST), 2), indirect=True, ids=lambda path: Path(path).name
+    "device", brief(pythons(OLDEST, NEWEST)), indirect=True, ids=lambda path: Path(path).name
 )
 async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDaemon) -> None:
     data = targets.pattern(10_000_000)
