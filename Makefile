@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: help setup install run exit worker test test-both lint coverage client clusters clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
+.PHONY: help setup install run exit worker test test-both lint coverage client clusters clients sandboxes screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-mutants sim-steps soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # Prints this list.
@@ -140,13 +140,14 @@ test: setup
 	@echo "make test: every test that ran passed, of $$($(VENV)/bin/proxyd --version)"
 
 # Runs all tests of the data path, compiled and interpreted, all of the marketplace on both engines, the property tests
-# with all examples, and the long ones.
+# with all examples, those of the console in a browser with windows, and the long ones.
 test-both: setup
 	@$(IS_COMPILED) || { $(VENV)/bin/proxyd --version; echo "make test-both: nothing is compiled here" >&2; exit 1; }
 	$(TESTS) --engines checked $(DATA_PATH) tests/market tests/storage
 	$(TESTS) tests/integration tests/faults -k postgres
 	PROXYD_INTERPRETED=1 $(TESTS) $(DATA_PATH)
 	PROXYD_EXAMPLES=all $(TESTS) -m hypothesis
+	PROXYD_WINDOWS=1 $(TESTS) -m "not long" tests/console
 	$(TESTS) -m long --ignore tests/conformance
 
 # Runs every test and measures the lines that they reach; fails below the floor in pyproject.toml. Not a part of
@@ -165,6 +166,11 @@ lint: setup
 # skipped. Quick when all are installed.
 clients:
 	@tests/clients/install
+
+# Tests the walls, bounds and ends of jobs in each sandbox: bubblewrap, podman, docker and gVisor. As root, after
+# `make clients`; three minutes.
+sandboxes: setup
+	REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/client/proxyctl/worker/executors
 
 # Runs the tour of docs/how-to/console.md, and takes its pictures. Half a minute.
 screenshots: setup

@@ -137,12 +137,15 @@ def test_make_prints_the_files_that_it_has_built(made: str, file: str, tmp_path:
     assert (started.stdout, started.stderr) == (f"proxyctl {__version__}\n", "")
 
 
+# The file for clusters has all modules of the other one, unchanged.
+@pytest.mark.parametrize("name", brief(["proxyctl-clusters", "proxyctl"]))
 def test_it_runs_here_without_any_package(archive: Path, tmp_path: Path) -> None:
     assert run([sys.executable, "-I", "-S", archive, "--version"]).stdout.startswith("proxyctl ")
     done = run([sys.executable, "-I", "-S", "-W", "error", "-c", IMPORTING, archive], tmp_path)
     assert done.stdout == "all imported\n", done.stderr
 
 
+@pytest.mark.parametrize("name", brief(["proxyctl-clusters", "proxyctl"]))
 @pytest.mark.parametrize("version", brief([OLDEST, (3, 14), (3, 10), (3, 12), (3, 13)]), ids=str)
 def test_it_runs_on_every_python_from_the_oldest_on(
     archive: Path, tmp_path: Path, version: tuple[int, int]
@@ -156,6 +159,7 @@ def test_it_runs_on_every_python_from_the_oldest_on(
         assert done.stdout == "all imported\n", done.stderr
 
 
+@pytest.mark.parametrize("name", brief(["proxyctl-clusters", "proxyctl"]))
 @pytest.mark.parametrize("version", [(2, 7), (3, 6), (3, 8)], ids=str)
 def test_a_python_that_is_too_old_is_refused(archive: Path, version: tuple[int, int]) -> None:
     found = pythons(version)
@@ -168,10 +172,15 @@ def test_a_python_that_is_too_old_is_refused(archive: Path, version: tuple[int, 
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_only_the_file_for_clusters_lends_one(archives: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "found", brief([[sys.executable], pythons(OLDEST)]), ids=["here", "oldest"]
+)
+def test_only_the_file_for_clusters_lends_one(
+    archives: dict[str, Path], tmp_path: Path, found: list[str]
+) -> None:
     """The other file names the missing distribution, although it does not know its options."""
     words = ("worker", "setup", "--folder", tmp_path, "--executor", "slurm", "--kube-nodes", "a=b")
-    for python in (sys.executable, *pythons(OLDEST)):
+    for python in found:
         without = run([python, "-I", "-S", archives["proxyctl"], *words])
         assert without.returncode == 2
         assert without.stderr.endswith(

@@ -13,6 +13,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.base.cases import cases
 from support.base.pythons import pythons
 from support.base.waiting import until
@@ -199,7 +200,7 @@ async def besiege(around: Home, daemon: ExitDaemon, spared: Collection[str] = ()
     assert asked == {*HOME_NAMES, "mixed.evil.net", "rebind.evil.net"} - set(spared)
 
 
-@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+@pytest.mark.parametrize("python", brief(pythons()), ids=lambda path: Path(path).name)
 async def test_nothing_reaches_the_home(tmp_path: Path, python: str) -> None:
     command = (python, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
     async with home() as around, agent(around, tmp_path, *command) as daemon:
@@ -271,7 +272,7 @@ async def test_the_sniffer_sees_the_packets_of_an_agent_without_judges(tmp_path:
         assert {packet.to for packet in findings(around, daemon)} >= set(reached)
 
 
-@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+@pytest.mark.parametrize("python", brief(pythons()), ids=lambda path: Path(path).name)
 async def test_no_datagram_reaches_the_home(tmp_path: Path, python: str) -> None:
     command = (python, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
     async with home() as around, agent(around, tmp_path, *command) as daemon:

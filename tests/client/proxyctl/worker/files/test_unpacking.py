@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.base.mounts import small_disk
 from support.base.pythons import CLIENT, NEWEST, OLDEST, pythons
 from support.base.waiting import until
@@ -349,7 +350,7 @@ for number, name in enumerate(sys.argv[3:]):
 """
 
 
-@pytest.mark.parametrize("interpreter", pythons(OLDEST, NEWEST))
+@pytest.mark.parametrize("interpreter", brief(pythons(OLDEST, NEWEST)))
 def test_every_python_has_all_it_needs_when_its_files_are_out_of_reach(
     tmp_path: Path, interpreter: str
 ) -> None:

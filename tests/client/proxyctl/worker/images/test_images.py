@@ -496,6 +496,7 @@ def hostile_layers(victim: Path) -> dict[str, list[Member]]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_hostile_layer_touches_nothing_outside(
     containers: Containers, folder: Path, liar: Liar, tmp_path: Path
 ) -> None:

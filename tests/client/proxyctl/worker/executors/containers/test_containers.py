@@ -29,9 +29,7 @@ from proxyctl.worker.executors.containers.podman import Podman
 
 BOUNDS = Bounds(cores=1.0, memory_bytes=128 << 20, disk_bytes=1 << 30, processes=64, seconds=60)
 KINDS = ("podman", "docker")
-ALL_KINDS = pytest.mark.parametrize(
-    "kind", brief([*KINDS, "gvisor"], 2)
-)  # podman's, and a kernel of its own
+ALL_KINDS = (*KINDS, "gvisor")  # podman's storage, and a kernel of its own
 
 # Starts the given command, and waits: the part of the supervisor that matters here.
 SUPERVISOR = """
@@ -99,7 +97,7 @@ def run(containers: Containers, task: Task) -> tuple[int, str, str]:
     return child.returncode, out.decode(), errors.decode()
 
 
-@ALL_KINDS
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
     containers: Containers, task: Task
 ) -> None:
@@ -175,6 +173,7 @@ def test_a_container_whose_supervisor_was_killed_is_ended(
     supervisor.communicate()
 
 
+@pytest.mark.long
 def test_a_container_whose_client_was_killed_is_ended_and_that_is_the_devices_fault(
     containers: Containers, task: Task
 ) -> None:
@@ -451,7 +450,8 @@ def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, ki
     assert call(containers.engine, "volume", "ls", "--quiet").strip() == ""
 
 
-@pytest.mark.parametrize("volume", brief(["/work/x", "/inputs/x/y"]))
+@pytest.mark.long
+@pytest.mark.parametrize("volume", ["/work/x", "/inputs/x/y"])
 def test_an_image_makes_no_folder_in_those_of_the_job(
     containers: Containers, task: Task, volume: str
 ) -> None:
@@ -501,7 +501,7 @@ def test_the_resources_that_a_job_uses_are_known(containers: Containers, task: T
     assert not containers.ended(task.attempt_id).is_out_of_memory
 
 
-@ALL_KINDS
+@pytest.mark.parametrize("kind", brief(ALL_KINDS))
 def test_a_check_is_met_where_the_engine_works(containers: Containers, kind: str) -> None:
     findings = containers.check()
     assert [each for each in findings if not each.is_met] == []
@@ -532,6 +532,7 @@ class Way:
             self.open_for.pop(attempt_id).close()
 
 
+@pytest.mark.long
 def test_a_way_out_is_there_before_the_job_is(
     containers: Containers, task: Task, folder: Path
 ) -> None:
@@ -560,6 +561,7 @@ LISTENING = (
 )
 
 
+@pytest.mark.long
 def test_a_port_of_a_job_is_reached_from_outside(containers: Containers, task: Task) -> None:
     job = replace(task, command=("python3", "-c", LISTENING), ports=(8080,))
     child = start(containers.prepare(job))

@@ -1,9 +1,14 @@
-"""The battery in containers of each kind: one start serves all of its lines."""
+"""The battery in containers of each kind: one start serves all of its lines.
+
+`make test` runs the probe in podman, and the whole battery in bubblewrap
+(`executors/bwrap/test_bwrap.py`); `make sandboxes` runs all of it in each sandbox.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.base.cases import cases
 from support.base.waiting import until_true
 from support.workers import battery, engines
@@ -40,7 +45,7 @@ ALSO = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=brief(KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -97,6 +102,7 @@ def program(top: Path, name: str) -> battery.Task:
     return made
 
 
+@pytest.mark.long
 def test_forks_are_bounded(executor: Containers, top: Path, kind: str) -> None:
     job = program(top, "fork")
     started = battery.launch(executor, job)
@@ -120,12 +126,14 @@ def _processes(pid: int) -> int | None:
     return trial.group_number(pid, "pids", "pids.current", "pids.current")
 
 
+@pytest.mark.long
 def test_files_in_memory_are_memory(executor: Containers, top: Path) -> None:
     result = battery.run(executor, program(top, "tmpfs"))
     assert result.ending.is_out_of_memory
     assert result.status != 0
 
 
+@pytest.mark.long
 def test_a_deaf_grandchild_ends_with_the_job(executor: Containers, top: Path) -> None:
     job = program(top, "deaf")
     started = battery.launch(executor, job)
