@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.base.brief import brief
 from support.base.waiting import until_true
 from support.workers.market import Job, WorkerMarket, worker_market
 from support.workers.process import WorkerAgent, require_sandbox, worker_agent
@@ -24,7 +23,8 @@ FAULT_MAX_SECONDS = 0.4  # from one to the next: a job passes all of its states 
 SCRIPT = "import time\nprint('begun', flush=True)\ntime.sleep(0.3)\nprint('done')"
 
 
-@pytest.mark.parametrize("seed", brief(range(SEED, SEED + SEEDS)))
+@pytest.mark.long  # in `make test`, test_job_kill.py kills the same, with a real daemon
+@pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
 def test_every_job_has_one_result_after_any_kill(tmp_path: Path, seed: int) -> None:
     require_sandbox(tmp_path)
     chance = random.Random(seed)

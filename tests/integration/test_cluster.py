@@ -18,6 +18,7 @@ from typing import Any
 import asyncpg
 import pytest
 from support.base.aside import run_aside
+from support.base.brief import brief
 from support.base.waiting import PATIENCE_SECONDS, until_true
 from support.clients.downloads import completed, downloading, received
 from support.clients.story import INSTANT_BYTES
@@ -41,6 +42,8 @@ PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
 LEISURELY = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(5 * MB)}
 # For processes that are seen to be dead by other means than their silence.
 NEVER_TIMED_OUT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "300"}
+# Of the processes on SQLite, test_processes.py has the same claims in `make test`.
+ENGINES = pytest.mark.parametrize("engine", brief(["postgres", "sqlite"]))
 
 
 @pytest.fixture
@@ -95,6 +98,7 @@ def stored(url: str, session_id: str) -> Any:
 
 
 @pytest.mark.both_engines
+@ENGINES
 async def test_a_killed_node_never_makes_more_of_a_session_and_loses_none_of_it(url: str) -> None:
     quota = 600 * MB
     email, password = process.funded(url)
@@ -149,6 +153,7 @@ def used_under(url: str, lease: str) -> int:
 
 
 @pytest.mark.both_engines
+@ENGINES
 async def test_parallel_downloads_over_four_nodes_stop_at_the_last_byte(url: str) -> None:
     quota = 300 * MB + 1
     email, password = process.funded(url)
@@ -162,6 +167,7 @@ async def test_parallel_downloads_over_four_nodes_stop_at_the_last_byte(url: str
 
 
 @pytest.mark.both_engines
+@ENGINES
 async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None:
     email, password = process.funded(url)
     with ExitStack() as stack:
@@ -205,6 +211,7 @@ async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
 
 
 @pytest.mark.both_engines
+@ENGINES
 async def test_the_sweeper_moves_when_its_holder_is_killed(url: str) -> None:
     email, password = process.funded(url)
     with cluster(url, 1) as [first], cluster(url, 1) as [second]:
@@ -323,6 +330,7 @@ def listening(url: str) -> int:
 
 
 @pytest.mark.both_engines
+@ENGINES
 async def test_an_unused_session_goes_back_to_the_others(url: str) -> None:
     email, password = process.funded(url)
     quota = 100_000

@@ -187,8 +187,13 @@ def test_a_socket_of_a_part_that_is_off_is_a_mistake(tmp_path: Path) -> None:
 
 
 def test_systemd_is_notified_of_every_step_and_that_the_loop_turns(tmp_path: Path) -> None:
+    """Its status has the real addresses of the sockets, as the log has."""
     with supervising(tmp_path) as supervisor:
-        supervisor.start()
+        supervisor.start(PROXYD_API__HOST="127.0.0.9", PROXYD_PROXY__HOST="127.0.0.9")
+        api, proxy = supervisor.port("api"), supervisor.port("proxy")
+        words = f"API on http://127.0.0.1:{api}, proxy on 127.0.0.1:{proxy}, "
+        assert f"ready: {words}" in supervisor.log
+        until_true(lambda: any(told.startswith(f"STATUS={words}") for told in supervisor.told))
         until_true(lambda: supervisor.count("WATCHDOG=1") >= 3, "watchdog")
         supervisor.signal(signal.SIGHUP)
         until_true(lambda: supervisor.count("READY=1") == 2, "reloaded")
@@ -198,15 +203,6 @@ def test_systemd_is_notified_of_every_step_and_that_the_loop_turns(tmp_path: Pat
         assert supervisor.wait() == 0
         until_true(lambda: supervisor.count("STOPPING=1") == 1, "told")
         assert supervisor.told.index("STOPPING=1") > supervisor.told.index("RELOADING=1")
-
-
-def test_it_logs_the_real_addresses_of_the_sockets(tmp_path: Path) -> None:
-    with supervising(tmp_path) as supervisor:
-        supervisor.start(PROXYD_API__HOST="127.0.0.9", PROXYD_PROXY__HOST="127.0.0.9")
-        api, proxy = supervisor.port("api"), supervisor.port("proxy")
-        words = f"API on http://127.0.0.1:{api}, proxy on 127.0.0.1:{proxy}, "
-        assert f"ready: {words}" in supervisor.log
-        until_true(lambda: any(told.startswith(f"STATUS={words}") for told in supervisor.told))
 
 
 def config(folder: Path, level: str, extra: str = "") -> Path:
