@@ -72,7 +72,7 @@ async def test_a_page_asks_for_no_more_than_it_needs(service: Service, visit: Vi
     assert names == {*needed, *icon, "words/common.en.json", "words/entry.en.json"}
 
 
-# What a script on a page tries, and the directive that refuses it.
+# Actions of a script on a page, and the directive that refuses each.
 ATTACKS = {
     "document.body.innerHTML = '<b>x</b>'": "require-trusted-types-for",
     "document.body.append(Object.assign(document.createElement('script'), {text: '1'}))": (

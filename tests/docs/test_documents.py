@@ -142,7 +142,7 @@ def programs(folder: Path) -> Path:
         command = f'#!/bin/sh\nexec "{sys.executable}" -m {program} "$@"\n'
         (place / program).write_text(command)
         (place / program).chmod(0o755)
-    # Of the system, as on the machine of a reader: a chooser of versions takes five times as long.
+    # The real program: a chooser of versions needs five times its processor time.
     (place / "python3").symlink_to(Path(sys.executable).resolve())
     curl = place / "curl"
     curl.write_text(OLD_CURL.format(curl=shutil.which("curl"), newer="|".join(NEWER_THAN_CURL)))
