@@ -6,7 +6,7 @@ that were taken from them.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -107,10 +107,17 @@ def owner_name(number: int) -> str:
 
 
 def plans_of(
-    draw: Random, seconds: float, *, always: bool = False
+    draw: Random, seconds: float, subject: str | None = None
 ) -> tuple[tuple[JobPlan, ...], tuple[AgentPlan, ...]]:
-    """Return the jobs and the agents of a run; half of the runs have none, or `always` some."""
-    if draw.random() < 0.5 and not always:
+    """Return the jobs and the agents of a run; half of the runs have none.
+
+    Args:
+        draw: the random stream.
+        seconds: how long things go wrong.
+        subject: "jobs" for few devices, which are copied while they work; "hooks" for jobs in any
+            case, because they have events.
+    """
+    if draw.random() < 0.5 and subject not in ("jobs", "hooks"):
         return (), ()
     jobs = []
     for _ in range(1 + int(draw.random() * 10)):
@@ -138,6 +145,10 @@ def plans_of(
         )
         for number in range(1 + int(draw.random() * DEVICES))
     ]
+    if subject == "jobs":
+        agents = [
+            replace(each, seconds=4.0, failing=0.0, crashes=2.0, lies=True) for each in agents[:2]
+        ]
     return tuple(jobs), tuple(agents)
 
 

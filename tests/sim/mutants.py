@@ -345,7 +345,7 @@ MUTANTS = (
         "market.attempts.attempts",
         "    if job is not None and is_running and job.device_id == device_id and is_of(job, attempt):\n",
         "    if job is not None and is_running and job.device_id == device_id:\n",
-        subject="none",
+        subject="jobs",
     ),
     Mutant(
         "jobs: a device that is full gets more jobs",

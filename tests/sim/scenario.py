@@ -153,10 +153,9 @@ def scenario_of(
     faults = drawn(world.draw("faults"), chosen, length, timeout)
     if only is not None:
         faults = [each for each in faults if each.kind in only]
-    jobs, agents = plans_of(world.draw("jobs"), length, always=focus == "hooks")
-    acts = acts_of(
-        world, length, has_agents=bool(agents), subject=focus if focus in SUBJECTS else None
-    )
+    part = focus if focus in SUBJECTS else None
+    jobs, agents = plans_of(world.draw("jobs"), length, part)
+    acts = acts_of(world, length, has_agents=bool(agents), subject=part)
     if acts.is_alone:
         bought, plans = [], []
     return Scenario(
