@@ -6,5 +6,5 @@ makes its next one. A unit that waits for a row of another one is found by the s
 
 `units` is a table of the units that lock rows, and of the rows that they share; `world` has these
 rows. `site` gives each trial the same rows, and reads all of them afterwards. `trials` compares the
-end of a trial with both ends of the same units one after the other.
+end of a trial with the ends of the same two or three units one after the other.
 """
