@@ -15,6 +15,7 @@ from proxyd.compiled import finder
 # As in `market.staff`, which no parser waits for.
 ROLES = ("support", "finance", "operator")
 LOG_MAX = 1_000
+NUMBER_MAX_DIGITS = 18
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -229,6 +230,9 @@ def _add_staff(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     log.add_argument("--staff", type=_text, metavar="STAFF", help="only acts of one member")
     log.add_argument("--action", type=_text, metavar="ACTION", help="such as user.view")
     log.add_argument(
+        "--before", type=_number, metavar="NUMBER", help="only acts before the one of a number"
+    )
+    log.add_argument(
         "--limit", type=_limit, default=50, metavar="N", help="number of acts, 50 by default"
     )
     _finish_staff(log, "log")
@@ -359,6 +363,12 @@ def _amount(text: str) -> int:
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_MAX_DIGITS and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of an act")
     return int(text)
 
 

@@ -8,7 +8,7 @@ from market.staff.roles import Action, Author
 from market.staff.users import resolve
 from storage.engines.store import Transaction
 from storage.staff import log as queries
-from storage.staff.log import ShownLogRow
+from storage.staff.log import NEWEST, ShownLogRow
 
 
 async def read(
@@ -18,9 +18,10 @@ async def read(
     user: str | None = None,
     staff: str | None = None,
     action: str | None = None,
+    before: int = NEWEST,
     limit: int,
 ) -> list[ShownLogRow]:
-    """Return the newest acts, the latest first; None filters nothing.
+    """Return the newest acts before a number, the latest first; None filters nothing.
 
     Raises:
         MarketError: `not_permitted`, `user_not_found`, `staff_not_found`, `ambiguous`;
@@ -29,7 +30,7 @@ async def read(
     if action is not None and action not in set(Action):
         known = ", ".join(sorted(Action))
         raise MarketError(Code.INVALID_FIELD, f"There is no such action; the actions are: {known}.")
-    return await context.store.read(_read, author, user, staff, action, limit)
+    return await context.store.read(_read, author, user, staff, action, before, limit)
 
 
 async def _read(
@@ -38,6 +39,7 @@ async def _read(
     user: str | None,
     staff: str | None,
     action: str | None,
+    before: int,
     limit: int,
 ) -> list[ShownLogRow]:
     await permit(tx, author, Action.LOG_READ)
@@ -46,5 +48,6 @@ async def _read(
         user_id=None if user is None else (await resolve(tx, user)).id,
         staff_id=None if staff is None else (await find(tx, staff)).id,
         action=action,
+        before=before,
         limit=limit,
     )

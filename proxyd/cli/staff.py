@@ -29,7 +29,7 @@ from market.staff.users import COUNTED_MAX, UserPage
 from proxyd.loop import clock, runner
 from proxyd.ops.signing_key import signing_key
 from storage.engines.open import open_store
-from storage.staff.log import ShownLogRow
+from storage.staff.log import NEWEST, ShownLogRow
 
 FAILED = 1
 MISUSED = 2
@@ -207,6 +207,7 @@ async def _log(desk: Desk, options: Namespace) -> Report:
         user=options.user,
         staff=options.staff,
         action=options.action,
+        before=options.before or NEWEST,
         limit=options.limit,
     )
     return {"log": [_act(row) for row in rows]}

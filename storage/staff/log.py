@@ -6,6 +6,7 @@ from storage.engines.paging import NEWEST_FIRST
 from storage.engines.store import Transaction, Value
 
 HEAD = "head"
+NEWEST = 2**62  # behind every number of a row
 
 
 class LogRow(NamedTuple):  # as wide as its table
@@ -85,15 +86,19 @@ async def shown(
     user_id: str | None = None,
     staff_id: str | None = None,
     action: str | None = None,
+    before: int = NEWEST,
     limit: int,
 ) -> list[ShownLogRow]:
-    """Return the newest acts: about a user, of an author, of an action; None filters nothing."""
+    """Return the newest acts before a number: about a user, of an author, of an action.
+
+    A filter that is None filters nothing.
+    """
     filters: dict[str, Value] = {
         name: value
         for name, value in (("user_id", user_id), ("staff_id", staff_id), ("action", action))
         if value is not None
     }
-    where = " AND ".join(f"l.{name} = :{name}" for name in filters) or "TRUE"
+    where = " AND ".join(["l.number < :before", *(f"l.{name} = :{name}" for name in filters)])
     order = NEWEST_FIRST if filters else "DESC"  # without a filter the primary key has the order
     return await tx.all(
         ShownLogRow,
@@ -105,6 +110,7 @@ async def shown(
         LEFT JOIN texts AS t ON t.id = l.text_id
         WHERE {where} ORDER BY l.number {order} LIMIT :limit
         """,
+        before=before,
         limit=limit,
         **filters,
     )

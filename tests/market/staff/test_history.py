@@ -32,6 +32,10 @@ async def test_the_log_is_filtered_by_user_member_and_action(market: Market) -> 
     assert await numbers(action="user.view") == [4, 3]
     assert await numbers(user=first, action="user.view", staff=support.id) == []
     assert len(await history.read(market.context, ROOT, limit=2)) == 2
+    older = await history.read(market.context, ROOT, before=3, limit=10)
+    assert [row.number for row in older] == [2, 1]
+    older = await history.read(market.context, ROOT, user=first, before=4, limit=10)
+    assert [row.number for row in older] == [2]
 
 
 @pytest.mark.parametrize(

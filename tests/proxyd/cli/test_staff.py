@@ -222,6 +222,14 @@ def test_a_limit_is_a_number_within_bounds(run: Run, limit: str) -> None:
     misused(run(["log", f"--limit={limit}"]), "1 to 1000")
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "x", "", "9" * 30])
+def test_a_list_continues_before_the_number_of_an_act(run: Run, ada: None, number: str) -> None:
+    for _ in range(3):
+        assert run(["user", "note", "ada", "called"]).returncode == 0
+    assert [each["number"] for each in answer(run, ["log", "--before", "3"])["log"]] == [2, 1]
+    misused(run(["log", f"--before={number}"]), "is not the number of an act")
+
+
 @pytest.mark.parametrize("command", [["user", "show"], ["who"], ["log", "--user"]])
 def test_arguments_that_are_not_text_are_refused(run: Run, command: list[str]) -> None:
     misused(run([*command, b"\xff"]), "UTF-8")
