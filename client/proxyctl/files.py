@@ -86,8 +86,7 @@ def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(fields, file, indent=1)
-            file.write("\n")
+            file.write(f"{json.dumps(fields)}\n")  # several times quicker than `dump`
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

@@ -1,7 +1,7 @@
 """An agent that is killed by itself when an attempt has come to some state.
 
-`python -m support.workers.agent STATE worker run --folder FOLDER`: kill -9 right after the state is
-in the journal, before anything is done in it.
+`python -m support.workers.agent STATE worker run --folder FOLDER`: kill -9 when the journal has
+kept the state, before anything is done in it.
 """
 
 import os
@@ -9,6 +9,7 @@ import signal
 import sys
 
 from proxyctl import __main__ as program
+from proxyctl.worker.base.states import AttemptState
 from proxyctl.worker.task.journal import Entry, Journal
 
 
@@ -22,7 +23,15 @@ def main() -> None:
         if entry.state.value == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    move = Journal.move
+
+    def move_and_die(self: Journal, entry: Entry, state: AttemptState, **changes: object) -> Entry:
+        if state.value == die_at == AttemptState.PREPARING.value:  # which is not written
+            os.kill(os.getpid(), signal.SIGKILL)
+        return move(self, entry, state, **changes)
+
     Journal._save = save_and_die  # type: ignore[method-assign]
+    Journal.move = move_and_die  # type: ignore[method-assign]
     program.main()
 
 

@@ -391,7 +391,7 @@ def write(path: str, fields: Mapping[str, Any], *, is_durable: bool = True) -> N
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(fresh, flags, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(fields, file)
+        file.write(json.dumps(fields))
         if is_durable:
             file.flush()
             os.fsync(descriptor)
@@ -468,10 +468,11 @@ def _arrange(sources: Mapping[int, int], fails: int) -> int:
         if not 0 <= number < _HIGH:
             raise ValueError(f"descriptor {number} is out of range")
         os.dup2(source, number)
-    for number in range(_HIGH):
-        if number not in sources:
-            with suppress(OSError):
-                os.close(number)
+    start = 0
+    for number in (*sorted(sources), _HIGH):
+        if start < number:  # Python takes an empty range from 0 for all of them
+            os.closerange(start, number)
+        start = number + 1
     return fails  # all others are closed by exec
 
 

@@ -1,8 +1,9 @@
 """The life of an attempt on this device, in one table.
 
-A state is in the journal before anything is done in it. So after a crash the journal may be one
-step ahead of the work, and never behind; every step can be done again. Only a loss of power may
-leave it behind, and a loss of power ends every program.
+A state is in the journal before anything is done in it, except for PREPARING, which can be done
+again from TAKEN. So after a crash the journal may be one step ahead of the work, and never behind;
+every step can be done again. Only a loss of power may leave it behind, and a loss of power ends
+every program.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class Journal:
             FileError: it cannot be written down, or not so that it could be read again.
         """
         try:
-            size = len(json.dumps(work, indent=1))
+            size = len(json.dumps(work))
         except RecursionError:
             size = WORK_MAX_BYTES + 1
         if size > WORK_MAX_BYTES:
@@ -183,14 +183,16 @@ class Journal:
     def move(self, entry: Entry, state: AttemptState, **changes: object) -> Entry:
         """Return the entry of the next state, once it is in its file.
 
-        It also outlives a loss of power, unless the state is one of `UNHEARD`.
+        It also outlives a loss of power, unless the state is one of `UNHEARD`. PREPARING is not
+        written: after a crash the preparation begins anew, as it does from TAKEN.
 
         Raises:
             FileError: it cannot be written down.
         """
         assert may_follow(entry.state, state), (entry.state, state)  # noqa: S101 - the one table
         changed = replace(entry, state=state, **changes)  # type: ignore[arg-type]
-        self._save(changed)
+        if state is not AttemptState.PREPARING:
+            self._save(changed)
         return changed
 
     def note(self, entry: Entry, **changes: object) -> Entry:
@@ -222,7 +224,13 @@ class Journal:
             _logger.warning("job %s: %s", entry.attempt_id, error)
 
     def _save(self, entry: Entry) -> None:
-        fields = {"version": _VERSION, **asdict(entry)}
+        # `asdict` of the entry would copy all of the work.
+        fields = {
+            "version": _VERSION,
+            **vars(entry),
+            "stop": entry.stop and asdict(entry.stop),
+            "report": entry.report and asdict(entry.report),
+        }
         is_durable = entry.state not in UNHEARD
         files.write(self.folder_of(entry) / names.ENTRY, fields, durable=is_durable)
 

@@ -70,10 +70,9 @@ def test_the_disk_is_waited_for_once_others_get_an_attempt(
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     journal = Journal(tmp_path)
-    entry = journal.add(dict(WORK), ())
-    for state in (AttemptState.PREPARING, AttemptState.STARTING):
-        entry = journal.move(entry, state)
-        assert Journal(tmp_path).load() == [entry]
+    entry = journal.move(journal.add(dict(WORK), ()), AttemptState.PREPARING)
+    entry = journal.move(entry, AttemptState.STARTING)
+    assert Journal(tmp_path).load() == [entry]
     assert not synced
     for state in (
         AttemptState.RUNNING,
@@ -84,6 +83,13 @@ def test_the_disk_is_waited_for_once_others_get_an_attempt(
     ):
         entry = journal.move(entry, state)
     assert len(synced) == 5
+
+
+def test_the_begin_of_a_preparation_is_not_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    entry = journal.add(dict(WORK), ())
+    assert journal.move(entry, AttemptState.PREPARING).state is AttemptState.PREPARING
+    assert Journal(tmp_path).load() == [entry]
 
 
 def test_an_entry_that_a_loss_of_power_has_left_empty_is_removed(tmp_path: Path) -> None:
