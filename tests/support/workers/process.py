@@ -170,6 +170,16 @@ class WorkerAgent:
                 pids.append(int(path.name))
         return pids
 
+    def wait_ready(self, *, after: str = "") -> str:
+        """Wait until a sandbox waits for a job, another one than `after`; return its name."""
+
+        def waiting() -> list[str]:
+            made = (self.folder / names.READY).glob(f"*/{names.MADE}")
+            return [each.parent.name for each in made if each.parent.name != after]
+
+        until_true(lambda: bool(waiting()), lambda: f"a sandbox waits: {self.log}")
+        return waiting()[0]
+
     def run(self, script: str, **payload: object) -> Job:
         """Run a script with the agent to its end; then nothing of it is left."""
         job = self.market.post(script, payload=payload)

@@ -99,7 +99,7 @@ class Agent:
             state=state,
             revoked=self._revoked,
         )
-        self._sweeper = Sweeper(device.executors, attempts, lifecycle)
+        self._sweeper = Sweeper(device.executors, attempts, lifecycle, self._workshop.waiting)
         self._rest = RestKeeper(
             device.rules,
             lifecycle,
@@ -130,7 +130,7 @@ class Agent:
         """
         entries = self._workshop.journal.load()
         self._asker.question.sign(_name_of(self._folder))
-        self._sweeper.sweep({each.attempt_id for each in entries})
+        self._sweeper.sweep({each.place for each in entries})
         self._workshop.open(self._folder)
         for entry in entries:
             self._attempts.add(entry, is_adopted=True)
@@ -154,11 +154,11 @@ class Agent:
             self._attempts.leave(GRACE_SECONDS)
             self._device.ports.close()
             self._syncer.report_offline()
+            self._workshop.close()
             for executor in self._device.executors.values():
                 executor.close()
             self._device.close()
             bell.close()
-            self._workshop.close()
             self._link.close()
             self._state.remove()
         return end

@@ -48,10 +48,9 @@ class Attempts:
         """Return an attempt of this device; None if there is no such attempt."""
         return self._attempts.get(attempt_id)
 
-    def ids(self) -> set[str]:
-        """Return the identifiers of the attempts."""
-        with self._lock:
-            return set(self._attempts)
+    def places(self) -> set[str]:
+        """Return the names of the attempts for executors."""
+        return {each.entry.place for each in self.all()}
 
     def take_share(self, attempt_id: str, work: dict[str, object]) -> tuple[str, ...] | None:
         """Take the share of a new attempt; return its GPUs, or None if too little is free."""

@@ -9,7 +9,7 @@ from proxyctl.worker.agent.lifecycle import AgentError
 from proxyctl.worker.executors.base.base import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from collections.abc import Set as AbstractSet
 
     from proxyctl.worker.agent.attempts import Attempts
@@ -26,12 +26,18 @@ class Sweeper:
 
     Args:
         executors: of the device, by name.
+        waiting: returns the names of the sandboxes that wait for an attempt.
     """
 
     def __init__(
-        self, executors: Mapping[str, Executor], attempts: Attempts, lifecycle: Lifecycle
+        self,
+        executors: Mapping[str, Executor],
+        attempts: Attempts,
+        lifecycle: Lifecycle,
+        waiting: Callable[[], set[str]],
     ) -> None:
         self._executors = executors
+        self._waiting = waiting
         self._attempts = attempts
         self._lifecycle = lifecycle
 
@@ -39,7 +45,7 @@ class Sweeper:
         """End and remove everything that belongs to no known attempt.
 
         Args:
-            known: the attempts of the journal.
+            known: the attempts of the journal, by their names for executors.
 
         Raises:
             AgentError: an executor does not answer, or cannot end or remove a job.
@@ -47,7 +53,9 @@ class Sweeper:
         """
         try:
             for name, executor in self._executors.items():
-                for attempt_id in executor.left() - known - self._attempts.ids():
+                # In this order: a sandbox that waits becomes an attempt's, and never the reverse.
+                left = executor.left() - known - self._waiting()
+                for attempt_id in left - self._attempts.places():
                     if self._lifecycle.is_ending:
                         return  # the job may belong to the next agent by now
                     _logger.warning("%s was left under %s, and is removed", attempt_id, name)
@@ -70,7 +78,7 @@ class Sweeper:
             if ended == swept or self._lifecycle.is_ending:
                 continue
             try:
-                self.sweep(self._attempts.ids())
+                self.sweep(frozenset())
             except (AgentError, OSError) as error:  # as with attempts: no reason to end
                 _logger.warning("%s; tried again", error)
             else:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from proxyctl.worker.attempt.attempt import Attempt, Tools
+from proxyctl.worker.attempt.ready import Ready
+from proxyctl.worker.attempt.sandboxes import BWRAP
 from proxyctl.worker.attempt.supervisors import Supervisors
+from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +64,7 @@ class Workshop:
             consent=self._consent,
             link=self._link,
             journal=self.journal,
-            supervisors=Supervisors(folder),
+            supervisors=Supervisors(folder, self._ready_maker(folder)),
             executor_for=device.executor_for,
             log_sender=device.log_sender,
             transfers=device.transfers,
@@ -68,6 +72,16 @@ class Workshop:
             ended=self._ended,
             revoked=self._revoked,
         )
+
+    def _ready_maker(self, folder: Path) -> Callable[[], Ready] | None:
+        executor = self._device.executors.get(BWRAP)
+        if not isinstance(executor, BwrapExecutor):
+            return None
+        return partial(Ready, executor, self._consent.lend, folder)
+
+    def waiting(self) -> set[str]:
+        """Return the names of the sandboxes that wait for an attempt."""
+        return set() if self._tools is None else self._tools.supervisors.places()
 
     def make(self, entry: Entry, is_adopted: bool) -> Attempt:
         """Make an attempt from its entry; `is_adopted` marks an attempt of an earlier agent."""

@@ -30,6 +30,7 @@ from proxyctl.worker.base.retries import Retries
 from proxyctl.worker.base.states import TOLD, AttemptState
 from proxyctl.worker.executors.base.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.base.none import NoExecutor
+from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
 from proxyctl.worker.files.room import used_bytes
 from proxyctl.worker.task.journal import Stop
 from proxyctl.worker.task.patience import Patience, seconds_of
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
 
     from proxyctl.protocol.jobspec.payload import Payload
     from proxyctl.worker.attempt.log_sender import LogSender
+    from proxyctl.worker.attempt.ready import Ready
     from proxyctl.worker.attempt.supervisors import Supervisors
     from proxyctl.worker.base.link import Link
     from proxyctl.worker.base.record import Consent
-    from proxyctl.worker.executors.base.base import Executor, Task
+    from proxyctl.worker.executors.base.base import Executor, Launch, Task
     from proxyctl.worker.files.transfers import Checkpoints, FileTransfers
     from proxyctl.worker.network.ports import Ports
     from proxyctl.worker.task.journal import Entry, Journal, Report
@@ -140,6 +142,7 @@ class Attempt:
         self._interruption = Interruption(entry.stop)
         self._retries = Retries()
         self._patience: Patience | None = None  # from the first step of its preparation
+        self._ready: tuple[Ready, str] | None = None  # the sandbox that it has taken, and orders
         self._delivery = Delivery(self._traces.folder, tools.transfers, self._interruption)
         self._sending: _Sending | None = None
         self._listening = Listening(entry.attempt_id, tools.ports, self._interruption.ring)
@@ -249,7 +252,8 @@ class Attempt:
         if is_ready:
             self._move(AttemptState.STARTING)
             self._is_adopted = False
-            self._tools.supervisors.give(self._traces.folder)
+            has_taken = self._ready is not None
+            self._tools.supervisors.give(self._traces.folder, has_taken=has_taken)
         elif failure is not None:
             self._fail_early(failure)
 
@@ -260,8 +264,9 @@ class Attempt:
         task = task_of(self.entry, payload, folder, self._tools.consent)
         executor = self._tools.executor_for(payload)
         if self._is_adopted:
-            executor.stop(self.attempt_id, 0)
-            executor.clean(self.attempt_id)
+            executor.stop(self.entry.place, 0)
+            executor.clean(self.entry.place)
+            self.entry = replace(self.entry, sandbox="")
             self._begin_anew()
         for name in (WORK, INPUTS):
             (folder / name).mkdir(mode=0o700, exist_ok=True)
@@ -273,17 +278,32 @@ class Attempt:
         task = self._with_image(executor, self._beside_inputs(task), patience)
         if patience.is_over():
             return False
-        launch = executor.prepare(task)
+        launch, orders = self._launch(executor, task)
         files.write(
             folder / names.LAUNCH,
             {
                 "launch": launch.as_fields(),
+                "orders": orders,
                 "seconds": task.bounds.seconds,
                 "grace_s": payload.grace_s,
                 "log_bytes": LOG_MAX_BYTES,
             },
         )
         return True
+
+    def _launch(self, executor: Executor, task: Task) -> tuple[Launch, str | None]:
+        """Return the launch, and the orders for a sandbox that has waited, if it is used."""
+        if self._ready is None and isinstance(executor, BwrapExecutor):
+            self._ready = self._tools.supervisors.take(
+                self._traces.folder, task, self.attempt_id, self._note_sandbox
+            )
+        if self._ready is None:
+            return executor.prepare(task), None
+        ready, orders = self._ready
+        return ready.settle(task), orders
+
+    def _note_sandbox(self, name: str) -> None:
+        self.entry = replace(self.entry, sandbox=name)
 
     def _beside_inputs(self, task: Task) -> Task:
         """Return a task whose disk limit is the part that its inputs have left."""
@@ -350,7 +370,7 @@ class Attempt:
     def _end(self) -> None:
         """End the running program by the executor, and by the kernel if that is not enough."""
         stop = self.entry.stop
-        self._executor().stop(self.attempt_id, 0 if stop is None else stop.grace_s)
+        self._executor().stop(self.entry.place, 0 if stop is None else stop.grace_s)
         supervisor = self._traces.supervisor
         waited = 0.0
         while supervisor is not None and self._traces.is_unended:
@@ -367,7 +387,7 @@ class Attempt:
         self._end_sending()
         executor = self._executor()
         ended = self._traces.read(names.ENDED)
-        executor.stop(self.attempt_id, 0)  # nothing runs on, even if its supervisor is dead
+        executor.stop(self.entry.place, 0)  # nothing runs on, even if its supervisor is dead
         if self._interruption.is_unwanted:
             self._move(AttemptState.DONE)
             return
@@ -377,7 +397,7 @@ class Attempt:
         if ended is None and self._is_of_another_boot():
             stop = Stop("the device was restarted", "host")
         seconds = int(self.entry.work["timeout_s"])
-        ending = executor.ended(self.attempt_id)
+        ending = executor.ended(self.entry.place)
         report = report_of(ended, ending, stop, self._traces.folder, seconds)
         self._move(AttemptState.UPLOADING, report=report)
 
@@ -431,7 +451,7 @@ class Attempt:
         self._move(AttemptState.DONE)
 
     def _done(self) -> None:
-        self._executor().clean(self.attempt_id)
+        self._executor().clean(self.entry.place)
         self._tools.journal.forget(self.entry)
         self._tools.ended(self.attempt_id)
 
@@ -541,7 +561,7 @@ class Attempt:
         if self.entry.state is AttemptState.DONE:
             return False
         with suppress(Exception):
-            self._executor().stop(self.attempt_id, 0)
+            self._executor().stop(self.entry.place, 0)
         report = failed("host", "the agent of this device has failed")
         with suppress(files.FileError):  # the disk is full; it is tried again
             self.entry = self._tools.journal.note(

@@ -52,7 +52,7 @@ class Listening:
                     attempt_id=self._attempt_id,
                     ports=tuple(each.port for each in payload.ports),
                     ready=None if entry.is_ready_known else payload.ready,
-                    connect=partial(executor().connect, self._attempt_id),
+                    connect=partial(executor().connect, entry.place),
                     became_ready=partial(self._became_ready, ready),
                 )
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from proxyctl.worker.base import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _READ_BYTES: Final = 1 << 18  # four times the size of a pipe, unless it was made larger
 _READS_A_TURN: Final = 8  # of one stream, before the other stream has its turn
@@ -53,6 +53,19 @@ class Bell:
         return seconds
 
 
+def make_pipes() -> tuple[list[int], list[int]]:
+    """Return a pipe for each stream: the ends for the supervisor, and those for the program."""
+    readers, writers = [], []
+    for _ in names.LOGS:
+        reader, writer = os.pipe()
+        with suppress(OSError):  # the limit of the machine for pipes is reached
+            fcntl.fcntl(writer, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE_BYTES)
+        os.set_blocking(reader, False)
+        readers.append(reader)
+        writers.append(writer)
+    return readers, writers
+
+
 class Streams:
     """The pipes that a program prints to, and the logs that keep the output.
 
@@ -67,23 +80,17 @@ class Streams:
         self._poll = select.poll()
         self._wake = -1
 
-    def open(self, folder: str, log_bytes: int) -> list[int]:
-        """Make the logs and the pipes; return the ends of the pipes for the program.
+    def open(self, folder: str, log_bytes: int, readers: Sequence[int]) -> None:
+        """Make the logs, for what comes out of the pipes.
 
         Args:
             folder: of the attempt.
             log_bytes: to keep of each stream.
+            readers: the ends of `make_pipes` for the supervisor.
         """
-        writing: list[int] = []
-        for stream, name in names.LOGS.items():
-            reader, writer = os.pipe()
-            with suppress(OSError):  # the limit of the machine for pipes is reached
-                fcntl.fcntl(writer, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE_BYTES)
-            os.set_blocking(reader, False)
+        for reader, (stream, name) in zip(readers, names.LOGS.items()):
             self._logs[reader] = _Log(stream, f"{folder}/{name}", log_bytes)
             self._poll.register(reader, select.POLLIN)
-            writing.append(writer)
-        return writing
 
     def watch_signals(self) -> int:
         """Make signals end a `turn`; return the descriptor that signals are written to."""

@@ -5,6 +5,9 @@ of an attempt on its standard input. The program gets pipes, never a file: it co
 and rewrite it. Its output is appended to the attempt's logs here, and its end is written to
 `ended.json`, whole or not at all.
 
+The agent may have it start a sandbox first, which waits for the program of that attempt alone. An
+attempt that does not fit into this sandbox is started as if there were none, once it is ended.
+
 A program whose supervisor is killed is killed by the kernel.
 
 An attempt begins once: it belongs to the process that makes `begun.json` in its folder. The
@@ -21,13 +24,13 @@ import json
 import math
 import os
 import resource
+import select
 import signal
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.worker.attempt.streams import Bell, Streams
+from proxyctl.worker.attempt.streams import Bell, Streams, make_pipes
 from proxyctl.worker.base import names
 from proxyctl.worker.base.libc import CLONE_NEWNS, LIBC, PR_SET_PDEATHSIG, checked, prctl
 from proxyctl.worker.executors.base.base import GATE, PLACES, STATUS, WORK, Launch
@@ -65,14 +68,16 @@ class Supervisor:
 
     Args:
         work: that the job writes to; beneath the folder of the attempt, unless it is elsewhere.
+        waiting: a sandbox that waits for the program; None if there is none.
     """
 
-    def __init__(self, folder: str, work: str = "") -> None:
+    def __init__(self, folder: str, work: str = "", waiting: _Waiting | None = None) -> None:
         self._folder = folder
         self._work = work or f"{folder}/{WORK}"
         self._bell = Bell(os.path.basename(folder))  # noqa: PTH119 - spares the supervisor pathlib
         self._streams = Streams(self._bell, self._filled)
         self._program = _Program(folder)
+        self._waiting = waiting
         self._terms = 0  # the number of requests to end
         self._is_asked = False  # by a signal from outside
         self._kill_at: float | None = None
@@ -89,14 +94,16 @@ class Supervisor:
             launch = Launch.of_fields(task["launch"])
             self._program.is_asked_inside = launch.is_asked_inside
             self._reserve()
-            self._start(launch, int(task["log_bytes"]))
+            self._start(launch, int(task["log_bytes"]), task.get("orders"))
             self._disk.watch(self._work, launch.disk_bytes)
         except (OSError, ValueError, KeyError) as error:
             self._end({"failed": f"the sandbox could not be started: {_words(error)}"})
             return
         identity = Identity.of(self._program.pid)
         if identity is not None:  # else it has ended already, which is seen below
-            write(self._path(names.RUNNING), identity.as_fields(), is_durable=False)
+            # The first process of a sandbox that has waited is older than the attempt.
+            fields = {**identity.as_fields(), "begun_at": started}
+            write(self._path(names.RUNNING), fields, is_durable=False)
         self._bell.ring()
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
         self._program.kill(signal.SIGKILL)
@@ -124,12 +131,23 @@ class Supervisor:
         )
         _sweep(launch.sweep_seconds)
 
-    def _start(self, launch: Launch, log_bytes: int) -> None:
-        writing = self._streams.open(self._folder, log_bytes)
+    def _start(self, launch: Launch, log_bytes: int, orders: str | None) -> None:
         signal.set_wakeup_fd(self._streams.watch_signals(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._asked)
-        self._program.start(launch, writing)
+        waiting = self._waiting
+        if orders is None:
+            if waiting is not None:
+                waiting.end()
+            readers, writing = make_pipes()
+            self._streams.open(self._folder, log_bytes, readers)
+            self._program.start(launch, writing)
+        elif waiting is None:
+            raise ValueError("the sandbox that waited for it has ended")
+        else:
+            self._streams.open(self._folder, log_bytes, waiting.readers)
+            self._program.pid = waiting.pid
+            waiting.order(orders)
 
     def _watch(self, deadline: float, grace: float) -> tuple[int, resource.struct_rusage]:
         while True:
@@ -202,12 +220,13 @@ class _Program:
         self.is_asked_inside = False
         self._folder = folder
 
-    def start(self, launch: Launch, writing: list[int]) -> None:
+    def start(self, launch: Launch, writing: list[int], orders: int | None = None) -> None:
         """Start the program.
 
         Args:
             launch: how to start it.
             writing: its standard output and standard error, which are closed here afterwards.
+            orders: its standard input, if that is not /dev/null.
 
         Raises:
             ValueError: the program could not be started, for this reason.
@@ -216,7 +235,7 @@ class _Program:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _become(launch, self._folder, writing, fails, parent)
+            _become(launch, self._folder, (orders, *writing), fails, parent)
         os.close(fails)
         for writer in writing:
             os.close(writer)
@@ -244,6 +263,57 @@ class _Program:
         with suppress(OSError), open(status, "rb") as file:  # noqa: PTH123 - see above
             return b"exit-code" not in file.read(_STATUS_MAX_BYTES)
         return False
+
+
+class _Waiting:
+    """A sandbox whose shell waits for the program of an attempt, and takes no second one.
+
+    Args:
+        folder: where it was made.
+        launch: of the sandbox.
+
+    Attributes:
+        pid: of its first process.
+        readers: the ends of its output.
+
+    Raises:
+        ValueError: it could not be started, for this reason.
+    """
+
+    def __init__(self, folder: str, launch: Launch) -> None:
+        self.readers, writing = make_pipes()
+        taking, self._orders = os.pipe()
+        self._program = _Program(folder)
+        self._program.start(launch, writing, taking)
+        os.close(taking)
+        self.pid = self._program.pid
+        self._folder = folder
+
+    def make(self, line: int) -> None:
+        """Write down when it is whole; return as soon as that is done, or a line can be read."""
+        os.write(self._orders, b"echo\n")
+        poll = select.poll()
+        for each in (self.readers[0], line):
+            poll.register(each, select.POLLIN)
+        if self.readers[0] in dict(poll.poll()):
+            os.read(self.readers[0], 1)
+            os.close(os.open(f"{self._folder}/{names.MADE}", os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def order(self, orders: str) -> None:
+        """Have it become the program of an attempt.
+
+        Raises:
+            OSError: it has ended.
+        """
+        with os.fdopen(self._orders, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(orders)
+
+    def end(self) -> None:
+        """End it."""
+        self._program.kill(signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        for each in (self._orders, *self.readers):
+            os.close(each)
 
 
 class _Disk:
@@ -402,36 +472,60 @@ def main() -> None:
     """Wait for the folder of an attempt, and supervise the attempt."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    line = sys.stdin.buffer.readline()
-    if not line.endswith(b"\n"):
-        return  # the agent has ended
-    folder = os.fsdecode(line[:-1])
     os.umask(0o077)
+    Identity.of(os.getpid())  # which keeps the identifier of the boot
+    waiting = None
+    lines = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - reads no line too early
+    line = lines.readline()
+    if line.startswith(b"{"):
+        # The agent sees that it has ended, and gives it no attempt.
+        signal.signal(signal.SIGCHLD, lambda *_: os._exit(_COULD_NOT_START))
+        fields = json.loads(line)
+        waiting = _Waiting(fields["folder"], Launch.of_fields(fields["launch"]))
+        waiting.make(lines.fileno())
+        line = lines.readline()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if not line.endswith(b"\n"):  # the agent has ended
+        if waiting is not None:
+            waiting.end()
+        return
+    folder = os.fsdecode(line[:-1])
     nothing = os.open(os.devnull, os.O_RDWR)
     log = os.open(f"{folder}/{names.SUPERVISOR_LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard, own in enumerate((nothing, log, log)):
         os.dup2(own, standard)
     os.close(nothing)
     os.close(log)
-    supervise(folder)
+    supervise(folder, waiting=waiting)
 
 
-def supervise(folder: str, work: str = "") -> None:
+def supervise(folder: str, work: str = "", waiting: _Waiting | None = None) -> None:
     """See the attempt in a folder to its end, in this process; see `Supervisor`."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    Supervisor(folder, work).run()
+    Supervisor(folder, work, waiting).run()
 
 
 def _become(
-    launch: Launch, folder: str, writing: list[int], fails: int, parent: int
+    launch: Launch, folder: str, standard: Sequence[int | None], fails: int, parent: int
 ) -> None:  # pragma: no cover - a process of its own
-    """Become the program, in the child; an obstacle is written to `fails`."""
+    """Become the program, in the child; an obstacle is written to `fails`.
+
+    Args:
+        launch: how to become it.
+        folder: with the gate and the status.
+        standard: its first three descriptors; None for /dev/null.
+        fails: a pipe.
+        parent: the supervisor.
+    """
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(_COULD_NOT_START)
-        sources = {0: os.open(os.devnull, os.O_RDONLY), 1: writing[0], 2: writing[1]}
+        sources = {
+            number: os.open(os.devnull, os.O_RDONLY) if each is None else each
+            for number, each in enumerate(standard)
+        }
         for number, content in launch.files.items():
             sources[number] = _memory_file(content)
         if launch.gate is not None:

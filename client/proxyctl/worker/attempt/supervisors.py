@@ -1,25 +1,41 @@
-"""The supervisors of attempts, as the agent starts them: one waits in advance.
+"""The supervisors of attempts, as the agent starts them: one waits in advance, with a sandbox.
 
 The next one is started when the agent has nothing urgent to do: an interpreter that starts takes
 the processor for as long as a job that is small would have needed.
 
-So a job starts in the time of a fork.
+So a job starts in the time of its own program.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import proxyctl
 from proxyctl import files
 from proxyctl.worker.base import names
+from proxyctl.worker.base.scratch import remove_tree
+from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.task.processes import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxyctl.worker.attempt.ready import Ready
+    from proxyctl.worker.executors.base.base import Task
+
+_logger = logging.getLogger("worker")
+
+# A sandbox has files of the machine as they were when it was made, and the next one is better.
+_READY_SECONDS: Final = 600.0
+_AGAIN_SECONDS: Final = 60.0  # after a sandbox that could not be made, or has ended by itself
 
 # The environment and the packages of the agent's user have no influence on it.
 _PROGRAM: Final = """\
@@ -31,28 +47,97 @@ main()
 
 
 class Supervisors:
-    """Starts supervisors; they outlive the agent, except for the one that waits."""
+    """Starts supervisors; they outlive the agent, except for the one that waits.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of the agent.
+        make_ready: makes sandboxes that wait; None for none.
+        ready_seconds: that a sandbox waits, before another one takes its place.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        make_ready: Callable[[], Ready] | None = None,
+        *,
+        ready_seconds: float = _READY_SECONDS,
+    ) -> None:
         self._folder = folder
+        self._ready_seconds = ready_seconds
+        self._make_ready = make_ready
         self._lock = threading.Lock()
         self._started: dict[Path, subprocess.Popen[bytes]] = {}  # by the folder of the attempt
+        self._ready: Ready | None = None  # of the supervisor that waits
+        self._left: list[Ready] = []  # that no attempt has taken, to be removed
+        self._make_at = 0.0  # monotonic: not before
+        self._retire_at = 0.0
+        remove_tree(folder / names.READY)  # an agent before has left it; its sandbox has ended
         self._waiting: subprocess.Popen[bytes] | None = self._start()
 
-    def give(self, folder: Path) -> None:
+    def places(self) -> set[str]:
+        """Return the names of the sandboxes that no attempt has taken."""
+        with self._lock:
+            return {each.name for each in (*self._left, self._ready) if each is not None}
+
+    def take(
+        self, folder: Path, task: Task, attempt_id: str, note: Callable[[str], None]
+    ) -> tuple[Ready, str] | None:
+        """Take the sandbox that waits, with its supervisor.
+
+        Args:
+            folder: of the attempt.
+            task: of the attempt.
+            attempt_id: the name of the attempt.
+            note: is called with the name of the sandbox before that leaves `places`.
+
+        Returns:
+            The sandbox, and its orders; None if none waits that fits.
+
+        Raises:
+            TaskError: the task is impossible.
+        """
+        with self._lock:
+            ready, supervisor = self._ready, self._waiting
+            if ready is None or supervisor is None or supervisor.poll() is not None:
+                return None
+            if not ready.is_made:
+                return None
+            orders = ready.orders(task, attempt_id)
+            if orders is None:
+                return None
+            note(ready.name)
+            self._ready = self._waiting = None
+            self._make_at = 0.0
+            self._started[folder] = supervisor
+            return ready, orders
+
+    def give(self, folder: Path, *, has_taken: bool = False) -> None:
         """Start the attempt in a folder.
+
+        Args:
+            folder: of the attempt.
+            has_taken: whether the attempt has a supervisor by `take`.
 
         Raises:
             OSError: no supervisor can be started.
         """
-        line = os.fsencode(folder) + b"\n"
         with self._lock:
-            supervisor, self._waiting = self._waiting, None
-            # None waits if two jobs come in one moment, or if the waiting supervisor was killed.
-            if supervisor is None or supervisor.poll() is not None:
-                supervisor = self._start()
-            self._started[folder] = supervisor
-            _tell(supervisor, line)
+            if has_taken:
+                supervisor = self._started[folder]
+            else:
+                supervisor = self._fresh()
+                self._started[folder] = supervisor
+            _tell(supervisor, os.fsencode(folder) + b"\n")
+
+    def _fresh(self) -> subprocess.Popen[bytes]:
+        """Return the supervisor that waits, or another one; it ends its sandbox, if it has one."""
+        supervisor, self._waiting = self._waiting, None
+        self._put_away()
+        self._make_at = 0.0
+        # None waits if two jobs come in one moment, or if the waiting supervisor was killed.
+        if supervisor is None or supervisor.poll() is not None:
+            supervisor = self._start()
+        return supervisor
 
     def has_ended(self, folder: Path) -> bool:
         """Return whether the supervisor of the attempt in a folder has ended."""
@@ -61,10 +146,65 @@ class Supervisors:
             return supervisor is None or supervisor.poll() is not None
 
     def replenish(self) -> None:
-        """Start another supervisor that waits; if that fails, the next attempt gets the reason."""
+        """Have a supervisor wait, with a sandbox; the next attempt gets the reason of a failure."""
+        with self._lock:
+            self._retire(time.monotonic())
+        self._remove_left()
         with self._lock, suppress(OSError):
             if self._waiting is None:
                 self._waiting = self._start()
+            if self._ready is None and time.monotonic() >= self._make_at:
+                self._begin_ready(self._waiting)
+
+    def _begin_ready(self, supervisor: subprocess.Popen[bytes]) -> None:
+        """Have the supervisor that waits make a sandbox."""
+        if self._make_ready is None:
+            return
+        ready = self._ready = self._make_ready()  # in `places` before anything of it is there
+        now = time.monotonic()
+        self._make_at, self._retire_at = now + _AGAIN_SECONDS, now + self._ready_seconds
+        try:
+            line = ready.prepare()
+        except TaskError as error:
+            _logger.warning("no sandbox waits for a job: %s", error.message)
+            line = None
+        if line is None:
+            self._put_away()
+        else:
+            _say(supervisor, line)
+
+    def _retire(self, now: float) -> None:
+        """Put a sandbox away that has waited for too long, or has ended by itself."""
+        supervisor = self._waiting
+        if supervisor is None or self._ready is None:
+            return
+        if supervisor.poll() is not None:
+            _logger.warning("the sandbox that waited for a job has ended")
+        elif now >= self._retire_at:
+            _tell(supervisor, b"")
+            supervisor.wait()
+            self._make_at = now
+        else:
+            return
+        self._waiting = None
+        self._put_away()
+
+    def _put_away(self) -> None:
+        if self._ready is not None:
+            self._left.append(self._ready)
+            self._ready = None
+
+    def _remove_left(self) -> None:
+        """Remove the sandboxes that no attempt has taken; a failure is tried again."""
+        with self._lock:
+            left = list(self._left)
+        try:
+            for each in left:
+                each.remove()
+                with self._lock:
+                    self._left.remove(each)
+        except (OSError, files.FileError, TaskError) as error:
+            _logger.warning("a sandbox that waited cannot be removed: %s", error)
 
     def reap(self) -> int:
         """Collect the supervisors that have ended; return the number of running ones."""
@@ -81,10 +221,12 @@ class Supervisors:
                 _tell(self._waiting, b"")
                 self._waiting.wait()
                 self._waiting = None
+            self._put_away()
             for each in self._started.values():
                 each.poll()
                 each.returncode = each.returncode or 0  # it is no longer ours to wait for
             self._started = {}
+        self._remove_left()
 
     def _start(self) -> subprocess.Popen[bytes]:
         root = str(Path(proxyctl.__file__).parent.parent)
@@ -112,8 +254,17 @@ def is_running(folder: Path) -> bool:
     return Identity.of_fields(begun).is_alive()
 
 
-def _tell(supervisor: subprocess.Popen[bytes], line: bytes) -> None:
+def _say(supervisor: subprocess.Popen[bytes], line: bytes) -> None:
+    """Send a line to a supervisor; one that was killed is found to have ended."""
     assert supervisor.stdin is not None  # noqa: S101 - it was asked for
-    with supervisor.stdin as file:
-        if line:
-            file.write(line)
+    with suppress(BrokenPipeError):
+        view = memoryview(line)
+        while view:
+            view = view[supervisor.stdin.write(view) :]
+
+
+def _tell(supervisor: subprocess.Popen[bytes], line: bytes) -> None:
+    """Send the last line to a supervisor."""
+    assert supervisor.stdin is not None  # noqa: S101 - it was asked for
+    with supervisor.stdin:
+        _say(supervisor, line)

@@ -54,8 +54,10 @@ class Traces:
         running = self.read(names.RUNNING)
         if running is None:
             return 0.0
-        program = Identity.of_fields(running)
-        return max(0.0, boot_seconds() - program.started / os.sysconf("SC_CLK_TCK"))
+        begun_at = running.get("begun_at")
+        if begun_at is None:  # a supervisor before this one has written it
+            begun_at = Identity.of_fields(running).started / os.sysconf("SC_CLK_TCK")
+        return max(0.0, boot_seconds() - float(begun_at))
 
     def remove(self) -> None:
         """Remove the records, the logs and the work of a start that the journal has lost."""

@@ -14,7 +14,11 @@ PORTS: Final = "worker-ports.json"  # the bytes through ports of jobs today
 AGENT: Final = "worker-agent.json"  # the name of the agent; the daemon distinguishes agents by it
 LOCK: Final = "worker.lock"
 ATTEMPTS: Final = "attempts"
+READY: Final = "ready"  # the sandbox that waits for an attempt
 BELL: Final = "bell"  # a socket; supervisors tell the agent there that something has happened
+
+# In the folder of a sandbox that waits.
+MADE: Final = "made"  # it is whole, and its folders may be moved
 
 # In the folder of an attempt.
 ENTRY: Final = "entry.json"  # of the journal

@@ -73,6 +73,7 @@ class Entry:
         boot: `boot_id` of when it was taken.
         taken_at: `boot_seconds` of when it was taken; None as agents before did not write it.
         gpus: identifiers of the granted GPUs.
+        sandbox: the name of the sandbox that was made before the attempt came; empty if none was.
         is_start_known: the daemon knows that it has started.
         is_ready_known: the daemon knows that it can be used.
         stop: why it is to end, if it is.
@@ -84,6 +85,7 @@ class Entry:
     boot: str
     taken_at: float | None = None
     gpus: tuple[str, ...] = ()
+    sandbox: str = ""
     is_start_known: bool = False
     is_ready_known: bool = False
     stop: Stop | None = None
@@ -103,6 +105,11 @@ class Entry:
     def attempt_id(self) -> str:
         """Its name on this device, also of its folder."""
         return _attempt_id(self.work)
+
+    @property
+    def place(self) -> str:
+        """Its name for an executor."""
+        return self.sandbox or self.attempt_id
 
 
 class Journal:
@@ -247,6 +254,7 @@ def _entry_of(fields: dict[str, Any]) -> Entry | None:
             boot=str(fields["boot"]),
             taken_at=None if fields.get("taken_at") is None else float(fields["taken_at"]),
             gpus=tuple(map(str, fields["gpus"])),
+            sandbox=str(fields.get("sandbox", "")),  # as agents before did not write it
             is_start_known=bool(fields["is_start_known"]),
             is_ready_known=bool(fields.get("is_ready_known")),  # as agents before did not write it
             stop=None if stop is None else Stop(**stop),

@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.worker.executors.base.signals import send
@@ -20,6 +21,7 @@ _START_TIME: Final = 19
 _GONE: Final = (b"Z", b"X", b"x")
 
 
+@lru_cache(maxsize=1)
 def boot_id() -> str:
     """Return an identifier that changes with each start of the machine."""
     with open(_BOOT_ID, encoding="ascii") as file:  # noqa: PTH123 - the supervisor is spared pathlib

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.protocol.jobspec.checks import check
@@ -10,7 +11,7 @@ from proxyctl.protocol.jobspec.payload import Payload, Resources, payload_of, re
 from proxyctl.worker.base import names
 from proxyctl.worker.base.record import GIGABYTE
 from proxyctl.worker.base.references import is_allowed
-from proxyctl.worker.base.shares import share_of
+from proxyctl.worker.base.shares import Share, share_of
 from proxyctl.worker.executors.base.base import INPUTS, Bounds, Task, TaskError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.task.journal import Entry
 
 _PROCESSES: Final = 512  # and threads, of one job: many programs start one for each core
+_INPUTS_BYTES: Final = 64 << 10  # a script, as a rule
 _INTERPRETERS: Final = {"python3": ("python3", "-u"), "bash": ("bash",)}
 
 
@@ -70,22 +72,42 @@ def task_of(entry: Entry, payload: Payload, folder: Path, consent: Consent) -> T
         raise TaskError("refused", f"this device does not run the image {payload.image}")
     share = share_of(resources_wanted(work), lend)
     return Task(
-        attempt_id=entry.attempt_id,
+        attempt_id=entry.place,
         folder=folder,
         job_type=job_type,
         command=_command(payload),
-        bounds=Bounds(
-            cores=share.cores,
-            memory_bytes=int(share.ram_gb * GIGABYTE),
-            disk_bytes=int(share.disk_gb * GIGABYTE),
-            processes=_PROCESSES,
-            seconds=int(work["timeout_s"]),
-        ),
+        bounds=_bounds(share, int(work["timeout_s"])),
         image=payload.image,
         env={**payload.env, **payload.secrets},
         network=payload.network,
         gpus=entry.gpus,
         ports=tuple(each.port for each in payload.ports),
+    )
+
+
+def task_ahead(name: str, folder: Path, lend: Lend) -> Task:
+    """Return the task of a sandbox that is made before its attempt comes.
+
+    It has the share of a job that names no amounts, as most jobs do, without the room for the
+    inputs of most jobs: no file in it may be larger than what such a job has left for all files.
+
+    Args:
+        name: of the sandbox.
+        folder: where it is made.
+        lend: the owner's loan.
+    """
+    bounds = _bounds(share_of(Resources(), lend), seconds=0)
+    bounds = replace(bounds, disk_bytes=max(1, bounds.disk_bytes - _INPUTS_BYTES))
+    return Task(attempt_id=name, folder=folder, job_type="script", command=(), bounds=bounds)
+
+
+def _bounds(share: Share, seconds: int) -> Bounds:
+    return Bounds(
+        cores=share.cores,
+        memory_bytes=int(share.ram_gb * GIGABYTE),
+        disk_bytes=int(share.disk_gb * GIGABYTE),
+        processes=_PROCESSES,
+        seconds=seconds,
     )
 
 

@@ -109,7 +109,8 @@ class Launch:
 
     In this order: files, gate, control groups, limits, places, user, program. The program gets
     descriptors 0 (/dev/null), 1 and 2 (pipes), those of `files` and that of `gate`, and no others:
-    the job would inherit any other open descriptor.
+    the job would inherit any other open descriptor. The shell of a sandbox that waits has a pipe in
+    the place of /dev/null.
 
     Attributes:
         argv: the program and its arguments.

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -84,6 +86,16 @@ _ETC: Final = (
 _HIDDEN: Final = "/usr/local/etc"
 _OWN: Final = frozenset(("proc", "dev", "sys", "tmp", "work", "inputs", "run"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+# The program of a sandbox that waits: a shell, which reads the job's program from its standard
+# input and becomes it.
+_WAITING: Final = ("/bin/sh",)
+# Variables that mean something to a shell, so that it cannot pass each value on.
+_OF_SHELLS: Final = re.compile(
+    "BASH.*|COMP_.*|DIRSTACK|EPOCH.*|E?UID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OLDPWD|OPT.*|PATH"
+    "|POSIXLY_CORRECT|PPID|PS[0-9]|PWD|S?RANDOM|SECONDS|SHELLOPTS|SHLVL|_"
+)
 
 # Root's way, if systemd holds the limits: `PLACES`, which the job's user can reach, in spite of the
 # agent's private folders. Otherwise the supervisor does the same, without a program for each step.
@@ -184,6 +196,37 @@ class BwrapExecutor:
             is_asked_inside=True,
         )
 
+    def ahead(self, task: Task) -> Launch | None:
+        """Prepare a sandbox that waits for its program, which `orders` names later.
+
+        Returns:
+            Its launch; None if the manager of the limits would count the seconds of its wait.
+
+        Raises:
+            TaskError: as `prepare`.
+        """
+        launch = self.prepare(replace(task, command=_WAITING))
+        return launch if launch.argv[0] == self._program else None
+
+    def orders(self, task: Task, attempt_id: str) -> str | None:
+        """Return the orders with which a sandbox of `ahead` runs a task; None if it cannot.
+
+        Such a sandbox has no network, GPU or image, and a program that is missing would be the
+        failure of its shell.
+
+        Raises:
+            TaskError: the task is impossible, as in `prepare`.
+        """
+        self._require_possible(task)
+        is_plain = task.network == "none" and task.root is None and not task.gpus
+        if not is_plain or shutil.which(task.command[0], path=_PATH) is None:
+            return None
+        if any(map(_OF_SHELLS.fullmatch, task.env)):
+            return None
+        env = {**task.env, LABEL: attempt_id}
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+        return "\n".join((*lines, f"exec {shlex.join(task.command)} </dev/null\n"))
+
     def attach(self, task: Task, pid: int) -> None:
         """Serve the network of a job, and let the job begin."""
         if task.network != "egress":
@@ -245,7 +288,7 @@ class BwrapExecutor:
         return (*around(self._program), *inner)
 
     def _env(self, task: Task) -> dict[str, str]:
-        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/work", "LANG": "C.UTF-8"}
+        env = {"PATH": _PATH, "HOME": "/work", "LANG": "C.UTF-8"}
         if task.network == "egress" and self._network is not None:
             env.update(self._network.env())
         return env

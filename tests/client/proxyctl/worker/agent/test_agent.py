@@ -267,7 +267,7 @@ def test_a_draining_agent_stays_with_its_job_while_the_marketplace_is_away(
     until(lambda: job.logs.get((1, "out")), agent)
     market.stop()
     agent.send(signal.SIGTERM)
-    until(lambda: "draining: jobs go on: 1" in agent.log, agent)
+    until(lambda: "draining: 1 jobs continue" in agent.log, agent)
     supervisors = agent.supervisors()
     assert not agent.has_ended
     assert agent.kill(signal.SIGHUP) == 0

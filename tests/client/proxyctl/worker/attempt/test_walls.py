@@ -55,8 +55,11 @@ def agent(market: WorkerMarket, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def outcomes(agent: WorkerAgent) -> dict[str, Outcome]:
-    """Outcomes of the probe inside the job."""
-    return agent.probed(OWN_SECRET)
+    """Outcomes of the probe inside a job, in a sandbox that has waited for it."""
+    waiting = agent.wait_ready()
+    probed = agent.probed(OWN_SECRET)
+    agent.wait_ready(after=waiting)
+    return probed
 
 
 @cases("line", [each for each in EXPECTED if each != "connect abstract"])

@@ -1,0 +1,237 @@
+"""Sandboxes that wait for jobs: each is whole, empty, and used for one attempt."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from support.base.waiting import until_true
+from support.workers.market import Job, WorkerMarket, worker_market
+from support.workers.process import WorkerAgent, require_sandbox, until, worker_agent
+
+from proxyctl.worker.attempt import sandboxes
+from proxyctl.worker.attempt.ready import Ready
+from proxyctl.worker.attempt.supervisors import Supervisors
+from proxyctl.worker.base import names
+from proxyctl.worker.base.record import Lend, Sandbox
+from proxyctl.worker.executors.base.base import LABEL, Task
+from proxyctl.worker.executors.base.family import family
+from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
+from proxyctl.worker.executors.limits.base import scope_of
+from proxyctl.worker.executors.limits.cgroup1 import find_parents
+from proxyctl.worker.task.tasks import task_ahead
+
+# All that a job finds, and something that it leaves wherever it can.
+LOOK = """
+import json, os, resource, sys
+found = {
+    "env": {name: text for name, text in os.environ.items() if name != "PROXYD_AGENT"},
+    "argv": sys.argv,
+    "files": sorted(
+        os.path.join(top, each)
+        for place in ("/work", "/inputs", "/tmp", "/dev/shm")
+        for top, _, files in os.walk(place)
+        for each in files
+    ),
+    "open": {each: os.readlink(f"/proc/self/fd/{each}").split(":")[0] for each in "012"},
+    "descriptors": len(os.listdir("/proc/self/fd")),
+    "processes": sorted(
+        open(f"/proc/{each}/comm").read().strip()
+        for each in os.listdir("/proc") if each.isdecimal()
+    ),
+    "ids": [os.getuid(), os.getgid(), os.getgroups(), os.getpid(), os.getsid(0), os.getppid()],
+    "cwd": os.getcwd(),
+    "umask": os.umask(0),
+    "limits": [resource.getrlimit(each) for each in (1, 4, 7)],
+    "status": [
+        line for line in open("/proc/self/status")
+        if line.startswith(("Cap", "NoNew", "Seccomp", "Sig", "Shd"))
+    ],
+}
+print(json.dumps(found))
+for place in ("/work", "/tmp", "/dev/shm"):
+    open(f"{place}/left", "w").close()
+"""
+UNTIL_TOLD = """
+import os, time
+print("begun", flush=True)
+while not os.path.exists("told"):
+    time.sleep(0.05)
+print("done")
+"""
+FOR_EVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sandbox(tmp_path_factory: pytest.TempPathFactory) -> None:
+    require_sandbox(tmp_path_factory.mktemp("ready"))
+
+
+@pytest.fixture
+def market() -> Iterator[WorkerMarket]:
+    with worker_market() as made:
+        yield made
+
+
+@pytest.fixture
+def agent(market: WorkerMarket, tmp_path: Path) -> Iterator[WorkerAgent]:
+    with worker_agent(tmp_path / "agent", market) as made:
+        made.start()
+        yield made
+
+
+def sandbox_of(agent: WorkerAgent, job: Job) -> str:
+    """Return the sandbox of a job that runs; empty if it did not wait."""
+    path = agent.folder / names.ATTEMPTS / f"{job.id}-1" / names.ENTRY
+    return str(json.loads(path.read_text())["sandbox"])
+
+
+def processes_of(name: str) -> list[int]:
+    """Return the processes of a sandbox that waits."""
+    mark = f"\0{LABEL}\0{name}\0".encode()
+    outermost = []
+    for pid in psutil.pids():
+        with suppress(OSError):
+            if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
+                outermost.append(pid)
+    return sorted(set(family(outermost)))
+
+
+def groups_of(agent: WorkerAgent) -> list[Path]:
+    """Return the control groups of an agent."""
+    start = f"{scope_of(agent.folder)}.*"
+    return [each for parent in find_parents().values() for each in parent.glob(start)]
+
+
+def test_a_job_in_a_sandbox_that_waited_finds_what_any_job_finds(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    """Nothing of the job before is there, and no sandbox is used twice."""
+    found, used, sizes = [], [], []
+    for env in ({"A": "1\n'2'"}, {"A": "1\n'2'"}, {"A": "1\n'2'", "PS1": ""}):
+        used.append(agent.wait_ready(after=used[-1] if used else ""))
+        # The last variable means something to shells, so the job gets a sandbox of its own.
+        job = agent.run(LOOK, env=env)
+        [(_, fields)] = job.reports
+        assert fields["exit_code"] == 0, job.logs
+        look = json.loads(job.logs[1, "out"])
+        assert look["env"].pop(LABEL) == f"{job.id}-1"
+        assert look["env"].pop("PS1", "") == ""
+        sizes.append(look["limits"].pop(0))
+        found.append(look)
+    assert len({*used}) == 3
+    assert found[0] == found[1] == found[2]
+    assert found[0]["files"] == [f"/inputs/{names.SCRIPT}"]
+    # No file may be larger than what the job has for all files, beside its inputs.
+    (first, hard), second, own = sizes
+    assert [first, hard] == second
+    assert first == hard
+    assert 0 <= own[0] - first <= 64 << 10
+    assert found[0]["env"]["A"] == "1\n'2'"
+
+
+def test_a_job_takes_the_sandbox_that_waits_and_its_time_begins_then(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    waiting = agent.wait_ready()
+    job = market.post(FOR_EVER)
+    until(lambda: job.logs.get((1, "out")), agent)
+    assert sandbox_of(agent, job) == waiting
+    folder = agent.folder / names.ATTEMPTS / f"{job.id}-1"
+    running = json.loads((folder / names.RUNNING).read_text())
+    since_boot = running["begun_at"] - running["started"] / os.sysconf("SC_CLK_TCK")
+    assert since_boot > 0, "its first process is older than the attempt"
+    agent.wait_ready(after=waiting)
+    market.take_back(job)
+    agent.until_idle()
+    assert not processes_of(waiting)
+
+
+def test_a_job_is_adopted_in_a_sandbox_that_waited(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    waiting = agent.wait_ready()
+    job = market.post(UNTIL_TOLD)
+    until(lambda: job.logs.get((1, "out")), agent)
+    agent.kill()
+    agent.start()
+    agent.wait_ready()
+    assert sandbox_of(agent, job) == waiting
+    (agent.folder / names.ATTEMPTS / f"{job.id}-1" / "work" / "told").touch()
+    until(lambda: job.outcome, agent)
+    assert job.logs[1, "out"] == b"begun\ndone\n"
+    agent.until_idle()
+    assert [each.name for each in groups_of(agent) if waiting in each.name] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_of_a_sandbox_that_waits_outlives_its_agent(
+    agent: WorkerAgent, market: WorkerMarket, number: int
+) -> None:
+    waiting = agent.wait_ready()
+    processes = processes_of(waiting)
+    assert len(processes) >= 4, processes  # bubblewrap's three, and the shell
+    agent.kill(number)
+    until_true(lambda: not any(map(psutil.pid_exists, processes)), "all have ended")
+    if number == signal.SIGKILL:
+        agent.start()
+        agent.wait_ready(after=waiting)
+        agent.kill(signal.SIGTERM)
+    assert list((agent.folder / names.READY).glob("*")) == []
+    assert groups_of(agent) == []
+
+
+def test_a_sandbox_that_is_killed_while_it_waits_costs_no_job(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    processes = processes_of(agent.wait_ready())
+    os.kill(processes[-1], signal.SIGKILL)
+    until_true(lambda: not any(map(psutil.pid_exists, processes)), "all have ended")
+    assert agent.run("print(6 * 7)").logs[1, "out"] == b"42\n"
+
+
+def test_a_sandbox_that_has_waited_for_long_is_made_anew(tmp_path: Path) -> None:
+    """It has files of the device as they were when it was made."""
+    executor = executor_of(tmp_path)
+    supervisors = Supervisors(tmp_path, partial(Ready, executor, Lend(), tmp_path), ready_seconds=0)
+    supervisors.replenish()
+    [first] = supervisors.places()
+    until_true(lambda: processes_of(first), "it is there")
+    supervisors.replenish()
+    [second] = supervisors.places()
+    assert second != first
+    assert not processes_of(first)
+    assert [each.name for each in (tmp_path / names.READY).iterdir()] == [second]
+    assert executor.left() == {second}
+    supervisors.close()
+    assert supervisors.places() == executor.left() == set()
+    executor.close()
+
+
+def executor_of(folder: Path) -> BwrapExecutor:
+    executors, _ = sandboxes.usable(Sandbox(executor="bwrap"), Lend(), folder)
+    executor = executors["bwrap"]
+    assert isinstance(executor, BwrapExecutor)
+    return executor
+
+
+def test_what_a_sandbox_that_waits_cannot_do_needs_another_one(tmp_path: Path) -> None:
+    executor = executor_of(tmp_path)
+    task: Task = replace(task_ahead("ready-1", tmp_path, Lend()), command=("python3", "/x y"))
+    orders = executor.orders(task, "job-1")
+    assert orders == f"export {LABEL}=job-1\nexec python3 '/x y' </dev/null\n"
+    for changes in (
+        {"command": ("no-such-program",)},
+        {"command": ("/inputs/program",)},
+        {"root": tmp_path},
+        {"gpus": ("GPU-1",)},
+        *({"env": {name: "1"}} for name in ("PATH", "UID", "RANDOM", "BASH_ENV", "_", "OPTIND")),
+    ):
+        assert executor.orders(replace(task, **changes), "job-1") is None  # type: ignore[arg-type]
+    executor.close()
