@@ -26,7 +26,7 @@ def main() -> None:
     move = Journal.move
 
     def move_and_die(self: Journal, entry: Entry, state: AttemptState, **changes: object) -> Entry:
-        if state.value == die_at == AttemptState.PREPARING.value:  # which is not written
+        if state.value == die_at == AttemptState.PREPARING.value:  # the journal has no PREPARING
             os.kill(os.getpid(), signal.SIGKILL)
         return move(self, entry, state, **changes)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.attempt.log_sender import LogSender
 
-_LOOK_SECONDS: Final = 1.0  # between two looks for changes that the bell has not announced
+_LOOK_SECONDS: Final = 1.0
 
 
 class Pump:
@@ -25,11 +25,18 @@ class Pump:
     Args:
         name: of the thread.
         refused: called with the reason when the daemon takes no more.
+        look_seconds: between two looks for changes that the bell has not announced.
     """
 
     def __init__(
-        self, name: str, sender: LogSender, refused: Callable[[RefusedError], object]
+        self,
+        name: str,
+        sender: LogSender,
+        refused: Callable[[RefusedError], object],
+        *,
+        look_seconds: float = _LOOK_SECONDS,
     ) -> None:
+        self._look_seconds = look_seconds
         self._sender = sender
         self._refused = refused
         self._rung = threading.Event()
@@ -60,5 +67,5 @@ class Pump:
             else:
                 retries.succeeded()
                 if not has_more:
-                    self._rung.wait(_LOOK_SECONDS)
+                    self._rung.wait(self._look_seconds)
             self._rung.clear()

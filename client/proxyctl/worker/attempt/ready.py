@@ -114,7 +114,7 @@ class Ready:
         return replace(launch, files={}, disk_bytes=task.bounds.disk_bytes)
 
     def remove(self) -> None:
-        """End what is left of it, unless an attempt has taken it.
+        """End it, and remove its rest; only for one that no attempt has taken.
 
         Raises:
             FileError: its files cannot be removed.

@@ -81,7 +81,7 @@ class Streams:
         self._wake = -1
 
     def open(self, folder: str, log_bytes: int, readers: Sequence[int]) -> None:
-        """Make the logs, for what comes out of the pipes.
+        """Make the logs for the bytes of the pipes.
 
         Args:
             folder: of the attempt.

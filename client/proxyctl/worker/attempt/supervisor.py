@@ -473,7 +473,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
-    Identity.of(os.getpid())  # which keeps the identifier of the boot
+    Identity.of(os.getpid())  # reads the identifier of the boot now, and not in an attempt's time
     waiting = None
     lines = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - reads no line too early
     line = lines.readline()

@@ -89,7 +89,7 @@ def task_ahead(name: str, folder: Path, lend: Lend) -> Task:
     """Return the task of a sandbox that is made before its attempt comes.
 
     It has the share of a job that names no amounts, as most jobs do, without the room for the
-    inputs of most jobs: no file in it may be larger than what such a job has left for all files.
+    inputs of most jobs: no file in it may be larger than the rest of the disk of such a job.
 
     Args:
         name: of the sandbox.

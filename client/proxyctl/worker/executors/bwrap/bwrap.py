@@ -209,7 +209,7 @@ class BwrapExecutor:
         return launch if launch.argv[0] == self._program else None
 
     def orders(self, task: Task, attempt_id: str) -> str | None:
-        """Return the orders with which a sandbox of `ahead` runs a task; None if it cannot.
+        """Return the orders for a sandbox of `ahead` to run a task; None if it cannot.
 
         Such a sandbox has no network, GPU or image, and a program that is missing would be the
         failure of its shell.

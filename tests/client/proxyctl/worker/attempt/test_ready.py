@@ -128,7 +128,7 @@ def test_a_job_in_a_sandbox_that_waited_finds_what_any_job_finds(
     assert len({*used}) == 3
     assert found[0] == found[1] == found[2]
     assert found[0]["files"] == [f"/inputs/{names.SCRIPT}"]
-    # No file may be larger than what the job has for all files, beside its inputs.
+    # No file may be larger than the job's disk less its inputs.
     (first, hard), second, own = sizes
     assert [first, hard] == second
     assert first == hard

@@ -128,6 +128,12 @@ def test_a_program_that_cannot_be_started_says_why(tmp_path: Path, launch: dict[
     assert "could not be started: No such file or directory" in ended["failed"]
 
 
+def test_orders_without_the_sandbox_that_they_are_for_start_nothing(tmp_path: Path) -> None:
+    ended = run(tmp_path, "echo ran", orders="echo ran\n")
+    assert "the sandbox that waited for it has ended" in ended["failed"]
+    assert "out" not in ended
+
+
 def test_a_supervisor_without_an_agent_ends_and_its_program_with_it(tmp_path: Path) -> None:
     folder = prepared(tmp_path, "sleep 1000")
     supervisors = Supervisors(tmp_path)
