@@ -1,8 +1,9 @@
 """Readers of a log while it is written: new bytes wake them immediately, on any daemon.
 
 Readers keep their own places and fetch the stored bytes, so even for slow readers no bytes wait in
-memory. The bus wakes readers in other daemons on the database; a notice that is lost delays a
-reader there by some seconds, after which it checks by itself.
+memory, except for the last small write of a log: a reader that has read all the bytes before it
+needs no look at the disk. The bus wakes readers in other daemons on the database; a notice that is
+lost delays a reader there by some seconds, after which it checks by itself.
 """
 
 import asyncio
@@ -13,8 +14,18 @@ from msgspec import Struct
 
 from market.base.bus import LOGS, Bus
 from market.base.errors import Code, MarketError
+from storage.files.log_files import Attempt
 
 STREAMS = ("out", "err")
+HANDED_MAX_BYTES = 4 * 1024  # of a write to each stream of a log that is read
+
+
+class Handed(Struct, frozen=True):
+    """The bytes of a write at an offset of a stream."""
+
+    attempt: Attempt
+    offset: int
+    data: bytes
 
 
 class Reader:
@@ -22,12 +33,14 @@ class Reader:
 
     Attributes:
         streams: streams that may have new bytes.
+        handed: the last write to each stream, if it was small.
         is_stale: whether the job may have changed: its attempt may be over.
         has_ended: whether the wait is over because the daemon stops.
     """
 
     def __init__(self) -> None:
         self.streams = set(STREAMS)
+        self.handed: dict[str, Handed] = {}
         self.is_stale = True
         self.has_ended = False
         self._woken = asyncio.Event()
@@ -114,6 +127,12 @@ class Readers:
             self.by_job[job_id].discard(reader)
             if not self.by_job[job_id]:
                 del self.by_job[job_id]
+
+    def hand(self, stream: str, written: Handed) -> None:
+        """Keep a write to a stream for the readers here, if it is small."""
+        if len(written.data) <= HANDED_MAX_BYTES:
+            for reader in self.by_job.get(written.attempt.job_id, ()):
+                reader.handed[stream] = written
 
     def written(self, job_id: str, stream: str) -> None:
         """Wake the readers of a job's log, here and on other daemons, after a write to a stream."""

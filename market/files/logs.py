@@ -31,7 +31,7 @@ from market.events.context import Context
 from market.files.log_disk import LogDisk
 from market.files.log_keeper import LogKeeper
 from market.files.log_pace import Pace
-from market.files.log_readers import STREAMS, Reader, Readers
+from market.files.log_readers import STREAMS, Handed, Reader, Readers
 from market.files.log_text import text_of
 from storage.blobs.base import BlobError
 from storage.devices.devices import DeviceRow
@@ -396,6 +396,7 @@ class Logs:
             self.totals.refused_bytes += len(data)
         else:
             self.totals.stored_bytes += len(data)
+            self.readers.hand(stream, Handed(log.attempt, offset, data))
             self.readers.written(log.attempt.job_id, stream)
 
     def _give_up(self, log: _OpenLog, error: OSError) -> None:
@@ -493,7 +494,11 @@ class Logs:
             offset = place.at(stream)
             fair = self.pace.total_bytes // len(self.readers)
             most = min(READ_BYTES, max(READ_LEAST_BYTES, fair))
-            part = await self._disk.run(LogFiles.read, attempt, stream, offset, most)
+            handed = reader.handed.pop(stream, None)
+            if handed and not is_over and (handed.attempt, handed.offset) == (attempt, offset):
+                part = Part(offset, handed.data, offset + len(handed.data))
+            else:
+                part = await self._disk.run(LogFiles.read, attempt, stream, offset, most)
             if part.data and part.offset > offset:
                 place = place.moved(stream, part.offset)
                 yield Cut(place, stream, offset)

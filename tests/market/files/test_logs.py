@@ -5,10 +5,12 @@ import os
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, aclosing
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.base.waiting import until
 from support.database.statements import counted
 from support.market.books import refusal
 from support.market.jobs import device_of, running
@@ -17,6 +19,7 @@ from support.market.market import Market
 from market.base.bus import ATTEMPTS, GONE, WAITING, Bus, Topic
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
+from market.files.log_readers import HANDED_MAX_BYTES
 from market.files.logs import (
     CHECK_SECONDS,
     CHUNK_MAX_BYTES,
@@ -34,7 +37,7 @@ from storage.blobs.base import BlobError
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
 from storage.files import logs as queries
-from storage.files.log_files import Attempt
+from storage.files.log_files import Attempt, LogFiles, Part
 
 MIB = 1024 * 1024
 DAY = 86_400
@@ -385,6 +388,46 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
         assert isinstance(event, Wrote)
         assert event.data == b"last"
         assert isinstance(await anext(events), Over)
+
+
+async def test_a_small_write_reaches_its_readers_without_a_look_at_the_disk(
+    market: Market, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    looks: list[int] = []
+    read = LogFiles.read
+
+    def count(files: LogFiles, attempt: Attempt, stream: str, offset: int, most: int) -> Part:
+        part = read(files, attempt, stream, offset, most)
+        looks.append(offset)
+        return part
+
+    def has_looked(times: int) -> bool:
+        return len(looks) == times
+
+    monkeypatch.setattr(LogFiles, "read", count)
+    events = logs.follow(buyer, job_id, position=None, number=None)
+    async with aclosing(events):
+        assert isinstance(await anext(events), Began)
+        offset = 0
+        for written, streams in ((b"first", 2), (b"x" * (HANDED_MAX_BYTES + 1), 1), (b"last", 1)):
+            looks.clear()
+            reads = asyncio.ensure_future(anext(events))
+            await until(partial(has_looked, streams))  # it has found nothing new
+            looks.clear()
+            await append(logs, device, job_id, offset, written)
+            event = await reads
+            assert isinstance(event, Wrote)
+            assert (event.offset, event.data) == (offset, written)
+            assert looks == ([] if len(written) <= HANDED_MAX_BYTES else [offset])
+            offset += len(written)
+        # A reader that is behind finds the bytes of both writes on the disk.
+        await append(logs, device, job_id, offset, b"a")
+        await append(logs, device, job_id, offset + 1, b"b")
+        event = await anext(events)
+        assert isinstance(event, Wrote)
+        assert event.data == b"ab"
 
 
 @pytest.mark.parametrize("readers", [1, 32])
