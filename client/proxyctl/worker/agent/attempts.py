@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from proxyctl.worker.base import names
 from proxyctl.worker.base.shares import capacity_fields
 from proxyctl.worker.task.tasks import resources_wanted
 
@@ -81,10 +82,14 @@ class Attempts:
             self._shares.give_back(attempt_id)
             self._ended += 1
 
-    def ring(self, attempt_id: str) -> None:
-        """Wake an attempt, if it is on this device."""
-        attempt = self.find(attempt_id)
-        if attempt is not None:
+    def ring(self, name: str) -> None:
+        """Wake an attempt, if it is on this device; `name` is what its supervisor sends."""
+        attempt = self.find(name.rstrip(names.OF_LOG))
+        if attempt is None:
+            return
+        if name.endswith(names.OF_LOG):
+            attempt.ring_for_log()
+        else:
             attempt.ring()
 
     def ring_all(self) -> None:

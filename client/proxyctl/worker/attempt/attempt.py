@@ -171,6 +171,10 @@ class Attempt:
     def ring(self) -> None:
         """Wake its threads, because the supervisor has news."""
         self._interruption.ring()
+        self.ring_for_log()
+
+    def ring_for_log(self) -> None:
+        """Wake the thread that sends the logs: one that prints wakes no other thread."""
         sending = self._sending  # the attempt's own thread may close it at this moment
         if sending is not None:
             sending.log.ring()

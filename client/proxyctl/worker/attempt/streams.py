@@ -30,12 +30,17 @@ class Bell:
         self._rung_at = 0.0  # monotonic
         self._is_due = False
 
-    def ring(self) -> None:
-        """Wake the agent, if there is one; it also looks without the bell every second."""
+    def ring(self, *, of_log: bool = False) -> None:
+        """Wake the agent, if there is one; it also looks without the bell every second.
+
+        Args:
+            of_log: whether only the logs have changed.
+        """
         self._is_due = False
         self._rung_at = time.monotonic()
+        name = f"{self._name}{names.OF_LOG}" if of_log else self._name
         with suppress(OSError):
-            self._socket.sendto(self._name.encode(), names.BELL)
+            self._socket.sendto(name.encode(), names.BELL)
 
     def ring_soon(self) -> None:
         """Have `ring_if_due` ring once the time since the last ring allows it."""
@@ -44,7 +49,7 @@ class Bell:
     def ring_if_due(self) -> None:
         """Ring, if `ring_soon` was called and the last ring is long enough ago."""
         if self._is_due and time.monotonic() >= self._rung_at + _RING_SECONDS:
-            self.ring()
+            self.ring(of_log=True)
 
     def seconds_left(self, seconds: float) -> float:
         """Return a wait, shortened to the time of the next ring."""

@@ -16,6 +16,7 @@ LOCK: Final = "worker.lock"
 ATTEMPTS: Final = "attempts"
 READY: Final = "ready"  # the sandbox that waits for an attempt
 BELL: Final = "bell"  # a socket; supervisors tell the agent there that something has happened
+OF_LOG: Final = "+"  # behind the name of an attempt at the bell: only its logs have changed
 
 # In the folder of a sandbox that waits.
 MADE: Final = "made"  # it is whole, and its folders may be moved

@@ -15,6 +15,7 @@ import pytest
 from support.base.mounts import small_disk
 from support.base.waiting import until_true
 
+from proxyctl.worker.agent.bell import Bell
 from proxyctl.worker.attempt.supervisor import _Disk, claim
 from proxyctl.worker.attempt.supervisors import Supervisors
 from proxyctl.worker.base import names
@@ -112,6 +113,16 @@ def test_the_end_of_an_orphan_is_seen_while_the_program_runs(tmp_path: Path) -> 
     Identity.of_fields(json.loads((folder / names.BEGUN).read_text())).send(signal.SIGKILL)
     until_true(lambda: not supervisors.reap(), "nothing runs")
     supervisors.close()
+
+
+def test_output_is_announced_apart_from_the_start_and_the_end(tmp_path: Path) -> None:
+    """A job that prints wakes only the thread that sends its log."""
+    heard: list[str] = []
+    bell = Bell(tmp_path, heard.append)
+    run(tmp_path, "sleep 0.1; echo out; sleep 0.1")
+    until_true(lambda: heard.count("one") == 2, lambda: str(heard))
+    bell.close()
+    assert heard.count("one+") == 1
 
 
 def test_no_more_is_kept_than_the_bound(tmp_path: Path) -> None:
