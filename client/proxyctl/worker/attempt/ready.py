@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Launch, Task
     from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
 
-_PREFIX: Final = "ready-"  # no attempt begins like that
+_PREFIX: Final = "sandbox-"  # no attempt begins like that
 
 
 class Ready:

@@ -604,7 +604,7 @@ def test_cancelled_work_does_not_go_on_unpaid_for_longer_than_a_minute(
         started = int((boot_seconds() - ran_s) * os.sysconf("SC_CLK_TCK"))
         device.write(names.RUNNING, Identity(os.getpid(), started, boot_id()).as_fields())
         assert attempt.cancelled_grace_s == pytest.approx(given, abs=0.05)
-        # The time in which a sandbox has waited for the attempt is none of the attempt's.
+        # The wait of a sandbox for its attempt does not count.
         waited = Identity(os.getpid(), 0, boot_id()).as_fields()
         device.write(names.RUNNING, {**waited, "begun_at": boot_seconds() - ran_s})
     assert attempt.cancelled_grace_s == pytest.approx(given, abs=0.05)

@@ -1,4 +1,4 @@
-"""The thread that sends the log of an attempt: bytes leave as soon as there is word of them."""
+"""The thread that sends the log of an attempt: a ring sends new bytes at once."""
 
 import threading
 from functools import partial

@@ -223,7 +223,7 @@ def executor_of(folder: Path) -> BwrapExecutor:
 
 def test_what_a_sandbox_that_waits_cannot_do_needs_another_one(tmp_path: Path) -> None:
     executor = executor_of(tmp_path)
-    task: Task = replace(task_ahead("ready-1", tmp_path, Lend()), command=("python3", "/x y"))
+    task: Task = replace(task_ahead("sandbox-1", tmp_path, Lend()), command=("python3", "/x y"))
     orders = executor.orders(task, "job-1")
     assert orders == f"export {LABEL}=job-1\nexec python3 '/x y' </dev/null\n"
     for changes in (
