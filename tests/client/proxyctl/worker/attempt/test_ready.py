@@ -65,6 +65,7 @@ while not os.path.exists("told"):
     time.sleep(0.05)
 print("done")
 """
+SECRET = "secret-of-a-buyer-83c1"
 FOR_EVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)"
 
 
@@ -140,9 +141,12 @@ def test_a_job_takes_the_sandbox_that_waits_and_its_time_begins_then(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     waiting = agent.wait_ready()
-    job = market.post(FOR_EVER)
+    job = market.post(FOR_EVER, payload={"secrets": {"HF_TOKEN": SECRET}})
     until(lambda: job.logs.get((1, "out")), agent)
     assert sandbox_of(agent, job) == waiting
+    for pid in psutil.pids():
+        with suppress(OSError):
+            assert SECRET.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     folder = agent.folder / names.ATTEMPTS / f"{job.id}-1"
     running = json.loads((folder / names.RUNNING).read_text())
     since_boot = running["begun_at"] - running["started"] / os.sysconf("SC_CLK_TCK")
