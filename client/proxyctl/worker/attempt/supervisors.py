@@ -122,12 +122,10 @@ class Supervisors:
             OSError: no supervisor can be started.
         """
         with self._lock:
-            if has_taken:
-                supervisor = self._started[folder]
-            else:
-                supervisor = self._fresh()
+            supervisor = self._started.get(folder) if has_taken else self._fresh()
+            if supervisor is not None:  # else it was killed, which the attempt finds
                 self._started[folder] = supervisor
-            _tell(supervisor, os.fsencode(folder) + b"\n")
+                _tell(supervisor, os.fsencode(folder) + b"\n")
 
     def _fresh(self) -> subprocess.Popen[bytes]:
         """Return the supervisor that waits, or another one; it ends its sandbox, if it has one."""
@@ -165,11 +163,13 @@ class Supervisors:
         self._make_at, self._retire_at = now + _AGAIN_SECONDS, now + self._ready_seconds
         try:
             line = ready.prepare()
-        except TaskError as error:
-            _logger.warning("no sandbox waits for a job: %s", error.message)
-            line = None
+        except (OSError, TaskError) as error:
+            _logger.warning("no sandbox waits for a job: %s", error)
+            self._put_away()
+            return
         if line is None:
             self._put_away()
+            self._make_ready = None
         else:
             _say(supervisor, line)
 
@@ -182,7 +182,7 @@ class Supervisors:
             _logger.warning("the sandbox that waited for a job has ended")
         elif now >= self._retire_at:
             _tell(supervisor, b"")
-            supervisor.wait()
+            self._started[Path(self._ready.name)] = supervisor  # until it has ended
             self._make_at = now
         else:
             return

@@ -20,7 +20,7 @@ from proxyctl.worker.attempt.ready import Ready
 from proxyctl.worker.attempt.supervisors import Supervisors
 from proxyctl.worker.base import names
 from proxyctl.worker.base.record import Lend, Sandbox
-from proxyctl.worker.executors.base.base import LABEL, Task
+from proxyctl.worker.executors.base.base import LABEL, Task, TaskError
 from proxyctl.worker.executors.base.family import family
 from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
 from proxyctl.worker.executors.limits.base import scope_of
@@ -215,6 +215,29 @@ def test_a_sandbox_that_has_waited_for_long_is_made_anew(tmp_path: Path) -> None
     assert executor.left() == {second}
     supervisors.close()
     assert supervisors.places() == executor.left() == set()
+    executor.close()
+
+
+@pytest.mark.parametrize("failure", [OSError("no space"), TaskError("host", "no group"), None])
+def test_an_agent_works_without_sandboxes_that_wait(
+    tmp_path: Path, failure: Exception | None
+) -> None:
+    """One cannot be made where the disk is full, or systemd would count the seconds of its wait."""
+    executor = executor_of(tmp_path)
+    made: list[Ready] = []
+
+    class Never(Ready):
+        def prepare(self) -> None:
+            made.append(self)
+            if failure is not None:
+                raise failure
+
+    supervisors = Supervisors(tmp_path, partial(Never, executor, Lend(), tmp_path))
+    for _ in range(2):
+        supervisors.replenish()
+    assert len(made) == 1, "it is not tried all the time"
+    assert supervisors.places() == set()
+    supervisors.close()
     executor.close()
 
 
