@@ -83,7 +83,6 @@ TESTED_IN = {
     "client/proxyctl/worker/attempt/listening.py": (
         "tests/client/proxyctl/worker/attempt/test_attempt.py"
     ),
-    "client/proxyctl/worker/attempt/pump.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/attempt/streams.py": (
         "tests/client/proxyctl/worker/attempt/test_supervisor.py"
     ),

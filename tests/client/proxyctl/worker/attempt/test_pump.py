@@ -1,4 +1,4 @@
-"""The thread that sends the log of an attempt: a ring sends new bytes at once."""
+"""The thread that sends the log of an attempt: new bytes leave without a wait."""
 
 import threading
 from functools import partial
