@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from proxyctl.worker.attempt import sandboxes
 from proxyctl.worker.base import names
 from proxyctl.worker.base.record import Consent, Lend, Sandbox, save
 from proxyctl.worker.executors.base.base import LABEL, TaskError
+from proxyctl.worker.executors.limits.base import scope_of
+from proxyctl.worker.executors.limits.cgroup1 import find_parents
 from support.base.waiting import PATIENCE_SECONDS, until_true
 from support.daemons import forked_client
 from support.daemons.process import ROOT
@@ -134,6 +137,13 @@ class WorkerAgent:
         for pid in self.processes():
             with suppress(ProcessLookupError):  # one of them ends with another one
                 os.kill(pid, signal.SIGKILL)
+        for group in self.groups():  # the next agent in this folder would remove them
+            until_true(partial(_is_removed, group), "nothing is in it")
+
+    def groups(self) -> list[Path]:
+        """Return its control groups."""
+        start = f"{scope_of(self.folder)}.*"
+        return [each for parent in find_parents().values() for each in parent.glob(start)]
 
     def supervisors(self) -> list[int]:
         """Return the supervisors of attempts that run now."""
@@ -201,6 +211,12 @@ class WorkerAgent:
         attempts = self.folder / names.ATTEMPTS
         until_true(lambda: not list(attempts.iterdir()), lambda: f"all is removed: {self.log}")
         until_true(lambda: len(self.processes()) <= 1, "nothing runs")
+
+
+def _is_removed(group: Path) -> bool:
+    with suppress(OSError):
+        group.rmdir()
+    return not group.exists()
 
 
 def _is_supervisor(pid: int) -> bool:

@@ -23,8 +23,6 @@ from proxyctl.worker.base.record import Lend, Sandbox
 from proxyctl.worker.executors.base.base import LABEL, Task, TaskError
 from proxyctl.worker.executors.base.family import family
 from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
-from proxyctl.worker.executors.limits.base import scope_of
-from proxyctl.worker.executors.limits.cgroup1 import find_parents
 from proxyctl.worker.task.tasks import task_ahead
 
 # All that a job finds, and something that it leaves wherever it can.
@@ -104,12 +102,6 @@ def processes_of(name: str) -> list[int]:
     return sorted(set(family(outermost)))
 
 
-def groups_of(agent: WorkerAgent) -> list[Path]:
-    """Return the control groups of an agent."""
-    start = f"{scope_of(agent.folder)}.*"
-    return [each for parent in find_parents().values() for each in parent.glob(start)]
-
-
 def test_a_job_in_a_sandbox_that_waited_finds_what_any_job_finds(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -171,7 +163,7 @@ def test_a_job_is_adopted_in_a_sandbox_that_waited(
     until(lambda: job.outcome, agent)
     assert job.logs[1, "out"] == b"begun\ndone\n"
     agent.until_idle()
-    assert [each.name for each in groups_of(agent) if waiting in each.name] == []
+    assert [each.name for each in agent.groups() if waiting in each.name] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -188,7 +180,7 @@ def test_nothing_of_a_sandbox_that_waits_outlives_its_agent(
         agent.wait_ready(after=waiting)
         agent.kill(signal.SIGTERM)
     assert list((agent.folder / names.READY).glob("*")) == []
-    assert groups_of(agent) == []
+    assert agent.groups() == []
 
 
 def test_a_sandbox_that_is_killed_while_it_waits_costs_no_job(
