@@ -282,9 +282,14 @@ class Attempt:
         task = self._with_image(executor, self._beside_inputs(task), patience)
         if patience.is_over():
             return False
-        launch, orders = self._launch(executor, task)
+        self._write_launch(task, payload, *self._launch(executor, task))
+        return True
+
+    def _write_launch(
+        self, task: Task, payload: Payload, launch: Launch, orders: str | None
+    ) -> None:
         files.write(
-            folder / names.LAUNCH,
+            self._traces.folder / names.LAUNCH,
             {
                 "launch": launch.as_fields(),
                 "orders": orders,
@@ -293,7 +298,6 @@ class Attempt:
                 "log_bytes": LOG_MAX_BYTES,
             },
         )
-        return True
 
     def _launch(self, executor: Executor, task: Task) -> tuple[Launch, str | None]:
         """Return the launch, and the orders for a sandbox that has waited, if it is used."""
@@ -345,12 +349,23 @@ class Attempt:
                 return
             has_ended = self._tools.supervisors.has_ended(self._traces.folder)
             if has_ended and not (self._traces.folder / names.BEGUN).exists():
-                # It was killed before it had read its launch file.
-                self._tools.supervisors.give(self._traces.folder)
+                # It was killed before it had read its launch file, and its sandbox with it.
+                self._give_again()
             self._wait()
             if self._interruption.is_leaving:
                 return
         self.stop(Stop("no supervisor has begun with it", "host"))
+
+    def _give_again(self) -> None:
+        if self.entry.sandbox:
+            executor = self._executor()
+            executor.clean(self.entry.place)
+            self._ready = None
+            self.entry = self._tools.journal.note(self.entry, sandbox="")
+            task = self._beside_inputs(self._task())
+            payload = payload_of_work(self.entry.work)
+            self._write_launch(task, payload, executor.prepare(task), None)
+        self._tools.supervisors.give(self._traces.folder)
 
     def _look(self) -> None:
         """Watch the attempt while it runs."""

@@ -192,6 +192,22 @@ def test_a_sandbox_that_is_killed_while_it_waits_costs_no_job(
     assert agent.run("print(6 * 7)").logs[1, "out"] == b"42\n"
 
 
+def test_a_supervisor_that_is_killed_with_its_sandbox_costs_no_job(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    """It is stopped first, so that the agent gives it the job in any case."""
+    waiting = agent.wait_ready()
+    [supervisor] = agent.supervising()
+    os.kill(supervisor, signal.SIGSTOP)
+    job = market.post("print(6 * 7)")
+    entry = agent.folder / names.ATTEMPTS / f"{job.id}-1" / names.ENTRY
+    until(lambda: entry.exists() and json.loads(entry.read_text())["sandbox"] == waiting, agent)
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: job.outcome, agent)
+    assert job.logs[1, "out"] == b"42\n"
+    agent.until_idle()
+
+
 def test_a_sandbox_that_has_waited_for_long_is_made_anew(tmp_path: Path) -> None:
     """It has files of the device as they were when it was made."""
     executor = executor_of(tmp_path)
