@@ -418,7 +418,7 @@ async def staff(market: Market, buyer: str) -> None:
     )
     for text in texts:
         await search.who(market.context, MACHINE, text)
-    # The buyer has more in the larger market, of which a thousand are counted.
+    # Counting stops at a thousand rows, and the buyer has more rows in the larger market.
     await staff_users.note(market.context, MACHINE, "user1", "called")
     await staff_users.view(market.context, MACHINE, "user1")
     for filters in ({}, {"user": "user1"}, {"action": "user.view"}):
