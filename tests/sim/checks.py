@@ -120,7 +120,7 @@ class Books:
         # By the run of a process and session: when it learned that another one ends the session.
         self._recalled: dict[tuple[str, str], float] = {}
         self._ending: set[tuple[str, str]] = set()
-        # By the run of a process and session: when a connection was last seen.
+        # By the run of a process and session: when it last had a client, or a connection.
         self._last_use: dict[tuple[str, str], float] = {}
         self._addresses: dict[str, frozenset[str]] = {}
         self._relays: dict[Relay, None] = {}
@@ -200,6 +200,10 @@ class Books:
     def lists(self, session_id: str, addresses: list[str]) -> None:
         """Record the addresses that a buyer has listed for a session."""
         self._addresses[session_id] = frozenset(addresses)
+
+    def uses(self, name: str, session_id: str) -> None:
+        """Record that a process has a client of a session, which may find no exit."""
+        self._last_use[name, session_id] = self.world.now
 
     def admits(self, session_id: str, address: str) -> None:
         """Fail if a client was admitted by an address that the buyer has not listed."""

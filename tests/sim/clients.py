@@ -249,6 +249,7 @@ class Connection:
             self._answer(self.decided, answer.name)
         elif not self.decided.cancelled() and self._life.is_serving:  # or the handshake is over
             books = self._network.books
+            books.uses(self._life.name, answer.id)
             if self._is_by_address:
                 books.admits(answer.id, self._address)
             elif self._life.core is not None:
@@ -269,6 +270,7 @@ class Connection:
 
     def _reached(self, session: LiveSession, outcome: Any, via: "Via | None") -> None:
         """An exit has connected to the target, or none could."""
+        self._network.books.uses(self._life.name, session.id)
         if via is None:
             self._answer(self.decided, outcome.name)
             return

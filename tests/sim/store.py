@@ -80,7 +80,7 @@ class _Connection(sqlite3.Connection):
         return super().execute(_IN_A_RUN.get(sql, sql), *values)
 
 
-# Statements about a transaction, and what they are in that of a run.
+# Statements that begin or end a transaction, and the statements within a run instead.
 _IN_A_RUN = {
     "BEGIN": "SAVEPOINT whole",
     "BEGIN IMMEDIATE": "SAVEPOINT whole",
