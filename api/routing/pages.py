@@ -3,7 +3,7 @@
 import gzip
 import importlib.util
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 DESCRIPTION_PATH = "/openapi.json"
@@ -114,6 +114,7 @@ def pages(describe: Callable[[], bytes]) -> dict[str, Page]:
     return table
 
 
+@lru_cache(1)
 def _folder() -> Path:
     """Return the folder of the package's files, without importing its code."""
     spec = importlib.util.find_spec(PACKAGE)

@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import unquote
 
 from api.http.errors import Transport, TransportError
 from api.routing.routes import Route
+
+PATHS_MAX = 256  # kept patterns: several times the paths with names, for all routers of a process
 
 
 def routed(raw_path: str) -> str:
@@ -29,6 +32,12 @@ def wrong_method(method: str, allowed: Iterable[str]) -> TransportError:
     )
 
 
+@lru_cache(PATHS_MAX)
+def _pattern(path: str) -> re.Pattern[str]:
+    """Return the pattern of a path with names."""
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)))
+
+
 class Router:
     """A table of routes: fixed paths are looked up, paths with names are matched."""
 
@@ -41,10 +50,7 @@ class Router:
             methods[route.method] = route
             if route.method == "GET":
                 methods["HEAD"] = route
-        self._patterns = [
-            (re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path))), methods)
-            for path, methods in patterns.items()
-        ]
+        self._patterns = [(_pattern(path), methods) for path, methods in patterns.items()]
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """Return the route, and the values of the names in its path.

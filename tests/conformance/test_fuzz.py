@@ -21,7 +21,7 @@ from support.daemons.service import Bought, Service, running_in
 from support.targets import targets
 from support.targets.targets import Target
 
-HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_SOCKETS", "400"))
+HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_SOCKETS", "150"))
 START = int(os.environ.get("PROXYD_FUZZ_START", "0"))
 WARM_UP = 1_000
 AT_ONCE = 40

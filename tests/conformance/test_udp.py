@@ -19,7 +19,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support.base.brief import examples
+from support.base.brief import brief, examples
 from support.base.cases import cases
 from support.base.clock import Clock
 from support.base.descriptors import all_gone, at_rest, none_left
@@ -58,6 +58,7 @@ WAYS = {
 }
 # `make test` goes through each part once: the agent is an exit. `make test-both` goes every way.
 LONG = {"through an exit", "through the agent of asyncio", "through the agent under TLS"}
+# They look at what is not this machine's where an exit sends.
 DIRECTLY_ALONE = {
     "test_a_datagram_without_payload_goes_only_while_a_byte_would",
     "test_without_a_descriptor_an_association_is_refused",
@@ -70,13 +71,47 @@ SIZES = [0, 1, 1_200, 1_472, 8_000, 60_000]
 GENERAL_FAILURE = b"\x05\x01\x00\x01" + bytes(6)
 
 
-@pytest.fixture(
-    params=[pytest.param(way, marks=[pytest.mark.long] * (way in LONG)) for way in WAYS]
-)
+# What the daemon does with its client, or with a name, before a datagram leaves: the way out is the
+# same to it, so `make test` looks at it directly alone.
+BEFORE_THE_WAY_OUT = {
+    "test_a_client_may_say_in_any_way_that_it_does_not_know",
+    "test_a_client_that_ended_with_its_request_has_no_association_left",
+    "test_a_malformed_datagram_does_not_set_the_clients_port",
+    "test_a_malformed_datagram_is_dropped",
+    "test_a_mistake_of_the_resolver_is_logged_and_cuts_the_association",
+    "test_a_name_without_an_answer_holds_a_bounded_number_of_bytes",
+    "test_a_peer_that_vanishes_is_noticed_by_the_kernel",
+    "test_a_port_at_another_address_than_the_clients_is_not_believed",
+    "test_a_request_in_one_segment_with_everything_before_it_is_served",
+    "test_an_address_in_text_is_that_address",
+    "test_an_announced_port_is_the_only_one",
+    "test_an_ipv4_address_in_any_form_is_reached_over_ipv4",
+    "test_another_address_is_not_the_client",
+    "test_another_port_is_not_the_client_once_its_own_is_known",
+    "test_bytes_on_the_tcp_connection_mean_nothing",
+    "test_datagrams_to_a_name_stay_in_order_while_it_is_looked_up",
+    "test_fragments_are_dropped",
+    "test_look_ups_end_with_their_association",
+    "test_names_that_are_looked_up_at_once_are_bounded",
+    "test_the_counts_are_written_down",
+    "test_unknown_names_are_dropped",
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on each way, as far as it makes a difference."""
+    if "service" not in metafunc.fixturenames:
+        return
+    name = metafunc.function.__name__
+    ways = ["directly"] if name in DIRECTLY_ALONE else list(WAYS)
+    is_long = LONG if name not in BEFORE_THE_WAY_OUT else {*WAYS} - {"directly"}
+    values = [pytest.param(way, marks=[pytest.mark.long] * (way in is_long)) for way in ways]
+    metafunc.parametrize("service", values, indirect=True)
+
+
+@pytest.fixture
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
     """A daemon whose sessions leave directly, or all through an exit; its ledger must agree."""
-    if request.param != "directly" and request.node.originalname in DIRECTLY_ALONE:
-        pytest.skip("what it looks at is not this machine's where an exit sends")
     async with WAYS[request.param](tmp_path) as running:
         yield running
         await running.assert_audit()
@@ -921,11 +956,13 @@ async def test_associations_and_tunnels_of_a_session_share_its_budget(service: S
     assert await used(service, person, bought) == 1_000
 
 
-@pytest.mark.parametrize("size", [1, 7, 1_200])
+@pytest.mark.parametrize(
+    ("size", "quota"),
+    brief([(1, 2_000), (7, 5_000), (1_200, 20_000), (1, 20_000), (7, 20_000)], 3, are_sets=True),
+)
 async def test_no_client_gets_more_than_the_quota_by_many_datagrams(
-    service: Service, size: int
+    service: Service, size: int, quota: int
 ) -> None:
-    quota = 20_000
     person, bought = await buy(service, quota=quota)
     async with associated(service, bought) as first, associated(service, bought) as second:
         with peer() as target:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from support.base.brief import brief
 from support.market import books
 from support.market.books import refusal, stored_job
 from support.market.jobs import code_of, device_of, history, on, running, specified, wanted
@@ -36,14 +37,15 @@ async def test_only_the_current_attempt_of_the_device_counts(market: Market) -> 
 
 
 @pytest.mark.both_engines
-async def test_a_thousand_accepts_of_one_device_give_it_no_more_than_its_slots(
-    market: Market,
+@pytest.mark.parametrize("rounds", brief([2, 10]))
+async def test_many_accepts_of_one_device_give_it_no_more_than_its_slots(
+    market: Market, rounds: int
 ) -> None:
     buyer, worker = await market.person(), await market.person()
     jobs = [await market.jobs.create(buyer, wanted(price=0)) for _ in range(100)]
     device = await device_of(market, worker)
     outcomes: list[JobRow | BaseException] = []
-    for _ in range(10):
+    for _ in range(rounds):
         outcomes += await asyncio.gather(
             *(market.jobs.accept(device, job_id) for job_id in jobs), return_exceptions=True
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.base.brief import brief
 from support.base.waiting import until
 from support.database.statements import counted
 from support.market.books import refusal
@@ -448,11 +449,12 @@ async def test_the_waiting_requests_are_bounded(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_a_thousand_devices_ask_at_once_for_one_job(market: Market) -> None:
+@pytest.mark.parametrize("count", brief([100, 1_000]))
+async def test_many_devices_ask_at_once_for_one_job(market: Market, count: int) -> None:
     owner = await market.person()
     device = await device_of(market, owner)
     devices = [
-        await market.store.write(_another, device, number, market) for number in range(1_000)
+        await market.store.write(_another, device, number, market) for number in range(count)
     ]
     job = await posted(market, await buyer_of(market))
     await waiting_jobs(market, 1)

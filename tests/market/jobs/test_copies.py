@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
+from support.base.brief import brief
 from support.base.cases import cases
 from support.base.clock import Clock
 from support.market import books
@@ -956,7 +957,7 @@ class Trial:
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", brief(range(3)))
 async def test_the_sums_are_always_exact_and_copies_independent(
     market: Market, store: Store, seed: int
 ) -> None:

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.daemons import process
 
 PACKAGE = "deferred_package"
@@ -57,12 +58,15 @@ def test_its_modules_know_its_version() -> None:
 
 @pytest.mark.parametrize(
     "use",
-    [
-        "session = aiohttp.ClientSession",
-        "from aiohttp import ClientSession as session",
-        "from aiohttp.client import ClientSession as session",
-        "from aiohttp import *; session = ClientSession",
-    ],
+    brief(
+        [
+            "session = aiohttp.ClientSession",
+            "from aiohttp import *; session = ClientSession",
+            "from aiohttp import ClientSession as session",
+            "from aiohttp.client import ClientSession as session",
+        ],
+        2,
+    ),
 )
 def test_a_caller_that_uses_the_rest_of_it_has_it(use: str) -> None:
     script = f"{BEGIN}\n{use}\nfrom aiohttp import web\nprint(session.__name__, web is aiohttp.web)"

@@ -19,6 +19,8 @@ import pytest
 from support.base.brief import brief
 from support.base.ports import free_port
 from support.base.waiting import until_true
+from support.daemons.forked import ForkedProcess
+from support.daemons.process import Process
 from support.daemons.service import settings_for
 from support.market.pictures import jpeg, natural
 from support.targets.upstream import judges
@@ -33,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 NOBODY = 65534
 KEY = "tell-nobody" * 4
 
-Daemon = subprocess.Popen[str]
+Daemon = subprocess.Popen[str] | ForkedProcess
 Serve = Callable[..., Daemon]
 
 ALIVE = '{"ok":true,"service":"proxyd"}\n'
@@ -46,7 +48,10 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(tmp_path: Path, database: Path) -> Iterator[Serve]:
-    """Start `proxyd serve`; its output goes to two files beside the database."""
+    """Start `proxyd serve`; its output goes to two files beside the database.
+
+    It is forked from a process that has imported its modules, unless it has options or is `new`.
+    """
     started: list[Daemon] = []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
     environment = kept | {
@@ -58,27 +63,46 @@ def serve(tmp_path: Path, database: Path) -> Iterator[Serve]:
         "PROXYD_LIMITS__DRAIN_SECONDS": "2",
     }
 
-    def starting(*options: str, name: str = "daemon", **variables: str) -> Daemon:
+    def starting(
+        *options: str, name: str = "daemon", new: bool = False, **variables: str
+    ) -> Daemon:
         with (
+            Path(os.devnull).open() as nothing,
             (tmp_path / f"{name}.out").open("w") as out,
             (tmp_path / f"{name}.err").open("w") as err,
         ):
-            daemon = subprocess.Popen(
-                [sys.executable, "-m", "proxyd", "serve", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=tmp_path,
-                env=environment | variables,
-                text=True,
-            )
+            standard = (nothing.fileno(), out.fileno(), err.fileno())
+            daemon = started_by(("serve", *options), environment | variables, standard, new=new)
         started.append(daemon)
         return daemon
+
+    def started_by(
+        arguments: tuple[str, ...],
+        variables: dict[str, str],
+        standard: tuple[int, int, int],
+        *,
+        new: bool,
+    ) -> Daemon:
+        forker = Process.forker
+        if forker is not None and not new and len(arguments) == 1:
+            return forker.start(
+                "proxyd", arguments, variables, standard, leads=False, folder=tmp_path
+            )
+        stdin, stdout, stderr = standard
+        return subprocess.Popen(
+            [sys.executable, "-m", "proxyd", *arguments],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=tmp_path,
+            env=variables,
+            text=True,
+        )
 
     yield starting
     for daemon in started:
         if daemon.poll() is None:
-            daemon.kill()
+            daemon.send_signal(signal.SIGKILL)
         daemon.wait()
 
 
@@ -321,7 +345,7 @@ def test_a_second_daemon_on_the_same_database_is_refused(
 def test_a_daemon_starts_where_another_was_killed(serve: Serve, err: Callable[[], str]) -> None:
     first = serve()
     until_ready(first, err)
-    first.kill()
+    first.send_signal(signal.SIGKILL)
     first.wait()
     second = serve()
     until_ready(second, err)
@@ -394,7 +418,7 @@ def test_a_daemon_serves_until_a_stop_signal(
     database: Path,
     number: int,
 ) -> None:
-    daemon = serve()
+    daemon = serve(new=True)
     url = until_ready(daemon, err)
     assert curl(f"{url}/healthz") == ALIVE
     assert curl(f"{url}/readyz") == ALIVE
@@ -549,7 +573,7 @@ def test_the_examples_of_a_demonstration_that_was_killed_are_refused(
     until_ready(daemon, err)
     until_true(lambda: is_printed(out()), "the demonstration is printed")
     [command] = re.findall(r"^More examples, in this folder:  (.+)$", out(), re.MULTILINE)
-    daemon.kill()
+    daemon.send_signal(signal.SIGKILL)
     daemon.wait()
     assert database.with_name("proxyd-demo.txt").exists()
     done = subprocess.run(
@@ -735,7 +759,7 @@ async def test_a_late_import_is_there_when_it_is_wanted(
     question = '{"message": "Hello", "mode": "goodness"}'
     async with served_model() as upstream:
         models = {f"PROXYD_ASSISTANT__{name}": "stand-in" for name in ("MODEL", "VISION_MODEL")}
-        daemon = serve(PROXYD_ASSISTANT__BASE_URL=upstream.url, **models)
+        daemon = serve(new=True, PROXYD_ASSISTANT__BASE_URL=upstream.url, **models)
         url = await asyncio.to_thread(until_ready, daemon, err)
         chat, analyze = f"{url}/api/assistant/chat", f"{url}/api/assistant/analyze-image"
         said = await asyncio.to_thread(

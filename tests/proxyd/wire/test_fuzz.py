@@ -21,7 +21,7 @@ from proxyd.wire.events import Associate, Authenticate, Connect, Identify, Viola
 from proxyd.wire.http import HEAD_MAX_BYTES, Http, HttpState
 from proxyd.wire.socks5 import Socks5
 
-HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_HANDSHAKES", "3000"))
+HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_HANDSHAKES", "1000"))
 START = int(os.environ.get("PROXYD_FUZZ_START", "0"))
 SEGMENT_MAX_BYTES = 4096  # the size of one read
 UNFINISHED_MAX_BYTES = 3 + 255 + 255  # of SOCKS5: the longest message, but for its last byte

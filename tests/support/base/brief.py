@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 # `make test` tries one example of this number.
-_EXAMPLES_PART = 3
+_EXAMPLES_PART = 6
 
 
 def examples(count: int) -> int:
     """Return the number of examples of a property test: all with `PROXYD_EXAMPLES=all`.
 
-    The examples are the same in every run, so a third of them misses in `make test` only the cases
+    The examples are the same in every run, so a sixth of them misses in `make test` only the cases
     that `make test-both` finds.
     """
     return count if os.environ.get("PROXYD_EXAMPLES") == "all" else -(-count // _EXAMPLES_PART)
