@@ -25,11 +25,12 @@ _NAMES = """
 SELECT c.relname FROM pg_class c
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
 """
+# Generated columns are left out: the server computes them, and refuses values for them.
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
 JOIN pg_class c ON c.oid = a.attrelid
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relname = $1
-    AND a.attnum > 0 AND NOT a.attisdropped
+    AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
 """
 _KEY = """

@@ -1,0 +1,27 @@
+"""One report has the checks of the ledger, and those of the log of the staff."""
+
+from support.market.market import Market
+from support.market.staff import ROOT
+
+from market.money.audit import audit_ledger
+from market.staff import users
+from market.staff.audit import audit_all
+from market.staff.chain import audit_log
+from storage.engines.store import Transaction
+
+
+async def test_the_report_has_the_checks_of_both(market: Market) -> None:
+    await users.view(market.context, ROOT, await market.person())
+    ledger, log = await audit_ledger(market.store), await audit_log(market.store)
+    report = await audit_all(market.store)
+    assert report.checks == ledger.checks + log.checks
+    assert report.accounts == ledger.accounts
+
+
+async def test_a_difference_in_the_log_fails_the_report(market: Market) -> None:
+    async def advance_the_head(tx: Transaction) -> None:
+        await tx.run("UPDATE staff_log_head SET number = number + 1, hash = 'x'")
+
+    await market.store.write(advance_the_head)
+    assert (await audit_ledger(market.store)).passed
+    assert not (await audit_all(market.store)).passed
