@@ -58,7 +58,7 @@ WAYS = {
 }
 # `make test` goes through each part once: the agent is an exit. `make test-both` goes every way.
 LONG = {"through an exit", "through the agent of asyncio", "through the agent under TLS"}
-# They look at what is not this machine's where an exit sends.
+# They examine sockets of this machine; with an exit the datagrams leave from another one.
 DIRECTLY_ALONE = {
     "test_a_datagram_without_payload_goes_only_while_a_byte_would",
     "test_without_a_descriptor_an_association_is_refused",
@@ -71,8 +71,8 @@ SIZES = [0, 1, 1_200, 1_472, 8_000, 60_000]
 GENERAL_FAILURE = b"\x05\x01\x00\x01" + bytes(6)
 
 
-# What the daemon does with its client, or with a name, before a datagram leaves: the way out is the
-# same to it, so `make test` looks at it directly alone.
+# Tests of the client's side and of names: the daemon treats both before a datagram leaves, on each
+# way alike. So `make test` runs them directly.
 BEFORE_THE_WAY_OUT = {
     "test_a_client_may_say_in_any_way_that_it_does_not_know",
     "test_a_client_that_ended_with_its_request_has_no_association_left",
