@@ -93,6 +93,8 @@ class Leases:
         self._identifiers = context.identifiers
         self._now = context.now
         self.node_id: str | None = None
+        # How many times this node was declared dead.
+        self._deaths = 0
         # By session: a lease whose opening failed, but which may be committed.
         self._unsure: dict[str, str] = {}
         # Whether a reaped node may have left sessions that are used up and not settled.
@@ -137,14 +139,14 @@ class Leases:
         The one daemon gets the rest of it, which no other may hold then; a node gets a slice.
 
         Raises:
-            UnavailableError: the store did not answer.
+            UnavailableError: the store did not answer, or the node was declared dead meanwhile.
             ConstraintError: it is leased already.
         """
         unsure = self._unsure.get(session_id)
         if unsure is not None:
             await self._store.write(lease_transactions.forgo, session_id, unsure, now=self._now())
             self._unsure.pop(session_id, None)
-        node_id = self.node_id
+        node_id, deaths = self.node_id, self._deaths
         try:
             grant = await self._open(session_id, node_id)
         except ConstraintError as error:
@@ -155,7 +157,7 @@ class Leases:
                 lease_transactions.forgo_own, session_id, node_id, now=self._now()
             )
             grant = await self._open(session_id, node_id)
-        if self.node_id != node_id:
+        if self._deaths != deaths:
             raise UnavailableError("the node was declared dead while it leased")
         return grant
 
@@ -290,6 +292,14 @@ class Leases:
         )
         await self._settle_used_up()
         return closed
+
+    def declared_dead(self) -> None:
+        """Refuse every lease whose opening is under way: the other nodes have taken it back.
+
+        Call it as soon as that is known. The registration under another name takes time, and the
+        reply to an opening may arrive meanwhile.
+        """
+        self._deaths += 1
 
     async def nodes(self) -> list[SeenRow]:
         """Return every node, as it was seen last."""

@@ -307,6 +307,7 @@ class Node:
         sent_at = self._boottime()
         if not await self._link.renew(self._leases.node_id or ""):
             _logger.error("this node was declared dead; it cuts all connections and starts again")
+            self._leases.declared_dead()
             self._writer.forget_all()
             await self._register()
             _logger.info("this is node %s", self._leases.node_id)

@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "leases: a lease is used though its node was declared dead meanwhile",
         _LEASES,
-        "        if self.node_id != node_id:\n",
+        "        if self._deaths != deaths:\n",
         "        if False:\n",
     ),
     Mutant(

@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 from support.market import nodes
 from support.market.market import Market
+from support.market.metering import admitted
 
+from market.bandwidth import lease_transactions
+from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
+from market.money.money import GB
 from proxyd.loop.clock import ObservedTime
 from proxyd.membership import Membership
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import cluster_meter
 from proxyd.metering.node import Node, Reaper
 from proxyd.tasks import Tasks
+from proxyd.wire.events import Refusal
 
 TIMEOUT_SECONDS = 15.0
 
@@ -158,3 +163,67 @@ async def test_a_node_that_takes_over_the_lock_has_watched_the_others_before(
                 await asyncio.sleep(0.01)
     finally:
         await tasks.end()
+
+
+async def test_a_lease_that_arrives_while_a_dead_node_registers_again_is_not_used(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other nodes have taken its bytes back: a client had them once more."""
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    is_leased, is_answered, is_decided = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    write = market.store.write
+
+    async def late(work: Callable[..., Any], *args: Any, **options: Any) -> object:
+        result = await write(work, *args, **options)
+        if work is lease_transactions.open_lease:
+            is_leased.set()
+            await is_answered.wait()
+        return result
+
+    monkeypatch.setattr(market.store, "write", late)
+    link, time = FakeLink(), Time()
+
+    async def register(node_id: str) -> None:
+        await write(nodes.register, node_id, market.clock.seconds())
+        if is_leased.is_set():
+            is_answered.set()
+            await is_decided.wait()
+
+    async def renew(node_id: str) -> bool:
+        return node_id in [row.id for row in await market.leases.nodes()]
+
+    monkeypatch.setattr(link, "register", register)
+    monkeypatch.setattr(link, "renew", renew)
+    fence = Fence(time)
+    meter, writer = cluster_meter(
+        market.leases, market.clock.seconds, fence, connections_per_session=10
+    )
+    node = Node(
+        link,
+        market.leases,
+        writer,
+        fence,
+        Identifiers(lambda: 0),
+        time,
+        ObservedTime(time, 2.0),
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+    await node.start()
+    admission = asyncio.create_task(admitted(meter, bought))
+    async with asyncio.timeout(5.0):
+        await is_leased.wait()
+        time.now += TIMEOUT_SECONDS
+        assert await Leases(market.context).reap(await market.leases.nodes()) == 1
+        admission.add_done_callback(lambda _: is_decided.set())
+        renewals = asyncio.create_task(node.run())
+        decision = await admission
+        while fence.is_up:
+            await asyncio.sleep(0.01)
+    renewals.cancel()
+    assert decision is Refusal.UNAVAILABLE
+    assert list(meter.sessions) == []
+    again = await admitted(meter, bought)
+    assert not isinstance(again, Refusal)
+    assert again.allowance(None) > 0
+    await meter.stop()
