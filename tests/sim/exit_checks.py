@@ -159,6 +159,17 @@ class ExitBooks:
                 return False
         return True
 
+    @staticmethod
+    def was_last(agent: ExitAgent, life: Life, session_id: str, wish: Any) -> bool:
+        """Return whether a wish rotates, and the session's last connection at a node went there.
+
+        A session that rotates never leaves through one exit twice in a row, also where that is the
+        only one.
+        """
+        assert life.port is not None
+        last = life.port.directory._picks.last_of(session_id)
+        return bool(wish.wants.rotate) and last == agent.device_id
+
     def _look_at_directories(
         self, lives: Sequence[Life], agents: Sequence[ExitAgent], homes: dict[str, list[str]]
     ) -> None:

@@ -92,6 +92,7 @@ class ExitStory:
             each.device_id
             for each in self._exits
             if self.books.is_suited(each, self._exits, lives, buyer, wish)
+            and not self.books.was_last(each, life, bought.session_id, wish)
         ]
         name = f"wish{index}-{buyer.number}-{process.number}"
         connection = await self._network.connect(life, bought, plan, name)

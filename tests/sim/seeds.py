@@ -70,6 +70,8 @@ FAILED: dict[int, str] = {
     20144: "a job waited for a minute, because the answer to its creation was lost",
     1000677: "a lease arrived while a dead node registered again, and its bytes went out twice",
     800092: "a session stayed unsettled, because the settlement after a dead node failed once",
+    1000440: "the rule of exits asked a session that rotates for its last exit, the only one",
+    1000534: "as above, for the only exit of a country",
 }
 # As above, each with the subject of its run.
 FAILED_OF: dict[tuple[int, str], str] = {
