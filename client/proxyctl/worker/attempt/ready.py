@@ -18,7 +18,7 @@ from proxyctl.worker.base import names
 from proxyctl.worker.base.scratch import remove_tree
 from proxyctl.worker.executors.base.base import INPUTS, STATUS, WORK
 from proxyctl.worker.executors.base.ownership import give_away
-from proxyctl.worker.task.tasks import task_ahead
+from proxyctl.worker.task.tasks import INPUTS_BYTES, task_ahead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,9 +74,10 @@ class Ready:
             TaskError: the task is impossible.
         """
         own, wanted = self._task.bounds, task.bounds
-        # The time and all files together are bounded by the supervisor, from the start.
+        # The time and all files together are bounded by the supervisor, from the start. The size of
+        # one file is the sandbox's: at most the inputs of most jobs below that of the task.
         is_same = replace(own, seconds=wanted.seconds, disk_bytes=wanted.disk_bytes) == wanted
-        if not is_same or wanted.disk_bytes < own.disk_bytes:
+        if not is_same or not 0 <= wanted.disk_bytes - own.disk_bytes <= INPUTS_BYTES:
             return None
         return self._executor.orders(task, attempt_id)
 

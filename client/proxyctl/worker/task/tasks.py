@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.task.journal import Entry
 
 _PROCESSES: Final = 512  # and threads, of one job: many programs start one for each core
-_INPUTS_BYTES: Final = 64 << 10  # a script, as a rule
+INPUTS_BYTES: Final = 64 << 10  # a script, as a rule
 _INTERPRETERS: Final = {"python3": ("python3", "-u"), "bash": ("bash",)}
 
 
@@ -97,7 +97,7 @@ def task_ahead(name: str, folder: Path, lend: Lend) -> Task:
         lend: the owner's loan.
     """
     bounds = _bounds(share_of(Resources(), lend), seconds=0)
-    bounds = replace(bounds, disk_bytes=max(1, bounds.disk_bytes - _INPUTS_BYTES))
+    bounds = replace(bounds, disk_bytes=max(1, bounds.disk_bytes - INPUTS_BYTES))
     return Task(attempt_id=name, folder=folder, job_type="script", command=(), bounds=bounds)
 
 

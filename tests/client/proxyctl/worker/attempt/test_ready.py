@@ -149,6 +149,17 @@ def test_a_job_takes_the_sandbox_that_waits_and_its_time_begins_then(
     assert not processes_of(waiting)
 
 
+def test_a_job_with_more_disk_may_write_a_file_of_that_size(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.wait_ready()
+    script = "open('large', 'wb').truncate(700_000_000)"  # half a gigabyte is the usual part
+    job = market.post(script, resources={"disk_gb": 0.9})
+    until(lambda: job.outcome, agent)
+    [(verb, fields)] = job.reports
+    assert (verb, fields["exit_code"]) == ("complete", 0), job.logs
+
+
 def test_a_job_is_adopted_in_a_sandbox_that_waited(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
