@@ -160,6 +160,24 @@ def test_a_job_with_more_disk_may_write_a_file_of_that_size(
     assert (verb, fields["exit_code"]) == ("complete", 0), job.logs
 
 
+def test_a_job_does_not_learn_from_its_failure_which_files_a_device_has(
+    agent: WorkerAgent, market: WorkerMarket, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    said = set()
+    for name in ("program", "missing"):
+        agent.wait_ready()
+        job = market.post(payload={"command": [f"{tmp_path}/{name}"]})
+        until(lambda: job.outcome, agent)  # noqa: B023 - called at once
+        agent.until_idle()
+        [(verb, fields)] = job.reports
+        log = job.logs.get((1, "err"), b"").replace(name.encode(), b"NAME")
+        said.add((verb, fields["kind"], fields.get("exit_code"), log))
+    assert len(said) == 1, said
+
+
 def test_a_job_is_adopted_in_a_sandbox_that_waited(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -267,7 +285,12 @@ def executor_of(folder: Path) -> BwrapExecutor:
     return executor
 
 
-def test_what_a_sandbox_that_waits_cannot_do_needs_another_one(tmp_path: Path) -> None:
+def test_what_a_sandbox_that_waits_cannot_do_needs_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    program.touch(0o755)
+    monkeypatch.chdir(tmp_path)
     executor = executor_of(tmp_path)
     task: Task = replace(task_ahead("sandbox-1", tmp_path, Lend()), command=("python3", "/x y"))
     orders = executor.orders(task, "job-1")
@@ -275,6 +298,7 @@ def test_what_a_sandbox_that_waits_cannot_do_needs_another_one(tmp_path: Path) -
     for changes in (
         {"command": ("no-such-program",)},
         {"command": ("/inputs/program",)},
+        *({"command": (each,)} for each in (str(program), f"/usr/bin/../..{program}", "./program")),
         {"root": tmp_path},
         {"gpus": ("GPU-1",)},
         *({"env": {name: "1"}} for name in ("PATH", "UID", "RANDOM", "BASH_ENV", "_", "OPTIND")),
