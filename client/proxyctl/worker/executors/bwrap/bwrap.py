@@ -91,9 +91,10 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 # The program of a sandbox that waits: a shell, which reads the job's program from its standard
 # input and becomes it.
 _WAITING: Final = ("/bin/sh",)
-# Variables that mean something to a shell, so that it cannot pass each value on.
+# Variables that mean something to a shell, so that it cannot pass each value on; of an unknown
+# locale some shells warn.
 _OF_SHELLS: Final = re.compile(
-    "BASH.*|COMP_.*|DIRSTACK|EPOCH.*|E?UID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OLDPWD|OPT.*"
+    "BASH.*|COMP_.*|DIRSTACK|EPOCH.*|E?UID|FUNCNAME|GROUPS|HISTCMD|IFS|LC_.*|LINENO|OLDPWD|OPT.*"
     "|PATH|POSIXLY_CORRECT|PPID|PS[0-9]|PWD|S?RANDOM|SECONDS|SHELLOPTS|SHLVL|_"
 )
 
