@@ -1,4 +1,4 @@
-"""The staff, their log and its texts survive a backup, a restoration and a move, still append-only."""
+"""The staff, their log and its texts survive a backup, a restoration and a move."""
 
 from pathlib import Path
 
