@@ -63,12 +63,16 @@ class UserPage(Struct, frozen=True):
 async def resolve(tx: Transaction, name: str) -> UserRow:
     """Return the user with an identifier, an e-mail address, or a user name.
 
+    An identifier comes first: another user may have chosen it as their name.
+
     Raises:
         MarketError: `invalid_field`, `user_not_found`; `ambiguous`, with the users of this name.
     """
     require_name(name)
+    by_id = await user_queries.find(tx, name.lower())
+    if by_id is not None:
+        return by_id
     rows = (
-        await user_queries.find(tx, name.lower()),
         await user_queries.find_by_email(tx, email_key(name)),
         await user_queries.find_by_username(tx, username_key(name)),
     )
