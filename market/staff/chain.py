@@ -10,6 +10,7 @@ from storage.engines.store import Store, Transaction
 from storage.staff import log as queries
 from storage.staff import staff as staff_queries
 from storage.staff.log import CheckedLogRow, HeadRow, LogRow
+from storage.staff.staff import LISTED_MAX
 
 ROWS_PER_QUERY = 5_000
 DIFFERENCES_MAX = 20
@@ -60,8 +61,12 @@ async def _audit(tx: Transaction) -> LogReport:
     while rows := await queries.after(tx, walk.number, limit=ROWS_PER_QUERY):
         for checked in rows:
             walk.step(checked)
-    head = await queries.head(tx)
-    if head != HeadRow(walk.number, walk.hash):
+    last = HeadRow(walk.number, walk.hash)
+    head = await queries.find_head(tx)
+    if head is None:
+        walk.broken.append("the head is missing")
+        head = last
+    elif head != last:
         walk.broken.append(f"the head is at row {head.number}, the log ends at row {walk.number}")
     for text_id in await queries.texts_without_act(tx, limit=DIFFERENCES_MAX):
         walk.texts.append(f"text {text_id}: no act of the log has it")
@@ -129,7 +134,11 @@ def _changes(text: str) -> dict[str, tuple[object, object]]:
 async def _changed_states(tx: Transaction, states: dict[str, dict[str, object]]) -> list[str]:
     """Return the members of the staff whose role or lock is not what the log has last."""
     found = []
-    for member in await staff_queries.all_staff(tx):
+    members = await staff_queries.all_staff(tx)
+    if len(members) < LISTED_MAX:
+        gone = states.keys() - {member.id for member in members}
+        found += [f"{staff_id}: the log has this member, who is missing" for staff_id in gone]
+    for member in members:
         state = states.get(member.id, {})
         for name, actual in (("role", member.role), ("locked", member.locked_at is not None)):
             if state.get(name) != actual:

@@ -68,6 +68,7 @@ async def test_an_honest_log_passes(market: Market) -> None:
         ("UPDATE staff_log SET text_hash = 'x' WHERE number = 3", CHAIN, "row 3 was changed"),
         ("DELETE FROM staff_log WHERE number = 4", CHAIN, "row 4 is missing"),
         ("DELETE FROM staff_log WHERE number = 5", CHAIN, "the log ends at row 4"),
+        ("DELETE FROM staff_log_head", CHAIN, "the head is missing"),
         ("UPDATE staff_log_head SET number = 4", CHAIN, "the head is at row 4"),
         (
             """
@@ -110,6 +111,14 @@ async def test_an_account_that_no_act_made_is_found(market: Market, engine: str)
         " VALUES ('eve', 'eve', 'eve', 'operator', '', '', 1)",
     )
     assert "eve: role is operator, the log has None" in (await found(market))[STATES]
+
+
+async def test_a_member_who_was_deleted_is_found(market: Market, engine: str) -> None:
+    await filled(market)
+    await tampered(
+        market, engine, "DELETE FROM staff_recovery", "DELETE FROM staff WHERE role = 'support'"
+    )
+    assert "who is missing" in " ".join((await found(market))[STATES])
 
 
 async def test_an_erased_text_leaves_the_chain_valid(market: Market) -> None:
