@@ -46,6 +46,7 @@ async def move(source: Path, url: str) -> list[Moved]:
             "daemon of this version once"
         )
     with sqlite_rows.snapshot(source) as reader:
+        commits = sqlite_rows.commits(reader)
         tables = sqlite_rows.tables(reader)
         _refuse_defects(reader, tables)
         async with postgres_rows.connected(url) as connection:
@@ -55,6 +56,9 @@ async def move(source: Path, url: str) -> list[Moved]:
                     moved = [await _move(reader, connection, table) for table in tables]
                 for each, table in zip(moved, tables, strict=True):
                     await _verify(connection, table, each)
+                reader.rollback()  # ends the snapshot
+                if sqlite_rows.commits(reader) != commits:
+                    raise BackupError(f"{source}: another program has written to it; repeat this")
             await postgres_rows.analyze(connection)
     return moved
 

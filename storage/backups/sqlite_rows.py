@@ -78,6 +78,12 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
+def commits(connection: sqlite3.Connection) -> int:
+    """Return a number that changes when another program commits; in a snapshot it stays."""
+    (number,) = connection.execute("PRAGMA data_version").fetchone()
+    return int(number)
+
+
 def tables(connection: sqlite3.Connection) -> tuple[Table, ...]:
     """Return the tables of a database, each after the tables that it refers to."""
     names = connection.execute(_NAMES).fetchall()

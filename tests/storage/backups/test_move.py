@@ -126,6 +126,23 @@ async def test_a_lost_row_leaves_the_target_empty(
     assert await tables_of(empty_postgres) == []
 
 
+async def test_a_write_during_the_move_leaves_the_target_empty(
+    source: Path, empty_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = postgres_rows.insert
+
+    async def writing(connection: asyncpg.Connection, table: Table, rows: list) -> None:
+        await insert(connection, table, rows)
+        if table.name == "users":
+            changed(source, user("late", "'late'"))
+
+    changed(source, user("one", "'1'"))
+    monkeypatch.setattr(postgres_rows, "insert", writing)
+    with pytest.raises(BackupError, match="another program has written to it"):
+        await move(source, empty_postgres)
+    assert await tables_of(empty_postgres) == []
+
+
 async def test_a_source_that_cannot_be_moved_is_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(CannotOpenError, match="no database"):
         await move(tmp_path / "none.db", FAR_AWAY)
