@@ -5,8 +5,12 @@ import sys
 
 
 def complain(text: str) -> None:
-    """Write an error to standard error: in one write, because several processes may do so."""
-    sys.stderr.write(f"proxyd: {text}\n")
+    """Write an error to standard error: in one write, because several processes may do so.
+
+    Text of other people may be in it, so control characters of terminals become question marks.
+    """
+    shown = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
+    sys.stderr.write(f"proxyd: {shown}\n")
 
 
 def say(text: str) -> None:
