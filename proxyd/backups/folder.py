@@ -38,7 +38,7 @@ def claimed(folder: Path) -> Iterator[None]:
     if not files.is_private(folder):
         raise BackupError(
             f"{folder}: others may read this folder, and a backup has every secret: "
-            f"chmod go-rwx {folder}, or name another one"
+            f"give it to this user and chmod go-rwx {folder}, or name another one"
         )
     with locked(folder, f"{folder}: another backup is being made"):
         for each in folder.iterdir():
@@ -72,14 +72,17 @@ def complete(partial: Path, target: Path) -> None:
     files.sync_folder(target.parent)
 
 
-def remove_old(folder: Path, keep: int) -> list[str]:
-    """Remove all but the newest backups of a folder; return the names of the removed ones."""
+def remove_old(folder: Path, keep: int, made: str) -> list[str]:
+    """Remove all but the newest backups of a folder; return the names of the removed ones.
+
+    The backup `made` stays: a clock that was wrong has given later names to earlier ones.
+    """
     names = sorted(
         each.name
         for each in folder.iterdir()
-        if _NAME.fullmatch(each.name) and (each / manifest.NAME).is_file()
+        if _NAME.fullmatch(each.name) and (each / manifest.NAME).is_file() and each.name != made
     )
-    removed = names[:-keep]
+    removed = names[: max(len(names) - keep + 1, 0)]
     for name in removed:
         partial = folder / f"{name}{PARTIAL}"
         (folder / name).rename(partial)  # so that a kill leaves no half of a backup

@@ -55,7 +55,7 @@ async def back_up_all(
             folder.complete(partial, path)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        removed = [] if keep is None else folder.remove_old(target, keep)
+        removed = [] if keep is None else folder.remove_old(target, keep, path.name)
     return Made(path, made, removed)
 
 

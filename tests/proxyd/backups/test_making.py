@@ -117,6 +117,21 @@ async def test_old_backups_are_removed_after_a_new_one(settings: Settings, tmp_p
     assert set(target.iterdir()) == {made.path, target / name_of(3), foreign}
 
 
+async def test_a_new_backup_stays_after_the_clock_was_wrong(
+    settings: Settings, tmp_path: Path
+) -> None:
+    target = tmp_path / "backups"
+    target.mkdir(mode=0o700)
+    late = [target / name_of(4_000_000_000 + number) for number in range(3)]
+    for each in late:
+        each.mkdir()
+        (each / manifest.NAME).touch()
+    made = await back_up_all(settings, None, target, keep=2)
+    assert set(target.iterdir()) == {made.path, late[2]}
+    made = await back_up_all(settings, None, tmp_path / "one", keep=1)
+    assert list((tmp_path / "one").iterdir()) == [made.path]
+
+
 def assert_alone(target: Path, first: Made) -> None:
     """Check that a backup is complete, and that nothing is beside it."""
     for entry in first.manifest.files:
