@@ -15,6 +15,7 @@ FORMAT = 1
 # A million files of jobs take a hundred and fifty megabytes.
 MAX_BYTES = 512 * 1024 * 1024
 _HASH_DIGITS = 64
+_LATEST = 253_402_300_799  # the last second of the year 9999, which a date can show
 
 
 class Entry(Struct, frozen=True):
@@ -91,7 +92,7 @@ def read(folder: Path) -> Manifest:
         if form.format != FORMAT:
             raise BackupError(
                 f"{folder}: the backup has format {form.format}, this program reads {FORMAT}; "
-                f"proxyd {form.program} made it"
+                f"proxyd {form.program!a} made it"
             )
         manifest = msgspec.json.decode(body, type=Manifest)
     except msgspec.MsgspecError as error:
@@ -108,6 +109,8 @@ class _Form(Struct, frozen=True):
 
 
 def _check(folder: Path, manifest: Manifest) -> None:
+    if not (manifest.program.isprintable() and 0 <= manifest.copied_at <= _LATEST):
+        raise BackupError(f"{folder}: {NAME} has a wrong program or time")
     seen: set[str] = set()
     for entry in manifest.files:
         if not is_safe(entry.path) or entry.path in seen or entry.path == NAME:

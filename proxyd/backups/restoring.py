@@ -32,6 +32,8 @@ from storage.engines.place import SQLITE
 
 # A statement of the audit reads a whole table: three seconds per million rows were measured.
 AUDIT_STATEMENT_SECONDS = 3_600.0
+# The end of a name that no other program uses: the folder of a killed restoration is removed.
+PARTIAL = ".proxyd-restore"
 
 
 class Restored(NamedTuple):
@@ -140,12 +142,14 @@ def _partial(target: Path, size: int) -> Iterator[Path]:
         raise BackupError(f"{target}: not a folder")
     if target.exists() and any(target.iterdir()):
         raise BackupError(f"{target}: the folder is not empty; name a new one")
+    if target.is_mount():  # no rename replaces it
+        raise BackupError(f"{target}: a file system is mounted there; name a new folder in it")
     if not target.parent.is_dir():
         raise BackupError(f"{target.parent}: there is no such folder")
     free = files.free_bytes(target.parent)
     if free < size:
         raise BackupError(f"{target.parent}: the backup has {size} bytes, {free} are free")
-    partial = target.with_name(f"{target.name}{folder.PARTIAL}")
+    partial = target.with_name(f".{target.name}{PARTIAL}")
     with folder.locked(target.parent, f"{target}: another program restores beside it"):
         if partial.is_dir():  # of a program that was killed
             shutil.rmtree(partial)
@@ -225,15 +229,14 @@ async def _load(backup: Path, read: Manifest, url: str) -> None:
                 # In the order of the references of the schema; a table of another program has no
                 # place in it.
                 dumped = {table.name: table for table in read.tables}
-                for name in by_name.keys() & dumped.keys():
-                    _require_columns(backup, dumped[name], set(by_name[name].columns))
                 for name, table in by_name.items():
-                    if name in dumped:
-                        columns = {each: table.columns[each] for each in dumped[name].columns}
-                        chunks = _chunks(backup, read.entry(dumped[name].path))
-                        await postgres_rows.copy_in(
-                            connection, table._replace(columns=columns), chunks
-                        )
+                    if name not in dumped:
+                        raise BackupError(f"{backup}: {manifest.NAME} has no table {name}")
+                    _require_columns(backup, dumped[name], set(table.columns))
+                for name, table in by_name.items():
+                    columns = {each: table.columns[each] for each in dumped[name].columns}
+                    chunks = _chunks(backup, read.entry(dumped[name].path))
+                    await postgres_rows.copy_in(connection, table._replace(columns=columns), chunks)
             await postgres_rows.hold(connection, *_restoration(read))
         await postgres_rows.analyze(connection)
 

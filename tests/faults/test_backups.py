@@ -76,12 +76,12 @@ async def test_a_killed_restoration_is_repeated(tmp_path: Path) -> None:
     output = await asyncio.to_thread(carried_out, url, "backup", "--all", str(tmp_path / "backups"))
     arguments = ("restore", output.partition(":")[0], str(tmp_path / "new"))
     command = begun(url, *arguments)
-    half = tmp_path / "new.partial" / "work" / "blobs" / "large"
+    half = tmp_path / ".new.proxyd-restore" / "work" / "blobs" / "large"
     await until(half.exists, "files are restored")
     killed(command)
     assert not (tmp_path / "new").exists()
     assert "the ledger agrees" in await asyncio.to_thread(carried_out, url, *arguments)
-    assert not (tmp_path / "new.partial").exists()
+    assert not (tmp_path / ".new.proxyd-restore").exists()
     process.assert_audit(f"sqlite:///{tmp_path}/new/proxyd.db")
 
 

@@ -15,7 +15,7 @@ import pytest
 from support.base.mounts import small_disk
 from support.daemons.backed_up import settings_for
 from support.daemons.process import funded
-from support.database import grown
+from support.database import grown, postgres
 
 from config.load import load
 from proxyd.backups import files, manifest
@@ -104,6 +104,37 @@ async def test_nothing_that_exists_is_changed(backup: Path, target: Path) -> Non
     await refused(target, target / "new", "MANIFEST: No such file")
 
 
+async def test_a_folder_of_another_program_beside_the_new_one_stays(
+    backup: Path, target: Path
+) -> None:
+    for name in ("proxyd.partial", "proxyd.tmp"):
+        (target.parent / name).mkdir()
+        (target.parent / name / "precious").touch()
+    await restore(backup, target, "")
+    assert len(list(target.parent.glob("*/precious"))) == 2
+
+
+async def test_a_mounted_file_system_is_refused_at_once(backup: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        await refused(backup, disk, "a file system is mounted there")
+
+
+async def test_a_table_that_the_manifest_lacks_is_named(
+    postgres_server: str, empty_postgres: str, target: Path, tmp_path: Path
+) -> None:
+    settings = settings_for(tmp_path, empty_postgres)
+    funded(empty_postgres)
+    backup = (await back_up_all(settings, None, tmp_path / "backups")).path
+
+    def without(content: dict[str, Any]) -> None:
+        for name in ("tables", "files"):
+            content[name] = [each for each in content[name] if "log_head" not in each["path"]]
+
+    rewritten(backup, without)
+    async with postgres.database(postgres_server, "test_lacking") as url:
+        await refused(backup, target, "MANIFEST has no table staff_log_head", url)
+
+
 async def test_the_folder_may_be_the_current_one(
     backup: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +221,9 @@ async def test_a_hostile_manifest_is_refused(backup: Path, target: Path) -> None
         ("database", "", "names a file that no backup has"),
         ("database", "settings/effective.toml", "names a file that no backup has"),
         ("files", [], "has no file"),
+        ("program", "1.0\x1b]0;owned\x07", "wrong program or time"),
+        ("copied_at", 1 << 60, "wrong program or time"),
+        ("copied_at", -1, "wrong program or time"),
         ("files", [{"path": "state/signing.key", "size": -1, "sha256": "0" * 64}], "wrong size"),
     ):
         rewritten(backup, lambda content, name=name, value=value: content.update({name: value}))
