@@ -238,6 +238,7 @@ TESTED_IN = {
     "market/photos/photo.py": "tests/market/photos/test_decoding.py",
     "market/photos/picture.py": "tests/market/photos/test_decoding.py",
     "market/photos/prints.py": "tests/market/photos/test_likeness.py",
+    "market/staff/audit.py": "tests/proxyd/cli/test_staff.py",
     "market/trust/sample_checks.py": "tests/market/dispatch/test_samples.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
@@ -252,7 +253,6 @@ TESTED_IN = {
     "proxyd/cli/bookkeeping.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/cli/demo_files.py": "tests/proxyd/cli/test_commands.py",
-    "proxyd/cli/output.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/compiled/compilation.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/compiled/generate.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/compiled/hot.py": "tests/proxyd/compiled/test_finder.py",
@@ -424,6 +424,9 @@ ABOUT_SEVERAL = {
     ),
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
+    "tests/proxyd/backups/test_staff.py": (
+        "the tables of market/staff through a backup, a restoration and a move"
+    ),
     "tests/proxyd/exits/dialling/test_failover.py": (
         "proxyd/exits/dialling/dial.py with the choice of proxyd/exits/choosing/directory.py"
     ),
