@@ -238,7 +238,6 @@ TESTED_IN = {
     "market/photos/photo.py": "tests/market/photos/test_decoding.py",
     "market/photos/picture.py": "tests/market/photos/test_decoding.py",
     "market/photos/prints.py": "tests/market/photos/test_likeness.py",
-    "market/staff/audit.py": "tests/proxyd/cli/test_staff.py",
     "market/trust/sample_checks.py": "tests/market/dispatch/test_samples.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
