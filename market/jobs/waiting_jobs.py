@@ -4,6 +4,7 @@ From time to time all jobs are compared again, because a notice can be lost, and
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -26,7 +27,8 @@ from storage.jobs.copies import MemberRow
 # Jobs that are processed in one turn of the loop. Reading a large payload with secrets takes a
 # millisecond, and the comparison of a job with the offers of all waiting devices takes another one.
 TAKEN_AT_ONCE = 4
-# Each reported job is read immediately. This comparison finds unreported jobs.
+# Each reported job is read immediately. This comparison finds unreported jobs, however many others
+# are reported meanwhile.
 COMPARE_SECONDS = 60.0
 FAILED_SECONDS = 1.0
 # A clock that counts whole seconds may be behind the one that waits.
@@ -127,6 +129,7 @@ class _ToRead:
         self._again_at: dict[str, int] = {}
         self._unread: dict[str, None] = {}
         self.must_compare = True
+        self._compare_at = 0.0  # loop time in seconds
         self._wake = asyncio.Event()
         self._wake.set()
 
@@ -168,30 +171,32 @@ class _ToRead:
 
     async def wait(self) -> None:
         """Wait until there is something to read or to compare."""
-        try:
-            async with asyncio.timeout(self._patience()):
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience(loop.time())):
                 await self._wake.wait()
-        except TimeoutError:
-            self.must_compare |= not self._read_again()
-        else:
-            self._read_again()
         self._wake.clear()
+        self._read_again()
+        now = loop.time()
+        if now >= self._compare_at:
+            self.must_compare = True
+            self._compare_at = now + COMPARE_SECONDS
 
-    def _patience(self) -> float:
+    def _patience(self, loop_now: float) -> float:
         """Return the number of seconds until the next job is due, or the next comparison."""
+        left = max(self._compare_at - loop_now, 0.0)
         first = min(self._again_at.values(), default=None)
         if first is None:
-            return COMPARE_SECONDS
-        return min(max(first - self._now(), AGAIN_SECONDS_MIN), COMPARE_SECONDS)
+            return left
+        return min(max(first - self._now(), AGAIN_SECONDS_MIN), left)
 
-    def _read_again(self) -> bool:
-        """Queue the due jobs to read. Return whether any is due."""
+    def _read_again(self) -> None:
+        """Queue the due jobs to read."""
         now = self._now()
         due = [job_id for job_id, again_at in self._again_at.items() if again_at <= now]
         for job_id in due:
             del self._again_at[job_id]
         self.put_back(due)
-        return bool(due)
 
 
 class WaitingJobs:

@@ -107,6 +107,29 @@ async def test_one_that_cannot_be_read_holds_up_no_other(market: Market) -> None
         await reader.has(whole, later)
 
 
+async def test_a_job_without_a_notice_is_found_while_others_are_notified_all_the_time(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_jobs, "COMPARE_SECONDS", 0.5)
+    buyer = await market.person(credit="1000")
+    async with reading(market) as reader:
+        first = await posted(market, buyer)
+        reader.jobs.read_soon(first)
+        await reader.has(first)
+
+        async def notify() -> None:
+            while True:
+                reader.jobs.read_soon(first)
+                await asyncio.sleep(0.05)
+
+        notifying = asyncio.create_task(notify())
+        try:
+            missed = await posted(market, buyer)
+            await reader.has(first, missed)
+        finally:
+            notifying.cancel()
+
+
 async def test_memory_is_bounded_and_the_oldest_jobs_have_it(market: Market) -> None:
     buyer = await market.person(credit="1000")
     jobs = [await posted(market, buyer) for _ in range(5)]
