@@ -158,6 +158,8 @@ class Simulation:
         self.database = Database(
             world, template(has_exits=bool(scenario.links.devices)), self.weather, self._committed
         )
+        # By job: the run of the process that has stored it.
+        self._posted_at: dict[str, str] = {}
         # By the run of a process and a unit of it: the nap that follows it.
         self._naps: dict[tuple[str, str], Callable[[], None]] = {}
         self.books.database, self.books.weather = self.database, self.weather
@@ -342,6 +344,9 @@ class Simulation:
         self.acts.committed(commit)
         if commit.name == "_bar":
             self.exit_books.committed()
+        elif commit.name == "create":
+            for (job_id,) in self.database.rows("SELECT id FROM jobs"):
+                self._posted_at.setdefault(job_id, commit.process)
         if self._naps:
             nap = self._naps.pop((commit.process, commit.name), None)
             if nap is not None:
@@ -436,6 +441,7 @@ class Simulation:
         """Cancel the open jobs; fail if a job waited for long while a device was idle."""
         until = EPOCH + int(self.scenario.seconds)
         idle = [each for each in self._agents if each.is_idle]
+        living = {each.life.name for each in self.processes if each.life is not None}
         # Each copy needs a device of another owner.
         single = {
             f"job{number}" for number, plan in enumerate(self.scenario.jobs) if plan.copies == 1
@@ -445,6 +451,9 @@ class Simulation:
             " WHERE status IN ('waiting', 'running') ORDER BY id"
         ):
             is_old = status == "waiting" and not attempts and created_at < until
+            # A daemon that was killed may have sent no notice of its jobs. The others find them
+            # within a minute, and the devices stop before.
+            is_old = is_old and self._posted_at.get(job_id) in living
             if is_old and title in single and idle and not self._has_clocks():
                 self.world.fail(f"job {job_id[-6:]} waits, and {idle[0].name} has nothing to do")
             await self._cancel(user_id, job_id)

@@ -72,6 +72,7 @@ FAILED: dict[int, str] = {
     800092: "a session stayed unsettled, because the settlement after a dead node failed once",
     1000440: "the rule of exits asked a session that rotates for its last exit, the only one",
     1000534: "as above, for the only exit of a country",
+    1000769: "the rule of jobs gave other daemons too little time to find a killed one's jobs",
 }
 # As above, each with the subject of its run.
 FAILED_OF: dict[tuple[int, str], str] = {
