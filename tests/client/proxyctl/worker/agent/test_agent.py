@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -561,9 +562,8 @@ def test_the_daemon_gets_the_devices_report(agent: WorkerAgent, market: WorkerMa
     assert question["capabilities"]["executors"] == ["bwrap"]
     assert question["capabilities"]["ports"] == ["bwrap"]
     until(lambda: {"running"} == {each["state"] for each in market.syncs[-1]["attempts"]}, agent)
-    shown = agent.command("jobs").stdout
-    assert job.id in shown
-    assert "running" in shown
+    # The command reads the file of the agent's state, which follows the report.
+    until(lambda: re.search(f"{job.id}.* running ", agent.command("jobs").stdout), agent)
     assert json.loads((agent.folder / names.STATE).read_text())["words"] == "takes work"
 
 
