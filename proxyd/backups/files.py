@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from storage.backups.errors import BackupError
+from storage.engines.durable import sync_folder
 
 CHUNK_BYTES = 1024 * 1024
 _LINKS = frozenset((errno.ELOOP, errno.ENOTDIR))
@@ -143,15 +144,6 @@ def is_private(path: Path) -> bool:
     """Return whether only this user, or root, may enter or change a folder."""
     found = path.stat()
     return not found.st_mode & _OTHERS and found.st_uid in (0, os.geteuid())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_tree(folder: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from proxyd.backups import files, manifest
 from storage.backups.errors import BackupError
+from storage.engines.durable import sync_folder
 
 PARTIAL = ".partial"
 _NAME = re.compile(r"\d{8}T\d{6}Z")
@@ -69,7 +70,7 @@ def complete(partial: Path, target: Path) -> None:
     """Make a folder durable with all that is in it, and give it its name."""
     files.sync_tree(partial)
     partial.rename(target)
-    files.sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def remove_old(folder: Path, keep: int, made: str) -> list[str]:

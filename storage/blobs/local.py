@@ -32,6 +32,7 @@ from storage.blobs.base import (
     UnwantedError,
     Upload,
 )
+from storage.engines.durable import sync_folder
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -234,8 +235,8 @@ class LocalBlobs:
             os.fsync(descriptor)
             _make_private(whole.parent)
             incoming.rename(whole)
-            _sync_folder(whole.parent)
-            _sync_folder(whole.parent.parent)
+            sync_folder(whole.parent)
+            sync_folder(whole.parent.parent)
         finally:
             os.close(descriptor)
 
@@ -489,11 +490,3 @@ def _unlink(*paths: Path) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

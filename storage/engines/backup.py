@@ -6,6 +6,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+from storage.engines.durable import sync_folder
 from storage.engines.errors import CannotOpenError, StoreError
 
 # 16 MiB at SQLite's page size of 4 KiB: so few steps that their own cost does not show.
@@ -64,16 +65,8 @@ def _copy(source: Path, target: Path) -> int:
             copy.execute("PRAGMA journal_mode = DELETE")  # one file, with nothing beside it
         os.fsync(descriptor)
         os.link(partial, target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
         return target.stat().st_size
     finally:
         os.close(descriptor)
         partial.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
