@@ -15,7 +15,7 @@ from proxyd.compiled import finder
 # As in `market.staff`, which no parser waits for.
 ROLES = ("support", "finance", "operator")
 LOG_MAX = 1_000
-NUMBER_MAX_DIGITS = 18
+NUMBER_MAX = 10**18 - 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -361,20 +361,22 @@ def _amount(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
-    return int(text)
+    return _whole_number(text, NUMBER_MAX, "a number from 1")
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_MAX_DIGITS and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of an act")
-    return int(text)
+    return _whole_number(text, NUMBER_MAX, "the number of an act")
 
 
 def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:5]) <= LOG_MAX):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {LOG_MAX}")
+    return _whole_number(text, LOG_MAX, f"a number from 1 to {LOG_MAX}")
+
+
+def _whole_number(text: str, most: int, words: str) -> int:
+    """Return a number from 1 to `most`, whose description for an error is `words`."""
+    is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    if not is_short or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
     return int(text)
 
 

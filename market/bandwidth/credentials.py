@@ -32,6 +32,11 @@ def is_username(text: str) -> bool:
     return _USERNAME.fullmatch(text) is not None
 
 
+def begins_username(text: str) -> bool:
+    """Return whether a text has the form of the beginning of our user names."""
+    return is_username(text.ljust(_USERNAME_CHARACTERS, _ALPHABET[0]))
+
+
 def hash_password(password: bytes) -> str:
     """Hash a session's password; a fast hash is right for 128 random bits."""
     return hashlib.sha256(password).hexdigest()

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from market.accounts.keys import PREFIX, SHOWN_CHARACTERS
-from market.bandwidth.credentials import is_username
+from market.bandwidth.credentials import begins_username
 from market.base.ids import parsed
 from market.base.networks import counted_network, plain, site
 from market.base.user_fields import email_key, username_key
@@ -21,7 +21,6 @@ from storage.staff.search import HitRow
 
 HITS_MAX = 20
 PROXY_NAME_MIN_CHARACTERS = 6
-USERNAME_CHARACTERS = 16  # of a proxy user name
 
 Probe = Callable[[Transaction, int], Coroutine[Any, Any, list[HitRow]]]
 
@@ -116,7 +115,7 @@ def _other_probes(text: str) -> dict[str, Probe]:
         probes["e-mail"] = partial(_by_email, email_key(text))
     if text.startswith(PREFIX) and len(text) >= SHOWN_CHARACTERS:
         probes["key"] = _of(queries.by_key_prefix, text[:SHOWN_CHARACTERS])
-    if len(text) >= PROXY_NAME_MIN_CHARACTERS and is_username(text.ljust(USERNAME_CHARACTERS, "a")):
+    if len(text) >= PROXY_NAME_MIN_CHARACTERS and begins_username(text):
         probes["proxy user name"] = _of(queries.by_proxy_name, text)
     return probes
 

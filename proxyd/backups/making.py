@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from config.settings import Settings
 from config.writing import as_toml
 from proxyd import __version__
@@ -89,16 +91,7 @@ async def _write(settings: Settings, config: Path | None, partial: Path, now: in
             entries.append(_copy(part.source, partial, part.path))
         except FileNotFoundError:
             continue  # its time was over, and the daemon has deleted it meanwhile
-    complete = Manifest(
-        manifest.FORMAT,
-        __version__,
-        made.schema,
-        made.engine,
-        now,
-        tuple(entries),
-        made.database,
-        made.tables,
-    )
+    complete = replace(made, files=tuple(entries))
     _put(partial, manifest.NAME, [manifest.encoded(complete)])
     return complete
 

@@ -16,22 +16,20 @@ from config.settings import Settings
 from config.writing import as_toml
 from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
-from market.events.context import Context
 from market.money.audit import Report
 from market.staff.audit import audit_all
 from proxyd.backups import contents, files, folder, manifest
 from proxyd.backups.manifest import DumpedTable, Entry, Manifest
 from proxyd.loop import clock
 from proxyd.ops import signing_key
+from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, context_of, opened
 from storage.backups import restorations
 from storage.backups.errors import BackupError
 from storage.backups.restorations import OpenRow
 from storage.engines import migrate
 from storage.engines.open import open_store
-from storage.engines.place import SQLITE
+from storage.engines.place import SQLITE, is_postgres
 
-# A statement of the audit reads a whole table: three seconds per million rows were measured.
-AUDIT_STATEMENT_SECONDS = 3_600.0
 # The end of a name that no other program uses: the folder of a killed restoration is removed.
 PARTIAL = ".proxyd-restore"
 
@@ -96,18 +94,8 @@ def _write_settings(settings: Settings, partial: Path, target: Path, url: str) -
 
 async def confirm(settings: Settings) -> int:
     """Confirm the restorations of a database. Return their number."""
-    storage = settings.storage
-    store = await open_store(
-        storage.url,
-        pool_size=1,
-        create=False,
-        pooler=storage.pooler,
-        direct_url=storage.direct_url,
-    )
-    try:
+    async with opened(settings) as store:
         return await store.write(restorations.confirm, clock.seconds())
-    finally:
-        await store.close()
 
 
 def _refuse_newer(backup: Path, read: Manifest) -> None:
@@ -120,7 +108,7 @@ def _refuse_newer(backup: Path, read: Manifest) -> None:
 
 
 def _refuse_wrong_engine(backup: Path, read: Manifest, database: str) -> None:
-    if read.engine == "postgresql" and not database.startswith(("postgresql://", "postgres://")):
+    if read.engine == "postgresql" and not is_postgres(database):
         raise BackupError(
             f"{backup}: a backup of PostgreSQL needs an empty database: --database postgresql://…"
         )
@@ -265,8 +253,7 @@ async def _open(url: str, partial: Path, read: Manifest) -> Restored:
         if read.engine == "sqlite":
             name, copied_at, now = _restoration(read)
             await store.write(restorations.add, name, copied_at=copied_at, now=now)
-        context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
-        leases = await Leases(context).recover()
+        leases = await Leases(context_of(store)).recover()
         work = await store.read(restorations.open_work)
         report = await audit_all(store)
     finally:

@@ -1,7 +1,6 @@
 """Commands that make and restore backups, and move the database; their reports for the operator."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from config.secrets import resolved
@@ -10,14 +9,14 @@ from market.staff.audit import audit_all
 from proxyd import slices
 from proxyd.backups import contents, making, restoring
 from proxyd.cli.bookkeeping import report_in_words
+from proxyd.cli.output import moment
 from proxyd.ops import signing_key
+from proxyd.ops.books import AUDIT_STATEMENT_SECONDS
 from storage.backups.errors import BackupError
 from storage.engines.claim import take_claim
 from storage.engines.errors import AlreadyClaimedError
 from storage.engines.open import open_store
-from storage.engines.place import is_sqlite, place
-
-POSTGRES = ("postgresql://", "postgres://")
+from storage.engines.place import is_postgres, is_sqlite, place
 
 
 async def back_up_all(
@@ -52,12 +51,12 @@ async def restore(
     """
     url = "" if database is None else _postgres_url("--database", database, environment)
     read, restored = await restoring.restore(backup, folder, url)
-    moment = datetime.fromtimestamp(read.copied_at, UTC).isoformat()
+    copied = moment(read.copied_at)
     work, config = restored.work, restored.settings
     lines = [
-        f"restored {folder} from the backup of {moment}, which proxyd {read.program} made",
+        f"restored {folder} from the backup of {copied}, which proxyd {read.program} made",
         (
-            f"lost: every deposit, purchase, job and account after {moment}; "
+            f"lost: every deposit, purchase, job and account after {copied}; "
             "bytes used after it are not billed"
         ),
         f"open then: {work.sessions} sessions, {work.jobs} jobs; {restored.leases} leases closed",
@@ -104,7 +103,7 @@ async def move(settings: Settings, to: str, environment: Mapping[str, str]) -> t
         raise BackupError(f"{source}: the daemon runs; stop it first") from None
     assert claim is not None  # noqa: S101 - only PostgreSQL has none
     moved = await move_rows(source, url)
-    store = await open_store(url, pool_size=1, statement_seconds=restoring.AUDIT_STATEMENT_SECONDS)
+    store = await open_store(url, pool_size=1, statement_seconds=AUDIT_STATEMENT_SECONDS)
     try:
         report = await audit_all(store)
     finally:
@@ -143,6 +142,6 @@ def _postgres_url(option: str, value: str, environment: Mapping[str, str]) -> st
         url = str(resolved("storage.url", value, environment))
     except ValueError as error:
         raise BackupError(f"{option}: {error}") from error
-    if not url.startswith(POSTGRES):
+    if not is_postgres(url):
         raise BackupError(f"{option}: expected postgresql://USER:PASSWORD@HOST/DATABASE, or @/path")
     return url

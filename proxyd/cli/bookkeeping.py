@@ -1,9 +1,6 @@
 """Bookkeeping by the operator, also beside a running daemon: accounts, deposits, the audit."""
 
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 from config.settings import Settings
 from market.accounts import accounts
@@ -18,17 +15,14 @@ from market.jobs import reviews
 from market.money.audit import Report
 from market.money.money import Currency, as_decimal
 from market.staff.audit import audit_all
+from proxyd.cli.output import moment, printable
 from proxyd.loop import clock
+from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, context_of, opened
 from storage.accounts.users import UserRow
-from storage.engines.open import open_store
 from storage.engines.place import place
-from storage.engines.store import Store, Transaction
+from storage.engines.store import Transaction
 
 Amounts = dict[Currency, int]
-
-# A statement of the audit reads a whole table and blocks no writer: three seconds per million rows
-# were measured, so an hour is enough for a thousand million.
-AUDIT_STATEMENT_SECONDS = 3_600.0
 
 
 async def create_user(
@@ -58,8 +52,8 @@ async def create_user(
         )
     finally:
         passwords.close()
-    async with _store(settings, create=True) as store:
-        balance = await store.write(_add_funded, _context(store), user, amounts)
+    async with opened(settings, create=True) as store:
+        balance = await store.write(_add_funded, context_of(store), user, amounts)
     return f"created {email} ({user.id}) in {place(settings.storage.url)}: {_in_words(balance)}"
 
 
@@ -84,8 +78,8 @@ async def deposit(
     if not any(amounts.values()):
         raise MarketError(Code.INVALID_FIELD, "Nothing to deposit: give --usd or --credits.")
     name = reference or secrets.token_hex(16)
-    async with _store(settings) as store:
-        new, balance = await store.write(_deposit_all, _context(store), email, amounts, name)
+    async with opened(settings) as store:
+        new, balance = await store.write(_deposit_all, context_of(store), email, amounts, name)
     done = "deposited" if new else "was deposited before"
     return f"{done}; {email} has {_in_words(balance)}"
 
@@ -105,8 +99,8 @@ async def claw_back_exit(
         MarketError: there is no such exit, or the reason is too long.
         StoreError: the database cannot be used. Earlier refunds stay.
     """
-    async with _store(settings) as store:
-        context = _context(store)
+    async with opened(settings) as store:
+        context = context_of(store)
         if with_owner:
             done = await claw_back_of_owner(context, device_id, reason)
         else:
@@ -125,10 +119,10 @@ async def list_exits(settings: Settings) -> str:
     Raises:
         StoreError: the database cannot be used.
     """
-    async with _store(settings) as store:
-        rows = await exit_canaries.barred(_context(store))
+    async with opened(settings) as store:
+        rows = await exit_canaries.barred(context_of(store))
     lines = [
-        f"{row.device_id}  {_moment(row.barred_at)}  {row.barred_for or 'by the operator'}"
+        f"{row.device_id}  {moment(row.barred_at)}  {row.barred_for or 'by the operator'}"
         for row in rows
     ]
     return "\n".join(lines) or "no exit is barred"
@@ -141,16 +135,16 @@ async def show_exit(settings: Settings, *, device_id: str) -> str:
         MarketError: there is no such exit.
         StoreError: the database cannot be used.
     """
-    async with _store(settings) as store:
-        record = await exit_canaries.record(_context(store), device_id)
+    async with opened(settings) as store:
+        record = await exit_canaries.record(context_of(store), device_id)
     row = record.row
-    state = f"barred since {_moment(row.barred_at)}" if row.barred_at is not None else "not barred"
+    state = f"barred since {moment(row.barred_at)}" if row.barred_at is not None else "not barred"
     lines = [f"{row.device_id} of {row.user_id}, {row.country or 'unknown country'}: {state}"]
     events = [(each.created_at, f"{each.event} {each.reason}".rstrip()) for each in record.history]
     for each in record.findings:
         pardoned = " (pardoned)" if each.pardoned_at is not None else ""
         events.append((each.found_at, f"found {each.kind}{pardoned}: {each.evidence}"))
-    lines += [f"{_moment(when)}  {what}" for when, what in sorted(events)]
+    lines += [f"{moment(when)}  {what}" for when, what in sorted(events)]
     return "\n".join(lines)
 
 
@@ -161,8 +155,8 @@ async def pardon_exit(settings: Settings, *, device_id: str) -> str:
         MarketError: there is no such exit that is barred.
         StoreError: the database cannot be used.
     """
-    async with _store(settings) as store:
-        await exit_canaries.pardon(_context(store), device_id)
+    async with opened(settings) as store:
+        await exit_canaries.pardon(context_of(store), device_id)
     return f"pardoned {device_id}: it may attach again; reversed payments stay reversed"
 
 
@@ -172,14 +166,14 @@ async def list_disputes(settings: Settings) -> str:
     Raises:
         StoreError: the database cannot be used.
     """
-    async with _store(settings) as store:
-        rows = await reviews.disputes(_context(store))
+    async with opened(settings) as store:
+        rows = await reviews.disputes(context_of(store))
     lines = []
     for row in rows:
         price = f"{as_decimal(row.price)} {row.currency}"
-        since = _moment(row.disputed_at or row.created_at)
+        since = moment(row.disputed_at or row.created_at)
         lines.append(f"{row.job_id}  {since}  {price}, by {row.user_id} for {row.buyer_id}:")
-        lines += [f"    {_one_line(line)}" for line in (row.reason or "").splitlines()]
+        lines += [f"    {printable(line)}" for line in (row.reason or "").splitlines()]
     return "\n".join(lines) or "nobody disputes a result"
 
 
@@ -196,8 +190,8 @@ async def decide_dispute(settings: Settings, *, job_id: str, for_buyer: bool) ->
         StoreError: the database cannot be used.
     """
     state = ReviewStatus.REVERSED if for_buyer else ReviewStatus.UPHELD
-    async with _store(settings) as store:
-        rows = await reviews.decide(_context(store), job_id, state)
+    async with opened(settings) as store:
+        rows = await reviews.decide(context_of(store), job_id, state)
     if for_buyer:
         price = as_decimal(sum(row.price for row in rows))
         return f"{job_id}: the buyer has {price} {rows[0].currency} back"
@@ -210,41 +204,9 @@ async def audit(settings: Settings) -> tuple[bool, str]:
 
     Return whether both agree with the database, and a report.
     """
-    async with _store(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
+    async with opened(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
         report = await audit_all(store)
     return report.passed, report_in_words(report)
-
-
-@asynccontextmanager
-async def _store(
-    settings: Settings, *, create: bool = False, statement_seconds: float | None = None
-) -> AsyncIterator[Store]:
-    storage = settings.storage
-    store = await open_store(
-        storage.url,
-        pool_size=1,
-        create=create,
-        statement_seconds=statement_seconds,
-        pooler=storage.pooler,
-        direct_url=storage.direct_url,
-    )
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def _context(store: Store) -> Context:
-    return Context(store, Identifiers(clock.milliseconds), clock.seconds)
-
-
-def _one_line(text: str) -> str:
-    """Return a stranger's line without the control characters of terminals."""
-    return "".join(each if each.isprintable() else "?" for each in text)
-
-
-def _moment(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 async def _add_funded(

@@ -2,6 +2,24 @@
 
 import os
 import sys
+from datetime import UTC, datetime
+
+LAYOUT = "\n\t"  # control characters that an error of several lines has
+
+
+def printable(text: str, *, kept: str = "") -> str:
+    """Return a text of a stranger with question marks for control characters of terminals.
+
+    Args:
+        text: any text.
+        kept: control characters that stay.
+    """
+    return "".join(each if each.isprintable() or each in kept else "?" for each in text)
+
+
+def moment(seconds: int) -> str:
+    """Return a time in UTC seconds as an operator reads it (ISO 8601)."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def complain(text: str) -> None:
@@ -9,8 +27,7 @@ def complain(text: str) -> None:
 
     Text of other people may be in it, so control characters of terminals become question marks.
     """
-    shown = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
-    sys.stderr.write(f"proxyd: {shown}\n")
+    sys.stderr.write(f"proxyd: {printable(text, kept=LAYOUT)}\n")
 
 
 def say(text: str) -> None:

@@ -9,14 +9,12 @@ import pwd
 import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from config.settings import Settings
 from market.accounts.keys import KEYS_MAX
 from market.accounts.passwords import Passwords
 from market.base.errors import Code, MarketError
-from market.base.ids import Identifiers
 from market.base.sealing import Sealing
 from market.events.context import Context
 from market.money.money import as_decimal
@@ -26,9 +24,10 @@ from market.staff.factors import Factors
 from market.staff.roles import Machine, Role
 from market.staff.search import HITS_MAX, Found
 from market.staff.users import COUNTED_MAX, UserPage
-from proxyd.loop import clock, runner
+from proxyd.cli.output import moment, printable
+from proxyd.loop import runner
+from proxyd.ops.books import context_of, opened
 from proxyd.ops.signing_key import signing_key
-from storage.engines.open import open_store
 from storage.staff.log import NEWEST, ShownLogRow
 
 FAILED = 1
@@ -117,16 +116,12 @@ def _credentials() -> tuple[str, str]:
 
 
 async def _run(settings: Settings, options: Namespace) -> Report:
-    storage = settings.storage
-    store = await open_store(
-        storage.url, pool_size=1, pooler=storage.pooler, direct_url=storage.direct_url
-    )
-    desk = Desk(settings, Context(store, Identifiers(clock.milliseconds), clock.seconds))
-    try:
-        return await COMMANDS[options.command](desk, options)
-    finally:
-        desk.passwords.close()
-        await store.close()
+    async with opened(settings, create=True) as store:
+        desk = Desk(settings, context_of(store))
+        try:
+            return await COMMANDS[options.command](desk, options)
+        finally:
+            desk.passwords.close()
 
 
 def _unix_user() -> str:
@@ -397,9 +392,7 @@ def _count(number: int) -> int | str:
 
 
 def _moment(seconds: int | None) -> str | None:
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return None if seconds is None else moment(seconds)
 
 
 def _in_words(report: Report) -> str:
@@ -447,4 +440,4 @@ def _cell(value: object) -> str:
         )
     else:
         text = str(value)
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return printable(text)

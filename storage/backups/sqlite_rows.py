@@ -107,12 +107,6 @@ def batches(connection: sqlite3.Connection, table: Table) -> Iterator[list[tuple
         yield rows
 
 
-def count(connection: sqlite3.Connection, table: Table) -> int:
-    """Return the number of rows."""
-    (number,) = connection.execute(f"SELECT COUNT(*) FROM {quoted(table.name)}").fetchone()
-    return int(number)
-
-
 def defects(connection: sqlite3.Connection, table: Table) -> list[Defect]:
     """Return the values of a table that PostgreSQL refuses, at most `DEFECTS_MAX`.
 

@@ -15,6 +15,11 @@ def is_sqlite(url: str) -> bool:
     return url.startswith(SQLITE)
 
 
+def is_postgres(url: str) -> bool:
+    """Return whether a URL names a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
 def place(url: str) -> str:
     """Return a database's path, or its server and name; the URL's user and password are left out.
 
