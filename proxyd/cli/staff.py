@@ -116,7 +116,8 @@ def _credentials() -> tuple[str, str]:
 
 
 async def _run(settings: Settings, options: Namespace) -> Report:
-    async with opened(settings, create=True) as store:
+    # A mistyped path makes no database; the first member may come before the daemon's first start.
+    async with opened(settings, create=options.command == "staff create") as store:
         desk = Desk(settings, context_of(store))
         try:
             return await COMMANDS[options.command](desk, options)

@@ -149,6 +149,16 @@ def test_a_search_without_a_hit_fails(run: Run, ada: None) -> None:
     assert (act["text"], act["changes"]) == ("203.0.113.9", {"hits": [None, 0]})
 
 
+@pytest.mark.parametrize("command", [["who", "ada"], ["staff", "list"], ["log"]])
+def test_a_command_that_reads_makes_no_database(
+    run: Run, database: Path, command: list[str]
+) -> None:
+    done = run(command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert str(database) in done.stderr
+    assert not database.exists()
+
+
 def test_more_than_twenty_hits_are_said_and_not_counted(
     run: Run,
     ada: None,
