@@ -267,9 +267,11 @@ def _config_check(settings: Settings, options: Namespace) -> int:
 
 
 def _staff(settings: Settings, options: Namespace) -> int:
-    from proxyd.cli import staff
+    from proxyd.cli.staff import commands
 
-    return staff.carry_out(settings, options, read_password=_password, say=say, complain=complain)
+    return commands.carry_out(
+        settings, options, read_password=_password, say=say, complain=complain
+    )
 
 
 def _amounts(options: Namespace) -> "Amounts":

@@ -1,0 +1,1 @@
+"""Commands of the staff: find and show users, and administer members."""

@@ -1,0 +1,85 @@
+"""Commands of the operator about staff and users, for people and, with `--json`, for programs.
+
+Each command prints lists of rows: as columns, or as one JSON document with the same names.
+"""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+
+from config.settings import Settings
+from market.base.errors import Code, MarketError
+from proxyd.cli.staff import finding, members
+from proxyd.cli.staff.desk import Command, Desk, Report
+from proxyd.cli.staff.words import in_words
+from proxyd.loop import runner
+from proxyd.ops.books import context_of, opened
+
+FAILED = 1
+MISUSED = 2
+# Refusals of a command that was called wrongly; a repetition fails as well.
+MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
+
+COMMANDS: dict[str, Command] = {**members.COMMANDS, **finding.COMMANDS}
+
+
+def carry_out(
+    settings: Settings,
+    options: Namespace,
+    *,
+    read_password: Callable[..., str],
+    say: Callable[[str], None],
+    complain: Callable[[str], None],
+) -> int:
+    """Run a command, and print its report. Return the exit status.
+
+    Args:
+        settings: the settings of the daemon.
+        options: the command line.
+        read_password: returns a new password, from standard input or the terminal.
+        say: prints the report.
+        complain: prints an error.
+
+    Raises:
+        MarketError: the command failed.
+        StoreError: the database cannot be used.
+    """
+    if options.command == "staff create":
+        options.password = read_password(from_stdin=options.password_stdin)
+    elif options.command == "staff check":
+        options.password, options.code = _credentials()
+    try:
+        report = runner.run(_run(settings, options))
+    except MarketError as error:
+        if error.code not in MISUSES:
+            raise
+        complain(error.message)
+        return MISUSED
+    say(json.dumps(report) if options.json else in_words(report))
+    if options.command == "who" and not report["found"]:
+        return FAILED
+    return 0
+
+
+def _credentials() -> tuple[str, str]:
+    """Return a password and a code, each a line of standard input."""
+    try:
+        lines = [sys.stdin.buffer.readline().decode().rstrip("\r\n") for _ in range(2)]
+    except UnicodeDecodeError:
+        raise MarketError(Code.INVALID_FIELD, "The input is not UTF-8 text.") from None
+    if not all(lines):
+        raise MarketError(
+            Code.INVALID_FIELD, "The input has two lines: the password, then the code."
+        )
+    return lines[0], lines[1]
+
+
+async def _run(settings: Settings, options: Namespace) -> Report:
+    # A mistyped path makes no database; the first member may come before the daemon's first start.
+    async with opened(settings, create=options.command == "staff create") as store:
+        desk = Desk(settings, context_of(store))
+        try:
+            return await COMMANDS[options.command](desk, options)
+        finally:
+            desk.passwords.close()

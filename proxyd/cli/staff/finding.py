@@ -1,0 +1,177 @@
+"""Commands that search and read: `who`, `log`, `user show`, and the notes of a user."""
+
+from argparse import Namespace
+
+from config.settings import Settings
+from market.accounts.keys import KEYS_MAX
+from market.money.money import as_decimal
+from market.staff import history, search, users
+from market.staff.search import HITS_MAX, Found
+from market.staff.users import COUNTED_MAX, UserPage
+from proxyd.cli.staff.desk import Command, Desk, Report, Row, act_row, when
+from storage.staff.log import NEWEST
+
+
+async def _log(desk: Desk, options: Namespace) -> Report:
+    rows = await history.read(
+        desk.context,
+        desk.author,
+        user=options.user,
+        staff=options.staff,
+        action=options.action,
+        before=options.before or NEWEST,
+        limit=options.limit,
+    )
+    return {"log": [act_row(row) for row in rows]}
+
+
+async def _who(desk: Desk, options: Namespace) -> Report:
+    return {
+        "found": [
+            _found(each) for each in await search.who(desk.context, desk.author, options.text)
+        ]
+    }
+
+
+async def _show(desk: Desk, options: Namespace) -> Report:
+    page = await users.view(desk.context, desk.author, options.user)
+    return _user_page(page, desk.settings)
+
+
+async def _note(desk: Desk, options: Namespace) -> Report:
+    user_id = await users.note(desk.context, desk.author, options.user, options.text)
+    return {"noted": {"user": user_id}}
+
+
+def _found(found: Found) -> Row:
+    return {
+        "by": found.by,
+        "hits": [
+            {
+                "kind": hit.kind,
+                "id": hit.id,
+                "user": hit.user_id,
+                "username": hit.username,
+                "email": hit.email,
+                "matched": hit.matched,
+            }
+            for hit in found.hits
+        ],
+        "more_than": HITS_MAX if found.has_more else None,
+    }
+
+
+def _user_page(page: UserPage, settings: Settings) -> Report:
+    user, profile, limits = page.user, page.profile, settings.limits
+    return {
+        "user": {
+            "id": user.id,
+            "username": user.username,
+            "email": user.email,
+            "verified": when(user.email_verified_at),
+            "created": when(user.created_at),
+        },
+        "balances": [
+            {"currency": currency, "available": as_decimal(available), "held": as_decimal(held)}
+            for currency, available, held in (
+                ("usd", profile.usd_available, profile.usd_held),
+                ("credit", profile.credit_available, profile.credit_held),
+            )
+        ],
+        "limits": [
+            {"of": of, "open": _count(number), "limit": limit or None}
+            for of, number, limit in (
+                ("sessions", page.open.sessions, limits.sessions_per_user),
+                ("jobs", page.open.jobs, limits.jobs_per_user),
+                ("devices", page.open.devices, limits.devices_per_user),
+                ("keys", page.open.keys, KEYS_MAX),
+            )
+        ],
+        "transactions": [
+            {
+                "at": when(row.created_at),
+                "kind": row.kind,
+                "amount": as_decimal(row.amount),
+                "currency": row.currency,
+                "reference": row.reference,
+                "id": row.id,
+            }
+            for row in page.transactions
+        ],
+        "sessions": [
+            {
+                "id": row.id,
+                "status": row.status,
+                "used_bytes": row.bytes_used,
+                "quota_bytes": row.quota_bytes,
+                "created": when(row.created_at),
+                "expires": when(row.expires_at),
+            }
+            for row in page.sessions
+        ],
+        "devices": [
+            {
+                "id": row.id,
+                "name": row.name,
+                "type": row.device_type,
+                "last_seen": when(row.last_heartbeat_at),
+                "revoked": when(row.revoked_at),
+            }
+            for row in page.devices
+        ],
+        "jobs": [
+            {
+                "id": row.id,
+                "type": row.job_type,
+                "status": row.status,
+                "price": as_decimal(row.price_held),
+                "currency": row.currency,
+                "created": when(row.created_at),
+                "title": row.title,
+            }
+            for row in page.jobs
+        ],
+        "keys": [
+            {
+                "id": row.id,
+                "prefix": row.prefix,
+                "name": row.name,
+                "last_used": when(row.last_used_at),
+                "network": row.last_used_network,
+                "expires": when(row.expires_at),
+                "revoked": when(row.revoked_at),
+            }
+            for row in page.keys
+        ],
+        "logins": [
+            {
+                "id": row.id,
+                "at": when(row.created_at),
+                "network": row.network,
+                "program": row.user_agent,
+            }
+            for row in page.logins
+        ],
+        "notes": [
+            {
+                "number": row.number,
+                "at": when(row.created_at),
+                "author": row.staff_email or row.unix_user,
+                "text": row.body,
+            }
+            for row in page.notes
+        ],
+        "log": [act_row(row) for row in page.log],
+    }
+
+
+def _count(number: int) -> int | str:
+    return f"{COUNTED_MAX}+" if number > COUNTED_MAX else number
+
+
+COMMANDS: dict[str, Command] = {
+    "log": _log,
+    "who": _who,
+    "user show": _show,
+    "user note": _note,
+}
