@@ -1,0 +1,78 @@
+"""Options and values that several parsers of the command line have."""
+
+import argparse
+from pathlib import Path
+
+NUMBER_MAX = 10**18 - 1
+LIST_MAX = 1_000
+
+
+def finish(parser: argparse.ArgumentParser, command: str) -> None:
+    """Complete the parser of a command; its name is the key of `commands.COMMANDS`."""
+    add_config(parser)
+    parser.set_defaults(command=command)
+
+
+def add_config(parser: argparse._ActionsContainer) -> None:
+    """Add the file of the settings."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, in TOML")
+
+
+def add_amounts(parser: argparse.ArgumentParser) -> None:
+    """Add an amount of each currency."""
+    parser.add_argument(
+        "--usd", type=amount, default=0, metavar="X", help="US dollars, such as 20 or 0.5"
+    )
+    parser.add_argument(
+        "--credits", type=amount, default=0, metavar="Y", help="credits, such as 100"
+    )
+
+
+def amount(text: str) -> int:
+    """Return an amount of money, in micro-units."""
+    from decimal import Decimal, InvalidOperation
+
+    from market.money.money import MICRO, micro
+
+    try:
+        given = Decimal(text)
+        exact = micro(given)
+    except (InvalidOperation, ValueError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an amount: a number from 0, with at most six decimals"
+        ) from None
+    if exact != given * MICRO:
+        raise argparse.ArgumentTypeError(f"{text!r} has more than six decimals")
+    return exact
+
+
+def count(text: str) -> int:
+    """Return a number from 1."""
+    return _whole_number(text, NUMBER_MAX, "a number from 1")
+
+
+def number(text: str) -> int:
+    """Return the number of an act in the log."""
+    return _whole_number(text, NUMBER_MAX, "the number of an act")
+
+
+def limit(text: str) -> int:
+    """Return the number of rows of a list."""
+    return _whole_number(text, LIST_MAX, f"a number from 1 to {LIST_MAX}")
+
+
+def _whole_number(text: str, most: int, words: str) -> int:
+    """Return a number from 1 to `most`, whose description for an error is `words`."""
+    is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    if not is_short or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
+    return int(text)
+
+
+def text(argument: str) -> str:
+    """Return an argument that is UTF-8 text."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("not UTF-8 text") from None
+    return argument

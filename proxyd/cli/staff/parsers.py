@@ -1,0 +1,103 @@
+"""Parsers of the staff's commands; they import no code of a command."""
+
+import argparse
+
+from proxyd.cli.parsing import finish, limit, number, text
+
+ROLES = ("support", "finance", "operator")  # as in `market.staff`, which no parser waits for
+
+
+def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands of the staff about one user."""
+    show = user.add_parser("show", help="all that the staff sees of a user; the log records it")
+    _add_user(show)
+    _finish(show, "user show")
+    note = user.add_parser("note", help="write a note about a user")
+    _add_user(note)
+    note.add_argument("text", type=text, metavar="TEXT", help="read by the staff only")
+    _finish(note, "user note")
+
+
+def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about staff, their log, and the search."""
+    who = topics.add_parser(
+        "who", help="find users by an address, a name, an identifier, a key or a payment"
+    )
+    who.add_argument("text", type=text, metavar="TEXT", help="a part that is known of a user")
+    _finish(who, "who")
+
+    log = topics.add_parser("log", help="the newest acts of the staff")
+    log.add_argument("--user", type=text, metavar="USER", help="only acts about a user")
+    log.add_argument("--staff", type=text, metavar="STAFF", help="only acts of one member")
+    log.add_argument("--action", type=text, metavar="ACTION", help="such as user.view")
+    log.add_argument(
+        "--before",
+        type=number,
+        metavar="NUMBER",
+        help="only acts before the one of a number",
+    )
+    log.add_argument(
+        "--limit", type=limit, default=50, metavar="N", help="number of acts, 50 by default"
+    )
+    _finish(log, "log")
+
+    staff = topics.add_parser("staff", help="members of the staff").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    create = staff.add_parser("create", help="add a member, and print a new second factor")
+    create.add_argument("email", type=text, metavar="EMAIL", help="the address that logs in")
+    create.add_argument("--role", required=True, choices=ROLES, help="what the member may do")
+    create.add_argument(
+        "--password-stdin", action="store_true", help="read the password from standard input"
+    )
+    _add_reason(create)
+    _finish(create, "staff create")
+    _finish(staff.add_parser("list", help="all members, and their roles"), "staff list")
+    role = staff.add_parser("role", help="give a member another role")
+    _add_member(role)
+    role.add_argument("role", choices=ROLES, help="the new role")
+    _add_reason(role)
+    _finish(role, "staff role")
+    for name, words in (
+        ("lock", "lock a member"),
+        ("unlock", "unlock a member"),
+        ("reset-factor", "replace the second factor and the recovery codes of a member"),
+    ):
+        command = staff.add_parser(name, help=words)
+        _add_member(command)
+        _add_reason(command)
+        _finish(command, f"staff {name}")
+    check = staff.add_parser(
+        "check", help="check a password and a code, two lines of standard input; uses up the code"
+    )
+    _add_member(check)
+    _finish(check, "staff check")
+
+
+def _finish(parser: argparse.ArgumentParser, command: str) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    finish(parser, command)
+
+
+def _add_user(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "user",
+        type=text,
+        metavar="USER",
+        help="an identifier, an e-mail address or a user name",
+    )
+
+
+def _add_member(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "staff",
+        type=text,
+        metavar="STAFF",
+        help="the member's e-mail address or identifier",
+    )
+
+
+def _add_reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--reason", type=text, required=True, metavar="TEXT", help="kept with the log"
+    )
