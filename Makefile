@@ -107,11 +107,7 @@ worker: $(STAMP)
 PROCESSES ?= 6
 WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 4 < $(PROCESSES) ? cores + 4 : $(PROCESSES))))
 
-# Caches pytest's rewritten form of every test file, which each of those processes would otherwise make.
-REWRITE = PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m pytest --collect-only --quiet \
-	-p support.plugins.rewriting >/dev/null 2>&1
-
-TESTS = $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+TESTS = $(VENV)/bin/python -m pytest --processes $(WORKERS)
 # These tests run most of the data path in ten seconds of processor time, for the interpreted variant. The other tests
 # cover the database engines and the ways through an exit; `make test-both` runs all of them interpreted.
 BRIEFLY := tests/proxyd/relay/test_tcp.py tests/proxyd/metering/test_session.py tests/conformance/test_metering.py \
@@ -125,7 +121,7 @@ MUST_BE_COMPILED = $(VENV)/bin/python -m proxyd.compiled.builder --must
 
 # The checks of `make lint`, and with a compiled data path some of its tests interpreted.
 ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
-	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal $(BRIEFLY); }; }
+	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --processes 2 $(BRIEFLY); }; }
 
 # Tests the variant of `make setup`, mostly the compiled one; the last line names it. The work of ASIDE runs at the
 # same time, because the tests wait for half of their time, and its output follows theirs. The failed tests are printed
@@ -133,7 +129,7 @@ ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
 test: setup
 	@$(MUST_BE_COMPILED)
 	@SECONDS=0; mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; set +m; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
-	$(REWRITE); echo "$(TESTS)"; rm -f build/failures.log; $(TESTS) --engines needed -m "not long" --failures build/failures.log; status=$$?; \
+	echo "$(TESTS)"; rm -f build/failures.log; $(TESTS) --engines needed -m "not long" --failures build/failures.log; status=$$?; \
 	wait $$aside || status=$$?; trap - EXIT; cat build/aside.log build/failures.log; \
 	echo "make test: the tests took $$((SECONDS / 60)) minutes and $$((SECONDS % 60)) seconds"; exit $$status
 	@$(MUST_BE_COMPILED)
@@ -153,7 +149,8 @@ test-both: setup
 # Runs every test and measures the lines that they reach; fails below the floor in pyproject.toml. Not a part of
 # `make test`, because measured code takes three times as long. Daemons in processes of their own are not measured.
 coverage: setup
-	PROXYD_INTERPRETED=1 $(TESTS) --override-ini timeout=600 --cov
+	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
+		--override-ini timeout=600 --cov
 
 CHECKS = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/lint-imports \
 	&& $(VENV)/bin/oxlint --deny-warnings api/console

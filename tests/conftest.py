@@ -26,6 +26,7 @@ from storage.engines.open import open_store
 from storage.engines.store import Store
 
 pytest_plugins = [
+    "support.plugins.processes",  # first: others import it
     "support.plugins.both_engines",
     "support.plugins.failures",
     "support.plugins.leftovers",
@@ -62,11 +63,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests marked `early`: alone at the end, one of them would keep a core idle."""
-    items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.plugins import processes
+
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder that the first test fills, in whichever process it runs; others wait for it.
@@ -18,7 +20,10 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
         make: is given the path, at which nothing is yet.
     """
     shared = factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a folder of its own in there
+    if {
+        "PYTEST_XDIST_WORKER",
+        processes.VARIABLE,
+    } & os.environ.keys():  # each process has a folder of its own in there
         shared = shared.parent
     folder, finished = shared / name, shared / f"{name}.finished"
     with (shared / f"{name}.lock").open("w") as lock:

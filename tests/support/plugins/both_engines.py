@@ -8,6 +8,7 @@ on both; `--engines checked` does so as well, and fails when only unmarked tests
 PostgreSQL.
 """
 
+import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from storage.engines import postgres
+from support.plugins import processes
 
 MARKER = "both_engines"
 # A test in one of these folders runs on PostgreSQL only with the marker.
@@ -50,8 +52,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Describe the marker, and start with no statement."""
     config.addinivalue_line("markers", f"{MARKER}: `make test` runs the test on PostgreSQL too")
     config.stash[_STATEMENTS] = Statements()
-    if config.getoption("engines") == "checked" and config.pluginmanager.hasplugin("xdist"):
-        config.pluginmanager.register(_Gathering(config.stash[_STATEMENTS]))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -94,27 +94,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
-class _Gathering:
-    """Takes the statements of each process of pytest-xdist."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
-
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Add the statements of a process that has ended."""
-        needed, others = getattr(node, "workeroutput", {}).get(MARKER, ([], {}))
-        self._statements.needed.update(needed)
-        self._statements.others.update(others)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the statements to the first process of the tests; there, fail if one is missing."""
-    statements = session.config.stash[_STATEMENTS]
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output[MARKER] = (sorted(statements.needed), statements.others)
-    elif statements.missing():
+    """Return the statements to the first process of the tests; there, fail if one is missing."""
+    config = session.config
+    statements = config.stash[_STATEMENTS]
+    if processes.VARIABLE in os.environ:
+        config.stash[processes.OUTPUT_KEY][MARKER] = (statements.needed, statements.others)
+        return
+    for output in config.stash[processes.OUTPUTS]:
+        needed, others = output[MARKER]
+        statements.needed.update(needed)
+        statements.others.update(others)
+    if statements.missing():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
