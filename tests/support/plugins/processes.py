@@ -44,10 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Run the collected tests in processes of their own."""
-    number = session.config.getoption("processes")
-    if not number or session.config.option.collectonly or session.testsfailed:
+    number = min(session.config.getoption("processes"), len(session.items))
+    if number == 0 or session.config.option.collectonly or session.testsfailed:
         return None
-    _Run(session, min(number, len(session.items))).run()
+    _Run(session, number).run()
     return True
 
 
