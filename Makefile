@@ -64,6 +64,10 @@ install:
 	@echo "installed as $(INSTALLED)/bin/proxyd; docs/how-to/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
 
+# Builds dist/proxyd_VERSION_ARCHITECTURE.deb with Debian's own Python: docs/how-to/debian.md.
+deb:
+	@/usr/bin/python3 -m release.deb dist $(if $(VERSION),--version $(VERSION))
+
 # Writes the program for users and devices to one file, which needs only Python 3.9 or later.
 client:
 	@$(NEEDS_PYTHON)
@@ -308,13 +312,17 @@ soak: setup
 	PROXYD_PHOTOS=$${PROXYD_PHOTOS:-320} $(VENV)/bin/python -m pytest tests/market/photos/test_likeness.py
 
 # Tests the units under a real systemd, on a separate Debian in build/machine: as root, on Debian, with
-# debootstrap and systemd-container. Minutes the first time, then less than two.
+# debootstrap and systemd-container. Then the Debian package, which it builds twice. Ten minutes, more the first time.
 MACHINE := build/machine
 
 systemd: setup
 	PYTHONPATH=.:tests $(VENV)/bin/python -m support.machines.machine $(MACHINE)
-	unshare --net /bin/sh -euc 'ip link set lo up; \
-		PROXYD_MACHINE=$(MACHINE) exec $(VENV)/bin/python -m pytest tests/systemd'
+	rm -f dist/proxyd_*.deb
+	@$(MAKE) --no-print-directory deb
+	PROXYD_MACHINE=$(MACHINE) $(VENV)/bin/python -m pytest tests/systemd/package/test_build.py
+	unshare --net /bin/sh -euc 'ip link set lo up; export PROXYD_MACHINE=$(MACHINE); \
+		$(VENV)/bin/python -m pytest tests/systemd --ignore tests/systemd/package; \
+		$(VENV)/bin/python -m pytest tests/systemd/package/test_package.py'
 
 # Tests PostgreSQL on three machines with Patroni and etcd, each in its own namespaces, and three daemons: as root, on
 # Debian, from whose packages they are installed. Rounds: KILLS=10 SWITCHOVERS=10, twenty minutes. DRILLS="kill or peers" selects,
