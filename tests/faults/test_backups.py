@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import asyncpg
 from support.base.waiting import until
 from support.daemons import process
-from support.daemons.process import ROOT
+from support.daemons.backed_up import wait_for_a_new_name
+from support.daemons.forked import ForkedProcess
 from support.database import grown, sqlite
 
 from proxyd.backups import manifest
@@ -18,23 +18,20 @@ from storage.backups import postgres_rows
 LARGE_BYTES = 200_000_000
 
 
-def begun(url: str, *arguments: str, **settings: str) -> "subprocess.Popen[str]":
+def begun(url: str, *arguments: str, **settings: str) -> ForkedProcess:
     """Start a command."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "proxyd", *arguments],
-        cwd=ROOT,
-        env=process.environment(url, **settings),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with Path(os.devnull).open("r+b") as nothing:
+        standard = [nothing.fileno()] * 3
+        started = process.command(url, arguments, standard, **settings)
+    assert isinstance(started, ForkedProcess)
+    return started
 
 
-def killed(command: "subprocess.Popen[str]") -> None:
+def killed(command: ForkedProcess) -> None:
     """Kill a command that has not ended."""
-    assert command.poll() is None, command.communicate()
-    command.kill()
-    command.communicate()
+    assert command.poll() is None
+    command.send_signal(signal.SIGKILL)
+    assert command.wait(60) == -signal.SIGKILL
 
 
 def carried_out(url: str, *arguments: str, **settings: str) -> str:
@@ -52,6 +49,7 @@ async def test_a_killed_backup_leaves_the_earlier_one(
     arguments = ("backup", "--all", str(folder), "--keep", "1")
     await asyncio.to_thread(carried_out, store_url, *arguments)
     (first,) = folder.iterdir()
+    await asyncio.to_thread(wait_for_a_new_name, folder)
     # The command waits for the writer of a pipe, with the database copied.
     os.mkfifo(pipe)
     tls = {"PROXYD_API__TLS_CERT": str(pipe), "PROXYD_API__TLS_KEY": str(pipe)}
@@ -60,6 +58,7 @@ async def test_a_killed_backup_leaves_the_earlier_one(
     killed(command)
     assert manifest.read(first)
     assert len(list(folder.iterdir())) == 2
+    await asyncio.to_thread(wait_for_a_new_name, folder)
     await asyncio.to_thread(carried_out, store_url, *arguments)
     (second,) = folder.iterdir()
     assert second != first

@@ -13,6 +13,7 @@ import pytest
 from support.base.ports import closed_port
 from support.base.waiting import until, until_true
 from support.daemons import process
+from support.daemons.backed_up import wait_for_a_new_name
 from support.daemons.process import Process
 from support.daemons.service import running_in
 from support.targets import threads
@@ -69,6 +70,7 @@ def backed_up_and_killed(url: str, folder: Path, mail: dict[str, str]) -> tuple[
             until_true(lambda: fetched[0] > 0, "traffic")
             for _ in range(2):
                 before = fetched[0]
+                wait_for_a_new_name(folder)
                 done = process.run(url, "backup", "--all", str(folder), **mail)
                 assert done.returncode == 0, done.stderr
                 until_true(lambda: fetched[0] > before, "traffic goes on")  # noqa: B023

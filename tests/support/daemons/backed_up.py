@@ -1,11 +1,14 @@
 """Settings of a service with files of every kind, for its backup."""
 
 import os
+import time
 from pathlib import Path
 
 from msgspec import structs
 
 from config.settings import Settings
+from proxyd.backups.folder import name_of
+from support.base.waiting import until_true
 
 
 def settings_for(folder: Path, url: str = "") -> Settings:
@@ -34,3 +37,9 @@ def settings_for(folder: Path, url: str = "") -> Settings:
         work=structs.replace(usual.work, folder=str(live / "work")),
         mail=structs.replace(usual.mail, password="a mail password"),
     )
+
+
+def wait_for_a_new_name(folder: Path) -> None:
+    """Wait until the next backup has another name than the last one: a name has its second."""
+    last = max((each.name for each in folder.glob("*Z")), default="")
+    until_true(lambda: name_of(int(time.time())) > last, "the next second")

@@ -11,9 +11,10 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import psutil
@@ -35,6 +36,7 @@ READY = re.compile(r"ready: API on (?P<api>\S+), proxy on \S+:(?P<port>\d+)")
 ALL_READY = re.compile(r"supervisor: \d+ of \d+ processes are ready: ")
 PROCESSES = "PROXYD_PROXY__PROCESSES"
 DOWNLOAD_BYTES = 30_000_000
+RUN_SECONDS = 60.0
 NODE = re.compile(r"this is node (\S+)")
 
 ENVIRONMENT = {
@@ -91,16 +93,42 @@ def is_setting(name: str) -> bool:
 def run(
     url: str, *arguments: str, stdin: str = "", **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end."""
-    return subprocess.run(
+    """Run one command to its end; while `forking` it is forked, as a daemon is (`Process`)."""
+    with ExitStack() as stack:
+        given, out, errors = (stack.enter_context(TemporaryFile()) for _ in range(3))
+        given.write(stdin.encode())
+        given.seek(0)
+        standard = [each.fileno() for each in (given, out, errors)]
+        status = command(url, arguments, standard, **settings).wait(RUN_SECONDS)
+        printed = []
+        for file in (out, errors):
+            file.seek(0)
+            printed.append(file.read().decode())
+    return subprocess.CompletedProcess(list(arguments), status, *printed)
+
+
+def command(
+    url: str, arguments: Sequence[str], standard: Sequence[int], **settings: str
+) -> "ForkedProcess | subprocess.Popen[bytes]":
+    """Start one command.
+
+    Args:
+        url: its database.
+        arguments: its command line.
+        standard: its standard input, output and error output, which stay open here.
+        settings: of its environment.
+    """
+    variables = environment(url, **settings)
+    if Process.forker is not None and all(map(is_setting, settings)):
+        return Process.forker.start("proxyd", arguments, variables, standard, leads=False)
+    given, out, errors = standard
+    return subprocess.Popen(
         [sys.executable, "-m", "proxyd", *arguments],
         cwd=ROOT,
-        env=environment(url, **settings),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        env=variables,
+        stdin=given,
+        stdout=out,
+        stderr=errors,
     )
 
 
