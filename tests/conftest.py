@@ -23,6 +23,7 @@ from support.daemons.service import Service, running_in
 from market.money.audit import audit_ledger
 from proxyd.bounds import USUAL, Bounds
 from storage.engines.open import open_store
+from storage.engines.place import is_sqlite
 from storage.engines.store import Store
 
 pytest_plugins = [
@@ -132,8 +133,12 @@ async def _database(request: pytest.FixtureRequest, template: str) -> AsyncItera
 
 @pytest.fixture
 async def store(store_url: str) -> AsyncIterator[Store]:
-    """An open store with an up-to-date schema, on each engine in turn."""
-    opened = await open_store(store_url)
+    """An open store with an up-to-date schema, on each engine in turn.
+
+    One connection reads from SQLite: each one parses the whole schema, which takes longer than most
+    tests. A daemon has more.
+    """
+    opened = await open_store(store_url, pool_size=1 if is_sqlite(store_url) else 10)
     yield opened
     await opened.close()
 

@@ -123,6 +123,7 @@ class SqliteStore:
         *,
         create: bool,
         is_shared: bool = False,
+        readers: int = READERS,
         busy_seconds: float = BUSY_TIMEOUT_SECONDS,
         opening_seconds: float = OPENING_SECONDS,
     ) -> Self:
@@ -133,6 +134,7 @@ class SqliteStore:
             create: whether to create one that does not exist.
             is_shared: whether several processes serve from it; one that is no daemon has claimed it
                 for them (`storage.engines.claim`).
+            readers: the number of connections that read.
             busy_seconds: how long units wait for another program that has the database.
             opening_seconds: how long to wait for another process that opens it.
 
@@ -149,15 +151,15 @@ class SqliteStore:
             if is_shared:
                 folder.make()
             gate = WriteGate.of_members(folder) if is_shared else WriteGate.of_a_guest(folder)
-            for _ in range(1 + READERS):
+            for _ in range(1 + readers):
                 connection = Connection(partial(_connect, path, busy_seconds), iter_chunk_size=64)
                 await connection
                 connections.append(connection)
                 await connection.call(_configure)
-            writer, *readers = connections
+            writer, *reading = connections
             turn = folder if is_shared else None
             await writer.call(partial(_prepare_in_turn, turn, gate, opening_seconds))
-            for reader in readers:
+            for reader in reading:
                 await reader.call(_make_reader)
         except (OSError, sqlite3.Error, CannotOpenError) as error:
             for connection in connections:
@@ -165,7 +167,7 @@ class SqliteStore:
             if gate is not None:
                 gate.close()
             raise CannotOpenError(f"{path}: {_reason(error)}") from error
-        return cls(path, writer, readers, folder=folder if is_shared else None, gate=gate)
+        return cls(path, writer, reading, folder=folder if is_shared else None, gate=gate)
 
     async def write(
         self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
