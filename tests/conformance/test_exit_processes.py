@@ -18,6 +18,7 @@ from support.clients.story import buy, reached, status_is, used
 from support.daemons.bounded import bounded, exit_bounds
 from support.daemons.service import Service
 from support.daemons.two_processes import daemon_of, two_processes, two_with_agent, two_with_exit
+from support.database import sqlite
 from support.exits.device import answering, consented, ignore, listener_of
 from support.targets import targets
 
@@ -271,7 +272,7 @@ async def test_an_ended_connection_leaves_nothing(service: Service) -> None:
 async def test_a_client_gets_the_failure_that_the_exit_met(
     tmp_path: Path, outcome: DialOutcome, code: int
 ) -> None:
-    async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
+    async with two_processes(sqlite.database(tmp_path)) as service:
         device = await (await consented(service)).attach(service)
         device.obey = answering(outcome)
         service.wishes = "-country-xx"
@@ -281,7 +282,7 @@ async def test_a_client_gets_the_failure_that_the_exit_met(
 
 
 async def test_no_buyer_leaves_through_an_own_device(tmp_path: Path) -> None:
-    async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
+    async with two_processes(sqlite.database(tmp_path)) as service:
         service.wishes = "-country-xx"
         person, bought = await buy(service)
         device = await (await consented(service, person)).attach(service)
@@ -291,7 +292,7 @@ async def test_no_buyer_leaves_through_an_own_device(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_leaves_takes_its_dial_with_it(tmp_path: Path) -> None:
-    async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
+    async with two_processes(sqlite.database(tmp_path)) as service:
         device = await (await consented(service)).attach(service)
         device.obey = ignore
         service.wishes = "-country-xx"
@@ -308,7 +309,7 @@ async def test_a_client_that_leaves_takes_its_dial_with_it(tmp_path: Path) -> No
 
 
 async def test_no_more_requests_are_open_than_there_is_room_for(tmp_path: Path) -> None:
-    async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
+    async with two_processes(sqlite.database(tmp_path)) as service:
         device = await (await consented(service)).attach(service)
         device.obey = ignore
         service.wishes = "-country-xx"
@@ -328,7 +329,7 @@ async def test_no_more_requests_are_open_than_there_is_room_for(tmp_path: Path) 
 
 
 async def test_an_exit_that_is_paused_in_the_account_is_cut_there(tmp_path: Path) -> None:
-    async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
+    async with two_processes(sqlite.database(tmp_path)) as service:
         made = await consented(service)
         device = await made.attach(service)
         service.wishes = "-country-xx"

@@ -9,6 +9,7 @@ import pytest
 from support.base.waiting import until
 from support.daemons.service import Service, running_in
 from support.daemons.two_processes import daemon_of, two_processes
+from support.database import sqlite
 
 from proxyd.daemon import Daemon, Stop
 from proxyd.membership import NODE_TASK
@@ -67,7 +68,7 @@ async def test_a_node_that_leaves_is_renewed_no_more(
 ) -> None:
     """A renewal that found no row registered the node again, and left it behind."""
     renewing: list[bool] = []
-    async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
+    async with two_processes(sqlite.database(tmp_path)) as service:
         for daemon in (daemon_of(service).first, daemon_of(service).second):
             leave = daemon.core.membership.leases.leave
 

@@ -25,7 +25,7 @@ from market.photos.likeness import (
 )
 from market.photos.prints import CANVAS, _inside, likeness
 
-PHOTOS = int(os.environ.get("PROXYD_PHOTOS", "80"))
+PHOTOS = int(os.environ.get("PROXYD_PHOTOS", "48"))
 # Number of photos for each kind of copy, and half of it for comparisons in both orders.
 COPIED = PHOTOS // 8
 BOTH_WAYS = PHOTOS // 16

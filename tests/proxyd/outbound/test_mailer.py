@@ -10,6 +10,7 @@ import pytest
 from support.base.clock import Clock
 from support.base.ports import closed_port
 from support.base.waiting import until
+from support.database import sqlite
 from support.targets.mailbox import Mailbox, emails_waiting, smtp, until_no_email_waits
 
 from market.accounts.mail import Message, encoded, mail_share, password_reset, verification
@@ -122,7 +123,7 @@ async def ended(running: "asyncio.Task[None]") -> None:
 
 @pytest.fixture
 async def post(tmp_path: Path, clock: Clock) -> AsyncIterator[Post]:
-    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+    store = await open_store(sqlite.database(tmp_path), pool_size=1)
     yield Post(store, clock)
     await store.close()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.base.clock import Clock
 from support.base.waiting import until
+from support.database import sqlite
 
 from market.money.audit import audit_ledger
 from storage.bandwidth import nodes
@@ -95,6 +96,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def join(path: Path) -> AsyncIterator[Join]:
     """Make a node on the database; however the test ends, nothing of it stays open."""
+    sqlite.make(path)
     async with AsyncExitStack() as members:
 
         async def joined(name: str) -> Member:

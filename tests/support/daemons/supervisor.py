@@ -10,6 +10,7 @@ from pathlib import Path
 
 from support.base.waiting import until_true
 from support.daemons.process import ROOT, environment
+from support.database import sqlite
 
 DAEMON = (sys.executable, "-m", "proxyd", "serve")
 
@@ -29,7 +30,7 @@ class Supervisor:
 
     def __init__(self, folder: Path, names: Sequence[str] = ("api", "proxy")) -> None:
         self.folder = folder
-        self.url = f"sqlite:///{folder}/proxyd.db"
+        self.url = sqlite.database(folder)
         self.sockets = {name: listening() for name in names}
         self.told: list[str] = []
         self.watchdog_seconds = 0.3

@@ -25,6 +25,7 @@ from proxyd.ops.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Rol
 from proxyd.ops.shared_record import SharedRecord
 from support.base.waiting import until
 from support.daemons.service import Service, settings_for
+from support.database import sqlite
 from support.exits.device import EXITS, agent_at, all_is_shared, consented, listener_of
 
 
@@ -104,8 +105,7 @@ async def two_with_exit(
     folder: Path, *, bounds: Bounds = USUAL, **sections: dict[str, Any]
 ) -> AsyncIterator[Service]:
     """Run a daemon of two processes with an exit; every session leaves through it."""
-    url = f"sqlite:///{folder}/proxyd.db"
-    async with two_processes(url, bounds=bounds, **sections) as service:
+    async with two_processes(sqlite.database(folder), bounds=bounds, **sections) as service:
         device = await (await consented(service)).attach(service)
         service.wishes = "-country-xx"
         try:
@@ -120,7 +120,7 @@ async def two_with_exit(
 async def two_with_agent(folder: Path, wishes: str = "-secure") -> AsyncIterator[Service]:
     """Run a daemon of two processes with the agent of devices as its exit."""
     async with (
-        two_processes(f"sqlite:///{folder}/proxyd.db") as service,
+        two_processes(sqlite.database(folder)) as service,
         agent_at(service, folder),
     ):
         service.wishes = wishes
