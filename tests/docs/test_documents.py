@@ -19,7 +19,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 from support.base.cases import cases
 from support.base.waiting import until_true
-from support.daemons import forked_client, process
+from support.daemons import forked_client, forked_program, process
 from support.daemons.process import ROOT
 from support.targets import threads
 from support.workers.process import require_sandbox
@@ -100,6 +100,7 @@ class Demonstration(NamedTuple):
     folder: Path
     url: str
     api: str
+    proxyd: Path  # the command for shells
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -125,8 +126,8 @@ class Demonstration(NamedTuple):
 def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demonstration]:
     folder = tmp_path_factory.mktemp("demonstration")
     url = f"sqlite:///{folder}/proxyd.db"
-    with process.serving(url, "--demo") as daemon:
-        yield Demonstration(folder, url, daemon.api)
+    with process.serving(url, "--demo") as daemon, forked_program.program() as proxyd:
+        yield Demonstration(folder, url, daemon.api, proxyd)
 
 
 FAILS = "--fail-with-body"
@@ -134,14 +135,14 @@ FAILS = "--fail-with-body"
 WITH_REFUSALS = ("how-to/device-login.md", "how-to/keys.md")
 
 
-def programs(folder: Path) -> Path:
+def programs(folder: Path, proxyd: Path) -> Path:
     """Return a folder with the programs that pages run, and link the pages' own files beside it."""
     place = folder / "bin"
     place.mkdir()
-    for program in ("proxyd", "proxyctl"):
-        command = f'#!/bin/sh\nexec "{sys.executable}" -m {program} "$@"\n'
-        (place / program).write_text(command)
-        (place / program).chmod(0o755)
+    (place / "proxyd").symlink_to(proxyd)
+    proxyctl = place / "proxyctl"
+    proxyctl.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m proxyctl "$@"\n')
+    proxyctl.chmod(0o755)
     # The real program: a chooser of versions needs five times its processor time.
     (place / "python3").symlink_to(Path(sys.executable).resolve())
     curl = place / "curl"
@@ -187,7 +188,7 @@ def walk_through(
     Run more than once, each time in a shell of its own, it prints the same to the same daemon.
     No `send` may be refused, unless the page shows refusals.
     """
-    programs(folder)
+    programs(folder, daemon.proxyd)
     fails = "" if name in WITH_REFUSALS else FAILS
     script = blocks(ROOT / "docs" / name)
     printed = {pasted(script, folder, daemon, FAILS=fails, **variables) for _ in range(times)}
@@ -212,7 +213,6 @@ def test_all_pages_run_in_one_demonstration_in_any_order(
     folder = tmp_path / "demonstration"
     folder.mkdir()
     url = f"sqlite:///{folder}/proxyd.db"
-    programs(tmp_path)
     stand_in_for_pip(tmp_path)
     pages = sorted(filter(is_of_the_demonstration, PAGES), reverse=is_reversed)
     assert len(pages) > 8
@@ -221,8 +221,9 @@ def test_all_pages_run_in_one_demonstration_in_any_order(
         name = page.relative_to(ROOT / "docs").as_posix()
         fails = "" if name in WITH_REFUSALS else FAILS
         scripts.append(f"export FAILS={fails}\necho page {name} after $SECONDS s\n{blocks(page)}")
-    with process.serving(url, "--demo") as daemon:
-        demonstration = Demonstration(folder, url, daemon.api)
+    with process.serving(url, "--demo") as daemon, forked_program.program() as proxyd:
+        programs(tmp_path, proxyd)
+        demonstration = Demonstration(folder, url, daemon.api, proxyd)
         with demonstration.working():
             printed = pasted("\n".join(scripts), tmp_path, demonstration)
     assert len(re.findall(r"^page .* s$", printed, re.MULTILINE)) == len(pages)

@@ -4,21 +4,18 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-from support.daemons import process
+from support.daemons import forked_program, process
 from support.daemons.process import ROOT
 
+PROGRAM = Path("opt") / "proxyd" / ".venv" / "bin" / "proxyd"
 STAND_INS = ("apt-get", "make", "systemctl", "systemd-sysusers", "chgrp", "chown", "ufw")
 
 
 def with_service(root: Path, url: str) -> None:
     """Put an installed service with a database below a folder."""
-    proxyd = root / "opt" / "proxyd" / ".venv" / "bin" / "proxyd"
-    proxyd.parent.mkdir(parents=True)
-    proxyd.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m proxyd "$@"\n')
-    proxyd.chmod(0o755)
+    (root / PROGRAM).parent.mkdir(parents=True)
     for name in ("systemd", "config"):
         shutil.copytree(ROOT / name, root / "opt" / "proxyd" / name)
     (root / "etc" / "systemd" / "system").mkdir(parents=True)
@@ -48,18 +45,20 @@ def carry_out(page: Path, folder: Path, url: str) -> None:
     }
     bash = shutil.which("bash")
     assert bash is not None
-    for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL):
-        script = moved(block, folder / "root").replace("ada@example.com", "buyer@example.com")
-        done = subprocess.run(
-            [bash, "-euo", "pipefail", "-c", script],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, (block, done.stdout, done.stderr)
+    with forked_program.program() as proxyd:
+        (folder / "root" / PROGRAM).symlink_to(proxyd)
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL):
+            script = moved(block, folder / "root").replace("ada@example.com", "buyer@example.com")
+            done = subprocess.run(
+                [bash, "-euo", "pipefail", "-c", script],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, (block, done.stdout, done.stderr)
 
 
 def moved(text: str, folder: Path) -> str:
