@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.base.brief import brief
+from support.base.cases import cases
 from support.base.ports import silent_port
 from support.base.waiting import until
 from support.clients.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
@@ -130,7 +131,7 @@ class Gate:
 # --- counting ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("up", "down"), [(0, 0), (1, 0), (0, 1), (123_457, 54_321), (MEGABYTE + 1, 3), (3, MEGABYTE)]
 )
 async def test_exactly_the_payload_is_counted(service: Service, up: int, down: int) -> None:
@@ -201,7 +202,7 @@ async def test_connections_of_one_session_are_counted_together(service: Service)
             await client.close()
 
 
-@pytest.mark.parametrize("size", [0, 1, 50_000, 3 * MEGABYTE])
+@cases("size", [0, 1, 50_000, 3 * MEGABYTE])
 async def test_a_client_that_resets_pays_only_for_its_received_bytes(
     service: Service, size: int
 ) -> None:
@@ -237,8 +238,8 @@ async def test_a_client_that_resets_after_the_targets_end_pays_for_its_received_
         assert await used(service, buyer, bought) <= acknowledged
 
 
-@pytest.mark.parametrize("rounds", [0, 40])
-@pytest.mark.parametrize("size", [1, 1000, 50_000])
+@cases("rounds", [0, 40])
+@cases("size", [1, 1000, 50_000])
 async def test_a_client_that_resets_right_after_reading_pays_for_its_read_bytes(
     service: Service, size: int, rounds: int
 ) -> None:
@@ -369,7 +370,7 @@ async def test_fifty_downloads_at_once_get_exactly_the_quota(service: Service) -
     assert spent == micro_price(quota, 0.37)
 
 
-@pytest.mark.parametrize("quota", [1, 9, 70_001, 300_000])
+@cases("quota", [1, 9, 70_001, 300_000])
 async def test_an_upload_is_cut_at_the_quota(service: Service, quota: int) -> None:
     buyer, bought = await buy(service, quota=quota)
     async with targets.sink(b"too late") as target:
@@ -383,7 +384,7 @@ async def test_an_upload_is_cut_at_the_quota(service: Service, quota: int) -> No
     assert await login_status(service, bought) == 2
 
 
-@pytest.mark.parametrize("quota", [1, 1000, 50_000])
+@cases("quota", [1, 1000, 50_000])
 async def test_a_payload_sent_early_is_cut_at_the_quota(service: Service, quota: int) -> None:
     buyer, bought = await buy(service, quota=quota)
     async with targets.sink() as target:
@@ -400,7 +401,7 @@ async def test_a_payload_sent_early_is_cut_at_the_quota(service: Service, quota:
     assert await used(service, buyer, bought) == quota
 
 
-@pytest.mark.parametrize("quota", [1, 70_001, 3 * MEGABYTE])
+@cases("quota", [1, 70_001, 3 * MEGABYTE])
 async def test_a_download_is_cut_at_the_quota_and_ends_in_order(
     service: Service, quota: int
 ) -> None:
@@ -428,7 +429,7 @@ async def receive_all(sock: socket.socket) -> bytes:
     return bytes(received)
 
 
-@pytest.mark.parametrize("quota", [1, 2, 99_999, 1_500_001])
+@cases("quota", [1, 2, 99_999, 1_500_001])
 async def test_both_directions_share_the_quota(service: Service, quota: int) -> None:
     buyer, bought = await buy(service, quota=quota)
     payload = targets.pattern(2 * MEGABYTE)
@@ -468,7 +469,7 @@ async def test_a_session_goes_on_where_it_was(service: Service) -> None:
     assert await used(service, buyer, bought) == 250_000
 
 
-@pytest.mark.parametrize("price", [0.1, 1.0, 999.0, 1000.0])
+@cases("price", [0.1, 1.0, 999.0, 1000.0])
 async def test_a_session_of_one_byte_costs_a_millionth(service: Service, price: float) -> None:
     buyer, bought = await buy(service, quota=1, price=price)
     assert bought.cost_usd == 0.000001
@@ -485,7 +486,7 @@ async def test_a_session_of_one_byte_costs_a_millionth(service: Service, price: 
 # --- ending and paying ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("price", [0.1, 0.333333, 1.0, 7.123457, 999.999999])
+@cases("price", [0.1, 0.333333, 1.0, 7.123457, 999.999999])
 async def test_ending_cuts_a_running_transfer_and_settles_to_the_micro_dollar(
     service: Service, price: float
 ) -> None:
@@ -562,7 +563,7 @@ async def test_ending_as_the_quota_runs_out_pays_once(service: Service) -> None:
     assert paid == micro_price(session["bytes_used"], 1.0)
 
 
-@pytest.mark.parametrize("asks", [True, False])
+@cases("asks", [True, False])
 async def test_ending_before_there_is_a_target_costs_nothing(service: Service, asks: bool) -> None:
     buyer, bought = await buy(service)
     gateway = service.daemon.gateway
@@ -714,7 +715,7 @@ async def test_a_trickling_reader_cannot_keep_a_used_up_session_open(service: Se
     assert await micro_balance(service, buyer) == 10 * 10**6 - micro_price(billed, 1.0)
 
 
-@pytest.mark.parametrize("ends", [True, False])
+@cases("ends", [True, False])
 async def test_bytes_that_a_used_up_session_never_delivered_are_not_billed(
     service: Service, ends: bool
 ) -> None:

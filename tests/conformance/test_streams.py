@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.descriptors import all_gone, at_rest
 from support.base.names import Slow, look_names_up_by
 from support.base.ports import silent_port
@@ -159,7 +160,7 @@ async def test_a_target_that_ended_still_gets_a_megabyte(service: Service) -> No
     assert bytes(received) == targets.pattern(MEGABYTE)
 
 
-@pytest.mark.parametrize("first_is_client", [True, False])
+@cases("first_is_client", [True, False])
 async def test_each_end_is_passed_on_by_itself(service: Service, first_is_client: bool) -> None:
     loop = asyncio.get_running_loop()
     async with plain_pair(service) as pair:
@@ -240,7 +241,7 @@ async def test_a_client_may_end_before_its_target_is_reached(
 # --- resets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("breaks", ["client", "target"])
+@cases("breaks", ["client", "target"])
 async def test_a_reset_is_passed_on_as_a_reset(service: Service, breaks: str) -> None:
     async with plain_pair(service) as (client, target):
         broken, other = (client, target) if breaks == "client" else (target, client)
@@ -249,7 +250,7 @@ async def test_a_reset_is_passed_on_as_a_reset(service: Service, breaks: str) ->
         await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
 
 
-@pytest.mark.parametrize("breaks", ["client", "target"])
+@cases("breaks", ["client", "target"])
 async def test_a_reset_comes_after_the_bytes_that_were_read_before_it(
     service: Service, breaks: str
 ) -> None:
@@ -262,7 +263,7 @@ async def test_a_reset_comes_after_the_bytes_that_were_read_before_it(
         assert await outcome(other) == (b"", "reset")
 
 
-@pytest.mark.parametrize("breaks", ["client", "target"])
+@cases("breaks", ["client", "target"])
 async def test_a_reset_right_behind_bytes_is_passed_on_with_them(
     service: Service, breaks: str
 ) -> None:
@@ -274,7 +275,7 @@ async def test_a_reset_right_behind_bytes_is_passed_on_with_them(
         await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
 
 
-@pytest.mark.parametrize("breaks", ["client", "target"])
+@cases("breaks", ["client", "target"])
 async def test_a_reset_is_passed_on_although_the_other_side_is_talking(
     service: Service, breaks: str
 ) -> None:
@@ -299,7 +300,7 @@ async def test_a_reset_is_passed_on_while_both_sides_are_talking(
         await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
 
 
-@pytest.mark.parametrize("breaks", ["client", "target"])
+@cases("breaks", ["client", "target"])
 async def test_a_reset_after_the_other_sides_end_is_passed_on(
     service: Service, breaks: str
 ) -> None:
@@ -423,7 +424,7 @@ def is_sent_urgently(sock: socket.socket) -> bool:
         return False
 
 
-@pytest.mark.parametrize("size", [1_000, 300_000, 4_000_000])
+@cases("size", [1_000, 300_000, 4_000_000])
 async def test_urgent_data_stays_in_the_stream_and_stops_nothing(
     service: Service, size: int
 ) -> None:

@@ -277,8 +277,8 @@ async def test_a_client_that_ended_with_its_request_has_no_association_left(
 # --- there and back ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@cases("size", SIZES)
+@cases("host", ["127.0.0.1", "::1"])
 async def test_a_datagram_arrives_whole_and_so_does_its_answer(
     service: Service, host: str, size: int
 ) -> None:
@@ -313,7 +313,7 @@ async def test_a_target_of_one_family_takes_no_port_of_the_other(service: Servic
             await nobody_at(("127.0.0.1", outer[1]))
 
 
-@pytest.mark.parametrize("host", ["::ffff:127.0.0.1", "127.0.0.1"])
+@cases("host", ["::ffff:127.0.0.1", "127.0.0.1"])
 async def test_an_ipv4_address_in_any_form_is_reached_over_ipv4(
     service: Service, host: str
 ) -> None:
@@ -384,7 +384,7 @@ async def test_a_malformed_datagram_is_dropped(service: Service, data: bytes) ->
         assert await used(service, person, bought) == 12
 
 
-@pytest.mark.parametrize("fragment", [1, 0x7F, 0x80, 0xFF])
+@cases("fragment", [1, 0x7F, 0x80, 0xFF])
 async def test_fragments_are_dropped(service: Service, fragment: int) -> None:
     async with bought_association(service) as (client, person, bought):
         with peer() as target:
@@ -420,7 +420,7 @@ async def test_a_malformed_datagram_does_not_set_the_clients_port(service: Servi
             await client.exchange(target, b"up", b"down")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::ffff:127.0.0.1"])
+@cases("host", ["127.0.0.1", "::ffff:127.0.0.1"])
 async def test_an_announced_port_is_the_only_one(service: Service, host: str) -> None:
     with peer() as announced, peer() as target:
         async with bought_association(service, announced=(host, announced.port)) as (
@@ -434,7 +434,7 @@ async def test_an_announced_port_is_the_only_one(service: Service, host: str) ->
             assert await used(service, person, bought) == 6
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "2001:db8::1"])
+@cases("host", ["0.0.0.0", "192.0.2.1", "2001:db8::1"])
 async def test_a_port_at_another_address_than_the_clients_is_not_believed(
     service: Service, host: str
 ) -> None:
@@ -693,7 +693,7 @@ async def test_the_first_reachable_address_is_taken(tmp_path: Path) -> None:
 # --- the end -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["close", "end", "reset"])
+@cases("how", ["close", "end", "reset"])
 async def test_an_association_ends_with_its_tcp_connection(service: Service, how: str) -> None:
     _, bought = await buy(service)
     before = await at_rest(service)
@@ -736,7 +736,7 @@ async def test_an_expired_session_cuts_its_associations(service: Service) -> Non
         await until(is_written, "the session is expired in the list, too")
 
 
-@pytest.mark.parametrize("up", [True, False])
+@cases("up", [True, False])
 async def test_the_last_byte_ends_the_association(service: Service, up: bool) -> None:
     async with bought_association(service, quota=100) as (client, person, bought):
         with peer() as target:
