@@ -1,4 +1,4 @@
-"""The jobs' side of a run beyond plain jobs: deploys, samples, webhooks, people, and later days.
+"""The jobs' side of a run beyond plain jobs: deploys, samples, photos, webhooks, people, later days.
 
 Each part has a stream of draws, and is left out of most runs.
 """
@@ -15,6 +15,16 @@ from market.base.errors import MarketError
 from market.base.states import JobStatus
 from market.dispatch.sample_tasks import SampleSizes
 from proxyd.outbound.mailer import Mailer
+from tests.sim.deeds import (
+    HEALED_SECONDS,
+    PICTURES,
+    SHARE,
+    Assistant,
+    DeedBooks,
+    DeedPlan,
+    DeedUser,
+    deeds_of,
+)
 from tests.sim.deploys import DeployBooks, DeployBuyer, DeployPlan, ReplicaAgent, deploys_of
 from tests.sim.followers import Follower
 from tests.sim.jobs import Actor, AgentPlan, Records, device_name, owner_name
@@ -40,7 +50,7 @@ if TYPE_CHECKING:
 SIZES = SampleSizes(hashes=(3, 9), steps=(3, 9), numbers=(3, 9), shell_steps=(3, 9))
 HAND_SECONDS = 2.0
 # Parts of the marketplace that a run can have for its only subject.
-SUBJECTS = ("deploys", "hooks", "jobs", "people", "samples")
+SUBJECTS = ("deeds", "deploys", "hooks", "jobs", "people", "samples")
 DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
@@ -70,6 +80,7 @@ class ActsPlan:
         deploys: the plans of buyers of deploys.
         hooks: the plans of owners of endpoints.
         people: the plans of people who register.
+        deeds: the plans of users with photos of good deeds.
         agents: devices, where jobs have none.
         has_samples: whether the operator pays for samples.
         has_hand: whether a person takes jobs by hand.
@@ -80,6 +91,7 @@ class ActsPlan:
     deploys: tuple[DeployPlan, ...] = ()
     hooks: tuple[HookPlan, ...] = ()
     people: tuple[PersonPlan, ...] = ()
+    deeds: tuple[DeedPlan, ...] = ()
     agents: tuple[AgentPlan, ...] = ()
     has_samples: bool = False
     has_hand: bool = False
@@ -87,11 +99,14 @@ class ActsPlan:
     sample_credits: Decimal = SAMPLE_CREDITS[0]
 
     def __bool__(self) -> bool:
-        return bool(self.deploys or self.hooks or self.people or self.has_samples)
+        return bool(
+            self.deploys or self.hooks or self.people or self.deeds or self.has_samples
+        )
 
     def __str__(self) -> str:
         return (
             f"{len(self.deploys)} deploys, {len(self.hooks)} hooks, {len(self.people)} people"
+            f"{f', {len(self.deeds)} with photos' if self.deeds else ''}"
             f"{', samples' if self.has_samples else ''}{', by hand' if self.has_hand else ''}"
         )
 
@@ -122,10 +137,13 @@ def acts_of(
     if subject is not None:
         has_deploys, has_hooks = subject == "deploys", subject == "hooks"
         has_people, has_samples, is_alone = subject == "people", subject == "samples", True
+    photos = world.draw("deeds")
+    has_deeds = photos.random() < SHARE if subject is None else subject == "deeds"
     return ActsPlan(
         deploys_of(world.draw("deploys"), seconds) if has_deploys else (),
         hooks_of(world.draw("hooks"), seconds) if has_hooks else (),
         people_of(world.draw("people"), seconds) if has_people else (),
+        deeds_of(photos, seconds) if has_deeds else (),
         _agents_of(world.draw("acts agents")) if not has_agents else (),
         has_samples,
         has_hand,
@@ -219,6 +237,7 @@ class Acts:
         self.mail = MailServer(network)
         self.deploys = DeployBooks(network)
         self.people = PeopleBooks(network)
+        self.deeds = DeedBooks(network)
         self.samples = SampleBooks(network, plan.sample_credits)
         self.followers: list[Follower] = []
         if plan:
@@ -232,6 +251,8 @@ class Acts:
         market, tasks = life.market, life.core.tasks
         if market.samples is not None:
             market.samples.sizes = SIZES
+        if self.plan.deeds:
+            self.deeds.assistants[market] = Assistant(market, self.network.world, life.name)
         sender = SimSender(market, self.servers, life.loop.time)
         is_alone = not life.process.mode.is_remote
         tasks.spawn("mail", Mailer(market.emails, self.mail, is_alone=is_alone).run())
@@ -260,6 +281,10 @@ class Acts:
             Person(network, each, number, until, self.mail, self.people, records)
             for number, each in enumerate(plan.people)
         ]
+        actors += [
+            DeedUser(network, each, number, until, self.deeds)
+            for number, each in enumerate(plan.deeds)
+        ]
         if plan.has_hand:
             actors.append(HandWorker(network, 3, until))
         loop = asyncio.get_running_loop()
@@ -270,13 +295,18 @@ class Acts:
         return [ReplicaAgent(self.network, each, records, until) for each in self.plan.agents]
 
     async def end(self, request: Request) -> None:
-        """End every deploy, once all was calm."""
+        """End every deploy, and send the last photos, once all was calm."""
         rows = self.network.books.database.rows
         self.deploys.check_settled(has_clocks=self.has_clocks)
         for deploy_id, user_id in rows("SELECT id, user_id FROM deploys ORDER BY id"):
             await request(
                 "last cancel", lambda market, a=user_id, b=deploy_id: market.deploys.cancel(a, b)
             )
+        if self.plan.deeds:
+            self.deeds.heal()
+            await asyncio.sleep(HEALED_SECONDS)
+            for number in range(PICTURES):
+                await request("last photo", partial(self.deeds.last_look, number))
 
     async def later(self, request: Request) -> None:
         """Let days pass, until every delivery is over; then let old rows be deleted."""
@@ -331,6 +361,8 @@ class Acts:
             self.deploys.committed(commit)
         if plan.people:
             self.people.committed(commit)
+        if plan.deeds:
+            self.deeds.committed(commit)
 
     def check(self, records: Records) -> None:
         """Compare everything at the end."""
@@ -338,5 +370,7 @@ class Acts:
             self.deploys.check(has_clocks=self.has_clocks)
         if self.plan.people:
             self.people.check()
+        if self.plan.deeds:
+            self.deeds.check()
         if self.plan.has_samples:
             self.samples.check(records, has_clocks=self.has_clocks)

@@ -14,6 +14,7 @@ from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
 from storage.engines.errors import StoreError
 from tests.sim.relays import Relay
+from tests.sim.supply import SupplyBooks
 
 if TYPE_CHECKING:
     from proxyd.exits.dialling.dial import Via
@@ -138,6 +139,7 @@ class Network:
         self.wishes: tuple[WishPlan, ...] = ()
         self.terms_hash = ""
         self.exit_books: ExitBooks | None = None
+        self.supply = SupplyBooks(self)
         # Makes the relay of a client.
         self.relay_of: Callable[[ClientPlan], type[Relay]] = lambda _: Relay
         self._requests = 0

@@ -392,6 +392,7 @@ class Simulation:
                 " and there are some that no node uses"
             )
         self.books.look_at_over(self._lives())
+        await self._look_at_supply()
         await asyncio.sleep(self.calm_seconds - self.busy_seconds + 0.1)
         self._look_at_used_up()
         await _all(self._clients)
@@ -415,6 +416,15 @@ class Simulation:
         for process in self.processes:
             await self._stop(process)
         world.stop()
+
+    async def _look_at_supply(self) -> None:
+        """Compare the view of the supply at each daemon with the devices that ask there."""
+        for life in self._lives():
+            if life.process.has_services and self._agents:
+                try:
+                    await self.network.request("supply", self.network.supply.look, life)
+                except RequestError as error:
+                    self.world.fail(f"the supply is not shown, and nothing is broken: {error}")
 
     def _begin_work(self, until: float) -> list[asyncio.Task[None]]:
         """Start the buyers of jobs and the devices; return their tasks."""

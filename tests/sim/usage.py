@@ -19,13 +19,13 @@ REST_MOST_SECONDS = 4.0
 DAYS = 3 * 86_400
 
 
-async def look(market: Any, user_id: str) -> tuple[Summary, Series]:
-    """Return the usage of a user, in all and by session."""
+async def look(network: "Network", market: Any, user_id: str) -> tuple[Summary, Series]:
+    """Return the usage of a user, in all and by session, after a look at the supply."""
     now = market.usage.now
     wanted = Range(Step.DAY, UTC, (Bucket(now - DAYS, now + DAYS),))
     summary = await market.usage.summary(user_id, UTC)
     series = await market.usage.series(user_id, wanted, by_session=True, fill=False)
-    await market.supply.find()
+    await network.supply.look(market)
     return summary, series
 
 
@@ -48,12 +48,12 @@ class UsageReader(Actor):
         """Look until the time is over."""
         while self.network.world.now < self.until:
             await asyncio.sleep(REST_MOST_SECONDS * self._draw.random())
-            await self.insist("usage", lambda market: look(market, self.user_id))
+            await self.insist("usage", lambda market: look(self.network, market, self.user_id))
             self._number += 1
 
     async def last_look(self, market: Any) -> None:
         """Compare the usage with the sessions, once all of them are over."""
-        summary, series = await look(market, self.user_id)
+        summary, series = await look(self.network, market, self.user_id)
         sold = dict(
             self.network.books.database.rows(
                 "SELECT id, bytes_used FROM bandwidth_sessions WHERE user_id = :id AND bytes_used",
