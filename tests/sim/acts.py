@@ -1,6 +1,6 @@
-"""The jobs' side of a run beyond plain jobs: deploys, samples, photos, webhooks, people, later days.
+"""The jobs' side of a run beyond plain jobs: deploys, samples, files, photos, webhooks, people.
 
-Each part has a stream of draws, and is left out of most runs.
+Days pass at the end. Each part has a stream of draws, and is left out of most runs.
 """
 
 import asyncio
@@ -26,6 +26,9 @@ from tests.sim.deeds import (
     deeds_of,
 )
 from tests.sim.deploys import DeployBooks, DeployBuyer, DeployPlan, ReplicaAgent, deploys_of
+from tests.sim.files import SHARE as FILES_SHARE
+from tests.sim.files import FileAgent, FileBooks, FileBuyer, FilesPlan, files_of
+from tests.sim.folder import Folder
 from tests.sim.followers import Follower
 from tests.sim.jobs import Actor, AgentPlan, Records, device_name, owner_name
 from tests.sim.letters import MailServer, PeopleBooks
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 SIZES = SampleSizes(hashes=(3, 9), steps=(3, 9), numbers=(3, 9), shell_steps=(3, 9))
 HAND_SECONDS = 2.0
 # Parts of the marketplace that a run can have for its only subject.
-SUBJECTS = ("deeds", "deploys", "hooks", "jobs", "people", "samples")
+SUBJECTS = ("deeds", "deploys", "files", "hooks", "jobs", "people", "samples")
 DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
@@ -69,6 +72,9 @@ SWEEPS: tuple[tuple[str, Callable[[Any], Coroutine[Any, Any, Any]]], ...] = (
     ("warnings", lambda market: market.bandwidth.warn()),
     ("events", lambda market: market.event_feed.sweep()),
     ("webhooks", lambda market: market.webhooks.sweep()),
+    ("ended files", lambda market: market.artifacts.settle()),
+    ("files", lambda market: market.artifacts.expire()),
+    ("logs", lambda market: market.logs.keeper.sweep()),
 )
 
 
@@ -81,6 +87,7 @@ class ActsPlan:
         hooks: the plans of owners of endpoints.
         people: the plans of people who register.
         deeds: the plans of users with photos of good deeds.
+        files: the plans of buyers of jobs with files; None for none.
         agents: devices, where jobs have none.
         has_samples: whether the operator pays for samples.
         has_hand: whether a person takes jobs by hand.
@@ -92,6 +99,7 @@ class ActsPlan:
     hooks: tuple[HookPlan, ...] = ()
     people: tuple[PersonPlan, ...] = ()
     deeds: tuple[DeedPlan, ...] = ()
+    files: FilesPlan | None = None
     agents: tuple[AgentPlan, ...] = ()
     has_samples: bool = False
     has_hand: bool = False
@@ -100,13 +108,19 @@ class ActsPlan:
 
     def __bool__(self) -> bool:
         return bool(
-            self.deploys or self.hooks or self.people or self.deeds or self.has_samples
+            self.deploys
+            or self.hooks
+            or self.people
+            or self.deeds
+            or self.files
+            or self.has_samples
         )
 
     def __str__(self) -> str:
         return (
             f"{len(self.deploys)} deploys, {len(self.hooks)} hooks, {len(self.people)} people"
             f"{f', {len(self.deeds)} with photos' if self.deeds else ''}"
+            f"{f', {len(self.files.buyers)} with files' if self.files else ''}"
             f"{', samples' if self.has_samples else ''}{', by hand' if self.has_hand else ''}"
         )
 
@@ -138,12 +152,15 @@ def acts_of(
         has_deploys, has_hooks = subject == "deploys", subject == "hooks"
         has_people, has_samples, is_alone = subject == "people", subject == "samples", True
     photos = world.draw("deeds")
+    files = world.draw("files")
+    has_files = files.random() < FILES_SHARE if subject is None else subject == "files"
     has_deeds = photos.random() < SHARE if subject is None else subject == "deeds"
     return ActsPlan(
         deploys_of(world.draw("deploys"), seconds) if has_deploys else (),
         hooks_of(world.draw("hooks"), seconds) if has_hooks else (),
         people_of(world.draw("people"), seconds) if has_people else (),
         deeds_of(photos, seconds) if has_deeds else (),
+        files_of(files, seconds) if has_files else None,
         _agents_of(world.draw("acts agents")) if not has_agents else (),
         has_samples,
         has_hand,
@@ -227,9 +244,12 @@ class Acts:
         network: leads to the daemons.
         plan: of the actors.
         has_clocks: whether wall clocks are set: rows have wrong times then.
+        folder: has the files; None where a run has none.
     """
 
-    def __init__(self, network: "Network", plan: ActsPlan, *, has_clocks: bool) -> None:
+    def __init__(
+        self, network: "Network", plan: ActsPlan, *, has_clocks: bool, folder: Folder | None
+    ) -> None:
         self.network = network
         self.plan = plan
         self.has_clocks = has_clocks
@@ -238,6 +258,7 @@ class Acts:
         self.deploys = DeployBooks(network)
         self.people = PeopleBooks(network)
         self.deeds = DeedBooks(network)
+        self.files = None if folder is None else FileBooks(network, folder)
         self.samples = SampleBooks(network, plan.sample_credits)
         self.followers: list[Follower] = []
         if plan:
@@ -285,6 +306,11 @@ class Acts:
             DeedUser(network, each, number, until, self.deeds)
             for number, each in enumerate(plan.deeds)
         ]
+        if plan.files and self.files:
+            actors += [
+                FileBuyer(network, each, number, until, self.files)
+                for number, each in enumerate(plan.files.buyers)
+            ]
         if plan.has_hand:
             actors.append(HandWorker(network, 3, until))
         loop = asyncio.get_running_loop()
@@ -292,7 +318,13 @@ class Acts:
 
     def agents(self, records: Records, until: float) -> list[ReplicaAgent]:
         """Return the agents of the devices that only these actors need."""
-        return [ReplicaAgent(self.network, each, records, until) for each in self.plan.agents]
+        return [self.agent(each, records, until) for each in self.plan.agents]
+
+    def agent(self, plan: AgentPlan, records: Records, until: float) -> ReplicaAgent:
+        """Return the agent of a device; it sends files where the run has a folder."""
+        if self.files is None:
+            return ReplicaAgent(self.network, plan, records, until)
+        return FileAgent(self.network, plan, records, until, self.files)
 
     async def end(self, request: Request) -> None:
         """End every deploy, and send the last photos, once all was calm."""
@@ -312,10 +344,23 @@ class Acts:
         """Let days pass, until every delivery is over; then let old rows be deleted."""
         if not self.plan:
             return
-        database, world = self.network.books.database, self.network.world
+        if self.files is not None:
+            await self.files.delete_inputs(request)
         if not self.has_clocks:  # else identifiers are in another order
             for follower in self.followers:
                 await request("last events", follower.last_look)
+        await self._deliver()
+        self.servers.check(has_clocks=self.has_clocks)
+        for days in (4, 32, 60):
+            self._leap(days * DAY_SECONDS)
+            if self.files is not None:
+                self.files.folder.age(days * DAY_SECONDS)
+            for name, sweep in SWEEPS:
+                await request(f"later {name}", sweep)
+
+    async def _deliver(self) -> None:
+        """Let days pass, until every delivery is over."""
+        database, world = self.network.books.database, self.network.world
         for _ in range(LEAPS_MOST):
             waits = database.rows(
                 "SELECT MIN(next_at) FROM webhook_deliveries AS d JOIN webhook_endpoints AS w"
@@ -329,11 +374,6 @@ class Acts:
             until = world.now + DUE_SECONDS
             while self._is_due() and world.now < until:
                 await asyncio.sleep(LEAP_SECONDS)
-        self.servers.check(has_clocks=self.has_clocks)
-        for days in (4, 32, 60):
-            self._leap(days * DAY_SECONDS)
-            for name, sweep in SWEEPS:
-                await request(f"later {name}", sweep)
 
     def _leap(self, seconds: float) -> None:
         self.network.books.database.leapt += seconds
@@ -363,6 +403,8 @@ class Acts:
             self.people.committed(commit)
         if plan.deeds:
             self.deeds.committed(commit)
+        if self.files is not None:
+            self.files.committed(commit)
 
     def check(self, records: Records) -> None:
         """Compare everything at the end."""
@@ -372,5 +414,7 @@ class Acts:
             self.people.check()
         if self.plan.deeds:
             self.deeds.check()
+        if self.files is not None:
+            self.files.check()
         if self.plan.has_samples:
             self.samples.check(records, has_clocks=self.has_clocks)

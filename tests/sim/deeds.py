@@ -310,7 +310,6 @@ class DeedBooks:
             if amount > of_user:
                 fail(f"{user_id} was told of {amount} for photos, and has {of_user}")
 
-
     def heal(self) -> None:
         """Let no model fail any more."""
         for assistant in self.assistants.values():

@@ -36,6 +36,7 @@ from tests.sim.checks import Books
 from tests.sim.clients import PASSWORDLESS
 from tests.sim.exit_ports import SimPort
 from tests.sim.faults import Mode
+from tests.sim.folder import Folder
 from tests.sim.lines import Lines
 from tests.sim.loop import SimLoop, World
 from tests.sim.store import EPOCH, Database, SimStore, Wire
@@ -51,6 +52,8 @@ RESTART_SECONDS = 0.5
 # The API waits this long for requests in progress.
 REQUESTS_SECONDS = 5.0
 FOLDER = Path("/nonexistent/simulated")
+# Of a run without files.
+NO_FILES = WorkSettings(folder=str(FOLDER))
 
 
 def settings_of(
@@ -60,6 +63,7 @@ def settings_of(
     connections: int,
     *,
     sample_credits: Decimal | None = None,
+    work: WorkSettings,
 ) -> Settings:
     """Return the operator's settings."""
     account = "" if sample_credits is None else samples.ACCOUNT
@@ -75,7 +79,7 @@ def settings_of(
         cluster=ClusterSettings(node_timeout_seconds=timeout_seconds),
         limits=LimitSettings(session_bytes_per_second=pace, connections_per_session=connections),
         exits=ExitSettings(payout_hold_days=0),
-        work=WorkSettings(folder=str(FOLDER)),
+        work=work,
     )
 
 
@@ -117,6 +121,8 @@ class Process:
         self.books = books
         # Lead to devices; None where the run has none.
         self.lines: Lines | None = None
+        # Has the files of jobs; None where the run has none.
+        self.folder: Folder | None = None
         self.starts = 0
         self.is_wanted = True
         self.life: Life | None = None
@@ -292,6 +298,8 @@ class Life:
         for session in tuple(self.process.database.sessions):
             if session.wire is self.wire and not (with_machine and self.process.mode.is_remote):
                 session.end("killed")
+        if self.process.folder is not None:
+            self.process.folder.died(self.loop)
         for relay in (*self.relays, *self.closings):
             relay.died(with_machine=with_machine)
         if self.process.lines is not None:
@@ -338,6 +346,8 @@ class Life:
             if not self.loop.is_dead:
                 self.loop.kill()
                 self.wire.cut()
+                if process.folder is not None:
+                    process.folder.died(self.loop)
                 if process.lines is not None:
                     process.lines.died(self.loop, with_machine=False)
                 for session in tuple(process.database.sessions):

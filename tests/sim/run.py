@@ -6,17 +6,21 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from random import Random, SystemRandom
 from types import SimpleNamespace
 from typing import Any
+
+import msgspec
 
 import proxyd.tasks
 from market.bandwidth.leases import RECALL_SECONDS
 from market.base.errors import MarketError
 from market.exits.payouts import claw_back
+from market.files.log_readers import Reader
 from proxyd.exits.attached.control import Control
 from proxyd.exits.watching import canaries
 from proxyd.metering.lease_slices import LOW_BYTES
@@ -29,14 +33,15 @@ from tests.sim.acts import Acts
 from tests.sim.checks import AFTERMATH_SECONDS, Books
 from tests.sim.clients import Buyer, Client, ClientPlan, Network, RequestError, StaffPlan
 from tests.sim.datagrams import Datagrams
-from tests.sim.deploys import ReplicaAgent
 from tests.sim.exit_checks import ExitBooks
 from tests.sim.exit_plans import device_id_of
 from tests.sim.exit_story import EXITS_SECONDS, ExitStory
 from tests.sim.faults import Fault, Weather
+from tests.sim.files import WORK
+from tests.sim.folder import Folder
 from tests.sim.jobs import DeviceAgent, JobBuyer, Records
 from tests.sim.loop import SimLoop, SimTask, World
-from tests.sim.process import Life, Process, settings_of
+from tests.sim.process import NO_FILES, Life, Process, settings_of
 from tests.sim.relays import Numbered, Relay, exit_name
 from tests.sim.scenario import Scenario
 from tests.sim.store import ANSWER_SECONDS, EPOCH, Commit, Database
@@ -116,8 +121,11 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
     template(has_exits=True)
     gc.disable()
     try:
-        with _drawn_secrets(world), _logged(world):
-            simulation = Simulation(world, scenario)
+        files = scenario.acts.files
+        folder = None if files is None else Folder(world, files.full)
+        has_folder = nullcontext() if folder is None else folder.installed()
+        with _drawn_secrets(world), _logged(world, folder), has_folder:
+            simulation = Simulation(world, scenario, folder)
             try:
                 simulation.run()
             except Exception as error:
@@ -146,10 +154,12 @@ class Simulation:
     Args:
         world: the clock, the lines and the failures of the run.
         scenario: the plan of the run.
+        folder: has the files; None where the run has none.
     """
 
-    def __init__(self, world: World, scenario: Scenario) -> None:
+    def __init__(self, world: World, scenario: Scenario, folder: Folder | None) -> None:
         self.world = world
+        self.folder = folder
         self.scenario = scenario
         mode = scenario.mode
         names = [f"node{each}" for each in range(scenario.nodes)]
@@ -170,6 +180,9 @@ class Simulation:
             scenario.pace,
             scenario.connections,
             sample_credits=scenario.acts.sample_credits if scenario.acts.has_samples else None,
+            work=NO_FILES
+            if folder is None
+            else msgspec.structs.replace(WORK, folder=str(folder.root)),
         )
         self.database.heard = self.books.hears
         knows_ends = None if mode.is_remote else self._ended
@@ -181,7 +194,9 @@ class Simulation:
             for number, name in enumerate(names)
         ]
         self.network = Network(world, self.weather, self.processes, self.books)
-        self.acts = Acts(self.network, scenario.acts, has_clocks=self._has_clocks())
+        for each in self.processes:
+            each.folder = folder
+        self.acts = Acts(self.network, scenario.acts, has_clocks=self._has_clocks(), folder=folder)
         self.network.relay_of = lambda plan: Datagrams if plan.is_datagrams else Relay
         self.outside = SimLoop(world, "outside")
         self.exit_books = ExitBooks(world, self.books, self.database)
@@ -269,6 +284,8 @@ class Simulation:
     def _machine_dies(self, process: Process, fault: Fault) -> None:
         for each in self._on_machine(process):
             each.kill(with_machine=True, pause=fault.seconds)
+        if self.folder is not None and not self.scenario.mode.is_remote:
+            self.folder.lose_power()
 
     def _machine_sleeps(self, process: Process, fault: Fault) -> None:
         for each in self._on_machine(process):
@@ -433,9 +450,7 @@ class Simulation:
             JobBuyer(self.network, plan, number, until)
             for number, plan in enumerate(self.scenario.jobs)
         ]
-        self._agents = [
-            ReplicaAgent(self.network, plan, self.records, until) for plan in self.scenario.agents
-        ]
+        self._agents = [self.acts.agent(plan, self.records, until) for plan in self.scenario.agents]
         self._agents += self.acts.agents(self.records, until)
         acts = self.acts.tasks(self.records, until)
         if self.world.draw("usage").random() < usage.SHARE:
@@ -694,6 +709,7 @@ def _drawn_secrets(world: World) -> Iterator[None]:
     }
     before = {name: getattr(secrets, name) for name in replaced}
     hash_before, control_before = LiveSession.__hash__, Control.__hash__
+    reader_before, readers = Reader.__hash__, count()
     submit = _Threads.submit
     signal = proxyd.tasks.signal
     for name, call in replaced.items():
@@ -701,6 +717,7 @@ def _drawn_secrets(world: World) -> Iterator[None]:
     _Threads.submit = _submit  # type: ignore[method-assign]
     LiveSession.__hash__ = lambda each: hash(each.id)  # type: ignore[method-assign]
     Control.__hash__ = lambda each: hash((each.address, each.began))  # type: ignore[method-assign]
+    Reader.__hash__ = lambda each: each.__dict__.setdefault("number", next(readers))  # type: ignore[method-assign]
     canaries.SystemRandom = lambda: world.draw("canaries", world.now)  # type: ignore[assignment,misc]
     proxyd.tasks.signal = SimpleNamespace(  # type: ignore[assignment]
         raise_signal=lambda _: world.fail("a daemon stops itself"), SIGTERM=15
@@ -713,6 +730,7 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         _Threads.submit = submit  # type: ignore[method-assign]
         LiveSession.__hash__ = hash_before  # type: ignore[method-assign]
         Control.__hash__ = control_before  # type: ignore[method-assign]
+        Reader.__hash__ = reader_before  # type: ignore[method-assign]
         canaries.SystemRandom = SystemRandom  # type: ignore[misc]
         proxyd.tasks.signal = signal  # type: ignore[assignment]
 
@@ -725,12 +743,15 @@ def _submit(_: _Threads, function: Callable[..., Any], *args: Any, **kwargs: Any
 class _Log(logging.Handler):
     """Log handler that adds the product's log to the lines of the run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, folder: Folder | None) -> None:
         super().__init__(logging.INFO)
         self._world = world
+        self._root = "" if folder is None else str(folder.root)
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
+        if self._root:  # it is another one in each run
+            text = text.replace(self._root, "folder")
         current = self._world.current
         name = "" if current is None else current.name
         self._world.say(f"{name} {record.levelname.lower()} {record.name}: {text}")
@@ -740,8 +761,8 @@ class _Log(logging.Handler):
 
 
 @contextmanager
-def _logged(world: World) -> Iterator[None]:
-    root, handler = logging.getLogger(), _Log(world)
+def _logged(world: World, folder: Folder | None) -> Iterator[None]:
+    root, handler = logging.getLogger(), _Log(world, folder)
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)

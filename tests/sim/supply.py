@@ -66,7 +66,9 @@ class SupplyBooks:
         now = asyncio.get_running_loop().time()
         all_asked = self._asked.get(market, {}).values()
         # A snapshot is kept for a while, and a device counts for a while after its last request.
-        most = sum(now - each.last_at <= USUAL_PACE.away_seconds + KEPT_SECONDS for each in all_asked)
+        most = sum(
+            now - each.last_at <= USUAL_PACE.away_seconds + KEPT_SECONDS for each in all_asked
+        )
         least = sum(
             not each.is_broken
             and now - each.answered_at > KEPT_SECONDS + 1.0
