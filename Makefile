@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: help setup install run exit worker test test-both lint coverage client clusters clients sandboxes screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-mutants sim-steps soak systemd patroni vm slurm kubernetes notebook audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-coverage sim-mutants sim-steps soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # Prints this list.
 help:
@@ -276,6 +276,13 @@ sim-steps: setup
 # Puts faults into the product, one at a time, and prints how many seeds find each.
 sim-mutants: setup
 	$(VENV)/bin/python -m tests.sim --mutants
+
+# Measures the branches that the simulation alone reaches, with COUNT seeds of each subject; fails below the floors.
+sim-coverage: setup
+	PYTHONHASHSEED=0 PROXYD_INTERPRETED=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m coverage run \
+		--data-file=.coverage.sim -m tests.sim --subjects --count $(or $(COUNT),20) --go-on
+	$(VENV)/bin/python -m coverage report --data-file=.coverage.sim --include='market/*' --fail-under=70
+	$(VENV)/bin/python -m coverage report --data-file=.coverage.sim --include='proxyd/metering/*' --fail-under=90
 
 # Kills daemons under load (SIGKILL), a hundred times on each engine: several processes, and a daemon and its exits on each
 # engine, at random moments (SEED): twenty minutes.

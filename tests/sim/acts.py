@@ -328,6 +328,8 @@ class Acts:
 
     async def end(self, request: Request) -> None:
         """End every deploy, and send the last photos, once all was calm."""
+        if self.files is not None:
+            self.files.check_logs()
         rows = self.network.books.database.rows
         self.deploys.check_settled(has_clocks=self.has_clocks)
         for deploy_id, user_id in rows("SELECT id, user_id FROM deploys ORDER BY id"):

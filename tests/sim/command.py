@@ -42,6 +42,7 @@ def main(parser: argparse.ArgumentParser) -> int:
     parser.add_argument("--only", help="only these kinds of faults, with commas between them")
     parser.add_argument("--mode", choices=("solo", "processes", "nodes"))
     parser.add_argument("--focus", choices=("none", *FOCUSES, *SUBJECTS), help="only this subject")
+    parser.add_argument("--subjects", action="store_true", help="seeds of each subject in turn")
     parser.add_argument("--exits", action="store_true", help="devices attach in each run")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--sessions", type=int)
@@ -59,6 +60,9 @@ def main(parser: argparse.ArgumentParser) -> int:
         print(report(shrink(_scenario(options.seed, options.focus, options), print)))
         return 1
     numbers = range(options.seed, options.seed + options.count)
+    if options.subjects:
+        subjects = (None, *FOCUSES, *SUBJECTS)
+        return _several([(seed, each) for each in subjects for seed in numbers], options)
     return _several([(seed, options.focus) for seed in numbers], options)
 
 

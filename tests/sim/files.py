@@ -13,9 +13,12 @@ from hashlib import sha256
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from config.settings import WorkSettings
 from market.attempts.attempts import Ending
 from market.base.errors import Code, MarketError
+from market.events.idempotency import Replayed
 from market.files.artifacts import CHECKPOINT, OUTPUT, NewArtifact
 from market.files.logs import Cut, Idle, Over, Position, Wrote
 from market.jobs.postings import NewJob
@@ -150,7 +153,13 @@ async def fetched(market: Any, row: Any) -> bytes:
 
 
 class Sender(Actor):
-    """Sends files, as a buyer or as a device."""
+    """Sends files, as a buyer or as a device.
+
+    Attributes:
+        announced_id: the last artifact that was announced; "" for none.
+    """
+
+    announced_id = ""
 
     async def send(
         self,
@@ -178,7 +187,7 @@ class Sender(Actor):
             announced = await self.insist("announce", lambda market: announce(market, new))
             if announced is None or isinstance(announced, MarketError):
                 return announced
-            artifact_id = announced.artifact.id
+            artifact_id = self.announced_id = announced.artifact.id
             if announced.artifact.content_id is not None:
                 return announced.artifact
             end = len(data) // 2 if is_part else len(data)
@@ -236,6 +245,8 @@ class FileBooks:
         self.folder = folder
         # By job, attempt and stream: bytes that are stored according to an answer.
         self.logged: dict[tuple[str, int, str], int] = {}
+        # The sizes of the log of each attempt whose result was accepted.
+        self.accepted: dict[Attempt, dict[str, int]] = {}
         # Contents that were compared once.
         self._read: set[str] = set()
         self._numbers = {digest_of(each): each for each in range(CONTENTS)}
@@ -294,6 +305,18 @@ class FileBooks:
                     self.fail(f"artifact {artifact_id[-6:]} is whole, and has other bytes")
 
     # --- at the end ------------------------------------------------------------------------------
+
+    def check_logs(self) -> None:
+        """The log of each accepted result is on the disk, unless that was full."""
+        if self.folder.is_small:
+            return
+        for attempt, sizes in self.accepted.items():
+            name = f"{attempt.job_id}-{attempt.number}"
+            folder = self.folder.root / "logs" / attempt.job_id[-2:] / name
+            for stream, size in sizes.items():
+                stored = sum(each.stat().st_size for each in folder.glob(f"{stream}-*"))
+                if stored < size:
+                    self.fail(f"the log of an accepted result has {stored} bytes of {size}")
 
     async def delete_inputs(self, request: Callable[..., Any]) -> None:
         """Delete all inputs, once every job is over."""
@@ -372,7 +395,11 @@ class FileBuyer(Sender):
         return await self.send(number, self._announce, self._find, is_lie=True)
 
     async def _do_part(self, number: int) -> Any:
-        return await self.send(number, self._announce, self._find, is_part=True)
+        """Send half of a file; a later job may name it, and is refused."""
+        done = await self.send(number, self._announce, self._find, is_part=True)
+        if number % 2 and self.announced_id:
+            self._sent.append(self.announced_id)
+        return done
 
     async def _do_job(self, number: int) -> Any:
         """Post a job with some of the files that were sent."""
@@ -390,7 +417,10 @@ class FileBuyer(Sender):
 
         async def post(market: Any) -> Any:
             receipt = receipt_of(market, self.user_id, title)
-            return await market.jobs.create(self.user_id, new, receipt)
+            try:
+                return await market.jobs.create(self.user_id, new, receipt)
+            except Replayed as replayed:
+                return msgspec.json.decode(replayed.answer)
 
         done = await self.insist("post", post)
         if isinstance(done, str):
@@ -555,15 +585,16 @@ class FileAgent(ReplicaAgent, Sender):
             for turn in range(1 + int(2 * c)):
                 await self._write_log(attempt, {key: size // 2 for key, size in sizes.items()})
                 await self._leave(attempt, CHECKPOINT, int(CONTENTS * d) + turn)
-        logged = await self._write_log(attempt, rest)
+        is_early = d < 0.1  # the end is reported before the rest of the log
+        logged = None if is_early else await self._write_log(attempt, rest)
         if isinstance(logged, MarketError):
             return logged
         for turn in range(int(5 * c)):
             await self._leave(attempt, OUTPUT, int(CONTENTS * b) + turn)
         await asyncio.sleep(self.plan.seconds * d)
-        return await self._end(attempt, sizes)
+        return await self._end(attempt, sizes, is_early=is_early)
 
-    async def _end(self, attempt: Attempt, sizes: dict[str, int]) -> Any:
+    async def _end(self, attempt: Attempt, sizes: dict[str, int], *, is_early: bool) -> Any:
         result = "42"
 
         async def end(market: Any) -> bool:
@@ -581,11 +612,12 @@ class FileAgent(ReplicaAgent, Sender):
             ended = await self.insist("end", end)
             if not isinstance(ended, MarketError) or ended.code is not Code.LOG_INCOMPLETE:
                 break
-            if not self._books.folder.has_lost:
+            if not (self._books.folder.has_lost or is_early):
                 self._books.fail(f"the log of {attempt.job_id[-6:]} was taken, and is incomplete")
             await self._write_log(attempt, sizes)
         if ended is True:
             self._records.complete(attempt.job_id, attempt.number, result)
+            self._books.accepted[attempt] = sizes
         return ended
 
     async def _fetch(self, attempt: Attempt, artifact_id: str, market: Any) -> bool:
@@ -637,6 +669,8 @@ class FileAgent(ReplicaAgent, Sender):
                     return appended
                 self._books.appended(attempt, stream, at, size, appended.offset)
                 if appended.is_full:
+                    if not self._books.folder.is_small:
+                        self._books.fail("a log is full, and the disk has room")
                     break
                 at = appended.offset
                 await asyncio.sleep(min(appended.wait_seconds, 5.0))

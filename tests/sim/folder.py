@@ -8,6 +8,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EBADF
@@ -40,14 +41,15 @@ class Folder:
 
     Attributes:
         root: the path of the folder.
-        has_lost: whether bytes can be missing: a machine has died before they were synced, or the
-            disk is full at times.
+        is_small: whether the disk is full at times.
+        has_lost: whether bytes of logs can be missing: for lack of room, or because a machine has
+            died before they were synced.
     """
 
     def __init__(self, world: "World", full: tuple[float, float] | None) -> None:
         place = str(PLACE) if PLACE.is_dir() else None
         self.root = Path(tempfile.mkdtemp(prefix="simulated-", dir=place))
-        self.has_lost = full is not None
+        self.is_small = self.has_lost = full is not None
         self._world = world
         self._full = full
         self._number = FIRST
@@ -88,8 +90,10 @@ class Folder:
         self._descriptor(file)
         self._unsynced.pop(self._open[file][2], None)
 
-    def statvfs(self, _: Any) -> Any:
+    def statvfs(self, place: Any) -> Any:
         """Return the room of the disk."""
+        if isinstance(place, Path):
+            place.stat()  # raises an error as the original does
         is_full = self._full is not None and self._full[0] <= self._world.now < self._full[1]
         return SimpleNamespace(f_bavail=0 if is_full else ROOM_BYTES, f_frsize=1)
 
@@ -135,6 +139,8 @@ class Folder:
         """Give the product this folder's calls within the block."""
         calls = SimpleNamespace(flock=self.flock, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
         modules: tuple[ModuleType, ...] = (local, log_files)
+        # A killed process can be in the middle of a write.
+        warnings.filterwarnings("ignore", "coroutine '_File.use' was never awaited")
         sync = local.sync_folder
         for module in modules:
             module.os, module.fcntl = self, calls  # type: ignore[attr-defined]
@@ -143,8 +149,20 @@ class Folder:
             yield
         finally:
             for module in modules:
-                module.os, module.fcntl = os, fcntl  # type: ignore[attr-defined]
+                module.os, module.fcntl = _Afterwards(), fcntl  # type: ignore[attr-defined]
             local.sync_folder = sync
             for number in tuple(self._open):
                 self.close(number)
             shutil.rmtree(self.root)
+
+
+class _Afterwards:
+    """Calls for generators that are collected after a run, whose files are closed already."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def close(self, file: int) -> None:
+        """See `os.close`."""
+        if file < FIRST:
+            os.close(file)

@@ -5,14 +5,21 @@ _ROLLOUTS = "market.deploys.rollouts"
 _REPLICA = "market.jobs.kinds.replica"
 _DRAWS = "market.jobs.draws"
 _KEYS = "market.accounts.spending"
+_GOODNESS = "market.assistant.goodness"
+_ARTIFACTS = "market.files.artifacts"
+_LOGS = "market.files.logs"
 
 # By the first word of a name: the subject of the runs.
 SUBJECTS = {
+    "deeds": "deeds",
     "events": "hooks",
     "feed": "hooks",
+    "files": "files",
     "keys": "people",
+    "logs": "files",
     "rollouts": "deploys",
     "samples": "samples",
+    "supply": "jobs",
     "webhooks": "hooks",
 }
 
@@ -111,5 +118,113 @@ JOB_MUTANTS: tuple[tuple[str, ...], ...] = (
         "market.notify.feed",
         "    return _prefix(max(milliseconds - OVERLAP_SECONDS * 1_000, 0))\n",
         "    return _prefix(milliseconds + 1)\n",
+    ),
+    (
+        "deeds: a photo is not compared with photos like it",
+        _GOODNESS,
+        "                if any(probe.is_like(stored) for probe in lookups[row_bands[band]]):\n",
+        "                if not stored and lookups[row_bands[band]]:\n",
+    ),
+    (
+        "deeds: two photos at the same time do not see each other",
+        _GOODNESS,
+        "    decision = await refusal(tx, reward, likeness, terms)\n    if decision",
+        "    decision = None\n    if decision",
+    ),
+    (
+        "deeds: a user has no cap",
+        _GOODNESS,
+        "    if paid.to_user + reward.amount > terms.user_daily:\n",
+        "    if paid.to_user < 0:\n",
+    ),
+    (
+        "deeds: all users together have no cap",
+        _GOODNESS,
+        "    if paid.to_all + reward.amount > terms.total_daily:\n",
+        "    if paid.to_all < 0:\n",
+    ),
+    (
+        "deeds: doubtful photos are paid",
+        _GOODNESS,
+        '            (verdict.confidence < self._terms.confidence_min, "unsure"),\n',
+        "",
+    ),
+    (
+        "deeds: a model that failed is never called again",
+        "market.assistant.asking",
+        "        if self._now() < self._open_until:\n",
+        "        if self._open_until:\n",
+    ),
+    (
+        "files: a job is given a file that is not whole",
+        _ARTIFACTS,
+        "        if row.content_id is None:\n            raise MarketError(Code.INVALID_FIELD, NOT",
+        "        if not row.id:\n            raise MarketError(Code.INVALID_FIELD, NOT",
+    ),
+    (
+        "files: an input of an open job is deleted",
+        _ARTIFACTS,
+        "    if await _is_needed(tx, artifact_id) or await _is_being_sent(tx, row):\n",
+        "    if await _is_being_sent(tx, row):\n",
+    ),
+    (
+        "files: bytes with another hash become whole",
+        "storage.blobs.local",
+        "            if digest != upload.sha256:\n",
+        "            if not digest:\n",
+    ),
+    (
+        "files: a content is deleted with the first of its artifacts",
+        "storage.files.artifacts",
+        "            AND NOT EXISTS (SELECT 1 FROM artifacts WHERE content_id = :id)\n",
+        "",
+    ),
+    (
+        "files: a user may keep any number of bytes",
+        _ARTIFACTS,
+        "    if most_bytes and used.size_bytes + row.size_bytes > most_bytes:\n",
+        "    if most_bytes < 0:\n",
+    ),
+    (
+        "files: files of ended attempts are kept",
+        _ARTIFACTS,
+        "            await self._store.write(queries.expire_at, each.id, at)\n",
+        "            assert at\n",
+    ),
+    (
+        "logs: bytes that are stored already are stored again",
+        _LOGS,
+        "                await writer.take(pieces, size - offset)\n",
+        "                await writer.take(pieces, 0)\n",
+    ),
+    (
+        "logs: a result is accepted without its log",
+        "market.jobs.jobs",
+        "        return all(stored.get(stream, 0) >= size for stream, size in announced.items())\n",
+        "        return bool(stored)\n",
+    ),
+    (
+        "logs: a result is accepted before its log is synced",
+        _LOGS,
+        "            await self._disk.run(LogFiles.sync, attempt)\n",
+        "",
+    ),
+    (
+        "logs: a reader gets the last write at any place",
+        _LOGS,
+        "            if handed and not is_over and (handed.attempt, handed.offset) == (",
+        "            if handed and not is_over and (handed.attempt, offset) == (",
+    ),
+    (
+        "supply: a device that works is not counted",
+        "market.dispatch.devices",
+        "                yield Supplying(\n",
+        "                if not device.holding.attempts: yield Supplying(\n",
+    ),
+    (
+        "supply: the prices of few buyers are shown",
+        "market.dispatch.supply",
+        " or len({each.buyer for each in jobs}) < PAID_BUYERS_MIN:\n",
+        ":\n",
     ),
 )
