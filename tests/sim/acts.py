@@ -58,6 +58,9 @@ DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
 LEAPS_MOST = 200
+# After these, a leap is an hour at least: many deliveries have as many times.
+SHORT_LEAPS = 100
+HOUR_SECONDS = 3_600.0
 LEAP_SECONDS = 1.5
 # A slow server, and the sender's own patience.
 DUE_SECONDS = 20.0
@@ -363,7 +366,7 @@ class Acts:
     async def _deliver(self) -> None:
         """Let days pass, until every delivery is over."""
         database, world = self.network.books.database, self.network.world
-        for _ in range(LEAPS_MOST):
+        for number in range(LEAPS_MOST):
             waits = database.rows(
                 "SELECT MIN(next_at) FROM webhook_deliveries AS d JOIN webhook_endpoints AS w"
                 " ON w.id = d.endpoint_id WHERE d.status = 'pending'"
@@ -371,7 +374,8 @@ class Acts:
             if waits is None:
                 break
             now = EPOCH + world.now + database.leapt
-            self._leap(max(0.0, waits - now + 1.0))
+            least = 0.0 if number < SHORT_LEAPS else HOUR_SECONDS
+            self._leap(max(least, waits - now + 1.0))
             await asyncio.sleep(LEAP_SECONDS)
             until = world.now + DUE_SECONDS
             while self._is_due() and world.now < until:

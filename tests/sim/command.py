@@ -21,6 +21,8 @@ MUTANT_SEEDS = 1_000
 PROGRESS_SEEDS = 100
 # Of one process: memory grows a little with each.
 PROCESS_SEEDS = 500
+# The subject of runs in which devices attach.
+EXITS = "exits"
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -41,8 +43,11 @@ def main(parser: argparse.ArgumentParser) -> int:
     parser.add_argument("--go-on", action="store_true", help="continue after a failure")
     parser.add_argument("--only", help="only these kinds of faults, with commas between them")
     parser.add_argument("--mode", choices=("solo", "processes", "nodes"))
-    parser.add_argument("--focus", choices=("none", *FOCUSES, *SUBJECTS), help="only this subject")
+    parser.add_argument(
+        "--focus", choices=("none", EXITS, *FOCUSES, *SUBJECTS), help="only this subject"
+    )
     parser.add_argument("--subjects", action="store_true", help="seeds of each subject in turn")
+    parser.add_argument("--same-as", help="compare the digest with that of this other Python")
     parser.add_argument("--exits", action="store_true", help="devices attach in each run")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--sessions", type=int)
@@ -61,8 +66,10 @@ def main(parser: argparse.ArgumentParser) -> int:
         return 1
     numbers = range(options.seed, options.seed + options.count)
     if options.subjects:
-        subjects = (None, *FOCUSES, *SUBJECTS)
-        return _several([(seed, each) for each in subjects for seed in numbers], options)
+        subjects = (None, EXITS, *FOCUSES, *SUBJECTS)
+        return _several([(seed, each) for seed in numbers for each in subjects], options)
+    if options.same_as is not None:
+        return _compare(options)
     return _several([(seed, options.focus) for seed in numbers], options)
 
 
@@ -76,8 +83,8 @@ def _scenario(seed: int, focus: str | None, options: argparse.Namespace) -> Scen
         seconds=options.broken_seconds,
         only=only,
         mode=options.mode,
-        focus=focus,
-        exits=options.exits,
+        focus=None if focus == EXITS else focus,
+        exits=options.exits or focus == EXITS,
     )
 
 
@@ -155,6 +162,24 @@ def _new(options: argparse.Namespace) -> int:
             break
     print(f"{total} seeds, {failed} failed")
     return 1 if failed else 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    """Run the seeds by this and by another Python; return 1 if their digests differ."""
+    digests = set()
+    for python in (sys.executable, options.same_as):
+        process = subprocess.run(
+            [python, "-m", "tests.sim", str(options.seed), "--count", str(options.count)],
+            env=os.environ | {"PYTHONPATH": str(ROOT / "client")},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+        last = (process.stdout.splitlines() or ["no output"])[-1]
+        print(f"{python}: {last}", flush=True)
+        digests.add(last.rpartition(" ")[2])
+    return 0 if len(digests) == 1 else 1
 
 
 def _mutants(options: argparse.Namespace) -> int:

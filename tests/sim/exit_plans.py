@@ -8,6 +8,8 @@ from market.exits.consents import ExitDeviceLimits
 from proxyd.wire.wants import Wants
 from tests.sim.clients import ClientPlan, SessionPlan
 from tests.sim.exit_ports import TARGETS
+from tests.sim.faults import Fault
+from tests.sim.focus import FAST
 
 DEVICES_MOST = 6
 OWNERS = ("user4", "user5", "user0")
@@ -114,6 +116,25 @@ def by_exits(
         for each in clients
     ]
     return lasting, leaving
+
+
+def lent_to(
+    draw: Random, clients: list[ClientPlan], seconds: float
+) -> tuple[list[ClientPlan], list[Fault]]:
+    """Return clients that stay connected for long, and kills of the nodes that borrow exits."""
+    staying = [
+        replace(
+            each, node=int(draw.random() * 12), size=5_000_000, pause=0.2, rate=FAST, gives_up=None
+        )
+        for each in clients
+    ]
+    kills = [
+        Fault(
+            "kill", round(4.0 + seconds * draw.random(), 3), draw.random(), int(12 * draw.random())
+        )
+        for _ in range(1 + int(2 * draw.random()))
+    ]
+    return staying, sorted(kills, key=lambda each: each.at)
 
 
 def _device(draw: Random, number: int, seconds: float) -> ExitPlan:

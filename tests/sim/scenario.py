@@ -9,7 +9,7 @@ from random import Random
 from tests.sim.acts import NO_ACTS, SUBJECTS, ActsPlan, acts_of
 from tests.sim.clients import ClientPlan, SessionPlan, StaffPlan
 from tests.sim.datagrams import otherwise
-from tests.sim.exit_plans import NO_LINKS, Links, by_exits, links_of
+from tests.sim.exit_plans import NO_LINKS, Links, by_exits, lent_to, links_of
 from tests.sim.faults import MODES, NODES, PROCESSES, SOLO, Fault, Mode, drawn
 from tests.sim.focus import REMEMBER_SECONDS, focus_of
 from tests.sim.jobs import AgentPlan, JobPlan, plans_of
@@ -22,6 +22,9 @@ PROCESSES_MOST = 4
 # Of a session at once: never reached.
 CONNECTIONS = 1_000
 SKEW_MOST_SECONDS = 0.9
+# Of the runs in which devices attach in any case: nodes that borrow exits die.
+LENT_SHARE = 0.25
+LENT_SECONDS = 10.0
 TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
 
@@ -127,8 +130,10 @@ def scenario_of(
             subject,
             REMEMBER_SECONDS,
         )
-    draw = world.draw("scenario")
+    draw, lent = world.draw("scenario"), world.draw("lent")
+    is_lent = exits and lent.random() < LENT_SHARE
     chosen = (NODES, NODES, NODES, PROCESSES, SOLO)[int(draw.random() * 5)]
+    chosen = NODES if is_lent else chosen
     chosen = MODES[mode] if mode else chosen
     count = 2 + int(draw.random() * (PROCESSES_MOST - 1))
     count = 1 if chosen is SOLO else nodes or count
@@ -151,6 +156,9 @@ def scenario_of(
     plans = otherwise(world.draw("kinds"), plans)
     paces = world.draw("pace")
     faults = drawn(world.draw("faults"), chosen, length, timeout)
+    if is_lent:
+        length = max(length, LENT_SECONDS)
+        plans, faults = lent_to(lent, plans, length - 5.0)
     if only is not None:
         faults = [each for each in faults if each.kind in only]
     part = focus if focus in SUBJECTS else None
