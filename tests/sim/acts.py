@@ -58,7 +58,7 @@ DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
 LEAPS_MOST = 200
-# After these, a leap is an hour at least: many deliveries have as many times.
+# After this number, a leap is an hour at least: each delivery is due at a time of its own.
 SHORT_LEAPS = 100
 HOUR_SECONDS = 3_600.0
 LEAP_SECONDS = 1.5

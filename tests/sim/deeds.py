@@ -259,7 +259,7 @@ class DeedBooks:
         self._pictures = {
             hash_of(number, change): number for number in range(PICTURES) for change in range(4)
         }
-        # By user: the rewards that were named in answers.
+        # By user: the sum of the rewards in answers.
         self._answered: dict[str, int] = {}
 
     def _rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -308,7 +308,7 @@ class DeedBooks:
         for user_id, amount in self._answered.items():
             of_user = sum(each[4] for each in self._rows(_REWARDS) if each[1] == user_id)
             if amount > of_user:
-                fail(f"{user_id} was told of {amount} for photos, and has {of_user}")
+                fail(f"{user_id} was promised {amount} for photos, and has {of_user}")
 
     def heal(self) -> None:
         """Let no model fail any more."""

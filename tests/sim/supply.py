@@ -34,7 +34,7 @@ class _Asked:
 
 
 class SupplyBooks:
-    """Records who asks each daemon for work, and compares the view of the supply with it.
+    """Records the devices that ask each daemon for work; compares the view of the supply with them.
 
     Args:
         network: has the database.
