@@ -143,7 +143,7 @@ def main():
         directory.add(device)
     print(f"one attaches in {(time.perf_counter() - begun) / count * 1e6:.0f} us")
     for device in devices[::2]:
-        directory.note(device, DialOutcome.CONNECTED, 0.0, buyer="", target="")
+        directory.note(device, DialOutcome.CONNECTED, 0.0, began=0.0, buyer="", target="")
     for number, wish in enumerate(WISHES):
         names = {"asn": 1000, "last": countries[-40], "number": "{number}"}
         measure(directory, wish.format(*countries, **names), 1e6 + number * 60)

@@ -46,6 +46,8 @@ buyer chooses targets. So
 
 * the faults of an exit that one buyer meets have it rest for that buyer alone (`Grudge`);
 * an exit rests for all buyers when it has failed at several sites, for a different buyer at each;
+* the dials that were under way at the last fault have the same cause, such as a line that stood
+  still for a second, and count no more;
 * when a second exit fails at a site, the faults there are the site's, and count no more;
 * for all a site counts against one exit in five minutes, because it chooses which exits it answers:
   a few sites would otherwise have every exit rest (`Faults._count_for_all`);
@@ -199,7 +201,14 @@ class Directory(Generic[Exit]):
         return entry
 
     def note(
-        self, entry: Exit, outcome: DialOutcome | None, now: float, *, buyer: str, target: str
+        self,
+        entry: Exit,
+        outcome: DialOutcome | None,
+        now: float,
+        *,
+        began: float,
+        buyer: str,
+        target: str,
     ) -> None:
         """Record the outcome of a dial through an exit.
 
@@ -207,10 +216,11 @@ class Directory(Generic[Exit]):
             entry: the exit.
             outcome: its answer; None if it was lost.
             now: as for `pick`.
+            began: when the exit was chosen for the dial.
             buyer: the account that the dial was for.
             target: the name or address that was dialled.
         """
-        self._faults.note(entry.device_id, outcome, now, buyer, target)
+        self._faults.note(entry.device_id, outcome, now, began, buyer, target)
 
     def contradict(self, entry: Exit, now: float, *, buyer: str, target: str) -> None:
         """Note that another exit has reached a target that this one has called unreachable."""

@@ -57,14 +57,20 @@ class Faults(Generic[Exit]):
             self._gone[device_id] = standing, standing.noted_at + GONE_SECONDS
 
     def note(
-        self, device_id: str, outcome: DialOutcome | None, now: float, buyer: str, target: str
+        self,
+        device_id: str,
+        outcome: DialOutcome | None,
+        now: float,
+        began: float,
+        buyer: str,
+        target: str,
     ) -> None:
         """Record the outcome of a dial through an exit: see `Directory.note`."""
         site, standing = site_of(target), self._standing_of(device_id)
         standing.noted_at = now
         standing.has_failed = outcome is None or outcome in _FAULTS
         if standing.has_failed:
-            self._blame(device_id, standing, buyer, site, now)
+            self._blame(device_id, standing, buyer, site, now, began)
         elif outcome is _CONNECTED:
             standing.succeed()
             self._suspects.pop(site, None)
@@ -76,12 +82,12 @@ class Faults(Generic[Exit]):
         standing = self._standing_of(device_id)
         standing.noted_at = now
         standing.is_contradicted = True
-        self._blame(device_id, standing, buyer, site_of(target), now)
+        self._blame(device_id, standing, buyer, site_of(target), now, now)
         self._keep(device_id, standing)
 
     def suspect(self, device_id: str, now: float, buyer: str, target: str) -> None:
         """Note that an exit sent a TLS client something else: a fault for its buyer only."""
-        self._bear_grudge(device_id, buyer, now)
+        self._bear_grudge(device_id, buyer, now, now)
         make_room(self._unproven, self._bounds.suspects_total)
         self._unproven[target] = device_id, buyer, now + SUSPECT_SECONDS
 
@@ -95,7 +101,7 @@ class Faults(Generic[Exit]):
             standing = self._standing_of(other_id)
             standing.noted_at = now
             standing.is_contradicted = True
-            self._count_for_all(other_id, standing, buyer, site_of(target), now)
+            self._count_for_all(other_id, standing, buyer, site_of(target), now, now)
             self._keep(other_id, standing)
 
     def expire(self, now: float) -> None:
@@ -103,7 +109,15 @@ class Faults(Generic[Exit]):
         for device_id in [each for each, (_, until) in self._gone.items() if until <= now]:
             del self._gone[device_id]
 
-    def _blame(self, device_id: str, standing: Standing, buyer: str, site: str, now: float) -> None:
+    def _blame(
+        self,
+        device_id: str,
+        standing: Standing,
+        buyer: str,
+        site: str,
+        now: float,
+        began: float,
+    ) -> None:
         """Count a fault, unless it is the site's."""
         first, its_buyer, until = self._suspects.pop(site, ("", "", 0.0))
         is_suspect = bool(site) and now < until
@@ -115,19 +129,25 @@ class Faults(Generic[Exit]):
                     grudge.forgive()
             first = its_buyer = ""
         else:
-            first, its_buyer = device_id, buyer
-            self._bear_grudge(device_id, buyer, now)
-            self._count_for_all(device_id, standing, buyer, site, now)
+            has_counted = self._bear_grudge(device_id, buyer, now, began)
+            first, its_buyer = device_id, buyer if has_counted else ""
+            self._count_for_all(device_id, standing, buyer, site, now, began)
         if site:
             make_room(self._suspects, self._bounds.suspects_total)
             self._suspects[site] = first, its_buyer, now + SUSPECT_SECONDS
 
-    def _bear_grudge(self, device_id: str, buyer: str, now: float) -> None:
+    def _bear_grudge(self, device_id: str, buyer: str, now: float, began: float) -> bool:
         make_room(self.grudges, self._bounds.grudges_total)
-        self.grudges.setdefault((buyer, device_id), Grudge()).fail(now)
+        return self.grudges.setdefault((buyer, device_id), Grudge()).fail(now, began)
 
     def _count_for_all(
-        self, device_id: str, standing: Standing, buyer: str, site: str, now: float
+        self,
+        device_id: str,
+        standing: Standing,
+        buyer: str,
+        site: str,
+        now: float,
+        began: float,
     ) -> None:
         """Count a fault for all buyers, unless its site counts against another exit."""
         if site:
@@ -136,7 +156,7 @@ class Faults(Generic[Exit]):
                 return
             make_room(self._blamed, self._bounds.suspects_total)
             self._blamed[site] = device_id, now + SUSPECT_SECONDS
-        standing.fail(site, buyer, now)
+        standing.fail(site, buyer, now, began)
 
     def _standing_of(self, device_id: str) -> Standing:
         member = self._files.find(device_id)

@@ -17,9 +17,11 @@ takes a place, which its connection keeps. A buyer is an account: its sessions s
   way to a buyer without one.
 
 A device learns of the end of a connection later than the daemon. One that reports ends (`Over`)
-keeps a place taken here until that report, so that both sides count alike. So such a device is
-hardly ever full where there is a place here: an exit that reports again and again that it is full,
-and carries nothing in between, is tried less and less often.
+keeps a place taken here until that report, so that both sides count alike. The report goes over
+another connection than the bytes, so it can come before the end of the connection itself: then the
+place is free at that end. So such a device is hardly ever full where there is a place here: an exit
+that reports again and again that it is full, and carries nothing in between, is tried less and less
+often.
 """
 
 from math import inf
@@ -69,8 +71,8 @@ def yields_at(active_at: float, *, is_half_closed: bool) -> float:
 class Place:
     """One place that is taken.
 
-    `number` is that of its order, 0 before there is one. `relay` is its connection, if there is
-    one by now. `began_at` is when it was taken (loop time).
+    `number` is that of its order, 0 before there is one and after the device has released it.
+    `relay` is its connection, if there is one by now. `began_at` is when it was taken (loop time).
     """
 
     __slots__ = (
@@ -143,6 +145,7 @@ class Places:
         "_leaving",
         "_none_before",
         "_none_slow_before",
+        "_ordered",
         "_placed",
         "_wanted_at",
         "_wanted_by",
@@ -156,7 +159,8 @@ class Places:
         self._all = Kind()
         self._associations = Kind()
         self._placed: dict[Place, None] = {}  # the oldest first
-        self._leaving: dict[int, tuple[Place, float]] = {}  # by number; the oldest first
+        self._ordered: dict[int, Place] = {}  # by number: those that the device has not released
+        self._leaving: dict[int, float] = {}  # by number: until when; the oldest first
         # The last two buyers that wanted a place, and when.
         self._wanted_by = ["", ""]
         self._wanted_at = [0.0, 0.0]
@@ -197,10 +201,17 @@ class Places:
         self._count(place, 1)
         return place
 
+    def order(self, place: Place, number: int) -> None:
+        """Note the number of the order that a place has."""
+        place.number = number
+        self._ordered[number] = place
+
     def give(self, place: Place) -> None:
         """Free a place immediately; a second call is harmless."""
         if place in self._placed:
             del self._placed[place]
+            self._ordered.pop(place.number, None)
+            self._leaving.pop(place.number, None)
             self._count(place, -1)
             self._none_before = self._none_slow_before = 0.0
 
@@ -208,15 +219,23 @@ class Places:
         """Free a place once the device reports the end of its connection."""
         place.relay = None
         if place in self._placed and place.number and self.reports_ends:
-            self._leaving[place.number] = place, now + LEAVING_SECONDS
+            self._leaving[place.number] = now + LEAVING_SECONDS
         else:
             self.give(place)
 
     def over(self, number: int) -> None:
-        """Note that the device has released a connection; ignore an unexpected report."""
-        place, _ = self._leaving.pop(number, (None, 0.0))
-        if place is not None:
+        """Note that the device has released a connection; ignore an unexpected report.
+
+        The place is free now, or at the end of the connection if that has not come yet.
+        """
+        place = self._ordered.get(number)
+        if place is None:
+            return
+        if number in self._leaving:
             self.give(place)
+        else:
+            del self._ordered[number]
+        place.number = 0
 
     def fill(self, now: float, *, datagrams: bool) -> None:
         """Note that the device has reported that it is full."""
@@ -279,7 +298,7 @@ class Places:
         """Free places whose reports were lost."""
         while self._leaving:
             number = next(iter(self._leaving))
-            if self._leaving[number][1] > now:
+            if self._leaving[number] > now:
                 return
             self.over(number)
 

@@ -38,19 +38,27 @@ class Rest:
 
 @final
 class Grudge:
-    """The faults of one exit for one buyer since their last success; `failures` are in a row."""
+    """The faults of one exit for one buyer since their last success; `failures` are in a row.
 
-    __slots__ = ("failures", "rest")
+    `failed_at` is when the last one was counted.
+    """
+
+    __slots__ = ("failed_at", "failures", "rest")
 
     def __init__(self) -> None:
         self.failures = 0
+        self.failed_at = 0.0
         self.rest = Rest()
 
-    def fail(self, now: float) -> None:
-        """Count a fault."""
+    def fail(self, now: float, began: float) -> bool:
+        """Count the fault of a dial that began at a time; False if the last fault stands for it."""
+        if began < self.failed_at:
+            return False
         self.failures += 1
+        self.failed_at = now
         if self.failures >= COOLING_FAILURES:
             self.rest.begin(now)
+        return True
 
     def forgive(self) -> None:
         """Subtract a fault: it was the target's."""
@@ -64,14 +72,15 @@ class Standing:
     """The record of an exit: its score, and its rest.
 
     `score` is the mean of its dials' successes, the latest counting most. `faults` are its own
-    since its last success, by site, with the buyer that met each: one of each buyer counts.
-    `has_failed` says whether the latest dial was a fault, and `noted_at` when that was.
-    `is_contradicted` says that another exit has reached a target that it called unreachable.
-    `picks` is how often it was chosen in the minute `minute`.
+    since its last success, by site, with the buyer that met each: one of each buyer counts. The
+    last one was counted at `failed_at`. `has_failed` says whether the latest dial was a fault, and
+    `noted_at` when that was. `is_contradicted` says that another exit has reached a target that it
+    called unreachable. `picks` is how often it was chosen in the minute `minute`.
     """
 
     __slots__ = (
         "dials",
+        "failed_at",
         "faults",
         "has_failed",
         "is_contradicted",
@@ -86,6 +95,7 @@ class Standing:
         self.score = 1.0
         self.dials = 0
         self.faults: dict[str, str] = {}
+        self.failed_at = 0.0
         self.rest = Rest()
         self.has_failed = False
         self.is_contradicted = False
@@ -99,11 +109,12 @@ class Standing:
         self.faults.clear()
         self.rest.coolings = 0
 
-    def fail(self, site: str, buyer: str, now: float) -> None:
-        """Record that the exit has failed at a site for a buyer."""
-        if site in self.faults or buyer in self.faults.values():
+    def fail(self, site: str, buyer: str, now: float, began: float) -> None:
+        """Record that a dial which began at a time has failed at a site for a buyer."""
+        if began < self.failed_at or site in self.faults or buyer in self.faults.values():
             return
         self._rate(0.0)
+        self.failed_at = now
         self.faults[site] = buyer
         if len(self.faults) >= COOLING_FAILURES:
             self.rest.begin(now)

@@ -166,7 +166,14 @@ class Chooser(Protocol):
         """Choose an exit: see `Directory.pick`."""
 
     def note(
-        self, entry: Attached, outcome: DialOutcome | None, now: float, *, buyer: str, target: str
+        self,
+        entry: Attached,
+        outcome: DialOutcome | None,
+        now: float,
+        *,
+        began: float,
+        buyer: str,
+        target: str,
     ) -> None:
         """Record the outcome of a dial through an exit: see `Directory.note`."""
 
@@ -336,6 +343,7 @@ class ExitDial(Cancellable, Expiring):
         "_session",
         "_target",
         "_tried",
+        "_tried_at",
         "_wants",
         "_watch",
     )
@@ -350,6 +358,7 @@ class ExitDial(Cancellable, Expiring):
         self._questions = 0
         self._attempts: dict[_Attempt, None] = {}
         self._tried: list[Attached] = []
+        self._tried_at = 0.0  # when the last one was chosen
         self._evidence = Evidence()
         self._watch = Watch(exits.reactor.loop)
         self._began = 0.0
@@ -456,6 +465,7 @@ class ExitDial(Cancellable, Expiring):
         if self._tried:
             self._exits.counters.failovers += 1
         self._tried.append(chosen)
+        self._tried_at = self._exits.reactor.loop.time()
         self._watch.has_hedged = False
         attempt = _Attempt(self, chosen, self._pool_of(chosen))
         self._attempts[attempt] = None
@@ -616,7 +626,9 @@ class ExitDial(Cancellable, Expiring):
     def _note(self, attached: Attached, outcome: DialOutcome | None) -> None:
         exits, buyer = self._exits, self._session.user_id
         now = exits.reactor.loop.time()
-        exits.directory.note(attached, outcome, now, buyer=buyer, target=self._target.site)
+        exits.directory.note(
+            attached, outcome, now, began=self._tried_at, buyer=buyer, target=self._target.site
+        )
 
     def _give_up(self) -> None:
         """Release the exit that is tried now, with all its orders."""
@@ -831,13 +843,11 @@ class _Attempt(Asker):
         """See `Asker.take`."""
         self._parked = parked
         if self._place is not None:
-            self._place.number = parked.number
+            self.attached.places.order(self._place, parked.number)
         self._dial.ordered(self)
 
     def answer(self, dialled: Dialled) -> None:
         """See `Asker.answer`."""
-        if self._place is not None and dialled.outcome is not _CONNECTED:
-            self._place.number = 0  # the exit has let go of it
         self._dial.answered(self, dialled)
 
     def lose(self) -> None:

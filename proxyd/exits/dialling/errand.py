@@ -165,7 +165,14 @@ class _Only:
         return Missing.NO_EXIT if is_out else attached
 
     def note(
-        self, entry: Attached, outcome: DialOutcome | None, now: float, *, buyer: str, target: str
+        self,
+        entry: Attached,
+        outcome: DialOutcome | None,
+        now: float,
+        *,
+        began: float,
+        buyer: str,
+        target: str,
     ) -> None:
         """See `Chooser.note`: the service's own connections do not show the success of buyers."""
 

@@ -459,7 +459,7 @@ class InOrder:
         return missing
 
     def note(
-        self, entry: Attached, outcome: DialOutcome | None, _now: float, **_about: str
+        self, entry: Attached, outcome: DialOutcome | None, _now: float, **_about: Any
     ) -> None:
         self.noted.append((entry.device_id, outcome))
 

@@ -522,6 +522,7 @@ class Carrier:
         held = self._held.pop(key)
         held.timer.cancel()
         held.work.reset()
+        held.attachment.over(held.frame.number)
 
     def _dialled(self, order: _Order, outcome: Reached | DialOutcome) -> None:
         """A dial has ended: relay, or refuse the order."""

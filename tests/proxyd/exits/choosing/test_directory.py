@@ -97,14 +97,15 @@ class Book:
             port=port,
         )
 
-    def note(self, device, *outcomes, buyer="", target=""):
-        """Note outcomes, each of another buyer at another site by default."""
+    def note(self, device, *outcomes, buyer="", target="", began=None):
+        """Note outcomes, each of another buyer at another site, and of a dial of now by default."""
         for outcome in outcomes:
             self.dialled += 1
             self.directory.note(
                 device,
                 outcome,
                 self.now,
+                began=self.now if began is None else began,
                 buyer=buyer or f"buyer-{self.dialled}",
                 target=target or f"site-{self.dialled}.com",
             )
@@ -522,6 +523,29 @@ def test_faults_that_one_buyer_meets_count_only_for_that_buyer(book):
         assert book.pick(owner="mallory") is Missing.NO_EXIT
         book.now += 1
         assert book.pick(owner="mallory") is device
+
+
+@pytest.mark.parametrize("buyer", ["buyer", ""])  # one, or another one for each
+def test_dials_that_were_under_way_at_a_fault_are_no_further_faults(book, buyer):
+    device, began = book.add(Device("one")), book.now
+    for _ in range(2):
+        book.now += 1
+        book.note(device, *[None] * 10, buyer=buyer, began=began)
+        assert book.pick() is device
+        began = book.now
+    book.now += 1
+    book.note(device, *[None] * 10, buyer=buyer, began=began)
+    assert book.pick() is Missing.NO_EXIT, "it has failed three times"
+
+
+def test_a_fault_that_did_not_count_is_not_forgiven(book):
+    one, two = book.add(Device("one"), Device("two"))
+    for began in (book.now, book.now - 1):
+        book.note(one, None, buyer="buyer", target="site.org", began=began)
+    book.note(two, None, buyer="another", target="site.org")  # the site's fault
+    for number in range(2):
+        book.note(one, None, buyer="buyer", target=f"site-{number}.org")
+    assert {book.pick() for _ in range(50)} == {two}
 
 
 def test_faults_at_one_site_are_counted_once(book):

@@ -186,7 +186,7 @@ async def test_a_label_that_one_node_has_moved_is_moved_on_all_although_its_exit
     exits = first.daemon.gateway._for_connections.exits
     for each in "abc":  # it rests here, and nowhere else
         now = exits.reactor.loop.time()
-        exits.directory.note(entry, None, now, buyer=each, target=f"{each}.com")
+        exits.directory.note(entry, None, now, began=now, buyer=each, target=f"{each}.com")
     moved = await three.dial(first, "label0")
     assert moved != before
 

@@ -43,7 +43,8 @@ class Hall:
     def take(self, buyer: str, *, datagrams: bool = False, number: int = 0) -> Relay:
         assert self.has(buyer, datagrams=datagrams)
         place = self.places.take(buyer, self.most, ASSOCIATIONS, self.now, datagrams=datagrams)
-        place.number = number
+        if number:
+            self.places.order(place, number)
         relay = place.relay = Relay(self, place, self.now)
         return relay
 
@@ -144,6 +145,35 @@ def test_a_place_is_free_when_the_device_has_let_go_of_it(hall: Hall) -> None:
     hall.now += module.LEAVING_SECONDS  # the other report was lost
     assert hall.has("c")
     assert hall.places.taken == 0
+
+
+def test_a_place_is_free_at_the_end_of_its_connection_if_the_devices_report_came_before(
+    hall: Hall,
+) -> None:
+    hall.places.reports_ends = True
+    hall.most = 1
+    one = hall.take("a", number=1)
+    hall.places.over(1)
+    assert hall.places.taken == 1, "the connection still has bytes for the buyer"
+    hall.places.leave(one.place, hall.now)
+    assert hall.places.taken == 0
+    assert hall.has("a")
+
+
+def test_nothing_is_kept_of_a_place_that_is_free(hall: Hall) -> None:
+    places = hall.places
+    places.reports_ends = True
+    for number in range(1, 5):
+        place = hall.take("a", number=number).place
+        if number == 1:  # the report comes first
+            places.over(number)
+        if number != 2:  # freed without a report
+            places.leave(place, hall.now)
+        if number in (2, 3):
+            places.give(place)
+        places.over(number)
+    assert [*places._placed, *places._ordered, *places._leaving] == []
+    assert places.taken == 0
 
 
 def test_a_full_device_is_asked_again_later(hall: Hall) -> None:

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ from proxyctl.protocol.frames import (
     Dial,
     Dialled,
     DialOutcome,
+    Over,
     Pong,
     ServiceLimits,
 )
@@ -98,6 +100,18 @@ class Call:
         await until(lambda: bool(self.answers), "there is an outcome")
         (answer,) = self.answers
         return answer
+
+
+class Standstill:
+    """A relay that moves nothing, and never gives way."""
+
+    traffic = 0, 0
+
+    def yields_at(self) -> float:
+        return inf
+
+    def abort(self) -> None:
+        raise AssertionError
 
 
 async def dialled(
@@ -467,6 +481,27 @@ async def test_an_exit_has_as_many_connections_as_its_owner_allows(port: Port) -
     device.obey = answering(DialOutcome.REFUSED)
     assert (await dialled(port)).failure is Failure.REFUSED
     calls[1].dial.cancel()
+
+
+async def test_an_exit_has_its_place_again_if_it_reports_the_end_before_the_daemon_sees_it(
+    port: Port,
+) -> None:
+    device = port.unattached()
+    await device.attach(hello(capacity=Capacity(1, 0, (), dials=0)))
+    attached = port.directory.exits["device"]
+    device.obey = carry
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        assert answer.via is not None
+        relay = Standstill()
+        attached.begin(relay, answer.via.place)
+        assert (await dialled(port)).failure is Failure.NO_EXIT
+        device.send(Over(device.dials[0].number))
+        device.send(paused("the next frame"))
+        await until(lambda: not port.directory.exits, "both were read")
+        attached.end(relay)
+        assert attached.has_place_for("buyer", datagrams=False)
+        await answer.close(port, target)
 
 
 async def test_ports_are_those_that_the_owner_allows(port: Port) -> None:

@@ -354,6 +354,22 @@ async def test_the_daemons_limits_hold(daemon: ExitDaemon, folder: Path) -> None
         assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.AT_LIMIT
 
 
+async def test_a_held_order_that_the_daemon_gives_up_is_over(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    async with running(daemon, folder), targets.sink() as target:
+        await daemon.attached()
+        await daemon.park(2)
+        daemon.control.send(ServiceLimits(1, 0, 0, (target.port,)))
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is DialOutcome.CONNECTED
+        number, (_, writer) = daemon.order(LOOPBACK, target.port)
+        daemon.control.send(Ping(b"12345678"))
+        await until(lambda: bool(daemon.pongs), "the exit has the order")
+        writer.close()
+        await until(lambda: daemon.overs == [number], "its end is reported")
+        assert number not in daemon.dialled
+
+
 async def test_a_dial_reports_its_failure(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder), targets.sink() as target:
         await daemon.attached()
