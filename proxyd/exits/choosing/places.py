@@ -159,7 +159,7 @@ class Places:
         self._all = Kind()
         self._associations = Kind()
         self._placed: dict[Place, None] = {}  # the oldest first
-        self._ordered: dict[int, Place] = {}  # by number: those that the device has not released
+        self._ordered: dict[int, Place] = {}  # by number, until the device has released it
         self._leaving: dict[int, float] = {}  # by number: until when; the oldest first
         # The last two buyers that wanted a place, and when.
         self._wanted_by = ["", ""]
