@@ -31,6 +31,7 @@ from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
 from api.routing.response_cache import Answers
 from api.routing.routes import Route
+from api.site.site import SiteRoutes
 from market.market import Market
 
 
@@ -84,5 +85,6 @@ def routes(
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
         *EventRoutes(market.event_feed).table(),
+        *SiteRoutes(market.site).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

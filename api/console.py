@@ -8,16 +8,19 @@ compressed once, at its first request: all of them together would be most of a s
 import hashlib
 import re
 from functools import cache
+from html import escape
 from pathlib import Path
 from string import Template
 
 from api.routing import pages
 from api.routing.pages import Page
+from api.site.look import PLAIN, Look
 
 FOLDER = Path(__file__).parent / "console"
 PREFIX = "/console"
 # Destinations of e-mails, referral links and devices; the console's own addresses are below PREFIX.
 ENTRIES = ("/login", "/register", "/verify", "/forgot", "/reset", "/device")
+LOGO = "/site/logo"
 ICON = "/favicon.ico"  # browsers ask for it beside pages that name no icon, such as files
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -29,6 +32,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "Permissions-Policy": "camera=(self), geolocation=()",
 }
+STYLE = "site.css"
 FOREVER = "public, max-age=31536000, immutable"
 KINDS = {
     ".css": "text/css; charset=utf-8",
@@ -45,6 +49,7 @@ SHARED = tuple(
         "forms",
         "frame",
         "router",
+        "site",
         "state",
         "storage",
         "stream",
@@ -61,21 +66,30 @@ class Console:
 
     Args:
         folder: where its files are.
+        look: the name, the logo and the colours of the service.
     """
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, folder: Path = FOLDER, look: Look = PLAIN) -> None:
         files = {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in sorted(folder.rglob("*"))
             if path.suffix in KINDS
         }
+        if look.style:
+            files[STYLE] = look.style
         shell = (folder / "shell.html").read_text()
-        self.digest = _digest([*files.items(), ("shell.html", shell.encode())])
+        parts = _parts(look)
+        self.digest = _digest(
+            [*files.items(), ("shell.html", shell.encode()), ("look", repr(parts).encode())]
+        )
         base = f"{PREFIX}/{self.digest}/"
-        self._shell = _page("text/html; charset=utf-8", _filled(shell, base, files), "no-cache")
+        self._shell = _page(
+            "text/html; charset=utf-8", _filled(shell, base, files, parts), "no-cache"
+        )
         self._files = {base + name: body for name, body in files.items()}
         icon = files.get("icon.svg", b"")
         self._icon = _page(KINDS[".svg"], icon, pages.CACHE)
+        self._logo = None if look.logo is None else look.logo.page()
         self._assets: dict[str, Page] = {}  # requested so far
 
     def page(self, path: str) -> Page | None:
@@ -88,6 +102,8 @@ class Console:
             return self._shell
         if path == ICON:
             return self._icon
+        if path == LOGO:
+            return self._logo
         if not path.startswith(f"{PREFIX}/"):
             return None
         if path in self._files:
@@ -103,9 +119,9 @@ class Console:
 
 
 @cache
-def packaged() -> Console:
+def packaged(look: Look = PLAIN) -> Console:
     """Return the console of this program: a process reads and hashes its files once."""
-    return Console()
+    return Console(look=look)
 
 
 def _digest(files: list[tuple[str, bytes]]) -> str:
@@ -115,12 +131,20 @@ def _digest(files: list[tuple[str, bytes]]) -> str:
     return made.hexdigest()[:DIGEST_CHARACTERS]
 
 
-def _filled(shell: str, base: str, files: dict[str, bytes]) -> bytes:
+def _parts(look: Look) -> dict[str, str]:
+    """Return the parts of the shell that depend on the look of the service."""
+    logo = "" if look.logo is None else f"{LOGO}?{look.logo.digest}"
+    return {"name": escape(look.name), "logo": logo}
+
+
+def _filled(shell: str, base: str, files: dict[str, bytes], parts: dict[str, str]) -> bytes:
     """Return the shell of this version, with the files that every page needs as preloads."""
     preloads = "\n".join(
         f'<link rel="modulepreload" href="{base}{name}">' for name in SHARED if name in files
     )
-    return Template(shell).substitute(base=base, preloads=preloads).encode()
+    style = f'<link rel="stylesheet" href="{base}{STYLE}">' if STYLE in files else ""
+    filled = Template(shell).substitute(base=base, preloads=preloads, style=style, **parts)
+    return filled.encode()
 
 
 def _page(kind: str, body: bytes, cache: str) -> Page:

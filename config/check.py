@@ -7,6 +7,7 @@ from decimal import Decimal
 from urllib.parse import urlsplit
 
 from config.settings import Settings
+from config.site import site_problems
 
 SIGNING_KEY_MIN_BYTES = 32  # the size of HS256's hash, as RFC 7518, section 3.2, demands
 MONEY_DIGITS = 6  # amounts are kept in millionths
@@ -39,6 +40,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _referrals(settings)
     yield from _assistant(settings)
     yield from _s3(settings)
+    yield from site_problems(settings)
 
 
 def _networks(name: str, values: tuple[str, ...]) -> Iterator[str]:

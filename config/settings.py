@@ -288,6 +288,24 @@ class AccessLogSettings(Struct, frozen=True):
     keep_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
+class SiteSettings(Struct, frozen=True):
+    """Name, look and contact of the service, and the users who may open an account."""
+
+    name: str = "proxyd"
+    logo: str = ""
+    colour: str = ""
+    dark_colour: str = ""
+    support: str = ""
+    registration: Literal["open", "invited", "closed"] = "open"
+
+
+class AlertSettings(Struct, frozen=True):
+    """Receivers of the e-mails to operators, and the hour of the daily summary."""
+
+    email: tuple[str, ...] = ()
+    summary_hour: Annotated[int, Meta(ge=0, le=23)] = 6
+
+
 class Settings(Struct, frozen=True):
     """Everything an operator can set."""
 
@@ -308,6 +326,8 @@ class Settings(Struct, frozen=True):
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
     access_log: AccessLogSettings = AccessLogSettings()
+    site: SiteSettings = SiteSettings()
+    alerts: AlertSettings = AlertSettings()
 
 
 def reloadable() -> frozenset[str]:

@@ -52,6 +52,7 @@ from market.notify.live_usage import LiveUsage, LiveUses
 from market.notify.webhooks import Webhooks, WebhookTerms
 from market.recovery.made_by_keys import MadeByKeys
 from market.recovery.recovery import Recovery
+from market.site.gate import Gate, SiteTerms
 from storage.blobs.base import Blobs
 
 
@@ -76,6 +77,7 @@ class Rules(Struct, frozen=True):
     samples: SampleTerms = SampleTerms()
     webhooks: WebhookTerms = WebhookTerms()
     event_feed: EventFeedTerms = EventFeedTerms()
+    site: SiteTerms = SiteTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -123,12 +125,14 @@ class Market:
         self.passwords = passwords
         self.tokens = keys.tokens
         self.emails = Outbox(context, keys.sealing, "mail")
-        letters = Letters(self.emails, rules.app_url)
-        proofs = Proofs(context, self.emails, rules.app_url)
+        self.site = rules.site
+        letters = Letters(self.emails, rules.app_url, rules.site.signature)
+        proofs = Proofs(context, self.emails, rules.app_url, rules.site.signature)
+        self.gate = gate = Gate(context, rules.site.registration)
         self.accounts = Accounts(
-            context, passwords, keys.tokens, limits, rules.rewards, proofs, letters
+            context, passwords, keys.tokens, limits, rules.rewards, proofs, letters, gate
         )
-        self.keys = ApiKeys(context, letters)
+        self.keys = ApiKeys(context, letters, gate)
         self.wallet = Wallet(context)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases

@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_users(topics)
     staff.add_commands(topics)
+    staff.add_site(topics)
 
     wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
         metavar="COMMAND", required=True

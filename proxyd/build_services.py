@@ -38,6 +38,7 @@ from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
 from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
 from proxyd.ops.listening import bound_port
+from proxyd.ops.logo import look_of
 from proxyd.ops.metrics import Metrics
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
@@ -233,7 +234,7 @@ def _http(
         limits=slices.api_limits(settings, raise_descriptors(), times),
         trusted_proxies=api.trusted_proxies,
         cookies=cookies,
-        console=console.packaged() if api.console else None,
+        console=console.packaged(look_of(settings)) if api.console else None,
         exposition=Exposition(metrics.render, api.metrics_allow),
     )
 

@@ -33,6 +33,7 @@ from market.money.money import micro
 from market.notify.feed import EventFeedTerms
 from market.notify.webhooks import FIRST_FREE_PORT, WebhookTerms
 from market.photos.decoding import PhotoLimits
+from market.site.gate import SiteTerms
 from proxyctl.protocol.policy import Policy
 from proxyd.limits import (
     ExitLimits,
@@ -82,6 +83,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         webhooks=webhook_terms(settings),
         logs=log_terms(settings),
         event_feed=event_feed_terms(settings, descriptors),
+        site=SiteTerms(settings.site.name, settings.site.support, settings.site.registration),
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
             "Inference": settings.market.inference_image,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from api.http.identifiers import in_path
 from api.http.programs import program
@@ -20,6 +20,7 @@ from market.base.user_fields import (
     USERNAME_MAX_CHARACTERS,
 )
 from market.recovery.recovery import Recovery
+from market.site.gate import Papers
 
 NOT_CONSOLE = (
     "Only a page of this service keeps its login in a cookie; without keep, the token is in the "
@@ -35,10 +36,18 @@ NewPassword = Annotated[
 Keep = Literal["cookie"] | None
 
 
+class Accepted(Struct):
+    """The versions of the texts that the caller has read and accepts, as `GET /api/site` names."""
+
+    terms: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    privacy: Annotated[int, Meta(ge=0, le=2**31)] = 0
+
+
 class RegisterRequest(Struct):
     """The fields of a new account; `ref` is the referral code of the user who sent the caller.
 
-    With `keep`, which the console alone may ask for, the token is in a cookie.
+    `invitation` is the code of an invitation, where registration needs one. With `keep`, which the
+    console alone may ask for, the token is in a cookie.
     """
 
     username: Annotated[str, Meta(min_length=1, max_length=USERNAME_MAX_CHARACTERS)]
@@ -46,14 +55,17 @@ class RegisterRequest(Struct):
     password: NewPassword
     ref: str | None = None
     keep: Keep = None
+    invitation: Annotated[str, Meta(max_length=64)] | None = None
+    accepted: Accepted | None = None
 
 
 class LoginRequest(Struct):
-    """The credentials of an account; with `keep`, as for registering."""
+    """The credentials of an account; with `keep` and `accepted`, as for registering."""
 
     email: RequiredText
     password: RequiredText
     keep: Keep = None
+    accepted: Accepted | None = None
 
 
 class LoginUser(Struct):
@@ -179,6 +191,10 @@ class AccountRoutes:
                     Code.USERNAME_TAKEN,
                     Code.TOO_BUSY,
                     Code.TOO_MANY_ATTEMPTS,
+                    Code.REGISTRATION_CLOSED,
+                    Code.INVITATION_REQUIRED,
+                    Code.INVITATION_INVALID,
+                    Code.TERMS_NOT_ACCEPTED,
                 ),
             ),
             Route(
@@ -189,7 +205,12 @@ class AccountRoutes:
                 LoginReply,
                 body=LoginRequest,
                 example={"email": "ada@example.com", "password": "correct horse"},
-                errors=(Code.INVALID_CREDENTIALS, Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
+                errors=(
+                    Code.INVALID_CREDENTIALS,
+                    Code.TOO_BUSY,
+                    Code.TOO_MANY_ATTEMPTS,
+                    Code.TERMS_NOT_ACCEPTED,
+                ),
             ),
             Route(
                 "GET",
@@ -300,6 +321,7 @@ class AccountRoutes:
             ref=body.ref or "",
             client=call.client,
             user_agent=program(call.user_agent),
+            papers=_papers(body.accepted, body.invitation),
             receipt=call.receipt(reply),
         )
         made = reply(registered)
@@ -314,6 +336,7 @@ class AccountRoutes:
             password=body.password,
             client=call.client,
             user_agent=program(call.user_agent),
+            papers=_papers(body.accepted),
         )
         user = _login_user(login)
         if body.keep:
@@ -419,6 +442,12 @@ def _check_keep(is_console: bool, keep: Keep) -> None:
     """
     if keep and not is_console:
         raise MarketError(Code.INVALID_FIELD, NOT_CONSOLE, field="keep")
+
+
+def _papers(accepted: Accepted | None, invitation: str | None = None) -> Papers:
+    """Return the papers that a client shows."""
+    versions = {} if accepted is None else structs.asdict(accepted)
+    return Papers(invitation or "", versions)
 
 
 def _login_user(login: Login) -> LoginUser:

@@ -7,6 +7,7 @@ import { again, go, start } from "./lib/router.js";
 import "./lib/state.js";
 import { begun, opening } from "./lib/stream.js";
 import { failure } from "./lib/view.js";
+import { name } from "./lib/site.js";
 import { keep, kept } from "./lib/storage.js";
 import { load, t } from "./lib/words.js";
 
@@ -97,7 +98,7 @@ const isAway = (error) => error.status === 0 || error.status >= 500;
 
 // Puts a page into its frame; if `fill` refuses, the refusal stands in the place of the page.
 async function shown(page, url, me, title, fill, signal) {
-  document.title = `${title} – proxyd`;
+  document.title = `${title} – ${name()}`;
   const heading = el("h1", { tabindex: "-1" }, title);
   const main = el("main", { id: "main" }, heading);
   replace(document.getElementById("app"), frame(main, { isBare: Boolean(page.bare), me, path: url.pathname }));

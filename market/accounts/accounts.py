@@ -33,6 +33,7 @@ from market.events.recording import record
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency
+from market.site.gate import NO_PAPERS, Gate, Papers
 from storage.accounts import device_codes
 from storage.accounts import keys as key_queries
 from storage.accounts import users as queries
@@ -50,6 +51,7 @@ NETWORKS_MAX = 50
 LOGINS_MAX = 100  # that are listed; older ones are ended with "all others"
 ENDED = "The login session has ended; log in again."
 TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_REUSED})
+REFUSED = TAKEN | {Code.INVITATION_INVALID}
 WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
 
 
@@ -119,6 +121,7 @@ class Accounts:
     Args:
         rewards: the bonuses of a referral for the newcomer and for the owner of the code.
         proofs: makes the e-mail that asks a newcomer to confirm their address.
+        gate: the conditions of an account.
     """
 
     def __init__(
@@ -130,7 +133,9 @@ class Accounts:
         rewards: Rewards,
         proofs: Proofs,
         letters: Letters,
+        gate: Gate,
     ) -> None:
+        self._gate = gate
         self._context = context
         self._rewards = rewards
         self._proofs = proofs
@@ -152,6 +157,7 @@ class Accounts:
         ref: str = "",
         client: str = "",
         user_agent: str = "",
+        papers: Papers = NO_PAPERS,
         receipt: Receipt[tuple[Login, bool]] | None = None,
     ) -> tuple[Login, bool]:
         """Open an account and log its owner in. Return also whether the referral code was applied.
@@ -165,17 +171,23 @@ class Accounts:
             ref: a referral code; a wrong one does not stop the registration.
             client: the network that counts the attempts.
             user_agent: the name of the program in use.
+            papers: the code of an invitation, and the accepted texts.
             receipt: stores the reply, for a request that must take effect once.
 
         Raises:
             MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
-                `too_many_attempts`, `idempotency_key_reused`.
+                `too_many_attempts`, `idempotency_key_reused`, `registration_closed`,
+                `invitation_required`, `invitation_invalid`, `terms_not_accepted`.
             Replayed: this was answered before.
         """
         _check_user(username, email, password)
         self._throttles.registrations.take(client)
         try:
-            with self._throttles.refusals.attempt(client, TAKEN):
+            with self._throttles.refusals.attempt(client, REFUSED):
+                if not await self._gate.check(papers):
+                    if receipt is not None:  # an earlier attempt may have used the invitation
+                        await self._store.read(_replay, email, receipt)
+                    raise MarketError(Code.INVITATION_INVALID, field="invitation")
                 # Looked up before anything is hashed: hashing is dear, and asking is free.
                 await self._refuse_taken(username, email, receipt)
                 user = await prepared_user(
@@ -187,13 +199,20 @@ class Accounts:
                     now=self._now(),
                     client=client,
                 )
-                return await self._add(user, ref, receipt, _Origin(client, user_agent))
+                origin = _Origin(client, user_agent, papers)
+                return await self._add(user, ref, receipt, origin)
         except Exception:
             self._throttles.registrations.take_back(client)
             raise
 
     async def login(
-        self, *, email: str, password: str, client: str = "", user_agent: str = ""
+        self,
+        *,
+        email: str,
+        password: str,
+        client: str = "",
+        user_agent: str = "",
+        papers: Papers = NO_PAPERS,
     ) -> Login:
         """Log a user in; failures count against the address and against the network `client`.
 
@@ -201,7 +220,8 @@ class Accounts:
         same time.
 
         Raises:
-            MarketError: `invalid_credentials`, `too_busy`, `too_many_attempts`.
+            MarketError: `invalid_credentials`, `too_busy`, `too_many_attempts`,
+                `terms_not_accepted`.
         """
         key = email_key(email)
         with (
@@ -215,7 +235,7 @@ class Accounts:
             )
             if user is None or not right:
                 raise MarketError(Code.INVALID_CREDENTIALS)
-            login = await self._logged_in(user, _Origin(client, user_agent))
+            login = await self._logged_in(user, _Origin(client, user_agent, papers))
         self._throttles.failures_by_email.forget(key)
         return login
 
@@ -374,9 +394,10 @@ class Accounts:
         )
         try:
             try:
-                added = await self._store.write(_register, self._context, new)
+                added = await self._store.write(_register, self._context, self._gate, new)
             except _NotReferredError:
-                added = await self._store.write(_register, self._context, replace(new, ref=""))
+                new = replace(new, ref="")
+                added = await self._store.write(_register, self._context, self._gate, new)
         except MarketError as error:
             if error.code in TAKEN:  # by a registration at the same time, perhaps this very request
                 await self._refuse_taken(user.username, user.email, receipt)
@@ -388,7 +409,7 @@ class Accounts:
         """Begin a login session of a user, if the verified password is still the user's."""
         claims = Claims(user.id, self._identifiers.new(), self._now())
         profile = await self._store.write(
-            _begin_login, self._context, claims, user.password_hash, origin
+            _begin_login, self._context, self._gate, claims, user.password_hash, origin
         )
         return Login(self._tokens.sign(claims, token_id=self._identifiers.new()), profile)
 
@@ -555,10 +576,16 @@ class _NotReferredError(Exception):
 
 
 class _Origin(Struct, frozen=True):
-    """Where a login comes from: the network, and the program in a few words; "" if not known."""
+    """Where a login comes from, "" if not known, and the papers that its client shows."""
 
     client: str
     user_agent: str
+    papers: Papers
+
+    @property
+    def network(self) -> str:
+        """The network of the client."""
+        return site(self.client) or self.client
 
 
 class _Registration(Struct, frozen=True):
@@ -575,9 +602,12 @@ class _Registration(Struct, frozen=True):
     origin: _Origin
 
 
-async def _register(tx: Transaction, context: Context, new: _Registration) -> tuple[Login, bool]:
+async def _register(
+    tx: Transaction, context: Context, gate: Gate, new: _Registration
+) -> tuple[Login, bool]:
     user = new.user
     await add_user(tx, user)
+    await gate.enter(tx, user.id, new.origin.papers, new.origin.network)
     if new.ref:
         try:
             await refer(
@@ -592,7 +622,7 @@ async def _register(tx: Transaction, context: Context, new: _Registration) -> tu
             )
         except MarketError as error:
             raise _NotReferredError from error
-    profile = await _begin_login(tx, context, new.claims, user.password_hash, new.origin)
+    profile = await _begin_login(tx, context, gate, new.claims, user.password_hash, new.origin)
     login = Login(new.token, profile)
     await keep(tx, new.proof)
     if new.receipt is not None:
@@ -601,19 +631,20 @@ async def _register(tx: Transaction, context: Context, new: _Registration) -> tu
 
 
 async def _begin_login(
-    tx: Transaction, context: Context, claims: Claims, verified: str, origin: _Origin
+    tx: Transaction, context: Context, gate: Gate, claims: Claims, verified: str, origin: _Origin
 ) -> LoginRow:
     await queries.lock(tx, claims.user_id)
     user = await queries.find(tx, claims.user_id)
     if user is None or user.password_hash != verified:
         raise MarketError(Code.INVALID_CREDENTIALS)
+    await gate.log_in(tx, user.id, origin.papers, origin.network)
     await queries.insert_login(
         tx,
         session_id=claims.session_id,
         user_id=claims.user_id,
         created_at=claims.issued_at,
         expires_at=claims.issued_at + LOGIN_MAX_SECONDS,
-        network=site(origin.client) or origin.client,
+        network=origin.network,
         user_agent=origin.user_agent,
     )
     await _note_network(tx, context, claims.user_id, origin.client)

@@ -33,6 +33,7 @@ from market.base.networks import counted_network
 from market.events.catalogue import KeyCreated, KeyExpiring, KeyRevoked, timestamp
 from market.events.context import Context
 from market.events.recording import record
+from market.site.gate import Gate
 from storage.accounts import keys as queries
 from storage.accounts import users
 from storage.accounts.keys import KeyRow
@@ -115,10 +116,14 @@ class ApiKeys:
     """Makes, lists and ends keys, and authenticates callers with keys.
 
     Args:
+        gate: checks the consents of the owner of a key.
         listed_max: how many keys of a user are listed.
     """
 
-    def __init__(self, context: Context, letters: Letters, listed_max: int = LISTED_MAX) -> None:
+    def __init__(
+        self, context: Context, letters: Letters, gate: Gate, listed_max: int = LISTED_MAX
+    ) -> None:
+        self._gate = gate
         self.listed_max = listed_max
         self._context = context
         self._letters = letters
@@ -134,7 +139,7 @@ class ApiKeys:
             address: the address of the client, or "" if unknown.
 
         Raises:
-            MarketError: `unauthorized`, `key_address`.
+            MarketError: `unauthorized`, `key_address`, `terms_not_accepted`.
         """
         if not is_well_formed(key):
             raise MarketError(Code.UNAUTHORIZED, INVALID)
@@ -146,6 +151,7 @@ class ApiKeys:
             raise MarketError(Code.UNAUTHORIZED, EXPIRED)
         if not permits(row.allow_ips, address):
             raise MarketError(Code.KEY_ADDRESS)
+        await self._gate.check_key(row.user_id)
         if row.last_used_at is None or row.last_used_at <= now - USED_SECONDS:
             await self._store.write(
                 queries.note_used,

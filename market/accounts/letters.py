@@ -5,7 +5,7 @@ An address that its owner has not confirmed gets none: it may belong to another 
 
 from collections.abc import Callable
 
-from market.accounts.mail import Message, encoded, mail_share
+from market.accounts.mail import Message, encoded, mail_share, signed
 from market.accounts.outbox import Outbox
 from storage.accounts import outbox as queries
 from storage.accounts import users
@@ -19,10 +19,12 @@ class Letters:
 
     Args:
         app_url: where the links in e-mails lead.
+        signature: the last lines of each e-mail.
     """
 
-    def __init__(self, emails: Outbox, app_url: str) -> None:
+    def __init__(self, emails: Outbox, app_url: str, signature: str = "") -> None:
         self._emails = emails
+        self._signature = signature
         self._app_url = app_url
 
     async def put(
@@ -39,7 +41,7 @@ class Letters:
         user = await users.find(tx, user_id)
         if user is None or user.email_verified_at is None:
             return False
-        message = write(user.email, self._app_url)
+        message = signed(write(user.email, self._app_url), self._signature)
         letter = self._emails.item(
             name,
             share=mail_share(user.email),

@@ -3,7 +3,7 @@
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from market.base.user_fields import email_key
 
@@ -21,6 +21,11 @@ class Message(Struct, frozen=True):
     def links(self) -> list[str]:
         """The URLs in the text."""
         return [word for word in self.text.split() if "://" in word]
+
+
+def signed(message: Message, signature: str) -> Message:
+    """Return an e-mail that ends with the name and the contact of the service."""
+    return structs.replace(message, text=message.text + signature)
 
 
 def encoded(message: Message) -> bytes:

@@ -9,7 +9,14 @@ import secrets
 
 from msgspec import Struct
 
-from market.accounts.mail import Message, encoded, mail_share, password_reset, verification
+from market.accounts.mail import (
+    Message,
+    encoded,
+    mail_share,
+    password_reset,
+    signed,
+    verification,
+)
 from market.accounts.outbox import Outbox
 from market.base.throttle import Throttle
 from market.events.context import Context
@@ -44,9 +51,11 @@ class Proofs:
 
     Args:
         app_url: the prefix of the links in e-mails.
+        signature: the last lines of each e-mail.
     """
 
-    def __init__(self, context: Context, outbox: Outbox, app_url: str) -> None:
+    def __init__(self, context: Context, outbox: Outbox, app_url: str, signature: str = "") -> None:
+        self._signature = signature
         self._outbox = outbox
         self._app_url = app_url
         self._now = context.now
@@ -92,7 +101,7 @@ class Proofs:
         email = self._outbox.item(
             f"{purpose}:{user_id}",
             share=mail_share(message.to),
-            payload=encoded(message),
+            payload=encoded(signed(message, self._signature)),
             lifetime_seconds=lifetime_seconds,
         )
         return Proof(hashed(secret), user_id, purpose, now, now + lifetime_seconds, email)

@@ -361,6 +361,32 @@ class Code(Enum):
         Kind.INVALID,
         "Log in again first: this needs a login of the last ten minutes.",
     )
+    REGISTRATION_CLOSED = (
+        "registration_closed",
+        Kind.INVALID,
+        "This service opens no new accounts.",
+    )
+    INVITATION_REQUIRED = (
+        "invitation_required",
+        Kind.INVALID,
+        "This service opens accounts by invitation only; send the code of one.",
+    )
+    INVITATION_INVALID = (
+        "invitation_invalid",
+        Kind.INVALID,
+        "The code of the invitation is wrong, used up, or too old.",
+    )
+    INVITATION_NOT_FOUND = (
+        "invitation_not_found",
+        Kind.NOT_FOUND,
+        "There is no such invitation.",
+    )
+    TERMS_NOT_ACCEPTED = (
+        "terms_not_accepted",
+        Kind.UNAUTHENTICATED,
+        "Read the terms of use and the privacy policy that are valid now, and accept them.",
+    )
+    TEXT_NOT_FOUND = "text_not_found", Kind.NOT_FOUND, "There is no such text, or no such version."
     WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The old password is wrong."
     IDEMPOTENCY_KEY_REUSED = (
         "idempotency_key_reused",

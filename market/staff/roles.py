@@ -31,6 +31,9 @@ class Action(StrEnum):
     STAFF_UNLOCK = "staff.unlock"
     STAFF_RESET_FACTOR = "staff.reset_factor"
     STAFF_CHECK = "staff.check"
+    SITE_CHECK = "site.check"
+    SITE_INVITE = "site.invite"
+    SITE_PUBLISH = "site.publish"
 
 
 _ALL = frozenset(Role)
@@ -50,6 +53,9 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.STAFF_UNLOCK: _OPERATOR,
     Action.STAFF_RESET_FACTOR: _OPERATOR,
     Action.STAFF_CHECK: _ALL,
+    Action.SITE_CHECK: _ALL,
+    Action.SITE_INVITE: _OPERATOR,
+    Action.SITE_PUBLISH: _OPERATOR,
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset((Action.STAFF_CHECK,))

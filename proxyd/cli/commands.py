@@ -72,11 +72,19 @@ def _checks(options: Namespace) -> Sequence[Check]:
     from proxyd.exits.attached.certificate import next_certificate_problems
     from proxyd.exits.choosing.geography import geography_problems
     from proxyd.ops.listening import tls_problems
+    from proxyd.ops.logo import logo_problems
     from proxyd.ops.reachability import problems_of_unit
     from proxyd.ops.signing_key import key_problems
 
     unit = partial(problems_of_unit, options.unit, os.environ)
-    return tls_problems, next_certificate_problems, key_problems, geography_problems, unit
+    return (
+        tls_problems,
+        next_certificate_problems,
+        key_problems,
+        geography_problems,
+        logo_problems,
+        unit,
+    )
 
 
 def import_servers() -> None:
@@ -295,6 +303,11 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "staff unlock": _staff,
     "staff reset-factor": _staff,
     "staff check": _staff,
+    "site invite": _staff,
+    "site invitations": _staff,
+    "site withdraw": _staff,
+    "site publish": _staff,
+    "site check": _staff,
     "wallet deposit": _deposit,
     "exits clawback": _claw_back,
     "exits list": _list_exits,

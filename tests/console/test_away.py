@@ -69,7 +69,7 @@ async def test_after_an_upgrade_a_page_loads_itself_again(
     upgraded = tmp_path / "upgraded"
     copied(api.console.FOLDER, upgraded)
     (upgraded / "app.css").write_text("/* another version */")
-    monkeypatch.setattr(api.console, "packaged", lambda: api.console.Console(upgraded))
+    monkeypatch.setattr(api.console, "packaged", lambda _look: api.console.Console(upgraded))
     async with running(settings):
         await tab.click("I have forgotten my password")
         await tab.until_text("Forgotten password", "h1")

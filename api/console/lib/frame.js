@@ -3,6 +3,7 @@
 import { get, post } from "./api.js";
 import { el, update } from "./dom.js";
 import { again, go } from "./router.js";
+import * as site from "./site.js";
 import { keep, kept } from "./storage.js";
 import { follow } from "./stream.js";
 import { button, link } from "./view.js";
@@ -36,7 +37,8 @@ export function frame(main, { isBare, me, path }) {
 }
 
 function brand() {
-  return el("a", { class: "brand", href: "/console" }, "proxyd");
+  const logo = site.logo() ? el("img", { class: "logo", src: site.logo(), alt: "" }) : "";
+  return el("a", { class: "brand", href: "/console" }, logo, site.name());
 }
 
 // `#live` is where the stream says how old the figures are.
@@ -111,7 +113,17 @@ function footer() {
     el("label", null, el("span", null, t("frame.language")), el("select", { id: "language", value: language(), on: { change: spoken } }, languages)),
     el("label", null, el("span", null, t("frame.colours")), el("select", { id: "scheme", value: scheme(), on: { change: ({ target }) => dressed(target.value) } }, schemes)),
     link("/docs", t("frame.api"), {}),
+    contact(),
   );
+}
+
+// The contact of the service, which comes after the page: no page waits for it.
+function contact() {
+  const place = el("span", { class: "contact" });
+  site.facts().then(({ support }) => {
+    if (support) place.append(el("a", { href: support.includes("://") ? support : `mailto:${support}` }, t("frame.support")));
+  }, unlessRefused);
+  return place;
 }
 
 async function spoken({ target }) {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff import finding, members
+from proxyd.cli.staff import finding, members, site
 from proxyd.cli.staff.desk import Command, Desk, Report
 from proxyd.cli.staff.words import in_words
 from proxyd.loop import runner
@@ -21,7 +21,7 @@ MISUSED = 2
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 
-COMMANDS: dict[str, Command] = {**members.COMMANDS, **finding.COMMANDS}
+COMMANDS: dict[str, Command] = {**members.COMMANDS, **finding.COMMANDS, **site.COMMANDS}
 
 
 def carry_out(
@@ -58,6 +58,8 @@ def carry_out(
         return MISUSED
     say(json.dumps(report) if options.json else in_words(report))
     if options.command == "who" and not report["found"]:
+        return FAILED
+    if options.command == "site check" and report["problems"]:
         return FAILED
     return 0
 

@@ -1,10 +1,13 @@
 """Parsers of the staff's commands; they import no code of a command."""
 
 import argparse
+from pathlib import Path
 
-from proxyd.cli.parsing import finish, limit, number, text
+from proxyd.cli.parsing import count, finish, limit, number, text
 
 ROLES = ("support", "finance", "operator")  # as in `market.staff`, which no parser waits for
+
+TEXTS = ("terms", "privacy", "imprint")
 
 
 def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -72,6 +75,45 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     _add_member(check)
     _finish(check, "staff check")
+
+
+def add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about the public side of the service."""
+    site = topics.add_parser("site", help="invitations and published texts").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    invite = site.add_parser("invite", help="make a code that opens accounts")
+    invite.add_argument(
+        "--uses", type=count, default=1, metavar="N", help="number of accounts, 1 by default"
+    )
+    invite.add_argument(
+        "--days", type=count, default=30, metavar="N", help="days until it expires, 30 by default"
+    )
+    _add_reason(invite)
+    _finish(invite, "site invite")
+    _finish(site.add_parser("invitations", help="the newest invitations"), "site invitations")
+    withdraw = site.add_parser("withdraw", help="take the remaining uses from an invitation")
+    withdraw.add_argument("invitation", type=text, metavar="ID", help="of `site invitations`")
+    _add_reason(withdraw)
+    _finish(withdraw, "site withdraw")
+    publish = site.add_parser("publish", help="publish a version of a text; it never changes")
+    publish.add_argument("kind", choices=TEXTS, help="the kind of text")
+    publish.add_argument(
+        "--file", type=Path, required=True, metavar="FILE", help="the text, in Markdown"
+    )
+    publish.add_argument(
+        "--locale", type=text, default="en", metavar="LANGUAGE", help="such as en, the default"
+    )
+    publish.add_argument(
+        "--valid-from", type=text, metavar="DAY", help="such as 2027-01-31, in UTC; now by default"
+    )
+    publish.add_argument(
+        "--version", type=count, metavar="N", help="translate this version, make no new one"
+    )
+    _add_reason(publish)
+    _finish(publish, "site publish")
+    check = site.add_parser("check", help="texts that are valid, and parts that are missing")
+    _finish(check, "site check")
 
 
 def _finish(parser: argparse.ArgumentParser, command: str) -> None:

@@ -3,6 +3,7 @@
 import { get, post } from "../../lib/api.js";
 import { el, replace, update } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
+import { name } from "../../lib/site.js";
 import { follow } from "../../lib/stream.js";
 import { badge, button, card, copyable, facts, notice, table } from "../../lib/view.js";
 import { count, credits, date, t } from "../../lib/words.js";
@@ -46,7 +47,7 @@ function offer({ referral_link: url, referral_code: code, reward_per_referral: m
 // A reader that closes the system's dialog has shared nothing, which is no fault.
 async function shared(url) {
   try {
-    await navigator.share({ title: "proxyd", text: t("account.referrals.invitation"), url });
+    await navigator.share({ title: name(), text: t("account.referrals.invitation"), url });
   } catch (error) {
     if (error.name !== "AbortError") throw error;
   }

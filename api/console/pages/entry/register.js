@@ -5,6 +5,7 @@ import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { worded } from "../../lib/letter.js";
+import { facts } from "../../lib/site.js";
 import { link, notice } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 
@@ -12,12 +13,21 @@ export const words = "entry";
 export const title = "entry.register.title";
 
 export async function render(main, page) {
-  const key = await worded(page.signal);
+  const [key, site] = await Promise.all([worded(page.signal), facts()]);
   const ref = page.query.get("ref");
+  if (site.registration === "closed") {
+    main.append(
+      notice("info", t("entry.register.closed")),
+      el("p", { class: "links" }, t("entry.register.known"), link("/login", t("entry.login.submit"))),
+    );
+    return;
+  }
+  const invitation = { name: "invitation", label: t("entry.invitation"), autocomplete: "off", required: true, maxlength: 64, value: page.query.get("invitation") ?? "", hint: t("entry.invitation.hint") };
   main.append(
     ref ? notice("info", t("entry.register.invited", { code: ref })) : "",
     form({
       fields: [
+        ...(site.registration === "invited" ? [invitation] : []),
         { name: "username", label: t("entry.username"), autocomplete: "nickname", required: true, maxlength: 50, hint: t("entry.username.hint") },
         { name: "email", label: t("entry.email"), type: "email", autocomplete: "username", required: true, maxlength: 254, hint: t(key("entry.email.hint")) },
         { name: "password", label: t("entry.password"), type: "password", autocomplete: "new-password", required: true, minlength: 8, maxlength: 128, hint: t("entry.password.hint") },

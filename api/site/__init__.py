@@ -1,0 +1,1 @@
+"""The public side of the service: its look, its texts, and its status."""

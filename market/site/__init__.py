@@ -1,0 +1,1 @@
+"""The public side of the service: the way to an account, its texts and consents, its status."""

@@ -1,0 +1,1 @@
+"""Queries on the public side of the service: invitations, texts, consents, and its status."""

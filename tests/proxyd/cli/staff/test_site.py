@@ -1,0 +1,79 @@
+# ruff: noqa: F811 - fixtures of another file
+"""Commands about the public side: their output and their refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.proxyd.cli.staff.test_commands import BECAUSE, Run, answer
+from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
+    ada,
+    database,
+    database_of_ada,
+    environment,
+    misused,
+    refused,
+    rows,
+    run,
+)
+
+
+def test_invitations_are_made_listed_and_withdrawn(run: Run, ada: None, database: Path) -> None:
+    done = run(["site", "invite", "--uses", "3", *BECAUSE])
+    assert (done.returncode, done.stderr) == (0, "")
+    code = done.stdout.splitlines()[-1].removeprefix("code: ")
+    assert len(code) == 19
+    assert code not in repr(rows(database, "SELECT * FROM invitations, texts, staff_log"))
+    [row] = answer(run, ["site", "invitations"])["invitations"]
+    assert (row["uses"], row["uses_left"]) == (3, 3)
+    assert answer(run, ["site", "withdraw", row["id"], *BECAUSE])
+    [row] = answer(run, ["site", "invitations"])["invitations"]
+    assert row["uses_left"] == 0
+    refused(run(["site", "withdraw", "x", *BECAUSE]), "no such invitation")
+
+
+def test_texts_are_published_and_checked(
+    run: Run, ada: None, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    done = run(["site", "check"])
+    assert done.returncode == 1
+    assert "no version of the terms is valid" in done.stdout
+    text = tmp_path / "text.md"
+    text.write_text("# Terms\n\nBe kind.\n")
+    for kind in ("terms", "privacy", "imprint"):
+        publish = ["site", "publish", kind, "--file", str(text), *BECAUSE]
+        assert answer(run, publish)["published"]["version"] == 1
+    refused(run(["site", "publish", "terms", "--file", str(text), *BECAUSE]), "14 days", code=2)
+    environment |= {"PROXYD_SITE__SUPPORT": "help@example.com", "PROXYD_MAIL__HOST": "mail.example"}
+    report = answer(run, ["site", "check"])
+    assert report["problems"] == []
+    assert report["site"]["support"] == "help@example.com"
+    assert [row["kind"] for row in report["texts"]] == ["terms", "privacy", "imprint"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["invite", "--uses", "10001", *BECAUSE], "1 to 10000 uses"),
+        (["invite", "--days", "366", *BECAUSE], "1 to 365 days"),
+        (["publish", "terms", "--file", "nowhere", *BECAUSE], "cannot be read"),
+        (["publish", "terms", "--file", "/dev/null", *BECAUSE], "1 to 200000"),
+        (["publish", "terms", "--file", "/dev/zero", *BECAUSE], "more than 800000 bytes"),
+        (["publish", "terms", "--file", "/bin/true", *BECAUSE], "is not UTF-8"),
+        (
+            ["publish", "terms", "--file", __file__, "--valid-from", "31.1.2027", *BECAUSE],
+            "is not a day",
+        ),
+        (["publish", "terms", "--file", __file__, "--locale", "x", *BECAUSE], "en or pt-BR"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    run: Run, ada: None, database: Path, arguments: list[str], words: str
+) -> None:
+    refused(run(["site", *arguments]), words, code=2)
+    assert rows(database, "SELECT COUNT(*) FROM staff_log") == [(0,)]
+
+
+@pytest.mark.parametrize("command", [["invite"], ["publish"], ["publish", "rules"], []])
+def test_a_wrong_call_is_misuse(run: Run, command: list[str]) -> None:
+    misused(run(["site", *command]), "usage")
