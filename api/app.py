@@ -85,6 +85,6 @@ def routes(
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
         *EventRoutes(market.event_feed).table(),
-        *SiteRoutes(market.site).table(),
+        *SiteRoutes(market.site, market.texts).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

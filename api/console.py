@@ -20,7 +20,6 @@ FOLDER = Path(__file__).parent / "console"
 PREFIX = "/console"
 # Destinations of e-mails, referral links and devices; the console's own addresses are below PREFIX.
 ENTRIES = ("/login", "/register", "/verify", "/forgot", "/reset", "/device")
-LOGO = "/site/logo"
 ICON = "/favicon.ico"  # browsers ask for it beside pages that name no icon, such as files
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -89,7 +88,6 @@ class Console:
         self._files = {base + name: body for name, body in files.items()}
         icon = files.get("icon.svg", b"")
         self._icon = _page(KINDS[".svg"], icon, pages.CACHE)
-        self._logo = None if look.logo is None else look.logo.page()
         self._assets: dict[str, Page] = {}  # requested so far
 
     def page(self, path: str) -> Page | None:
@@ -102,8 +100,6 @@ class Console:
             return self._shell
         if path == ICON:
             return self._icon
-        if path == LOGO:
-            return self._logo
         if not path.startswith(f"{PREFIX}/"):
             return None
         if path in self._files:
@@ -133,7 +129,7 @@ def _digest(files: list[tuple[str, bytes]]) -> str:
 
 def _parts(look: Look) -> dict[str, str]:
     """Return the parts of the shell that depend on the look of the service."""
-    logo = "" if look.logo is None else f"{LOGO}?{look.logo.digest}"
+    logo = "" if look.logo is None else look.logo.url
     return {"name": escape(look.name), "logo": logo}
 
 

@@ -53,6 +53,7 @@ from api.routing.routes import (
 from api.serving.calls import CallReader
 from api.serving.connections import UNHANDLED_BYTES, Front, Request, Server
 from api.serving.patience import Patience
+from api.site.pages import PublicPages
 from market.accounts.accounts import Caller
 from market.base.errors import MarketError
 from market.base.networks import counted_network
@@ -139,6 +140,7 @@ class HttpServer(Front):
         cookies: reads the login of a browser.
         console: its pages, if they are served.
         exposition: the metrics, if they are served.
+        public: the public pages of the service, if they are served.
     """
 
     def __init__(
@@ -159,7 +161,9 @@ class HttpServer(Front):
         cookies: Cookies | None = None,
         console: Console | None = None,
         exposition: Exposition | None = None,
+        public: PublicPages | None = None,
     ) -> None:
+        self._public = public
         self.routes = table = tuple(routes)
         self._describe = partial(openapi.document, table, version=version, base_url=base_url)
         self._router = Router(table)
@@ -242,6 +246,11 @@ class HttpServer(Front):
         if fixed is not None:
             await self._callers.rates.count(client)
             return fixed()
+        public = None if self._public is None else self._public.find(path)
+        if public is not None:
+            await self._callers.rates.count(client)
+            languages = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
+            return _page(request, await public(request.rel_url.query, languages))
         try:
             route, names = self._router.find(request.method, path)
         except TransportError:  # an unknown path also counts against the rate

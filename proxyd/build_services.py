@@ -12,6 +12,7 @@ from api.ops.metrics import Exposition
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
 from api.server import HttpServer
+from api.site.pages import PublicPages
 from config.settings import Settings
 from market.accounts.passwords import Passwords
 from market.accounts.tokens import Tokens
@@ -207,7 +208,7 @@ def _http(
     times: ConnectionTimes,
 ) -> HttpServer:
     """Return the API: its routes, and how it serves them."""
-    api, context = settings.api, market.context
+    api, context, look = settings.api, market.context, look_of(settings)
     cookies = Cookies(
         is_secure=api.base_url.startswith("https://") or bool(api.tls_cert),
         lifetime_seconds=settings.auth.token_hours * HOUR_SECONDS,
@@ -234,8 +235,9 @@ def _http(
         limits=slices.api_limits(settings, raise_descriptors(), times),
         trusted_proxies=api.trusted_proxies,
         cookies=cookies,
-        console=console.packaged(look_of(settings)) if api.console else None,
+        console=console.packaged(look) if api.console else None,
         exposition=Exposition(metrics.render, api.metrics_allow),
+        public=PublicPages(market.site, look, market.texts),
     )
 
 

@@ -238,6 +238,7 @@ TESTED_IN = {
     "market/photos/photo.py": "tests/market/photos/test_decoding.py",
     "market/photos/picture.py": "tests/market/photos/test_decoding.py",
     "market/photos/prints.py": "tests/market/photos/test_likeness.py",
+    "market/site/texts.py": "tests/api/site/test_pages.py",
     "market/trust/sample_checks.py": "tests/market/dispatch/test_samples.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",

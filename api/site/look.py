@@ -9,6 +9,7 @@ from api.routing import pages
 from api.routing.pages import Page
 from market.site.gate import DEFAULT_NAME
 
+LOGO_PATH = "/site/logo"
 LOGO_CACHE = "public, max-age=86400"
 # A logo that is opened as a page of its own can do nothing.
 LOGO_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
@@ -23,8 +24,13 @@ class Logo(Struct, frozen=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """The end of the logo's address, so that browsers keep each logo."""
+        """A hash of the bytes."""
         return hashlib.sha256(self.body).hexdigest()[:16]
+
+    @property
+    def url(self) -> str:
+        """The logo's address, which changes with the logo."""
+        return f"{LOGO_PATH}?{self.digest}"
 
     def page(self) -> Page:
         """Return the logo as a page."""

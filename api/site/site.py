@@ -2,8 +2,26 @@
 
 from typing import Any, Literal
 
+from msgspec import Struct
+
+from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, Route
 from market.site.gate import SiteTerms
+from market.site.texts import Texts
+
+
+class PublishedText(Struct):
+    """A version of a text, which is at `url` in its languages; one that is not valid yet follows.
+
+    `POST /auth/register` and `POST /auth/login` take the versions that a user accepts.
+    """
+
+    kind: Literal["terms", "privacy", "imprint"]
+    version: int
+    locales: list[str]
+    valid_from: Timestamp
+    is_valid: bool
+    url: str
 
 
 class SiteReply(Reply, kw_only=True):
@@ -12,6 +30,7 @@ class SiteReply(Reply, kw_only=True):
     name: str
     support: str
     registration: Literal["open", "invited", "closed"]
+    texts: list[PublishedText]
 
 
 class SiteRoutes:
@@ -19,10 +38,12 @@ class SiteRoutes:
 
     Args:
         terms: the operator's name, contact and mode of registration.
+        texts: the published texts.
     """
 
-    def __init__(self, terms: SiteTerms) -> None:
+    def __init__(self, terms: SiteTerms, texts: Texts) -> None:
         self._terms = terms
+        self._texts = texts
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -31,4 +52,19 @@ class SiteRoutes:
     async def site(self, _: Call[Nothing, Any]) -> SiteReply:
         """Return what a visitor needs to know before an account."""
         terms = self._terms
-        return SiteReply(name=terms.name, support=terms.support, registration=terms.registration)
+        return SiteReply(
+            name=terms.name,
+            support=terms.support,
+            registration=terms.registration,
+            texts=[
+                PublishedText(
+                    kind=each.kind,  # type: ignore[arg-type] # a constraint of the table
+                    version=each.version,
+                    locales=list(each.locales),
+                    valid_from=timestamp(each.valid_from),
+                    is_valid=each.is_valid,
+                    url=f"/{each.kind}?version={each.version}",
+                )
+                for each in await self._texts.versions()
+            ],
+        )

@@ -17,28 +17,11 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SVG_NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 # Elements that draw; none of them runs a script, loads a file or holds other XML.
 SVG_ELEMENTS = frozenset(
-    [
-        "circle",
-        "clipPath",
-        "defs",
-        "desc",
-        "ellipse",
-        "g",
-        "line",
-        "linearGradient",
-        "mask",
-        "path",
-        "pattern",
-        "polygon",
-        "polyline",
-        "radialGradient",
-        "rect",
-        "stop",
-        "svg",
-        "text",
-        "title",
-        "tspan",
-    ]
+    (
+        *("circle", "clipPath", "defs", "desc", "ellipse", "g", "line", "linearGradient", "mask"),
+        *("path", "pattern", "polygon", "polyline", "radialGradient", "rect", "stop", "svg"),
+        *("text", "title", "tspan"),
+    )
 )
 _REFERENCE = re.compile(r"url\(\s*['\"]?(?!#)", re.IGNORECASE)
 

@@ -7,6 +7,7 @@ from support.daemons.service import running_in
 
 from market.staff import site
 from market.staff.roles import Machine
+from market.staff.site import Publication, TextKind
 
 LOGO = '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32"><path d="M0 0h9v9z"/></svg>'
 
@@ -43,3 +44,23 @@ async def test_a_closed_service_has_no_form(tmp_path: Path, visit: Visit) -> Non
         tab = await visit.open(f"{service.url}/register")
         await tab.until_text("This service opens no new accounts.", "main")
         await tab.until("document.querySelector('main form') === null")
+
+
+async def test_new_terms_are_accepted_at_the_next_login(tmp_path: Path, visit: Visit) -> None:
+    async with running_in(tmp_path) as service:
+        person = await service.person()
+        context = service.daemon.market.context
+        text = Publication(TextKind.TERMS, "en", "Be *kind*.", context.now())
+        await site.publish(context, Machine("root"), text, "the first")
+        tab = await visit.open(f"{service.url}/login")
+        await tab.fill("E-mail address", person.email)
+        await tab.fill("Password", "long enough")
+        await tab.click("form [type=submit]")
+        await tab.until_text("Our texts have changed", "h1")
+        await tab.until("document.querySelector('main a').href.endsWith('/terms?version=1')")
+        await tab.click("main input[type=checkbox]")
+        await tab.click("form [type=submit]")
+        await tab.until("location.pathname === '/console'")
+        await tab.until_text("Terms of use", ".contact")
+        await tab.goto(f"{service.url}/terms")
+        await tab.until_text("kind", "main em")

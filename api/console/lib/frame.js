@@ -120,7 +120,9 @@ function footer() {
 // The contact of the service, which comes after the page: no page waits for it.
 function contact() {
   const place = el("span", { class: "contact" });
-  site.facts().then(({ support }) => {
+  site.facts().then((facts) => {
+    const { support } = facts;
+    place.append(...site.links(site.valid(facts)));
     if (support) place.append(el("a", { href: support.includes("://") ? support : `mailto:${support}` }, t("frame.support")));
   }, unlessRefused);
   return place;

@@ -26,7 +26,7 @@ async def test_a_visitor_reads_the_facts_of_the_service(tmp_path: Path) -> None:
     facts = {"name": "Ada's", "support": "help@example.com", "registration": "closed"}
     async with running_in(tmp_path, site=facts) as service:
         answer = await service.call("GET", "/api/site")
-        assert answer.body == {"ok": True, **facts}
+        assert answer.body == {"ok": True, **facts, "texts": []}
         answer = await register(service)
         assert (answer.status, answer.code) == (400, "registration_closed")
         async with service.http.get(f"{service.url}/register") as page:

@@ -1,9 +1,10 @@
 // Log in; afterwards one is where one wanted to go.
 
 import { post } from "../../lib/api.js";
-import { el } from "../../lib/dom.js";
+import { el, replace } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go, local } from "../../lib/router.js";
+import { facts, links, valid, versions } from "../../lib/site.js";
 import { link } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 
@@ -20,10 +21,35 @@ export function render(main, page) {
       ],
       submit: t("entry.login.submit"),
       send: async (values) => {
-        await post("/auth/login", { ...values, keep: "cookie" });
+        try {
+          await post("/auth/login", { ...values, keep: "cookie" });
+        } catch (error) {
+          if (error.code !== "terms_not_accepted") throw error;
+          return asked(main, values, next);
+        }
         await go(next, { replace: true });
       },
     }),
     el("p", { class: "links" }, link("/forgot", t("entry.login.forgot")), link("/register", t("entry.login.register"))),
   );
+}
+
+// The texts have changed since this user agreed: the login goes on with a consent.
+async function asked(main, values, next) {
+  const texts = valid(await facts({ anew: true }), { toAccept: true });
+  replace(
+    main,
+    el("h1", { tabindex: "-1" }, t("entry.accept.title")),
+    el("p", null, t("entry.accept.text")),
+    el("p", { class: "links" }, links(texts)),
+    form({
+      fields: [{ name: "agrees", type: "checkbox", label: t("entry.accept"), required: true }],
+      submit: t("entry.accept.submit"),
+      send: async () => {
+        await post("/auth/login", { ...values, accepted: versions(texts), keep: "cookie" });
+        await go(next, { replace: true });
+      },
+    }),
+  );
+  main.querySelector("h1").focus();
 }

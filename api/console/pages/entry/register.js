@@ -5,7 +5,7 @@ import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { worded } from "../../lib/letter.js";
-import { facts } from "../../lib/site.js";
+import { facts, links, valid, versions } from "../../lib/site.js";
 import { link, notice } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 
@@ -23,6 +23,8 @@ export async function render(main, page) {
     return;
   }
   const invitation = { name: "invitation", label: t("entry.invitation"), autocomplete: "off", required: true, maxlength: 64, value: page.query.get("invitation") ?? "", hint: t("entry.invitation.hint") };
+  const texts = valid(site, { toAccept: true });
+  const agree = { name: "agrees", type: "checkbox", label: t("entry.accept"), required: true };
   main.append(
     ref ? notice("info", t("entry.register.invited", { code: ref })) : "",
     form({
@@ -31,10 +33,12 @@ export async function render(main, page) {
         { name: "username", label: t("entry.username"), autocomplete: "nickname", required: true, maxlength: 50, hint: t("entry.username.hint") },
         { name: "email", label: t("entry.email"), type: "email", autocomplete: "username", required: true, maxlength: 254, hint: t(key("entry.email.hint")) },
         { name: "password", label: t("entry.password"), type: "password", autocomplete: "new-password", required: true, minlength: 8, maxlength: 128, hint: t("entry.password.hint") },
+        ...(texts.length ? [agree] : []),
       ],
       submit: t("entry.register.submit"),
-      send: (values) => registered(main, values, ref),
+      send: ({ agrees, ...values }) => registered(main, agrees ? { ...values, accepted: versions(texts) } : values, ref),
     }),
+    texts.length ? el("p", { class: "links" }, links(texts)) : "",
     el("p", { class: "links" }, t("entry.register.known"), link("/login", t("entry.login.submit"))),
   );
 }
