@@ -85,6 +85,6 @@ def routes(
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
         *EventRoutes(market.event_feed).table(),
-        *SiteRoutes(market.site, market.texts).table(),
+        *SiteRoutes(market.site, market.texts, market.status).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

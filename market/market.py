@@ -53,6 +53,7 @@ from market.notify.webhooks import Webhooks, WebhookTerms
 from market.recovery.made_by_keys import MadeByKeys
 from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
+from market.site.status import Status
 from market.site.texts import Texts
 from storage.blobs.base import Blobs
 
@@ -130,6 +131,7 @@ class Market:
         letters = Letters(self.emails, rules.app_url, rules.site.signature)
         proofs = Proofs(context, self.emails, rules.app_url, rules.site.signature)
         self.texts = Texts(context)
+        self.status = Status(context)
         self.gate = gate = Gate(context, rules.site.registration)
         self.accounts = Accounts(
             context, passwords, keys.tokens, limits, rules.rewards, proofs, letters, gate

@@ -41,6 +41,7 @@ from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
 from proxyd.ops.listening import bound_port
 from proxyd.ops.logo import look_of
 from proxyd.ops.metrics import Metrics
+from proxyd.ops.status_watch import StatusWatch
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.readiness import Readiness
@@ -133,6 +134,13 @@ def services_of(
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)
     door = None if app_port is None else app_port.server
+    mailer = Mailer(market.emails, _transport(settings), is_alone=not trade.is_shared)
+    status = StatusWatch(
+        market.status,
+        is_listening=readiness.is_listening,
+        has_exits=bool(settings.exits.host),
+        is_mail_away=mailer.is_server_away if settings.mail.host else None,
+    )
     return Services(
         market,
         _http(
@@ -146,7 +154,8 @@ def services_of(
             door,
             bounds.api,
         ),
-        mailer=Mailer(market.emails, _transport(settings), is_alone=not trade.is_shared),
+        mailer=mailer,
+        status=status,
         model=model,
         photos=photos,
         blobs=trade.blobs,
@@ -237,7 +246,7 @@ def _http(
         cookies=cookies,
         console=console.packaged(look) if api.console else None,
         exposition=Exposition(metrics.render, api.metrics_allow),
-        public=PublicPages(market.site, look, market.texts),
+        public=PublicPages(market.site, look, market.texts, market.status),
     )
 
 

@@ -31,6 +31,10 @@ class Readiness:
         self._store = store
         self._node = node
 
+    def is_listening(self) -> bool:
+        """Return whether the proxy accepts clients."""
+        return self._gateway.is_listening
+
     async def why_not(self) -> str:
         """Return the reason in a few words; "" when new clients are served."""
         if not self._gateway.is_listening:

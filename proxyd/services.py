@@ -13,10 +13,12 @@ from api.server import HttpServer
 from config.settings import Settings
 from market.market import Market
 from market.photos.decoding import Photos
+from market.site.status import LOOK_SECONDS
 from proxyd import slices
 from proxyd.acceptor import Acceptor
 from proxyd.app_port import AppPort
 from proxyd.loop import cancellation
+from proxyd.ops.status_watch import StatusWatch
 from proxyd.outbound.mailer import Mailer
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.tasks import Tasks
@@ -40,6 +42,7 @@ class Services:
 
     Args:
         model: answers for the assistant; None where none is configured.
+        status: looks at the parts of the service.
         app_port: the port of apps; None without one.
         is_held: whether e-mails and webhooks wait for the confirmation of a restored database.
     """
@@ -54,9 +57,11 @@ class Services:
         photos: Photos,
         blobs: Blobs,
         webhooks: WebhookSender,
+        status: StatusWatch,
         app_port: AppPort | None = None,
         is_held: bool = False,
     ) -> None:
+        self._status = status
         self.market = market
         self.http = http
         self._mailer = mailer
@@ -74,6 +79,7 @@ class Services:
             tasks.spawn("mail", self._mailer.run())
             look = self.webhooks.look
             tasks.every(WEBHOOK_LOOK_SECONDS, "webhooks", look, "webhooks that are due")
+            tasks.every(LOOK_SECONDS, "status", self._status.look, "looks at the status")
         if self.app_port is not None:
             self.app_port.spawn_tasks(tasks)
 

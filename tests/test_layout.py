@@ -386,6 +386,7 @@ TESTED_IN = {
     "storage/money/ledger.py": "tests/market/money/test_ledger.py",
     "storage/notify/webhooks.py": "tests/market/notify/test_webhooks.py",
     "storage/site/invitations.py": "tests/market/site/test_gate.py",
+    "storage/site/status.py": "tests/market/site/test_status.py",
     "storage/site/texts.py": "tests/market/site/test_gate.py",
     "storage/site/writes.py": "tests/market/staff/test_site.py",
     "storage/staff/log.py": "tests/market/staff/test_chain.py",

@@ -1,6 +1,7 @@
-"""Public pages without scripts: terms of use, privacy policy and imprint."""
+"""Public pages without scripts: terms of use, privacy policy, imprint, and the status."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from html import escape
@@ -13,8 +14,19 @@ from api.site.look import LOGO_PATH, Look
 from api.site.markup import as_html
 from market.base.errors import MarketError
 from market.site.gate import SiteTerms
+from market.site.status import FAILING, OFF, WORKING, Status, StatusReport
 from market.site.texts import KINDS, Texts, Version
 
+STATUS_PATH = "/status"
+NAMES = {
+    "api": "API and console",
+    "proxy": "Proxy",
+    "exits": "Exits",
+    "jobs": "Jobs",
+    "mail": "E-mail",
+    "database": "Database",
+}
+CLASSES = {WORKING: "good", FAILING: "bad"}
 STYLE_PATH = "/site/page.css"
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -79,15 +91,18 @@ class PublicPages:
         terms: the name and the contact of the service.
         look: its look.
         texts: the published texts.
+        status: the status of the service.
     """
 
-    def __init__(self, terms: SiteTerms, look: Look, texts: Texts) -> None:
+    def __init__(self, terms: SiteTerms, look: Look, texts: Texts, status: Status) -> None:
+        self._status = status
+        self._shown: tuple[StatusReport, Page] | None = None
         self._terms = terms
         self._look = look
         self._texts = texts
         self._kept: dict[tuple[str, int, str], _Kept] = {}
         style = Page("text/css; charset=utf-8", STYLE.encode() + look.style, HEADERS)
-        self._makers: dict[str, Make] = {STYLE_PATH: _always(style)}
+        self._makers: dict[str, Make] = {STYLE_PATH: _always(style), STATUS_PATH: self._state}
         if look.logo is not None:
             self._makers[LOGO_PATH] = _always(look.logo.page())
         for kind in KINDS:
@@ -107,6 +122,13 @@ class PublicPages:
                 raise TransportError(Transport.NO_SUCH_PATH) from None
 
         return make
+
+    async def _state(self, _query: Mapping[str, str], _languages: str) -> Page:
+        """Return the page of the status; it is made again with each report."""
+        report = await self._status.report()
+        if self._shown is None or self._shown[0] is not report:
+            self._shown = (report, await self.page("Status", _status(report)))
+        return self._shown[1]
 
     async def _text(self, version: Version, locale: str) -> Page:
         """Return a text as a page; it is made again when other versions are published."""
@@ -157,11 +179,42 @@ class PublicPages:
             for each in await self._texts.versions()
             if each.is_valid
         ]
+        links.append(f'<a href="{STATUS_PATH}">Status</a>')
         support = self._terms.support
         if support:
             url = support if "://" in support else f"mailto:{support}"
             links.append(f'<a href="{escape(url)}">Help</a>')
         return links
+
+
+def _status(report: StatusReport) -> str:
+    """Return the status as HTML."""
+    rows = "\n".join(
+        f"<tr><td>{NAMES[each.name]}</td><td class={CLASSES.get(each.state, 'hint')}>{each.state}"
+        f"</td><td>{_percent(each.day)}</td><td>{_percent(each.ninety_days)}</td></tr>"
+        for each in report.components
+        if each.state != OFF
+    )
+    notices = "\n".join(
+        f"<h2>{escape(each.title)}</h2>\n<p class=hint>{each.severity}, {_moment(each.began_at)}"
+        f"{'' if each.ended_at is None else f' to {_moment(each.ended_at)}'}</p>\n"
+        f"<p>{escape(each.body).replace(chr(10), '<br>')}</p>"
+        for each in report.notices
+    )
+    return (
+        f"<h1>Status</h1>\n{notices}\n<table>\n"
+        "<tr><th>Part</th><th>Now</th><th>24 hours</th><th>90 days</th></tr>\n"
+        f"{rows}\n</table>\n<p class=hint>Seen at {_moment(report.at)}.</p>"
+    )
+
+
+def _percent(share: float | None) -> str:
+    """Return a share of time, rounded down: 100 % means always."""
+    return "&ndash;" if share is None else f"{math.floor(share * 10_000) / 100:.2f} %"
+
+
+def _moment(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _always(page: Page) -> Make:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, Route
 from market.site.gate import SiteTerms
+from market.site.status import Status
 from market.site.texts import Texts
 
 
@@ -33,21 +34,57 @@ class SiteReply(Reply, kw_only=True):
     texts: list[PublishedText]
 
 
+class PublicComponent(Struct):
+    """A part of the service, and the shares of time in which it worked.
+
+    `off` is a part that this service does not offer; `unknown`, that the newest look is older than
+    30 s. A share is null while the service is younger than two hours.
+    """
+
+    name: str
+    state: Literal["working", "failing", "off", "unknown"]
+    day: float | None
+    ninety_days: float | None
+
+
+class PublicNotice(Struct):
+    """A notice of the operator; `ended_at` is null while it lasts."""
+
+    severity: Literal["info", "warning", "outage"]
+    title: str
+    text: str
+    began_at: Timestamp
+    ended_at: Timestamp | None
+
+
+class StatusReply(Reply, kw_only=True):
+    """The status of the service, at most 5 s older than `at`, which is the newest look."""
+
+    at: Timestamp
+    components: list[PublicComponent]
+    notices: list[PublicNotice]
+
+
 class SiteRoutes:
     """The routes of the public side.
 
     Args:
         terms: the operator's name, contact and mode of registration.
         texts: the published texts.
+        status: the status of the service.
     """
 
-    def __init__(self, terms: SiteTerms, texts: Texts) -> None:
+    def __init__(self, terms: SiteTerms, texts: Texts, status: Status) -> None:
+        self._status = status
         self._terms = terms
         self._texts = texts
 
     def table(self) -> list[Route]:
         """Return the declarations."""
-        return [Route("GET", "/api/site", "This service", self.site, SiteReply)]
+        return [
+            Route("GET", "/api/site", "This service", self.site, SiteReply),
+            Route("GET", "/status.json", "Status of the service", self.status, StatusReply),
+        ]
 
     async def site(self, _: Call[Nothing, Any]) -> SiteReply:
         """Return what a visitor needs to know before an account."""
@@ -66,5 +103,26 @@ class SiteRoutes:
                     url=f"/{each.kind}?version={each.version}",
                 )
                 for each in await self._texts.versions()
+            ],
+        )
+
+    async def status(self, _: Call[Nothing, Any]) -> StatusReply:
+        """Return the status, as the page at `/status` shows it."""
+        report = await self._status.report()
+        return StatusReply(
+            at=timestamp(report.at),
+            components=[
+                PublicComponent(each.name, each.state, each.day, each.ninety_days)
+                for each in report.components
+            ],
+            notices=[
+                PublicNotice(
+                    severity=each.severity,  # type: ignore[arg-type] # a constraint of the table
+                    title=each.title,
+                    text=each.body,
+                    began_at=timestamp(each.began_at),
+                    ended_at=None if each.ended_at is None else timestamp(each.ended_at),
+                )
+                for each in report.notices
             ],
         )

@@ -386,6 +386,11 @@ class Code(Enum):
         Kind.UNAUTHENTICATED,
         "Read the terms of use and the privacy policy that are valid now, and accept them.",
     )
+    NOTICE_NOT_FOUND = (
+        "notice_not_found",
+        Kind.NOT_FOUND,
+        "There is no such notice, or it has ended.",
+    )
     TEXT_NOT_FOUND = "text_not_found", Kind.NOT_FOUND, "There is no such text, or no such version."
     WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The old password is wrong."
     IDEMPOTENCY_KEY_REUSED = (

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from market.base.errors import Code, MarketError
 from market.events.context import Context
+from storage.engines.errors import UnavailableError
 from storage.engines.store import Transaction
 from storage.site import texts as queries
 from storage.site.texts import TextRow
@@ -48,12 +49,18 @@ class Texts:
     async def versions(self) -> tuple[Version, ...]:
         """Return of each kind the valid version, and a later one that is not valid yet.
 
+        Without the database they are as they were at the last look.
+
         Raises:
-            StoreError: the database cannot be read.
+            StoreError: the database cannot be read, and could not since the start.
         """
         now = self._now()
         if not 0 <= now - self._looked_at < LOOK_SECONDS:
-            self._versions = tuple(await self._store.read(_versions, now))
+            try:
+                self._versions = tuple(await self._store.read(_versions, now))
+            except UnavailableError:
+                if self._looked_at < 0:
+                    raise
             self._looked_at = now
         return self._versions
 

@@ -34,6 +34,7 @@ class Action(StrEnum):
     SITE_CHECK = "site.check"
     SITE_INVITE = "site.invite"
     SITE_PUBLISH = "site.publish"
+    STATUS_NOTICE = "status.notice"
 
 
 _ALL = frozenset(Role)
@@ -56,6 +57,7 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.SITE_CHECK: _ALL,
     Action.SITE_INVITE: _OPERATOR,
     Action.SITE_PUBLISH: _OPERATOR,
+    Action.STATUS_NOTICE: frozenset((Role.SUPPORT, Role.OPERATOR)),
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset((Action.STAFF_CHECK,))

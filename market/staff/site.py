@@ -10,13 +10,20 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.site.gate import ALPHABET, CODE_CHARACTERS, CONSENT_KINDS, code_hash
-from market.staff.acts import Act, Changes, act, permit, reason
+from market.staff.acts import Act, Changes, act, checked_text, permit, reason
 from market.staff.roles import Action, Author
 from storage.engines.store import Transaction
-from storage.site import invitations, texts
+from storage.site import invitations, status, texts
 from storage.site.invitations import InvitationRow
+from storage.site.status import NoticeRow
 from storage.site.texts import TextRow
-from storage.site.writes import insert_invitation, insert_text, withdraw_invitation
+from storage.site.writes import (
+    end_notice,
+    insert_invitation,
+    insert_notice,
+    insert_text,
+    withdraw_invitation,
+)
 
 DAY_SECONDS = 86_400
 USES_MAX = 10_000
@@ -28,7 +35,10 @@ LOCALE = re.compile("[a-z]{2}(-[A-Z]{2})?")
 # no consent.
 NOTICE_DAYS = 14
 YEARS_MAX_DAYS = 3_650
-INVITATION, TEXT = "invitation", "site text"
+INVITATION, TEXT, NOTICE = "invitation", "site text", "notice"
+TITLE_MAX_CHARACTERS = 120
+BODY_MAX_CHARACTERS = 2_000
+SEVERITIES = ("info", "warning", "outage")
 
 
 class TextKind(StrEnum):
@@ -159,6 +169,59 @@ async def published(context: Context, author: Author) -> list[TextRow]:
                 rows += await texts.languages(tx, kind, valid.version)
             rows += newest
         return rows
+
+    return await context.store.read(look)
+
+
+async def notify(
+    context: Context, author: Author, *, severity: str, title: str, body: str, why: str
+) -> NoticeRow:
+    """Show a notice on the page of the status.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`.
+    """
+    if severity not in SEVERITIES:
+        raise MarketError(Code.INVALID_FIELD, f"The severities are: {', '.join(SEVERITIES)}.")
+    title = checked_text(title, "title", TITLE_MAX_CHARACTERS)
+    body = checked_text(body, "text", BODY_MAX_CHARACTERS) if body else ""
+    row = NoticeRow(context.identifiers.new(), severity, title, body, context.now(), None)
+
+    async def change(tx: Transaction) -> tuple[None, Changes]:
+        await insert_notice(tx, row)
+        return None, {"severity": (None, severity)}
+
+    new = Act(author, Action.STATUS_NOTICE, NOTICE, row.id, text=reason(why))
+    await context.store.write(act, context, new, change)
+    return row
+
+
+async def finish(context: Context, author: Author, notice_id: str, why: str) -> None:
+    """End a notice.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `notice_not_found`.
+    """
+
+    async def change(tx: Transaction) -> tuple[None, Changes]:
+        if not await end_notice(tx, notice_id, context.now()):
+            raise MarketError(Code.NOTICE_NOT_FOUND)
+        return None, {"state": ("shown", "ended")}
+
+    new = Act(author, Action.STATUS_NOTICE, NOTICE, notice_id, text=reason(why))
+    await context.store.write(act, context, new, change)
+
+
+async def notices(context: Context, author: Author) -> list[NoticeRow]:
+    """Return the newest notices.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+
+    async def look(tx: Transaction) -> list[NoticeRow]:
+        await permit(tx, author, Action.SITE_CHECK)
+        return await status.notices(tx, limit=LISTED_MAX)
 
     return await context.store.read(look)
 

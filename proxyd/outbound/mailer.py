@@ -124,6 +124,10 @@ class Mailer:
         self._failures = 0
         self._resume_at = 0.0
 
+    def is_server_away(self) -> bool:
+        """Return whether the newest attempt found the mail server unavailable."""
+        return self._failures > 0
+
     async def run(self) -> None:
         """Send waiting e-mails, until cancelled; then wait `GRACE_SECONDS` for those being sent."""
         async with asyncio.TaskGroup() as group:

@@ -48,8 +48,9 @@ CREATE TABLE status_notices (
     CONSTRAINT status_notices_known_severity CHECK (severity IN ('info', 'warning', 'outage'))
 );
 
--- The newest look at the components, as JSON, and the number of looks of each hour that found a
--- component working.
+-- The newest look at the components, as JSON, and the seconds of each hour in which a component
+-- worked. A row for each hour is exact to a look, and 90 days of them are 13,000 rows; rows of
+-- minutes would be sixty times as many.
 CREATE TABLE status_now (
     id TEXT PRIMARY KEY,
     at BIGINT NOT NULL,
@@ -61,10 +62,9 @@ INSERT INTO status_now (id, at, components) VALUES ('now', 0, '{}');
 CREATE TABLE status_hours (
     hour BIGINT NOT NULL,
     component TEXT NOT NULL,
-    looks BIGINT NOT NULL,
-    working BIGINT NOT NULL,
+    seconds BIGINT NOT NULL,
     PRIMARY KEY (hour, component),
-    CONSTRAINT status_hours_within CHECK (working BETWEEN 0 AND looks)
+    CONSTRAINT status_hours_not_negative CHECK (seconds >= 0)
 );
 
 -- Of each kind of alert the newest finding, and the time of its newest e-mail.

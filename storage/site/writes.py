@@ -5,6 +5,7 @@ The transaction of each statement also writes a row of the staff's log (`market/
 
 from storage.engines.store import Transaction, insert_row
 from storage.site.invitations import InvitationRow
+from storage.site.status import NoticeRow
 from storage.site.texts import TextRow
 
 
@@ -24,3 +25,18 @@ async def withdraw_invitation(tx: Transaction, invitation_id: str) -> int | None
 async def insert_text(tx: Transaction, row: TextRow, body: str) -> None:
     """Publish a text in one language."""
     await insert_row(tx, "site_texts", body=body, **row._asdict())
+
+
+async def insert_notice(tx: Transaction, row: NoticeRow) -> None:
+    """Add a notice to the page of the status."""
+    await insert_row(tx, "status_notices", **row._asdict())
+
+
+async def end_notice(tx: Transaction, notice_id: str, now: int) -> bool:
+    """End a notice; return False if it is unknown or has ended."""
+    ended = await tx.run(
+        "UPDATE status_notices SET ended_at = :now WHERE id = :id AND ended_at IS NULL",
+        id=notice_id,
+        now=now,
+    )
+    return ended == 1

@@ -122,7 +122,7 @@ function contact() {
   const place = el("span", { class: "contact" });
   site.facts().then((facts) => {
     const { support } = facts;
-    place.append(...site.links(site.valid(facts)));
+    place.append(...site.links(site.valid(facts)), el("a", { href: "/status" }, t("frame.status")));
     if (support) place.append(el("a", { href: support.includes("://") ? support : `mailto:${support}` }, t("frame.support")));
   }, unlessRefused);
   return place;

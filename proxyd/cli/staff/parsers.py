@@ -7,6 +7,7 @@ from proxyd.cli.parsing import count, finish, limit, number, text
 
 ROLES = ("support", "finance", "operator")  # as in `market.staff`, which no parser waits for
 
+SEVERITIES = ("info", "warning", "outage")
 TEXTS = ("terms", "privacy", "imprint")
 
 
@@ -114,6 +115,23 @@ def add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     _finish(publish, "site publish")
     check = site.add_parser("check", help="texts that are valid, and parts that are missing")
     _finish(check, "site check")
+
+    status = topics.add_parser("status", help="notices on the page of the status").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    notice = status.add_parser("notice", help="show a notice")
+    notice.add_argument("title", type=text, metavar="TITLE", help="one line for visitors")
+    notice.add_argument("--text", type=text, metavar="TEXT", help="more for visitors")
+    notice.add_argument(
+        "--severity", choices=SEVERITIES, default="info", help="info, the default, warning, outage"
+    )
+    _add_reason(notice)
+    _finish(notice, "status notice")
+    end = status.add_parser("end", help="end a notice")
+    end.add_argument("notice", type=text, metavar="ID", help="of `status notices`")
+    _add_reason(end)
+    _finish(end, "status end")
+    _finish(status.add_parser("notices", help="the newest notices"), "status notices")
 
 
 def _finish(parser: argparse.ArgumentParser, command: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands about the public side of the service: invitations, and published texts."""
+"""Commands about the public side of the service: invitations, published texts, and notices."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -128,10 +128,45 @@ def _first_second(day: str) -> int:
         ) from None
 
 
+async def _notice(desk: Desk, options: Namespace) -> Report:
+    row = await site.notify(
+        desk.context,
+        desk.author,
+        severity=options.severity,
+        title=options.title,
+        body=options.text or "",
+        why=options.reason,
+    )
+    return {"notice": {"id": row.id, "severity": row.severity, "title": row.title}}
+
+
+async def _end_notice(desk: Desk, options: Namespace) -> Report:
+    await site.finish(desk.context, desk.author, options.notice, options.reason)
+    return {"ended": {"id": options.notice}}
+
+
+async def _notices(desk: Desk, _options: Namespace) -> Report:
+    return {
+        "notices": [
+            {
+                "id": row.id,
+                "severity": row.severity,
+                "title": row.title,
+                "began": when(row.began_at),
+                "ended": when(row.ended_at),
+            }
+            for row in await site.notices(desk.context, desk.author)
+        ]
+    }
+
+
 COMMANDS: dict[str, Command] = {
     "site invite": _invite,
     "site invitations": _invitations,
     "site withdraw": _withdraw,
     "site publish": _publish,
     "site check": _check,
+    "status notice": _notice,
+    "status end": _end_notice,
+    "status notices": _notices,
 }

@@ -67,3 +67,21 @@ async def test_a_client_agrees_by_the_api(tmp_path: Path) -> None:
         assert answer.status == 200
         answer = await service.call("POST", "/auth/login", ada)
         assert answer.status == 200
+
+
+async def test_the_status_is_a_page_and_a_document(tmp_path: Path) -> None:
+    async with running_in(tmp_path) as service:
+        context = service.daemon.market.context
+        await site.notify(
+            context, Machine("root"), severity="warning", title="<b>", body="a\n<i>", why="planned"
+        )
+        await service.daemon.market.status.look({"api": "working", "proxy": "failing"})
+        answer = await service.call("GET", "/status.json")
+        found = {each["name"]: each["state"] for each in answer.body["components"]}
+        assert (found["api"], found["proxy"], found["mail"]) == ("working", "failing", "unknown")
+        assert answer.body["notices"][0]["title"] == "<b>"
+        status, page = await read(service, "/status")
+        assert status == 200
+        assert "<h2>&lt;b&gt;</h2>" in page
+        assert "a<br>&lt;i&gt;" in page
+        assert "<td class=bad>failing</td>" in page

@@ -71,6 +71,9 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.SITE_PUBLISH: lambda market, author, user, other: site.publish(
         market.context, author, Publication(TextKind.TERMS, "en", "Be kind.", 0), "the first"
     ),
+    Action.STATUS_NOTICE: lambda market, author, user, other: site.notify(
+        market.context, author, severity="info", title="Work tonight", body="", why="planned"
+    ),
 }
 
 

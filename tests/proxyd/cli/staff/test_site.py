@@ -51,6 +51,14 @@ def test_texts_are_published_and_checked(
     assert [row["kind"] for row in report["texts"]] == ["terms", "privacy", "imprint"]
 
 
+def test_notices_are_shown_and_ended(run: Run, ada: None) -> None:
+    made = answer(run, ["status", "notice", "Work tonight", "--severity", "warning", *BECAUSE])
+    [row] = answer(run, ["status", "notices"])["notices"]
+    assert (row["id"], row["severity"], row["ended"]) == (made["notice"]["id"], "warning", None)
+    assert answer(run, ["status", "end", row["id"], *BECAUSE])["ended"] == {"id": row["id"]}
+    refused(run(["status", "end", row["id"], *BECAUSE]), "has ended")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
