@@ -54,7 +54,12 @@ SECURITY_OF_AUTH: dict[Auth, list[dict[str, list[str]]]] = {
     Auth.OPTIONAL_EITHER: [{}, {"session": []}, {"worker": []}],
     Auth.WORKER: [{"worker": []}],
 }
-REFUSALS_OF_KEYS = (Code.SCOPE_MISSING, Code.KEY_ADDRESS, Code.TERMS_NOT_ACCEPTED)
+REFUSALS_OF_KEYS = (
+    Code.SCOPE_MISSING,
+    Code.KEY_ADDRESS,
+    Code.ACCOUNT_SUSPENDED,
+    Code.TERMS_NOT_ACCEPTED,
+)
 REFUSALS_OF_AUTH: dict[Auth, tuple[Code, ...]] = {
     Auth.NONE: (),
     Auth.JWT: (Code.UNAUTHORIZED, *REFUSALS_OF_KEYS),

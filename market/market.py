@@ -55,6 +55,7 @@ from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
 from market.site.status import Status
 from market.site.texts import Texts
+from market.staff.suspending import Suspensions
 from storage.blobs.base import Blobs
 
 
@@ -137,6 +138,7 @@ class Market:
             context, passwords, keys.tokens, limits, rules.rewards, proofs, letters, gate
         )
         self.keys = ApiKeys(context, letters, gate)
+        self.suspensions = Suspensions(context, letters)
         self.wallet = Wallet(context)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases

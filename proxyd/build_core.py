@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from config.settings import Settings
+from market.bandwidth.halts import Halts
 from market.bandwidth.leases import Leases
 from market.base.bus import BETWEEN_DAEMONS, BETWEEN_PROCESSES, Bus, Topic
 from market.base.ids import Identifiers
 from market.events.context import Context
 from proxyd.core import Core
+from proxyd.halt_watch import HaltWatch
 from proxyd.loop.clock import Clocks, ObservedTime
 from proxyd.market_work import MarketWork
 from proxyd.membership import REAP_CHECK_SECONDS, Membership
@@ -29,12 +31,14 @@ class Counting:
         leases: grant bytes, and take the counts.
         meter: counts the bytes of live sessions.
         node: this process among others; None where there can be no others.
+        halt_watch: carries out the orders of the staff about sessions and devices.
     """
 
     context: Context
     leases: Leases
     meter: Meter
     node: Node | None
+    halt_watch: HaltWatch
 
 
 def counting_of(
@@ -70,7 +74,8 @@ def counting_of(
             forgotten=forgotten,
             bounds=bounds,
         )
-        return Counting(context, leases, meter, None)
+        watch = HaltWatch(Halts(context.set_aside()), meter.halting, _no_name)
+        return Counting(context, leases, meter, None, watch)
     fence = Fence(clocks.boottime)
     meter, writer = cluster_meter(
         leases,
@@ -81,6 +86,7 @@ def counting_of(
         forgotten=forgotten,
         bounds=bounds,
     )
+    watch = HaltWatch(Halts(context.set_aside()), writer.halting, lambda: leases.node_id or "")
     node = Node(
         link,
         leases,
@@ -91,9 +97,9 @@ def counting_of(
         ObservedTime(clocks.boottime, 2 * REAP_CHECK_SECONDS),
         timeout_seconds=settings.cluster.node_timeout_seconds,
         may_sweep=has_services,
-        hearers=(bus,) if has_services else (),
+        hearers=(watch, bus) if has_services else (watch,),
     )
-    return Counting(context, leases, meter, node)
+    return Counting(context, leases, meter, node, watch)
 
 
 def core_of(counting: Counting, work: MarketWork | None) -> Core:
@@ -105,7 +111,14 @@ def core_of(counting: Counting, work: MarketWork | None) -> Core:
     """
     context = counting.context
     membership = Membership(counting.leases, counting.node)
-    return Core(context.store, membership, counting.meter, context.bus, work)
+    if work is not None:
+        counting.halt_watch.join(work.market.exits.look)
+    return Core(context.store, membership, counting.meter, context.bus, counting.halt_watch, work)
+
+
+def _no_name() -> str:
+    """Return the name of a process that is not one of several nodes."""
+    return ""
 
 
 def _carried(settings: Settings, link: Link | None) -> Collection[Topic[Any]]:

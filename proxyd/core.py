@@ -7,6 +7,7 @@ the marketplace's own work if this process has the marketplace. `Daemon` puts so
 import logging
 
 from market.base.bus import Bus
+from proxyd.halt_watch import HaltWatch
 from proxyd.loop import cancellation
 from proxyd.market_work import MarketWork
 from proxyd.membership import Membership
@@ -28,6 +29,7 @@ class Core:
         membership: keeps this daemon known to others on its database.
         meter: counts the bytes of live sessions.
         bus: passes changes on, also to other processes.
+        halt_watch: carries out the orders of the staff about sessions and devices.
         work: the marketplace's own work; None in a process that has only the proxy.
     """
 
@@ -37,12 +39,14 @@ class Core:
         membership: Membership,
         meter: Meter,
         bus: Bus,
+        halt_watch: HaltWatch,
         work: MarketWork | None,
     ) -> None:
         self.store = store
         self.membership = membership
         self.meter = meter
         self.bus = bus
+        self.halt_watch = halt_watch
         self.work = work
         self.tasks = Tasks(lambda: membership.sweeps)
 
@@ -52,10 +56,12 @@ class Core:
         Args:
             level: the level of the line in the log that names the node.
         """
+        await self.halt_watch.start()  # before others count on this node
         await self.membership.start(level)
         tasks = self.tasks
         tasks.spawn("meter", self.meter.run(), is_writer=True)
         tasks.spawn("notices", self.bus.run(self.store))
+        tasks.spawn("halts", self.halt_watch.run(self.store))
         self.membership.spawn_tasks(tasks)
         if self.work is not None:
             self.work.spawn_tasks(tasks)

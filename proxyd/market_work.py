@@ -147,6 +147,10 @@ class MarketWork:
         )
         tasks.every(APP_KEY_CHECK_SECONDS, "app keys", market.apps.sweep, "keys of apps")
 
+        tasks.every(
+            times.expiry_seconds, "suspensions", market.suspensions.end_due, "suspensions to end"
+        )
+
     async def flush(self) -> None:
         """Write down the reports of devices.
 

@@ -96,6 +96,7 @@ class EventRoutes:
                 EventsReply,
                 scope=Scope.EVENTS_READ,
                 query=EventsQuery,
+                while_suspended=True,
             ),
             Route(
                 "GET",

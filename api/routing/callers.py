@@ -11,6 +11,7 @@ from api.routing.routes import Auth, Route
 from market.accounts.accounts import Caller
 from market.accounts.keys import is_key
 from market.accounts.scopes import Grant
+from market.accounts.suspensions import refusal
 from market.base.errors import Code, MarketError
 from storage.devices.devices import DeviceRow
 
@@ -72,7 +73,8 @@ class Callers:
         exact one, which an API key may be bound to.
 
         Raises:
-            MarketError: `unauthorized`, `scope_missing`, `key_address`, `worker_unauthorized`.
+            MarketError: `unauthorized`, `scope_missing`, `key_address`, `account_suspended`,
+                `worker_unauthorized`.
             TransportError: `too_many_requests`.
         """
         if route.is_health:
@@ -92,6 +94,8 @@ class Callers:
                 identity, user_id = worker.id, worker.user_id
             if login is not None and login.key is not None:
                 _require_scope(login.key, route)
+            if login is not None and login.suspended is not None and not route.while_suspended:
+                raise refusal(login.suspended)
         finally:
             insistent = self.rates.exceeds(identity, user_id)
             if insistent is not None:

@@ -197,6 +197,8 @@ class Route(Struct, frozen=True):
     `is_held`, the answer may be minutes in coming, and the handler sends spaces meanwhile
     (`Call.send_space`).
 
+    With `while_suspended`, a login opens it also while the logins of its user are suspended.
+
     In the rates, a request counts as `weight` requests, times the hundreds of items that its query
     asks for.
 
@@ -219,6 +221,7 @@ class Route(Struct, frozen=True):
     errors: tuple[Code, ...] = field(default=())
     body_optional: bool = False
     while_draining: bool = False
+    while_suspended: bool = False
     is_health: bool = False
     idempotent: bool = False
     example: dict[str, Any] | None = None

@@ -13,6 +13,7 @@ from market.accounts.passwords import Passwords
 from market.accounts.proofs import Proof, Proofs, keep
 from market.accounts.referrals import Rewards, parse_code, refer
 from market.accounts.scopes import Grant, Maker, permits
+from market.accounts.suspensions import Part
 from market.accounts.tokens import Claims, Tokens
 from market.base.errors import Code, MarketError
 from market.base.networks import site
@@ -36,7 +37,9 @@ from market.money.money import Currency
 from market.site.gate import NO_PAPERS, Gate, Papers
 from storage.accounts import device_codes
 from storage.accounts import keys as key_queries
+from storage.accounts import suspensions as suspension_queries
 from storage.accounts import users as queries
+from storage.accounts.keys import KeyRow
 from storage.accounts.users import LoginRow, LoginSessionRow, UserRow
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
@@ -67,12 +70,15 @@ class Caller(Struct, frozen=True):
 
     With an API key in the token's place, `session_id` is the key's identifier, `key` has its
     scopes, and `address` is the client's.
+
+    `suspended` is the text for a user whose logins are suspended, None for any other user.
     """
 
     profile: LoginRow
     session_id: str
     key: Grant | None = None
     address: str = ""
+    suspended: str | None = None
 
     @property
     def maker(self) -> Maker:
@@ -340,8 +346,8 @@ class Accounts:
         )
         if login is None:
             raise MarketError(Code.UNAUTHORIZED, ENDED)
-        profile, expires_at = login
-        caller = Caller(profile, claims.session_id)
+        profile, expires_at, suspended = login
+        caller = Caller(profile, claims.session_id, suspended=suspended)
         if version is not None:  # without a version, a stale cached caller would be accepted
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
@@ -351,14 +357,14 @@ class Accounts:
     async def is_current(self, caller: Caller) -> bool:
         """Return whether the login or key of a caller has neither ended nor expired.
 
-        A key must also permit the caller's address still.
+        Neither may be suspended, and a key must also permit the caller's address still.
 
         Raises:
             StoreError: the database is unavailable.
         """
         now = self._now()
         if caller.key is not None:
-            key = await self._store.read(key_queries.find_live, caller.key.key_id, now)
+            key = await self._store.read(_usable_key, caller.key.key_id, now)
             return key is not None and permits(key.allow_ips, caller.address)
         login = await self._store.read(
             queries.profile_by_login,
@@ -366,7 +372,7 @@ class Accounts:
             user_id=caller.profile.user_id,
             now=now,
         )
-        return login is not None
+        return login is not None and login[2] is None
 
     async def _refuse_taken(
         self, username: str, email: str, receipt: Receipt[tuple[Login, bool]] | None
@@ -412,6 +418,14 @@ class Accounts:
             _begin_login, self._context, self._gate, claims, user.password_hash, origin
         )
         return Login(self._tokens.sign(claims, token_id=self._identifiers.new()), profile)
+
+
+async def _usable_key(tx: Transaction, key_id: str, now: int) -> KeyRow | None:
+    """Return a key, unless it has ended or is suspended."""
+    key = await key_queries.find_live(tx, key_id, now)
+    if key is None or await suspension_queries.shown(tx, key.user_id, Part.KEYS) is not None:
+        return None
+    return key
 
 
 async def prepared_user(

@@ -28,6 +28,7 @@ from market.accounts.spending import (
     beginning,
     limits_of,
 )
+from market.accounts.suspensions import Part, refusal
 from market.base.errors import Code, MarketError
 from market.base.networks import counted_network
 from market.events.catalogue import KeyCreated, KeyExpiring, KeyRevoked, timestamp
@@ -35,6 +36,7 @@ from market.events.context import Context
 from market.events.recording import record
 from market.site.gate import Gate
 from storage.accounts import keys as queries
+from storage.accounts import suspensions as suspension_queries
 from storage.accounts import users
 from storage.accounts.keys import KeyRow
 from storage.accounts.users import LoginRow
@@ -105,11 +107,18 @@ class KeyChange(Struct, frozen=True, kw_only=True):
 
 
 class _Known(Struct, frozen=True):
-    """A key and its owner as of one version of the store."""
+    """A key as of one version of the store."""
 
     version: bytes
+    found: "_Found"
+
+
+class _Found(Struct, frozen=True):
+    """A key and its owner; `suspended` is the text for an owner whose keys are suspended."""
+
     row: KeyRow
     owner: LoginRow
+    suspended: str | None
 
 
 class ApiKeys:
@@ -139,11 +148,13 @@ class ApiKeys:
             address: the address of the client, or "" if unknown.
 
         Raises:
-            MarketError: `unauthorized`, `key_address`, `terms_not_accepted`.
+            MarketError: `unauthorized`, `key_address`, `account_suspended`,
+                `terms_not_accepted`.
         """
         if not is_well_formed(key):
             raise MarketError(Code.UNAUTHORIZED, INVALID)
-        row, owner = await self._find(digest(key))
+        found = await self._find(digest(key))
+        row = found.row
         if row.revoked_at is not None:
             raise MarketError(Code.UNAUTHORIZED, REVOKED)
         now = self._now()
@@ -151,6 +162,8 @@ class ApiKeys:
             raise MarketError(Code.UNAUTHORIZED, EXPIRED)
         if not permits(row.allow_ips, address):
             raise MarketError(Code.KEY_ADDRESS)
+        if found.suspended is not None:
+            raise refusal(found.suspended)
         await self._gate.check_key(row.user_id)
         if row.last_used_at is None or row.last_used_at <= now - USED_SECONDS:
             await self._store.write(
@@ -160,20 +173,20 @@ class ApiKeys:
                 now=now,
                 since=now - USED_SECONDS,
             )
-        return Caller(owner, row.id, _grant(row), address)
+        return Caller(found.owner, row.id, _grant(row), address)
 
-    async def _find(self, key_hash: str) -> tuple[KeyRow, LoginRow]:
+    async def _find(self, key_hash: str) -> _Found:
         version = self._store.version()
         known = self._known.get(key_hash)
         if known is not None and known.version == version:
-            return known.row, known.owner
+            return known.found
         found = await self._store.read(_with_owner, key_hash)
         if found is None:
             raise MarketError(Code.UNAUTHORIZED, INVALID)
         if version is not None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            self._known[key_hash] = _Known(version, *found)
+            self._known[key_hash] = _Known(version, found)
         return found
 
     async def create(self, user_id: str, new: NewKey, *, login_id: str | None = None) -> IssuedKey:
@@ -370,10 +383,13 @@ def _grant(row: KeyRow) -> Grant:
     return Grant(row.id, row.purse_id, frozenset(row.scopes.split()), spender)
 
 
-async def _with_owner(tx: Transaction, key_hash: str) -> tuple[KeyRow, LoginRow] | None:
+async def _with_owner(tx: Transaction, key_hash: str) -> _Found | None:
     row = await queries.find_by_hash(tx, key_hash)
-    owner = await users.profile(tx, row.user_id) if row is not None else None
-    return (row, owner) if row is not None and owner is not None else None
+    if row is None:
+        return None
+    owner = await users.profile(tx, row.user_id)
+    suspended = await suspension_queries.shown(tx, row.user_id, Part.KEYS)
+    return _Found(row, owner, suspended) if owner is not None else None
 
 
 async def _add(tx: Transaction, context: Context, row: KeyRow) -> None:

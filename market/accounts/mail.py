@@ -85,6 +85,27 @@ def password_changed(to: str, app_url: str) -> Message:
     )
 
 
+def account_suspended(to: str, app_url: str, parts: str, reason: str, until: str) -> Message:
+    """Return the e-mail about suspended parts of an account."""
+    return Message(
+        to,
+        "Parts of your account are suspended",
+        f"The service has suspended these parts of your account {until}: {parts}.\n\n"
+        f"The reason: {reason}\n\n"
+        "Bought sessions keep their price and their end, and go on when the suspension is over. "
+        f"You can log in to read this:\n\n{app_url}/console\n",
+    )
+
+
+def account_resumed(to: str, app_url: str, parts: str) -> Message:
+    """Return the e-mail about parts of an account that are not suspended any more."""
+    return Message(
+        to,
+        "Your account is resumed",
+        f"These parts of your account are not suspended any more: {parts}.\n\n{app_url}/console\n",
+    )
+
+
 def strong_key_created(to: str, app_url: str, name: str) -> Message:
     """Return the e-mail about a new API key for everything, or without an end."""
     return Message(

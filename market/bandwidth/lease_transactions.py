@@ -32,7 +32,7 @@ from market.exits import earnings as exit_earnings
 from market.money import ledger
 from market.money.ledger import Movement, TransferIds
 from market.money.money import Currency, earned
-from storage.bandwidth import allowlist, nodes
+from storage.bandwidth import allowlist, halts, nodes
 from storage.bandwidth import sessions as queries
 from storage.bandwidth import usage as usage_queries
 from storage.bandwidth.nodes import SeenRow
@@ -90,7 +90,10 @@ async def open_lease(
     node_id: str | None,
     now: int,
 ) -> Grant | None:
-    """Lease a session: all of its remainder for the one daemon, a slice for a node."""
+    """Lease a session: all of its remainder for the one daemon, a slice for a node.
+
+    A halted session is not leased, and looks like one that is over.
+    """
     await queries.lock(tx, [session_id])
     session = await queries.find(tx, session_id)
     if session is None:
@@ -98,6 +101,8 @@ async def open_lease(
     status = SessionStatus(session.status)
     if status is SessionStatus.ACTIVE and session.expires_at <= now:
         status = SessionStatus.EXPIRED
+    if status is SessionStatus.ACTIVE and await halts.is_halted(tx, session_id):
+        status = SessionStatus.ENDED  # for this client; the session itself stays active
     leased = status is SessionStatus.ACTIVE
     size = session.quota_bytes - session.bytes_used - session.bytes_leased
     if node_id is not None:

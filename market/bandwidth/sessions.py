@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds, lock_user, require
 from market.accounts.spending import Spender, reporting_limits, spend
+from market.accounts.suspensions import require_may_buy
 from market.bandwidth import leases
 from market.bandwidth.allowlist import canonical, prove
 from market.bandwidth.credentials import Credentials, new_credentials
@@ -497,6 +498,7 @@ async def _buy(
     if sale.addresses:
         await _take(tx, sale)
     await lock_user(tx, session.user_id)
+    await require_may_buy(tx, session.user_id)
     if bounds.sessions:
         active = await queries.count_active(tx, session.user_id)
         require(active, bounds.sessions, Code.TOO_MANY_SESSIONS)

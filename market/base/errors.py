@@ -298,6 +298,13 @@ class Code(Enum):
         Kind.NOT_FOUND,
         "The caller has no such login, or it has ended.",
     )
+    ACCOUNT_SUSPENDED = (
+        "account_suspended",
+        Kind.INVALID,
+        "The service has suspended this part of the account.",
+    )
+    SESSION_NOT_HALTED = "session_not_halted", Kind.INVALID, "The session is not halted."
+    NOT_SUSPENDED = "not_suspended", Kind.INVALID, "No such part of the user is suspended."
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
     AMBIGUOUS = (
         "ambiguous",

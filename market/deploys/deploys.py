@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds
 from market.accounts.spending import Spender, reporting_limits, spend
+from market.accounts.suspensions import require_may_buy
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.deploys.rollouts import NO_GPU, Rollouts, description, needs
@@ -448,6 +449,7 @@ async def _create(
         await receipt.keep(tx, deploy)
     await queries.insert(tx, deploy)
     await put_up(tx, context, replicas, bounds)
+    await require_may_buy(tx, deploy.user_id)
     await spend(tx, spender, deploy.currency, deploy.price, deploy.created_at)
 
 

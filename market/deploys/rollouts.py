@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from market.accounts.bounds import lock_user, require
 from market.accounts.spending import Spender, reporting_limits, spend
+from market.accounts.suspensions import require_may_buy
 from market.base.bus import REPLICAS, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
@@ -492,6 +493,7 @@ class Rollouts:
             problem=None,
         )
         await lock_user(tx, deploy.user_id)
+        await require_may_buy(tx, deploy.user_id)
         await queries.insert(tx, rollout)
         # Each of them is processed repeatedly, even without replicas.
         count = await queries.count_open(tx, deploy.user_id)
@@ -557,6 +559,9 @@ class Rollouts:
         rows = await queries.present(tx, [deploy_id])
         # All of it, so that it is refused here if it costs too much.
         done = await self._carry_out(tx, deploy, judge(scaled, rows, now), rows, most=None)
+        if replicas > rollout.desired:
+            await lock_user(tx, user_id)
+            await require_may_buy(tx, user_id)
         more = max(replicas - rollout.desired, 0) * rollout.replica_price
         await spend(tx, spender, deploy.currency, more, now)
         return done

@@ -158,7 +158,7 @@ async def claim(
     owners = await owner_slots.lock(tx, devices, bounds)
     members = await copies.lock_pairs(tx, pairs)
     left = {
-        row.device_id: len(pairs) if most is None else most - row.running
+        row.device_id: 0 if row.is_suspended else len(pairs) if most is None else most - row.running
         for row in await queries.loads(tx, devices, proven_jobs=PROVEN_JOBS)
         for most in (slots_of(PROVEN_JOBS if row.is_proven else 0, bounds),)
     }

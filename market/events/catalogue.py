@@ -234,6 +234,20 @@ class PasswordChanged(EventData, frozen=True):
     by_email: bool
 
 
+class AccountSuspended(EventData, frozen=True):
+    """The service has suspended parts of the account, for this `reason`, perhaps until a time."""
+
+    parts: list[str]
+    reason: str
+    ends_at: Timestamp | None
+
+
+class AccountResumed(EventData, frozen=True):
+    """Parts of the account are not suspended any more."""
+
+    parts: list[str]
+
+
 class DeviceCreated(EventData, frozen=True):
     """A worker token was made, by a login or by an API key."""
 
@@ -301,6 +315,8 @@ CATALOGUE: dict[str, type[EventData]] = {
     "key.limit_reached": KeyLimitReached,
     "login.new_network": LoginNewNetwork,
     "password.changed": PasswordChanged,
+    "account.suspended": AccountSuspended,
+    "account.resumed": AccountResumed,
     "webhook.created": WebhookCreated,
     "webhook.changed": WebhookChanged,
     "webhook.disabled": WebhookDisabled,

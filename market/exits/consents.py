@@ -18,11 +18,13 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from market.accounts.suspensions import Part
 from market.base.errors import Code, MarketError
 from market.devices.devices import Devices
 from market.events.context import Context
 from market.money import ledger
 from market.money.money import GB
+from storage.accounts import suspensions
 from storage.bandwidth import sessions as bandwidth_queries
 from storage.devices import devices as device_queries
 from storage.devices.devices import DeviceRow
@@ -372,7 +374,7 @@ class Exits:
         """
         while True:
             told = self._told
-            row, today = await self._store.read(_standing, device_id, self._today())
+            row, today, is_suspended = await self._store.read(_standing, device_id, self._today())
             if told == self._told:
                 break
             # Another decision can follow the read, and a watcher may not know the device yet.
@@ -389,7 +391,7 @@ class Exits:
             min_price_per_gb=row.min_price_per_gb,
             limits=limits_of(row),
             bytes_today=today,
-            paused=row.paused_at is not None,
+            paused=row.paused_at is not None or is_suspended,
         )
 
     def price_floor(self, country: str) -> int:
@@ -635,9 +637,14 @@ async def _revoke(tx: Transaction, event: ConsentRow, *, user_id: str) -> None:
         await queries.insert_consent(tx, event)
 
 
-async def _standing(tx: Transaction, device_id: str, today: int) -> tuple[ExitRow | None, int]:
+async def _standing(
+    tx: Transaction, device_id: str, today: int
+) -> tuple[ExitRow | None, int, bool]:
+    """Return an exit, its bytes today, and whether the devices of its owner are suspended."""
     days = await queries.days(tx, [device_id], since=today)
-    return await queries.find(tx, device_id), sum(day.used_bytes for day in days)
+    row = await queries.find(tx, device_id)
+    shown = None if row is None else await suspensions.shown(tx, row.user_id, Part.DEVICES)
+    return row, sum(day.used_bytes for day in days), shown is not None
 
 
 async def _page(

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from market.accounts.bounds import Bounds
 from market.accounts.spending import Spender, reporting_limits
+from market.accounts.suspensions import require_devices
 from market.attempts.attempts import Ending, require_current, slots_left
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus, ReviewStatus
@@ -373,7 +374,8 @@ class Jobs:
             MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
                 `device_unsuitable`, `reputation_too_low`; `copy_taken_here`, when it is one of
                 several copies, and the device's owner or network has another one, or has put it
-                up; `worker_unauthorized`, when the device was revoked meanwhile.
+                up; `account_suspended`; `worker_unauthorized`, when the device was revoked
+                meanwhile.
         """
         taker = _Taker(device, offers.reported(device) if offer is None else offer, network)
         job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds())
@@ -579,6 +581,7 @@ async def _accept(
     await owner_slots.lock(tx, [device_id], bounds)
     if await device_queries.is_revoked(tx, device_id):
         raise MarketError(Code.WORKER_UNAUTHORIZED)
+    await require_devices(tx, device.user_id)
     pair = PairRow(job_id, device_id, 0, group_id=job_id, network=network)
     members = await copies.lock_members(tx, job_id)
     is_permitted = bool(await copies.independent(tx, [pair], members))

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from market.accounts.bounds import Bounds, lock_user, require
 from market.accounts.spending import Spender, spend
+from market.accounts.suspensions import require_may_buy
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.events.catalogue import JobCreated, amount
@@ -163,12 +164,13 @@ async def create(tx: Transaction, context: Context, order: Order, bounds: Bounds
     """Post jobs, with their specifications.
 
     Raises:
-        MarketError: as `put_up`; `spend_limit_reached`.
+        MarketError: as `put_up`; `account_suspended`, `spend_limit_reached`.
     """
     posted, group = order.posted, order.group
     if order.keep is not None:
         await order.keep(tx)
     await put_up(tx, context, [(each.row, each.transfer_id) for each in posted], bounds)
+    await require_may_buy(tx, posted[0].row.user_id)
     for each in posted:
         if each.spec is not None:
             await spec_queries.insert(tx, each.spec)

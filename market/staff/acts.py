@@ -38,6 +38,7 @@ class TextKind(StrEnum):
     REASON = "reason"
     NOTE = "note"
     SEARCH = "search"
+    DECISION = "decision"  # the subject of the act reads it
 
 
 class Text(Struct, frozen=True):

@@ -9,7 +9,7 @@ from market.money.audit import Check
 from storage.engines.store import Store, Transaction
 from storage.staff import log as queries
 from storage.staff import staff as staff_queries
-from storage.staff.log import CheckedLogRow, HeadRow, LogRow
+from storage.staff.log import CheckedLogRow, DecisionRow, HeadRow, LogRow
 from storage.staff.staff import LISTED_MAX
 
 ROWS_PER_QUERY = 5_000
@@ -68,6 +68,11 @@ async def _audit(tx: Transaction) -> LogReport:
         head = last
     elif head != last:
         walk.broken.append(f"the head is at row {head.number}, the log ends at row {walk.number}")
+    after = ""
+    while decisions := await queries.decisions(tx, after, limit=ROWS_PER_QUERY):
+        for decision in decisions:
+            walk.compare_decision(decision)
+        after = decisions[-1].id
     for text_id in await queries.texts_without_act(tx, limit=DIFFERENCES_MAX):
         walk.texts.append(f"text {text_id}: no act of the log has it")
     checks = (
@@ -101,6 +106,12 @@ class _Walk:
         if row.subject_kind == "staff" and row.subject_id is not None:
             state = self.states.setdefault(row.subject_id, {})
             state.update({name: new for name, (_, new) in _changes(row.changes).items()})
+
+    def compare_decision(self, row: DecisionRow) -> None:
+        """Compare a text that the subject of an act reads with its hash among the changes."""
+        _, expected = _changes(row.changes).get("shown", (None, None))
+        if row.erased_at is None and expected != text_digest(row.salt, row.body):
+            self._report(self.texts, f"row {row.number}: the text that was shown was changed")
 
     def _compare_text(self, checked: CheckedLogRow) -> None:
         number = checked.row.number

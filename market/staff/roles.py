@@ -24,6 +24,8 @@ class Action(StrEnum):
     USER_VIEW = "user.view"
     USER_NOTE = "user.note"
     LOG_READ = "log.read"
+    USER_SUSPEND = "user.suspend"
+    USER_RESUME = "user.resume"
     STAFF_LIST = "staff.list"
     STAFF_CREATE = "staff.create"
     STAFF_ROLE = "staff.role"
@@ -39,6 +41,7 @@ class Action(StrEnum):
 
 _ALL = frozenset(Role)
 _OPERATOR = frozenset((Role.OPERATOR,))
+_SUPPORT = frozenset((Role.SUPPORT, Role.OPERATOR))
 
 # The matrix of permissions. No role permits an operation without a row.
 MATRIX: Mapping[Action, frozenset[Role]] = {
@@ -47,6 +50,8 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.USER_VIEW: _ALL,
     Action.USER_NOTE: _ALL,
     Action.LOG_READ: _OPERATOR,
+    Action.USER_SUSPEND: _SUPPORT,
+    Action.USER_RESUME: _SUPPORT,
     Action.STAFF_LIST: _OPERATOR,
     Action.STAFF_CREATE: _OPERATOR,
     Action.STAFF_ROLE: _OPERATOR,

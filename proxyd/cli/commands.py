@@ -294,6 +294,8 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "user create": _create_user,
     "user show": _staff,
     "user note": _staff,
+    "user suspend": _staff,
+    "user resume": _staff,
     "who": _staff,
     "log": _staff,
     "staff create": _staff,

@@ -17,7 +17,9 @@ from typing import Final, final
 from market.bandwidth.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection, Tally
 from market.bandwidth.notices import Notice, Topic
 from market.base.states import SessionStatus
+from proxyd.metering.halting import Halting
 from proxyd.metering.lease_slices import Fence, LeaseSlice
+from proxyd.metering.leaving import Leaving
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions
@@ -149,79 +151,6 @@ class _Holding:
         self._sessions.difference_update(at_rest)
 
 
-class _Leaving:
-    """Sessions to report on for the last time, and the end of their refusal (loop time).
-
-    Args:
-        wake: set when there is something to do.
-        cut_seconds: how long a session is refused at most.
-    """
-
-    def __init__(
-        self, leases: Leases, sessions: Sessions, wake: asyncio.Event, cut_seconds: float
-    ) -> None:
-        self._leases = leases
-        self._sessions = sessions
-        self._wake = wake
-        self._cut_seconds = cut_seconds
-        self._leaving: dict[str, tuple[LiveSession, float]] = {}
-
-    def clear(self) -> None:
-        """Clear all entries."""
-        self._leaving.clear()
-
-    def recalled(self, session_id: str, status: SessionStatus) -> None:
-        """Cut a session that is about to leave `active`, and report on it for the last time.
-
-        One that is not known here has nothing to cut, and is refused: its clients come to another
-        node as soon as theirs has cut them. One that is being leased is let go as soon as it is.
-        """
-        session = self._sessions.get(session_id)
-        if session is not None:
-            self._sessions.cut(session_id, status)
-            self.let_go(session, None)
-        else:
-            until = asyncio.get_running_loop().time() + self._cut_seconds
-            self._sessions.refuse(session_id, status, until)
-
-    def let_go(self, session: LiveSession, refused_until: float | None) -> None:
-        """Report on a session for the last time, then refuse it for at most `cut_seconds`.
-
-        Args:
-            session: the session, which was cut.
-            refused_until: until when (loop time) it was refused already: a client that keeps trying
-                does not make that longer.
-        """
-        until = asyncio.get_running_loop().time() + self._cut_seconds
-        if refused_until is not None:
-            until = min(until, refused_until)
-        self._leaving[session.id] = (session, until)
-        self._wake.set()
-
-    async def release(self) -> None:
-        """Report on ending sessions for the last time, and release their leases.
-
-        One whose end was taken back is in use again, and stays. Of the others none is taken back
-        from here on: the cut that is added says so, also when the store's answer is lost.
-        """
-        for session_id, (session, _) in tuple(self._leaving.items()):
-            if session.is_leased:
-                del self._leaving[session_id]
-            elif self._sessions.get(session_id) is session:
-                self._sessions.cut(session_id, session.status)
-        leaving = tuple(self._leaving.items())
-        usages = [session.usage for _, (session, _) in leaving]
-        await self._leases.release([usage for usage in usages if usage is not None])
-        now = asyncio.get_running_loop().time()
-        for session_id, (session, until) in leaving:
-            if self._leaving.get(session_id) == (session, until):  # and not a later one
-                del self._leaving[session_id]
-            if self._sessions.get(session_id) is session:
-                self._sessions.drop(session)
-                if until > now:
-                    self._sessions.refuse(session_id, session.status, until)
-
-
 class _CatchingUp:
     """Looks up the known sessions in the store, because notices were missed.
 
@@ -287,7 +216,7 @@ class ClusterWriter:
         self._changed: set[LiveSession] = set()
         self._asks = _Asks(wake)
         self._holding = _Holding(self._asks, times.idle_seconds)
-        self._leaving = _Leaving(leases, sessions, wake, times.cut_seconds)
+        self.halting = Halting(sessions, Leaving(leases, sessions, wake, times.cut_seconds))
         self._catching_up = _CatchingUp(leases, sessions, wake)
         self._flush_seconds = times.flush_seconds
         self._report_at = 0.0
@@ -303,7 +232,7 @@ class ClusterWriter:
             self._sessions.end(notice.session_id, notice.status)
         elif notice.node_id != self._leases.node_id:
             if notice.topic is Topic.CUT:
-                self._leaving.recalled(notice.session_id, notice.status)
+                self.halting.leaving.recalled(notice.session_id, notice.status)
             else:
                 self._return(notice.session_id)
 
@@ -322,7 +251,7 @@ class ClusterWriter:
             self._sessions.drop(session)
         self._asks.clear()
         self._holding.clear()
-        self._leaving.clear()
+        self.halting.clear()
         self._settler.clear()
 
     # --- sessions --------------------------------------------------------------------------------
@@ -334,11 +263,13 @@ class ClusterWriter:
             grant, self.spent, pace=pace, changed=self._changed, lease_slice=lease_slice
         )
         refused_until = self._sessions.refused_until(session.id)
+        if self.halting.stops(session):
+            session.status, refused_until = SessionStatus.ENDED, 0.0
         self._sessions.add(session, grant)
         self._holding.add(session)
         if session.status is not SessionStatus.ACTIVE:
             if session.lease_id is not None:
-                self._leaving.let_go(session, refused_until)
+                self.halting.leaving.let_go(session, refused_until)
         elif session.is_spent:
             self.spent(session)
         return session
@@ -366,14 +297,14 @@ class ClusterWriter:
     async def flush(self) -> None:
         """See `Writer.flush`."""
         await self._catching_up.run()
-        await self._leaving.release()
+        await self.halting.leaving.release()
         await self._report()
         await self._settler.settle()
 
     async def stop(self) -> None:
         """See `Writer.stop`."""
         await self._settler.stop()
-        await self._leaving.release()
+        await self.halting.leaving.release()
 
     async def _report(self) -> None:
         """Report the used bytes of the sessions due, request more bytes, and return unused ones."""

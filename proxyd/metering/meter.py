@@ -18,6 +18,7 @@ from proxyd.metering.address_proofs import AddressProofs
 from proxyd.metering.admission import Admission, Admitter, Decide
 from proxyd.metering.cluster_writer import USUAL as CLUSTER
 from proxyd.metering.cluster_writer import ClusterTimes, ClusterWriter
+from proxyd.metering.halting import Halting
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import USUAL as MEMORY
@@ -69,7 +70,7 @@ def solo_meter(
     sessions, tallies = Sessions(forgotten, bounds.memory), Tallies(bounds.tallies)
     wake = asyncio.Event()
     settler = Settler(leases, sessions, wake)
-    writer = SoloWriter(leases, sessions, settler, tallies)
+    writer = SoloWriter(leases, sessions, settler, tallies, wake)
     admission = Admission(
         leases,
         sessions,
@@ -200,6 +201,11 @@ class Meter(Admitter):
         """See `Traffic.settle_exhausted`."""
         with suppress(StoreError):  # `run` tries again, and logs it
             await self._settler.settle()
+
+    @property
+    def halting(self) -> Halting:
+        """The part that carries out the orders of the staff."""
+        return self._writer.halting
 
     # --- writing down --------------------------------------------------------------------------
 

@@ -10,11 +10,14 @@ writer queries the kernel about sockets that have moved, and about a few of the 
 an idle connection costs nothing.
 """
 
+import asyncio
 import logging
 from typing import Protocol, final
 
 from market.bandwidth.leases import Grant, Leases, LeaseState
 from market.base.states import SessionStatus
+from proxyd.metering.halting import Halting
+from proxyd.metering.leaving import Leaving
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions
@@ -28,7 +31,12 @@ _logger = logging.getLogger("meter")
 
 
 class Writer(Protocol):
-    """Makes sessions, and keeps the store up to date with them."""
+    """Makes sessions, and keeps the store up to date with them.
+
+    `halting` cuts sessions that the staff halts, and gives their leases back.
+    """
+
+    halting: Halting
 
     def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
         """Make a session from a grant, and add it to the known ones."""
@@ -70,20 +78,31 @@ class SoloWriter:
     """The `Writer` of the one daemon of a database."""
 
     def __init__(
-        self, leases: Leases, sessions: Sessions, settler: Settler, tallies: Tallies
+        self,
+        leases: Leases,
+        sessions: Sessions,
+        settler: Settler,
+        tallies: Tallies,
+        wake: asyncio.Event,
     ) -> None:
         self._leases = leases
         self._tallies = tallies
         self._sessions = sessions
         self._settler = settler
+        self.halting = Halting(sessions, Leaving(leases, sessions, wake, cut_seconds=0.0))
         # Sessions whose counts may not be written down: most sessions that are known rest.
         self._changed: set[LiveSession] = set()
 
     def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
         """See `Writer.made`."""
         session = LiveSession(grant, self.spent, pace=pace, changed=self._changed)
+        is_halted = session.lease_id is not None and self.halting.stops(session)
+        if is_halted:
+            session.status = SessionStatus.ENDED
         self._sessions.add(session, grant)
-        if session.is_spent and session.status is SessionStatus.ACTIVE:
+        if is_halted:
+            self.halting.leaving.let_go(session, 0.0)
+        elif session.is_spent and session.status is SessionStatus.ACTIVE:
             self.spent(session)
         return session
 
@@ -97,12 +116,14 @@ class SoloWriter:
 
     async def flush(self) -> None:
         """See `Writer.flush`."""
+        await self.halting.leaving.release()
         await self._report()
         await self._settler.settle()
 
     async def stop(self) -> None:
         """See `Writer.stop`."""
         await self._settler.stop()
+        await self.halting.leaving.release()
 
     async def _report(self) -> None:
         usages = [(each, each.certain_usage()) for each in unreported(self._changed)]

@@ -310,15 +310,21 @@ async def profile(tx: Transaction, user_id: str) -> LoginRow | None:
 
 async def profile_by_login(
     tx: Transaction, *, session_id: str, user_id: str, now: int
-) -> tuple[LoginRow, int] | None:
+) -> tuple[LoginRow, int, str | None] | None:
     """Return a user with balances and the end of a login session, if that is theirs and valid.
 
     So it is without a commit in between: a login session has ended at that time, in UTC seconds.
+    The last value is the text for a user whose logins are suspended, else None.
     """
     return await tx.one(
-        lambda *columns: (LoginRow(*columns[:-1]), int(columns[-1])),
-        f"""SELECT {_LOGIN}, login.expires_at {_OF_USER}
+        lambda *columns: (LoginRow(*columns[:-2]), int(columns[-2]), columns[-1]),
+        f"""SELECT {_LOGIN}, login.expires_at,
+            CASE WHEN suspended.user_id IS NULL THEN NULL ELSE COALESCE(shown.body, '') END
+        {_OF_USER}
         JOIN login_sessions AS login ON login.user_id = u.id
+        LEFT JOIN suspended_parts AS suspended
+            ON suspended.user_id = u.id AND suspended.part = 'logins'
+        LEFT JOIN texts AS shown ON shown.id = suspended.shown_id
         WHERE login.id = :session_id AND u.id = :user_id
             AND login.ended_at IS NULL AND login.expires_at > :now
         """,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from storage.accounts.suspensions import is_suspended
 from storage.engines.store import Transaction
 from storage.jobs.jobs import CHANCES, CHANCES_OF_ATTEMPT
 
@@ -70,11 +71,15 @@ class StateRow(NamedTuple):
 
 
 class LoadRow(NamedTuple):
-    """How many jobs a device runs, and whether it has completed enough to be proven."""
+    """How many jobs a device runs, and whether it has completed enough to be proven.
+
+    `is_suspended` is whether the devices of its owner are suspended.
+    """
 
     device_id: str
     running: int
     is_proven: bool
+    is_suspended: bool
 
 
 class OwnerRow(NamedTuple):
@@ -195,7 +200,8 @@ async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int)
                 SELECT 1 FROM job_attempts
                 WHERE outcome = 'completed' AND device_id = d.id
                 LIMIT 1 OFFSET :others
-            )
+            ),
+            {is_suspended("d.user_id", "devices")}
         FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
         WHERE d.revoked_at IS NULL
         """,

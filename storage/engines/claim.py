@@ -52,3 +52,20 @@ def lock_beside(path: Path) -> int:
         os.close(descriptor)
         raise AlreadyClaimedError(f"{path}: another proxyd serves from this database") from None
     return descriptor
+
+
+def is_claimed(url: str) -> bool:
+    """Return whether a service runs on the SQLite database of a URL; False on PostgreSQL."""
+    if not url.startswith(SQLITE):
+        return False
+    try:
+        descriptor = os.open(f"{url.removeprefix(SQLITE)}.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.accounts.suspensions import is_suspended
 from storage.engines.paging import NEWEST_FIRST, behind
 from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow, differences
@@ -58,7 +59,8 @@ class LimitsRow(NamedTuple):
 class StandingRow(NamedTuple):
     """Permissions of a device: ended, paused, or the limits that it may use (see `LimitsRow`).
 
-    `is_ended` and `is_paused` are 0 or 1.
+    `is_ended` and `is_paused` are 0 or 1; an exit is also paused while its owner's devices are
+    suspended.
     """
 
     device_id: str
@@ -445,7 +447,8 @@ async def standings(tx: Transaction, device_ids: Sequence[str]) -> list[Standing
         SELECT e.device_id,
             CASE WHEN e.revoked_at IS NULL AND e.barred_at IS NULL AND d.revoked_at IS NULL
                 THEN 0 ELSE 1 END,
-            CASE WHEN e.paused_at IS NULL THEN 0 ELSE 1 END,
+            CASE WHEN e.paused_at IS NULL AND NOT {is_suspended("e.user_id", "devices")}
+                THEN 0 ELSE 1 END,
             {limits}
         FROM {tx.table("asked", id="TEXT")}
         JOIN exits AS e ON e.device_id = asked.id

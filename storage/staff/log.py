@@ -60,6 +60,17 @@ class CheckedLogRow(NamedTuple):
     erased_at: int | None
 
 
+class DecisionRow(NamedTuple):
+    """A text that the subject of an act reads, and the changes of the act, which have its hash."""
+
+    id: str
+    number: int
+    body: str
+    salt: str
+    erased_at: int | None
+    changes: str
+
+
 class NoteRow(NamedTuple):
     """A note about a user, and its author."""
 
@@ -159,8 +170,23 @@ async def texts_without_act(tx: Transaction, *, limit: int) -> list[str]:
         str,
         """
         SELECT t.id FROM texts AS t
-        LEFT JOIN staff_log AS l ON l.number = t.log_number AND l.text_id = t.id
+        LEFT JOIN staff_log AS l ON l.number = t.log_number
+            AND (l.text_id = t.id OR t.kind = 'decision')
         WHERE l.number IS NULL ORDER BY t.id LIMIT :limit
         """,
+        limit=limit,
+    )
+
+
+async def decisions(tx: Transaction, after: str, *, limit: int) -> list[DecisionRow]:
+    """Return the texts that subjects of acts read, behind an identifier, for the audit."""
+    return await tx.all(
+        DecisionRow,
+        """
+        SELECT t.id, t.log_number, t.body, t.salt, t.erased_at, l.changes
+        FROM texts AS t JOIN staff_log AS l ON l.number = t.log_number
+        WHERE t.kind = 'decision' AND t.id > :after ORDER BY t.id LIMIT :limit
+        """,
+        after=after,
         limit=limit,
     )

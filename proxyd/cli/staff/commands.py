@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff import finding, members, site
+from proxyd.cli.staff import finding, members, site, stopping
 from proxyd.cli.staff.desk import Command, Desk, Report
 from proxyd.cli.staff.words import in_words
 from proxyd.loop import runner
@@ -21,7 +21,10 @@ MISUSED = 2
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 
-COMMANDS: dict[str, Command] = {**members.COMMANDS, **finding.COMMANDS, **site.COMMANDS}
+GROUPS = (members, finding, site, stopping)
+COMMANDS: dict[str, Command] = {
+    name: command for group in GROUPS for name, command in group.COMMANDS.items()
+}
 
 
 def carry_out(
@@ -59,9 +62,8 @@ def carry_out(
     say(json.dumps(report) if options.json else in_words(report))
     if options.command == "who" and not report["found"]:
         return FAILED
-    if options.command == "site check" and report["problems"]:
-        return FAILED
-    return 0
+    has_failed = report.get("silent") or (options.command == "site check" and report["problems"])
+    return FAILED if has_failed else 0
 
 
 def _credentials() -> tuple[str, str]:

@@ -71,6 +71,15 @@ def _user_page(page: UserPage, settings: Settings) -> Report:
             "verified": when(user.email_verified_at),
             "created": when(user.created_at),
         },
+        "suspended": [
+            {
+                "part": row.part,
+                "since": when(row.began_at),
+                "until": when(row.ends_at),
+                "shown": row.shown,
+            }
+            for row in page.suspended
+        ],
         "balances": [
             {"currency": currency, "available": as_decimal(available), "held": as_decimal(held)}
             for currency, available, held in (

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from proxyd.cli.parsing import count, finish, limit, number, text
 
+# As in `market.accounts.suspensions`.
+PARTS = ("logins", "keys", "sessions", "devices", "purchases")
 ROLES = ("support", "finance", "operator")  # as in `market.staff`, which no parser waits for
 
 SEVERITIES = ("info", "warning", "outage")
@@ -20,6 +22,22 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     _add_user(note)
     note.add_argument("text", type=text, metavar="TEXT", help="read by the staff only")
     _finish(note, "user note")
+    suspend = user.add_parser("suspend", help="stop parts of a user on all nodes; undone by resume")
+    _add_user(suspend)
+    _add_parts(suspend)
+    suspend.add_argument(
+        "--until", type=text, metavar="TIME", help="a span such as 24h or 7d, or a UTC time"
+    )
+    suspend.add_argument(
+        "--shown", type=text, required=True, metavar="TEXT", help="the reason, for the user"
+    )
+    _add_reason(suspend)
+    _finish(suspend, "user suspend")
+    resume = user.add_parser("resume", help="end the suspension of parts of a user")
+    _add_user(resume)
+    _add_parts(resume)
+    _add_reason(resume)
+    _finish(resume, "user resume")
 
 
 def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -146,6 +164,25 @@ def _add_user(parser: argparse.ArgumentParser) -> None:
         metavar="USER",
         help="an identifier, an e-mail address or a user name",
     )
+
+
+def _add_parts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--parts",
+        type=_parts,
+        default=list(PARTS),
+        metavar="LIST",
+        help=f"of {','.join(PARTS)}; all by default",
+    )
+
+
+def _parts(argument: str) -> list[str]:
+    """Return the parts of a user in a list with commas."""
+    parts = argument.split(",")
+    for part in parts:
+        if part not in PARTS:
+            raise argparse.ArgumentTypeError(f"{part!r} is not one of {', '.join(PARTS)}")
+    return parts
 
 
 def _add_member(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,7 @@ from market.staff.roles import Machine, Role
 from storage.accounts import users
 from storage.devices.devices import DeviceRow
 from storage.files.artifacts import ArtifactRow
+from storage.staff import suspending
 
 LIMIT = 12 * MICRO  # of a key, in credits: one order of 10 is within it, two are not
 PASSWORD = "long enough"
@@ -99,6 +100,10 @@ async def build(here: Market, user: str, worker: str) -> Belongings:
     referred = await here.person()
     await late.apply(referred, rows.referral_code)
     await here.store.write(users.set_email_verified, referred, here.clock.now)
+    now = here.clock.now
+    await here.store.write(
+        suspending.suspend, referred, ["keys"], shown_id="none", now=now - 2, ends_at=now - 1
+    )
     return rows
 
 

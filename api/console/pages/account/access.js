@@ -36,6 +36,8 @@ export const TYPES = [
   "key.limit_reached",
   "login.new_network",
   "password.changed",
+  "account.suspended",
+  "account.resumed",
   "webhook.created",
   "webhook.changed",
   "webhook.disabled",

@@ -261,3 +261,28 @@ def test_the_audit_finds_a_log_that_was_rewritten(
     assert done.returncode == 1
     assert "FAIL every act of staff is in the log, in one unbroken chain" in done.stdout
     assert "       row 1 was changed" in done.stdout
+
+
+def test_a_user_is_suspended_and_resumed(run: Run, ada: None) -> None:
+    suspend = ["user", "suspend", "ada", "--shown", "spam was sent", *BECAUSE]
+    done = run([*suspend, "--parts", "keys,purchases", "--until", "24h"])
+    assert done.returncode == 0, done
+    assert "parts keys purchases" in done.stdout
+    assert "cut: no daemon runs" in done.stdout
+    shown = answer(run, ["user", "show", "ada"])["suspended"]
+    assert [(each["part"], each["shown"]) for each in shown] == [
+        ("keys", "spam was sent"),
+        ("purchases", "spam was sent"),
+    ]
+    document = answer(run, [*suspend, "--until", "2090-01-31T12:00"])
+    assert document["suspended"]["until"] == "2090-01-31T12:00:00+00:00"
+    assert document["cut"] == {"nodes": 0, "answered": 0, "connections": 0, "seconds": 0.0}
+    resumed = answer(run, ["user", "resume", "ada", *BECAUSE])["resumed"]
+    assert resumed["parts"] == "devices keys logins purchases sessions"
+    refused(run(["user", "resume", "ada", *BECAUSE]), "No such part")
+    refused(run([*suspend, "--until", "soon"]), "'soon' is neither", code=2)
+    refused(run([*suspend, "--until", "2001-01-01"]), "after now", code=2)
+    refused(run([*suspend, "--until", "9999-12-31"]), "ten years", code=2)
+    refused(run([*suspend[:4], " ", *BECAUSE]), "shown reason", code=2)
+    misused(run([*suspend, "--parts", "all"]), "'all' is not one of")
+    misused(run(["user", "suspend", "ada", *BECAUSE]), "--shown")

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from market.staff import accounts, users
+from market.accounts.letters import Letters
+from market.staff import accounts, suspending, users
 from market.staff.roles import Machine, Role
 from tests.sim.stepped.side import Action, Side
+from tests.sim.stepped.topics.sessions import buys
 
 ROOT = Machine("root")
 
@@ -25,9 +27,42 @@ async def _notes(side: Side) -> Any:
     await users.note(side.market.context, ROOT, side.buyer, "asked for a refund")
 
 
+def _letters(side: Side) -> Letters:
+    return Letters(side.market.emails, "https://app.example.com")
+
+
+async def _suspends(side: Side) -> Any:
+    ordered = await suspending.suspend(
+        side.market.context,
+        _letters(side),
+        ROOT,
+        side.buyer,
+        parts=suspending.ALL,
+        ends_at=side.market.clock.now + 60,
+        shown="spam",
+        why="a ticket",
+    )
+    return ordered.parts
+
+
+async def _resumes(side: Side) -> Any:
+    ordered = await suspending.resume(
+        side.market.context, _letters(side), ROOT, side.buyer, why="resolved"
+    )
+    return ordered.parts
+
+
+async def _ends_suspensions(side: Side) -> Any:
+    return await side.market.suspensions.end_due()
+
+
 STAFF: Mapping[str, Action] = {
     "locks the first operator": partial(_locks, "first"),
     "locks the second operator": partial(_locks, "second"),
     "makes the second operator support": partial(_gives_role, "second"),
     "writes a note": _notes,
+    "buys a session": buys,
+    "suspends the buyer": _suspends,
+    "resumes the buyer": _resumes,
+    "ends suspensions": _ends_suspensions,
 }
