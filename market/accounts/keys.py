@@ -368,7 +368,7 @@ async def end_all(tx: Transaction, context: Context, user_id: str) -> None:
     """Revoke every key of a user that has lost the password, or whose password was stolen."""
     now = context.now()
     for row in await queries.live_of(tx, user_id, now):
-        await _end(tx, context, row, now)
+        await end(tx, context, row, now)
 
 
 def status_of(row: KeyRow, now: int) -> str:
@@ -443,10 +443,10 @@ async def _change(tx: Transaction, user_id: str, key_id: str, change: KeyChange,
 
 
 async def _revoke(tx: Transaction, context: Context, user_id: str, key_id: str) -> None:
-    await _end(tx, context, await _own(tx, user_id, key_id), context.now())
+    await end(tx, context, await _own(tx, user_id, key_id), context.now())
 
 
-async def _end(tx: Transaction, context: Context, row: KeyRow, now: int) -> bool:
+async def end(tx: Transaction, context: Context, row: KeyRow, now: int) -> bool:
     """Revoke a key; False when it has ended already."""
     if not await queries.revoke(tx, row.id, now):
         return False
@@ -463,7 +463,7 @@ async def _roll(
     if overlap_seconds:
         has_ended = not await queries.end_by(tx, key_id, expires_at=now + overlap_seconds, now=now)
     else:
-        has_ended = not await _end(tx, context, row, now)
+        has_ended = not await end(tx, context, row, now)
     if has_ended:
         raise MarketError(Code.KEY_NOT_FOUND)
     lifetime = None if row.expires_at is None else row.expires_at - row.created_at

@@ -76,7 +76,7 @@ async def pardon(context: Context, device_id: str) -> None:
         MarketError: `token_not_found`, when it is not barred.
     """
     event = ConsentRow(context.identifiers.new(), device_id, "pardoned", "", "", context.now())
-    await context.store.write(_pardon, event)
+    await context.store.write(pardon_in, event)
 
 
 async def barred(context: Context) -> list[BarredRow]:
@@ -103,7 +103,8 @@ async def _bar(tx: Transaction, finding: FindingRow, event: ConsentRow) -> bool:
     return True
 
 
-async def _pardon(tx: Transaction, event: ConsentRow) -> None:
+async def pardon_in(tx: Transaction, event: ConsentRow) -> None:
+    """Let a barred device be an exit again; raises as `pardon`."""
     await device_queries.lock(tx, event.device_id)
     if not await queries.unbar(tx, event.device_id):
         raise MarketError(Code.TOKEN_NOT_FOUND, "There is no such exit that is barred.")

@@ -123,7 +123,7 @@ async def claw_back(
         raise MarketError(Code.INVALID_FIELD, message, field="reason")
     now = context.now()
     event = ConsentRow(context.identifiers.new(), device_id, "barred", "", reason, now)
-    await context.store.write(_bar, event)
+    await context.store.write(bar, event)
     total = ClawedBack(0, 0, 0)
     while True:
         transfer_ids = [context.identifiers.new() for _ in range(reversed_max)]
@@ -167,7 +167,12 @@ def _key(session_id: str, device_id: str, number: int, what: str) -> str:
     return f"exit:{session_id}:{device_id}:{number}:{what}"
 
 
-async def _bar(tx: Transaction, event: ConsentRow) -> None:
+async def bar(tx: Transaction, event: ConsentRow) -> None:
+    """Bar a device from being an exit.
+
+    Raises:
+        MarketError: `token_not_found`, when it has never been one.
+    """
     await device_queries.lock(tx, event.device_id)
     if await queries.find(tx, event.device_id) is None:
         raise MarketError(Code.TOKEN_NOT_FOUND, "There is no such exit.", field="token_id")

@@ -25,6 +25,7 @@ NOTE_MAX_CHARACTERS = 2_000
 SALT_BYTES = 16
 # Kinds of subjects.
 STAFF, USER, SEARCH = "staff", "user", "search"
+SESSION, KEY, DEVICE, JOB = "session", "key", "device", "job"
 
 _Result = TypeVar("_Result")
 # The old and the new value of each changed field, by its name: identifiers, amounts and states.

@@ -26,6 +26,14 @@ class Action(StrEnum):
     LOG_READ = "log.read"
     USER_SUSPEND = "user.suspend"
     USER_RESUME = "user.resume"
+    SESSION_VIEW = "session.view"
+    SESSION_HALT = "session.halt"
+    SESSION_GO = "session.go"
+    SESSION_END = "session.end"
+    KEY_REVOKE = "key.revoke"
+    DEVICE_BAR = "device.bar"
+    DEVICE_PARDON = "device.pardon"
+    JOB_CANCEL = "job.cancel"
     STAFF_LIST = "staff.list"
     STAFF_CREATE = "staff.create"
     STAFF_ROLE = "staff.role"
@@ -52,6 +60,14 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.LOG_READ: _OPERATOR,
     Action.USER_SUSPEND: _SUPPORT,
     Action.USER_RESUME: _SUPPORT,
+    Action.SESSION_VIEW: _ALL,
+    Action.SESSION_HALT: _SUPPORT,
+    Action.SESSION_GO: _SUPPORT,
+    Action.SESSION_END: _SUPPORT,
+    Action.KEY_REVOKE: _SUPPORT,
+    Action.DEVICE_BAR: _OPERATOR,
+    Action.DEVICE_PARDON: _OPERATOR,
+    Action.JOB_CANCEL: _OPERATOR,
     Action.STAFF_LIST: _OPERATOR,
     Action.STAFF_CREATE: _OPERATOR,
     Action.STAFF_ROLE: _OPERATOR,

@@ -57,6 +57,7 @@ class Ordered(Struct, frozen=True):
     nodes: tuple[str, ...]
     parts: tuple[str, ...] = ()
     ends_at: int | None = None
+    session_id: str | None = None
 
 
 async def suspend(
@@ -175,7 +176,7 @@ async def order(
     """Order all nodes to act; the caller has locked the head of the log."""
     number = await suspending.order(tx, kind, user_id, session_id, now=now)
     await halts.call_nodes(tx, number)
-    return Ordered(user_id, number, await halts.expected(tx))
+    return Ordered(user_id, number, await halts.expected(tx), session_id=session_id)
 
 
 class Suspensions:

@@ -110,7 +110,9 @@ ANSWER_OF_REFUSAL = {
         HTTPStatus.FORBIDDEN, "http_request_denied", "The quota of the session is used up."
     ),
     Refusal.OVER: Answer(
-        HTTPStatus.FORBIDDEN, "http_request_denied", "The session has ended or expired."
+        HTTPStatus.FORBIDDEN,
+        "http_request_denied",
+        "The session has ended, has expired, or is halted.",
     ),
     Refusal.TOO_MANY_CONNECTIONS: Answer(
         HTTPStatus.TOO_MANY_REQUESTS,

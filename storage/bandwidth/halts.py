@@ -97,3 +97,12 @@ async def is_leased(tx: Transaction, session_id: str) -> bool:
         session_id=session_id,
     )
     return row is not None
+
+
+async def halted_at(tx: Transaction, session_id: str) -> int | None:
+    """Return the time at which a session itself was halted, in UTC seconds; None if it is not."""
+    return await tx.one(
+        int,
+        "SELECT halted_at FROM bandwidth_sessions WHERE id = :id AND halted_at IS NOT NULL",
+        id=session_id,
+    )

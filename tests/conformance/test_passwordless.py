@@ -27,7 +27,7 @@ REFUSED = b"\x05\xff"
 TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
 NOBODY = b"No session lets this address in without a password.\n"
 USED_UP = b"The quota of the session is used up.\n"
-OVER = b"The session has ended or expired.\n"
+OVER = b"The session has ended, has expired, or is halted.\n"
 
 TWO_PORTS = {"passwordless_ports": [0, 0]}
 

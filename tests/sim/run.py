@@ -359,7 +359,7 @@ class Simulation:
     def _committed(self, commit: Commit) -> None:
         self.books.committed(commit)
         self.acts.committed(commit)
-        if commit.name == "_bar":
+        if commit.name in ("_bar", "bar"):
             self.exit_books.committed()
         elif commit.name == "create":
             for (job_id,) in self.database.rows("SELECT id FROM jobs"):

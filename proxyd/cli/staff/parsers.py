@@ -13,6 +13,31 @@ SEVERITIES = ("info", "warning", "outage")
 TEXTS = ("terms", "privacy", "imprint")
 
 
+# Commands about one thing of a user: the topic, its name, and each command with its help.
+_ACTS = (
+    (
+        "session",
+        "proxy session",
+        {
+            "show": "print a session; the log records it",
+            "halt": "cut its connections on all nodes, and refuse new ones, until it goes on",
+            "go": "let a halted session go on",
+            "end": "cut its connections on all nodes, and settle it",
+        },
+    ),
+    ("key", "API key", {"revoke": "revoke a key"}),
+    (
+        "device",
+        "exit",
+        {
+            "bar": "bar a device from being an exit; its earnings stay",
+            "pardon": "let a barred device be an exit again",
+        },
+    ),
+    ("job", "job", {"cancel": "cancel a job, as its buyer does"}),
+)
+
+
 def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands of the staff about one user."""
     show = user.add_parser("show", help="all that the staff sees of a user; the log records it")
@@ -62,6 +87,19 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--limit", type=limit, default=50, metavar="N", help="number of acts, 50 by default"
     )
     _finish(log, "log")
+
+    for topic, name, commands in _ACTS:
+        parsers = topics.add_parser(topic, help=f"one {name} of any user").add_subparsers(
+            metavar="COMMAND", required=True
+        )
+        for word, words in commands.items():
+            command = parsers.add_parser(word, help=words)
+            command.add_argument(
+                topic, type=text, metavar=topic.upper(), help=f"the identifier of the {name}"
+            )
+            if word != "show":
+                _add_reason(command)
+            _finish(command, f"{topic} {word}")
 
     staff = topics.add_parser("staff", help="members of the staff").add_subparsers(
         metavar="COMMAND", required=True

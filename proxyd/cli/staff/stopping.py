@@ -1,4 +1,4 @@
-"""Commands that stop things at once, on all nodes: suspend and resume a user."""
+"""Commands that stop things at once, on all nodes: users, sessions, keys, devices and jobs."""
 
 import re
 from argparse import Namespace
@@ -11,11 +11,12 @@ from market.bandwidth import halts
 from market.bandwidth.halts import Answered
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
-from market.staff import suspending
+from market.jobs.outcomes import Outcomes
+from market.staff import stopping, suspending
 from market.staff.suspending import Ordered
 from proxyd.cli.staff.desk import Command, Desk, Report, Row, when
 from proxyd.ops.signing_key import signing_key
-from proxyd.slices import app_url
+from proxyd.slices import app_url, bounds, job_terms
 from storage.engines.claim import is_claimed
 from storage.engines.place import is_sqlite
 
@@ -48,6 +49,82 @@ async def _resume(desk: Desk, options: Namespace) -> Report:
     )
     row = {name: value for name, value in _parts_row(ordered).items() if name != "until"}
     return {"resumed": row, **await _nodes(desk, ordered, options, "effective")}
+
+
+async def _show_session(desk: Desk, options: Namespace) -> Report:
+    shown = await stopping.show_session(desk.context, desk.author, options.session)
+    row = shown.row
+    state = "suspended" if shown.is_suspended else "halted" if shown.halted_at else "goes on"
+    return {
+        "session": {
+            "id": row.id,
+            "user": row.user_id,
+            "status": row.status,
+            "state": state if row.status == "active" else None,
+            "halted": when(shown.halted_at),
+            "used_bytes": row.bytes_used,
+            "quota_bytes": row.quota_bytes,
+            "created": when(row.created_at),
+            "expires": when(row.expires_at),
+            "nodes_with_a_lease": shown.leases,
+        }
+    }
+
+
+async def _halt(desk: Desk, options: Namespace) -> Report:
+    ordered = await stopping.halt_session(
+        desk.context, desk.author, options.session, options.reason
+    )
+    return {"halted": _session_row(ordered), **await _cut(desk, ordered, options)}
+
+
+async def _go(desk: Desk, options: Namespace) -> Report:
+    ordered = await stopping.let_session_go(
+        desk.context, desk.author, options.session, options.reason
+    )
+    return {"goes_on": _session_row(ordered), **await _nodes(desk, ordered, options, "effective")}
+
+
+async def _end_session(desk: Desk, options: Namespace) -> Report:
+    context = desk.context
+    ordered = await stopping.begin_end(context, desk.author, options.session, options.reason)
+    report = await _cut(desk, ordered, options)
+    session_id = ordered.session_id or ""
+    await stopping.finish_end(context, session_id)
+    return {"ended": _session_row(ordered), **report}
+
+
+async def _revoke(desk: Desk, options: Namespace) -> Report:
+    name = await stopping.revoke_key(desk.context, desk.author, options.key, options.reason)
+    return {"revoked": {"key": options.key, "name": name}}
+
+
+async def _bar(desk: Desk, options: Namespace) -> Report:
+    ordered = await stopping.bar_device(desk.context, desk.author, options.device, options.reason)
+    row = {"device": options.device, "user": ordered.user_id}
+    return {"barred": row, **await _nodes(desk, ordered, options, "effective")}
+
+
+async def _pardon(desk: Desk, options: Namespace) -> Report:
+    ordered = await stopping.pardon_device(
+        desk.context, desk.author, options.device, options.reason
+    )
+    row = {"device": options.device, "user": ordered.user_id}
+    return {"pardoned": row, **await _nodes(desk, ordered, options, "effective")}
+
+
+async def _cancel(desk: Desk, options: Namespace) -> Report:
+    settings = desk.settings
+    outcomes = Outcomes(desk.context, job_terms(settings), lambda: bounds(settings))
+    ordered = await stopping.cancel_job(
+        desk.context, outcomes, desk.author, options.job, options.reason
+    )
+    row = {"job": options.job, "user": ordered.user_id}
+    return {"cancelled": row, **await _nodes(desk, ordered, options, "effective")}
+
+
+def _session_row(ordered: Ordered) -> Row:
+    return {"session": ordered.session_id, "user": ordered.user_id}
 
 
 async def _cut(desk: Desk, ordered: Ordered, options: Namespace) -> Report:
@@ -128,4 +205,15 @@ def _letters(desk: Desk) -> Letters:
     return Letters(emails, app_url(settings, settings.api.port))
 
 
-COMMANDS: dict[str, Command] = {"user suspend": _suspend, "user resume": _resume}
+COMMANDS: dict[str, Command] = {
+    "user suspend": _suspend,
+    "user resume": _resume,
+    "session show": _show_session,
+    "session halt": _halt,
+    "session go": _go,
+    "session end": _end_session,
+    "key revoke": _revoke,
+    "device bar": _bar,
+    "device pardon": _pardon,
+    "job cancel": _cancel,
+}

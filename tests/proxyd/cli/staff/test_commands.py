@@ -286,3 +286,26 @@ def test_a_user_is_suspended_and_resumed(run: Run, ada: None) -> None:
     refused(run([*suspend[:4], " ", *BECAUSE]), "shown reason", code=2)
     misused(run([*suspend, "--parts", "all"]), "'all' is not one of")
     misused(run(["user", "suspend", "ada", *BECAUSE]), "--shown")
+
+
+def test_a_session_is_halted_and_ended(run: Run, ada: None, database: Path) -> None:
+    ((user,),) = rows(database, "SELECT id FROM users")
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(
+            "INSERT INTO bandwidth_sessions (id, user_id, username, password_hash, quota_bytes,"
+            " bytes_used, bytes_leased, price_per_gb, status, created_at, expires_at)"
+            " VALUES ('s', ?, 'name', '', 10, 4, 0, 1, 'active', 1, 4000000000)",
+            (user,),
+        )
+    halted = answer(run, ["session", "halt", "s", *BECAUSE])
+    assert halted["halted"] == {"session": "s", "user": user}
+    assert halted["cut"]["nodes"] == 0
+    shown = answer(run, ["session", "show", "name"])["session"]
+    assert (shown["status"], shown["state"], shown["used_bytes"]) == ("active", "halted", 4)
+    assert "goes_on: session s" in run(["session", "go", "s", *BECAUSE]).stdout
+    refused(run(["session", "go", "s", *BECAUSE]), "not halted")
+    refused(run(["session", "end", "none", *BECAUSE]), "no such session")
+    refused(run(["key", "revoke", "none", *BECAUSE]), "no such API key")
+    refused(run(["device", "bar", "none", *BECAUSE]), "no such exit")
+    refused(run(["job", "cancel", "none", *BECAUSE]), "no such job")
+    misused(run(["session", "halt", "s"]), "--reason")
