@@ -4,7 +4,7 @@ The tests hold every answer of the API against this document.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ PREFER_NAME = "Prefer"
 APPLIED_NAME = "PreferenceApplied"
 JSON = "application/json"
 BYTES = "application/octet-stream"
+STAFF_PREFIX = "/staff/api/v1"
 
 SECURITY_SCHEMES = {
     "session": {
@@ -47,12 +48,21 @@ SECURITY_SCHEMES = {
         "description": "The `token` that creating a worker token returns.",
     },
 }
+SECURITY_SCHEMES_OF_STAFF = {
+    "staff": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "The `token` that logging in returns, or a staff key (`pxs_...`).",
+    },
+}
 SECURITY_OF_AUTH: dict[Auth, list[dict[str, list[str]]]] = {
     Auth.NONE: [],
     Auth.JWT: [{"session": []}],
     Auth.OPTIONAL_JWT: [{}, {"session": []}],
     Auth.OPTIONAL_EITHER: [{}, {"session": []}, {"worker": []}],
     Auth.WORKER: [{"worker": []}],
+    Auth.STAFF: [{"staff": []}],
 }
 REFUSALS_OF_KEYS = (
     Code.SCOPE_MISSING,
@@ -66,6 +76,7 @@ REFUSALS_OF_AUTH: dict[Auth, tuple[Code, ...]] = {
     Auth.OPTIONAL_JWT: (Code.UNAUTHORIZED, *REFUSALS_OF_KEYS),
     Auth.OPTIONAL_EITHER: (Code.UNAUTHORIZED, *REFUSALS_OF_KEYS, Code.WORKER_UNAUTHORIZED),
     Auth.WORKER: (Code.WORKER_UNAUTHORIZED,),
+    Auth.STAFF: (Code.UNAUTHORIZED, Code.NOT_PERMITTED, *REFUSALS_OF_KEYS),
 }
 
 REPLAYED = {
@@ -99,6 +110,10 @@ ANSWERED_ID = {
     "schema": {"type": "string", "pattern": f"^{request_id.PATTERN}$"},
 }
 
+# Parts of a path that are a name, an e-mail address or an identifier.
+NAMES = frozenset(("user", "member"))
+_OF_NAMES = {"type": "string"}
+_OF_IDENTIFIERS = {"type": "string", "format": "uuid"}
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\{(\w+)\}")
 # The name of a schema has the module of its type where two types share a name. Programs that were
@@ -107,16 +122,42 @@ _DOMAIN = re.compile(r"\bapi\.\w+\.(\w+)\.(?=[A-Z])")
 _FORMER_MODULES = {"sessions": "bandwidth"}
 
 
-def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[str, Any]:
+class Outline(Struct, frozen=True):
+    """The parts of a document that do not follow from the routes."""
+
+    title: str
+    description: str
+    security_schemes: dict[str, Any]
+    catalogue: Mapping[str, type[EventData]]
+
+
+USERS = Outline(
+    "proxyd",
+    "A compute marketplace, and a proxy that sells bandwidth by the byte.",
+    SECURITY_SCHEMES,
+    CATALOGUE,
+)
+STAFF = Outline(
+    "proxyd staff",
+    "The tools of the service's staff: find, read and act.",
+    SECURITY_SCHEMES_OF_STAFF,
+    {},
+)
+
+
+def document(
+    routes: Iterable[Route], *, version: str, base_url: str, outline: Outline = USERS
+) -> dict[str, Any]:
     """Return the whole document.
 
     Args:
         routes: the routes that the server serves.
         version: the program's.
         base_url: how the outside world reaches the API, "" for wherever the document came from.
+        outline: the parts that do not follow from the routes.
     """
     table = tuple(routes)
-    types = _types(table)
+    types = _types(table, outline.catalogue)
     schemas, components = msgspec.json.schema_components(
         types, schema_hook=_schema_of, ref_template=REFERENCE
     )
@@ -132,18 +173,18 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "proxyd",
+            "title": outline.title,
             "version": version,
-            "description": "A compute marketplace, and a proxy that sells bandwidth by the byte.",
+            "description": outline.description,
         },
         "servers": [{"url": base_url or "/"}],
         "paths": paths,
-        "webhooks": {name: _webhook(name, kind, refs) for name, kind in CATALOGUE.items()},
+        "webhooks": {name: _webhook(name, kind, refs) for name, kind in outline.catalogue.items()},
         "components": {
             "schemas": components,
             "parameters": {REQUEST_ID_NAME: REQUEST_ID, PREFER_NAME: PREFER},
             "headers": {REQUEST_ID_NAME: ANSWERED_ID, APPLIED_NAME: APPLIED},
-            "securitySchemes": SECURITY_SCHEMES,
+            "securitySchemes": outline.security_schemes,
         },
     }
 
@@ -165,9 +206,9 @@ def _refer_to_former_names(schema: object) -> None:
             _refer_to_former_names(each)
 
 
-def _types(table: Sequence[Route]) -> list[type[Struct]]:
+def _types(table: Sequence[Route], catalogue: Mapping[str, type[EventData]]) -> list[type[Struct]]:
     """Return the types of all requests and responses, each once."""
-    kinds: dict[type[Struct], None] = {ErrorBody: None, **dict.fromkeys(CATALOGUE.values())}
+    kinds: dict[type[Struct], None] = {ErrorBody: None, **dict.fromkeys(catalogue.values())}
     for route in table:
         for kind in (route.body, route.query, route.response, *route.events.values()):
             if kind not in (Nothing, Csv, Streamed):
@@ -222,12 +263,14 @@ def _security(route: Route) -> list[dict[str, list[str]]]:
 
 def _operation_id(route: Route) -> str:
     """Return the operationId: the method and the path, as words."""
-    words = _WORD.findall(route.path.removeprefix("/api")) or ["root"]
+    path = route.path.removeprefix("/api").removeprefix(STAFF_PREFIX)
+    words = _WORD.findall(path) or ["root"]
     return "_".join([route.method.lower(), *words])
 
 
 def _tag(route: Route) -> str:
-    parts = [part for part in route.path.split("/") if part and part != "api"]
+    path = route.path.removeprefix(STAFF_PREFIX)
+    parts = [part for part in path.split("/") if part and part != "api"]
     return "health" if not parts or parts[0].endswith("z") else parts[0].partition(".")[0]
 
 
@@ -237,7 +280,7 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "string", "format": "uuid"},
+            "schema": _OF_NAMES if name in NAMES else _OF_IDENTIFIERS,
         }
         for name in _NAME.findall(route.path)
     ]

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import hdrs, web
-from msgspec import structs
+from msgspec import Struct, structs
 
 from api import openapi
 from api.console import PREFIX, Console
 from api.files import downloads
 from api.http import errors, prefer, request_id
 from api.http.accept import prefers_page
+from api.http.allowed import Allowed, is_forwarded
 from api.http.errors import Transport, TransportError
 from api.http.forwarded import Clients
 from api.http.limits import ApiLimits
@@ -31,7 +32,13 @@ from api.http.rate import Rates
 from api.ops import metrics as exposed
 from api.ops.metrics import Exposition
 from api.routing import sse
-from api.routing.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
+from api.routing.callers import (
+    Authenticate,
+    AuthenticateKey,
+    AuthenticateStaff,
+    AuthenticateWorker,
+    Callers,
+)
 from api.routing.cookies import Cookies
 from api.routing.lasting import GoesOn, while_read
 from api.routing.pages import Page, pages
@@ -58,10 +65,12 @@ from market.accounts.accounts import Caller
 from market.base.errors import MarketError
 from market.base.networks import counted_network
 from market.events.idempotency import Replayed, Seal
+from market.staff.callers import StaffCaller
 from storage.blobs.base import BlobError, FullError
 from storage.engines.errors import StoreError, UnknownOutcomeError, level_of
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
 # A switchover loses the answer to a commit so soon.
@@ -111,15 +120,33 @@ class _Fixed:
 
     def _metrics(self, request: Request, exposition: Exposition) -> Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
-        client, peer = _client_of(request, self._clients), request.remote or ""
-        says_client = hdrs.X_FORWARDED_FOR in request.headers and self._clients.believes(peer)
-        forwarded = not says_client and exposed.is_forwarded(request.headers)
+        client = _client_of(request, self._clients)
+        forwarded = _hides_client(request, self._clients)
         host = request.headers.get(hdrs.HOST, "")
         if not exposition.permits(client, host, forwarded=forwarded):
             raise TransportError(Transport.NO_SUCH_PATH)
         if request.method not in ("GET", "HEAD"):
             raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
         return Response(200, exposition.render(), {"Content-Type": exposed.CONTENT_TYPE})
+
+
+class Face(Struct, frozen=True):
+    """The outside of an API beside its routes.
+
+    Attributes:
+        document: makes its OpenAPI document, of its routes; None for the one of the users' API.
+        pages: makes its pages, of a function that makes the document as JSON.
+        handling: of fields that a path does not have, where a request prefers none.
+        allowed: the clients that get an answer; None for all.
+    """
+
+    document: Callable[..., dict[str, Any]] | None = None
+    pages: Callable[[Callable[[], bytes]], Mapping[str, Page]] = pages
+    handling: Handling = Handling.UNSPECIFIED
+    allowed: Allowed | None = None
+
+
+FACE_OF_USERS = Face()
 
 
 class HttpServer(Front):
@@ -129,6 +156,7 @@ class HttpServer(Front):
         authenticate: returns the login of a session token, or raises `MarketError`.
         authenticate_key: the same for an API key, and the address that it is shown from.
         authenticate_worker: the same for the tokens of worker devices.
+        authenticate_staff: the same for members of the staff; None where none calls.
         is_current: says whether the login or key of a caller is valid; long answers end with it.
         body_max_bytes: the largest request body; a route takes less if its type is smaller.
         seal: seals the answers that are stored for requests with an Idempotency-Key.
@@ -141,6 +169,7 @@ class HttpServer(Front):
         console: its pages, if they are served.
         exposition: the metrics, if they are served.
         public: the public pages of the service, if they are served.
+        face: its document and pages, and the clients that it answers.
     """
 
     def __init__(
@@ -150,7 +179,7 @@ class HttpServer(Front):
         authenticate: Authenticate,
         authenticate_key: AuthenticateKey,
         authenticate_worker: AuthenticateWorker,
-        is_current: Callable[[Caller], Awaitable[bool]],
+        is_current: Callable[[Any], Awaitable[bool]],
         body_max_bytes: int,
         seal: Seal,
         now: Callable[[], int],
@@ -162,13 +191,17 @@ class HttpServer(Front):
         console: Console | None = None,
         exposition: Exposition | None = None,
         public: PublicPages | None = None,
+        authenticate_staff: AuthenticateStaff | None = None,
+        face: Face = FACE_OF_USERS,
     ) -> None:
         self._public = public
         self.routes = table = tuple(routes)
-        self._describe = partial(openapi.document, table, version=version, base_url=base_url)
+        self._face = face
+        document = face.document or openapi.document
+        self._describe = partial(document, table, version=version, base_url=base_url)
         self._router = Router(table)
         self._clients = Clients(trusted_proxies)
-        served = pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
+        served = face.pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
         self._fixed = _Fixed(served, console, exposition, self._clients)
         self._is_current = is_current
         self._limits = limits or ApiLimits()
@@ -178,6 +211,7 @@ class HttpServer(Front):
             authenticate_worker,
             Rates(self._limits, monotonic),
             cookies,
+            authenticate_staff,
         )
         self._calls = CallReader(table, self._callers, is_current, body_max_bytes, seal, now)
         self._request_ids = request_id.RequestIds()
@@ -201,6 +235,12 @@ class HttpServer(Front):
             logger=_logger,
         )
 
+    def welcome(self, sock: "socket.socket", address: str) -> str:
+        """Serve a client; else return the reason, and leave the socket to the caller."""
+        if self._face.allowed is not None and not self._face.allowed.permits(address):
+            return "its address is not allowed"
+        return super().welcome(sock, address)
+
     def change_limits(self, limits: ApiLimits) -> None:
         """Apply new bounds from now on; the times stay as they are."""
         self._limits = limits = structs.replace(limits, times=self._limits.times)
@@ -216,7 +256,17 @@ class HttpServer(Front):
         """Wait a bounded time for requests in progress, and close everything."""
         await self._close(self._limits.times.shutdown_seconds)
 
+    def _is_answered(self, request: Request) -> bool:
+        """Return whether the client of a request gets an answer, also behind a web server."""
+        allowed = self._face.allowed
+        if allowed is None:
+            return True
+        return allowed.permits(self._client(request)) and not _hides_client(request, self._clients)
+
     async def _respond(self, request: Request) -> web.StreamResponse:
+        if not self._is_answered(request):
+            request.connection.cut()
+            return refusal(errors.of_transport(Transport.NO_SUCH_PATH))  # which nothing carries
         name = self._request_ids.chosen(request.headers.get(request_id.HEADER, ""))
         token = request_id.current.set(name)
         try:
@@ -256,6 +306,7 @@ class HttpServer(Front):
         except TransportError:  # an unknown path also counts against the rate
             await self._callers.rates.count(client)
             raise
+        request.handling = self._face.handling
         if prefer.HEADER in request.headers:
             request.handling = prefer.handling(request.headers.getall(prefer.HEADER))
         if self._draining and not route.while_draining:
@@ -268,12 +319,13 @@ class HttpServer(Front):
 
     def _lasting(self, request: Request, call: Call[Any, Any]) -> GoesOn | None:
         """Return the repeated login check of a request; None for one that needs no login."""
-        if call.login is None and call.worker is None:
+        login = call.login or call.member
+        if login is None and call.worker is None:
             return None
-        check = partial(self._goes_on, request, call.login)
+        check = partial(self._goes_on, request, login)
         return GoesOn(check, self._limits.times.login_check_seconds)
 
-    async def _goes_on(self, request: Request, login: Caller | None) -> bool:
+    async def _goes_on(self, request: Request, login: Caller | StaffCaller | None) -> bool:
         """Return whether a login or a device may still read; True while the store is away."""
         try:
             if login is not None:
@@ -292,6 +344,16 @@ def _client_of(request: Request, clients: Clients) -> str:
     if hdrs.X_FORWARDED_FOR not in headers:
         return clients.identify(peer, ())
     return clients.identify(peer, headers.getall(hdrs.X_FORWARDED_FOR))
+
+
+def _hides_client(request: Request, clients: Clients) -> bool:
+    """Return whether a web server has passed a request on without a client that is believed.
+
+    Then the address is that of the web server.
+    """
+    if hdrs.X_FORWARDED_FOR in request.headers and clients.believes(request.remote or ""):
+        return False
+    return is_forwarded(request.headers)
 
 
 def _is_for_proxy(request: Request) -> bool:

@@ -33,6 +33,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _listening(settings)
     yield from _exits(settings)
     yield from _apps(settings)
+    yield from _staff(settings)
     yield from _known_networks(settings)
     yield from _urls(settings)
     yield from _auth(settings)
@@ -242,6 +243,54 @@ def _apps_listening(settings: Settings) -> Iterator[str]:
     }
     if apps.port and (apps.host, apps.port) in others:
         yield f"apps.port: {apps.port} is already taken by {others[apps.host, apps.port]}"
+
+
+def _staff(settings: Settings) -> Iterator[str]:
+    """Yield the problems of the settings of the staff API; one that listens has further checks."""
+    staff = settings.staff
+    yield from _networks("staff.allow", staff.allow)
+    if staff.public_url and not _is_origin(staff.public_url):
+        yield (
+            "staff.public_url: expected a URL without a path, as in https://staff.example.com, got "
+            f"{staff.public_url!r}"
+        )
+    if bool(staff.tls_cert) != bool(staff.tls_key):
+        missing = "staff.tls_key" if staff.tls_cert else "staff.tls_cert"
+        yield f"{missing}: must be set too, a certificate and its key go together"
+    if staff.host:
+        yield from _staff_listening(settings)
+
+
+def _staff_listening(settings: Settings) -> Iterator[str]:
+    staff, api, apps = settings.staff, settings.api, settings.apps
+    try:
+        address = ipaddress.ip_address(staff.host)
+    except ValueError:
+        yield f"staff.host: expected an IP address to listen on, or nothing, got {staff.host!r}"
+        return
+    if not staff.allow:
+        yield "staff.allow: must name at least one network, or nobody gets an answer"
+    is_secure = bool(staff.tls_cert) or staff.public_url.startswith("https://")
+    if not address.is_loopback and not is_secure:
+        yield (
+            "staff.tls_cert: must be set, or staff.public_url must begin with https://, because "
+            f"passwords and codes come to {staff.host} over a network"
+        )
+    # A page of a job on another port of this host would get the cookie of the staff.
+    has_urls = apps.host and apps.public_url and staff.public_url
+    if has_urls and _shares_cookies(staff.public_url, apps.public_url):
+        yield (
+            "staff.public_url: must be another host than that of apps, because a browser sends "
+            "cookies to all ports of a host"
+        )
+    others = {
+        (api.host, api.port): "api.port",
+        (settings.proxy.host, settings.proxy.port): "proxy.port",
+        (settings.exits.host, settings.exits.port): "exits.port",
+        (apps.host, apps.port): "apps.port",
+    }
+    if staff.port and (staff.host, staff.port) in others:
+        yield f"staff.port: {staff.port} is already taken by {others[staff.host, staff.port]}"
 
 
 def _is_origin(url: str) -> bool:

@@ -306,6 +306,25 @@ class AlertSettings(Struct, frozen=True):
     summary_hour: Annotated[int, Meta(ge=0, le=23)] = 6
 
 
+class StaffSettings(Struct, frozen=True):
+    """Address of the staff API and its pages, and the networks that get an answer there."""
+
+    host: str = ""
+    port: Port = 8082
+    allow: tuple[str, ...] = (
+        "127.0.0.0/8",
+        "::1/128",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "fc00::/7",
+        "fe80::/10",
+    )
+    public_url: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+
 class Settings(Struct, frozen=True):
     """Everything an operator can set."""
 
@@ -328,6 +347,7 @@ class Settings(Struct, frozen=True):
     access_log: AccessLogSettings = AccessLogSettings()
     site: SiteSettings = SiteSettings()
     alerts: AlertSettings = AlertSettings()
+    staff: StaffSettings = StaffSettings()
 
 
 def reloadable() -> frozenset[str]:

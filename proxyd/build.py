@@ -21,7 +21,7 @@ from proxyd import __version__, slices
 from proxyd.bounds import USUAL, Bounds
 from proxyd.build_core import core_of, counting_of
 from proxyd.build_exits import exit_port, geography_of, way_out
-from proxyd.build_services import Ports, app_port_of, services_of, trade_of
+from proxyd.build_services import Ports, app_port_of, services_of, staff_port_of, trade_of
 from proxyd.compiled import finder
 from proxyd.daemon import Daemon, Helpers
 from proxyd.egress.direct import DirectExit
@@ -264,6 +264,7 @@ def _daemon(
             readiness,
             (resolver, policy),
             bounds,
+            staff_port_of(settings, listeners, trade.market, key),
         )
     return Daemon(
         settings,

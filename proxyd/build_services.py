@@ -46,6 +46,7 @@ from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.readiness import Readiness
 from proxyd.services import Services
+from proxyd.staff_port import StaffPort
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
 from storage.blobs.s3 import Signer
@@ -128,6 +129,7 @@ def services_of(
     readiness: Readiness,
     ways_of_webhooks: tuple[Resolver, Policy],
     bounds: Bounds,
+    staff_port: StaffPort | None = None,
 ) -> Services:
     """Return the services of the marketplace: its API, its e-mails, its webhooks, its apps."""
     market = trade.market
@@ -161,6 +163,7 @@ def services_of(
         blobs=trade.blobs,
         webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
         app_port=app_port,
+        staff_port=staff_port,
         is_held=trade.is_held,
     )
 
@@ -176,6 +179,29 @@ def app_port_of(
     server = AppServer(apps.find, apps.key_hashes, streams, terms, settings.api.trusted_proxies)
     apps.watch(server.forget)
     return AppPort(server, listeners.apps, listeners.apps_tls)
+
+
+def staff_port_of(
+    settings: Settings, listeners: Listeners, market: Market, key: bytes
+) -> StaffPort | None:
+    """Return the port of the staff; None if the settings have none."""
+    if listeners.staff is None:
+        return None
+    # Here, so that a daemon without it does not wait for its routes.
+    from api.staff.app import server  # noqa: PLC0415
+    from market.staff.desk import StaffDesk  # noqa: PLC0415
+
+    http = server(
+        StaffDesk(market.context, market.passwords, key),
+        seal=Seal(key),
+        is_secure=slices.staff_is_secure(settings),
+        allow=settings.staff.allow,
+        trusted_proxies=settings.api.trusted_proxies,
+        limits=slices.staff_limits(settings, raise_descriptors()),
+        version=__version__,
+        base_url=settings.staff.public_url,
+    )
+    return StaffPort(http, listeners.staff, listeners.staff_tls)
 
 
 def _blobs(settings: Settings, *, is_shared: bool) -> Blobs:

@@ -172,6 +172,10 @@ class Daemon:
         if apps_tls is not None:
             tls_context(apps.tls_cert, apps.tls_key)
             load_certificate(apps_tls, apps.tls_cert, apps.tls_key)
+        staff, staff_tls = settings.staff, self.listeners.staff_tls
+        if staff_tls is not None:
+            tls_context(staff.tls_cert, staff.tls_key)
+            load_certificate(staff_tls, staff.tls_cert, staff.tls_key)
         exits = settings.exits
         if self.exit_port is not None and exits.tls_cert:
             self.exit_port.change_certificate(exits.tls_cert, exits.tls_key)

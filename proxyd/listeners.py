@@ -31,7 +31,8 @@ class Listeners:
 
     `passwordless` are those where a client's address stands for a password. `held` are the ones
     that the service manager keeps for the next daemon. `api` is absent in a process without the
-    API, `exits` if no device may attach, `apps` if apps are not served.
+    API, `exits` if no device may attach, `apps` if apps are not served, `staff`
+    without a staff API.
     """
 
     api: socket.socket | None
@@ -42,6 +43,8 @@ class Listeners:
     exits: socket.socket | None = None
     apps: socket.socket | None = None
     apps_tls: ssl.SSLContext | None = None
+    staff: socket.socket | None = None
+    staff_tls: ssl.SSLContext | None = None
 
     @classmethod
     def open(cls, settings: Settings, held: InheritedSockets) -> Self:
@@ -78,6 +81,11 @@ class Listeners:
                 if not apps:
                     sock = listen(settings.apps.host, settings.apps.port, "apps")
                     apps = [opened.enter_context(sock)]
+            staff = staff_tls = None
+            if settings.staff.host:
+                staff_tls = tls_context(settings.staff.tls_cert, settings.staff.tls_key)
+                sock = listen(settings.staff.host, settings.staff.port, "staff")
+                staff = opened.enter_context(sock)
             opened.pop_all()
         return cls(
             api[0],
@@ -88,6 +96,8 @@ class Listeners:
             exits[0] if exits else None,
             apps[0] if apps else None,
             apps_tls,
+            staff,
+            staff_tls,
         )
 
     def beside(self) -> Self:
@@ -115,6 +125,8 @@ class Listeners:
             exits=None,
             apps=None,
             apps_tls=None,
+            staff=None,
+            staff_tls=None,
         )
 
     def pause(self) -> None:
@@ -158,6 +170,7 @@ class Listeners:
                 *(f"without passwords on {bound_address(sock)}" for sock in self.passwordless),
                 *([f"exits on {bound_address(self.exits)}"] if self.exits is not None else []),
                 *([f"apps on {bound_address(self.apps)}"] if self.apps is not None else []),
+                *([f"staff on {bound_address(self.staff)}"] if self.staff is not None else []),
             )
         )
 
@@ -174,7 +187,8 @@ class Listeners:
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
         """All of them."""
-        others = (each for each in (self.api, self.exits, self.apps) if each is not None)
+        served = (self.api, self.exits, self.apps, self.staff)
+        others = (each for each in served if each is not None)
         return (*others, *self._of_proxy)
 
     @property

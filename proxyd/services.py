@@ -21,6 +21,7 @@ from proxyd.loop import cancellation
 from proxyd.ops.status_watch import StatusWatch
 from proxyd.outbound.mailer import Mailer
 from proxyd.outbound.webhooks import WebhookSender
+from proxyd.staff_port import StaffPort
 from proxyd.tasks import Tasks
 from storage.blobs.base import Blobs
 
@@ -44,6 +45,7 @@ class Services:
         model: answers for the assistant; None where none is configured.
         status: looks at the parts of the service.
         app_port: the port of apps; None without one.
+        staff_port: the port of the staff; None without one.
         is_held: whether e-mails and webhooks wait for the confirmation of a restored database.
     """
 
@@ -59,6 +61,7 @@ class Services:
         webhooks: WebhookSender,
         status: StatusWatch,
         app_port: AppPort | None = None,
+        staff_port: StaffPort | None = None,
         is_held: bool = False,
     ) -> None:
         self._status = status
@@ -70,6 +73,7 @@ class Services:
         self._blobs = blobs
         self.webhooks = webhooks
         self.app_port = app_port
+        self.staff_port = staff_port
         self._is_held = is_held
         self._acceptor: Acceptor[socket.socket] | None = None
 
@@ -94,6 +98,8 @@ class Services:
         self._acceptor = Acceptor(loop, api, self.http.welcome, shed, logger, socket.socket)
         if self.app_port is not None:
             self.app_port.start()
+        if self.staff_port is not None:
+            self.staff_port.start()
 
     def reload(self, settings: Settings, descriptors: int) -> None:
         """Take new limits; `descriptors` is how many may be open."""
@@ -109,6 +115,8 @@ class Services:
         self.market.dispatch.drain()
         if self.app_port is not None:
             self.app_port.drain()
+        if self.staff_port is not None:
+            self.staff_port.drain()
 
     def leave_socket(self) -> None:
         """Accept no new client; another holder of the socket keeps it for the next daemon."""
@@ -127,6 +135,8 @@ class Services:
         self.market.logs.readers.end()
         if self.app_port is not None:
             await self.app_port.close()
+        if self.staff_port is not None:
+            await self.staff_port.close()
         await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
         await cancellation.within(CLOSE_SECONDS, self.webhooks.close(), "ending deliveries")
         # For devices that have gone away meanwhile, and whose jobs are being written down.

@@ -57,6 +57,8 @@ from storage.blobs.s3 import Bucket
 from storage.engines.place import SQLITE, is_sqlite
 
 DAY_SECONDS = 86_400
+STAFF_REQUESTS_PER_SECOND = 60
+STAFF_CONNECTIONS = 64  # few enough for the descriptors that no share has
 
 
 def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors: int) -> Rules:
@@ -420,6 +422,21 @@ def api_limits(
         stall_seconds=limits.api_stall_seconds,
         times=times,
     )
+
+
+def staff_limits(settings: Settings, descriptors: int) -> ApiLimits:
+    """Return the bounds on clients of the staff API; `descriptors` is how many may be open."""
+    return structs.replace(
+        api_limits(settings, descriptors),
+        requests_per_second=STAFF_REQUESTS_PER_SECOND,
+        requests_per_second_of_user=STAFF_REQUESTS_PER_SECOND,
+        connections=STAFF_CONNECTIONS,
+    )
+
+
+def staff_is_secure(settings: Settings) -> bool:
+    """Return whether browsers come to the staff API over https."""
+    return bool(settings.staff.tls_cert) or settings.staff.public_url.startswith("https://")
 
 
 def app_terms(settings: Settings, bound: int, descriptors: int) -> AppTerms:

@@ -1,32 +1,15 @@
 """The metrics, and the clients that may read them."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from ipaddress import ip_address, ip_network
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 
+from api.http.allowed import Allowed
 from market.base.networks import plain
 
 PATH = "/metrics"
-# Headers in which web servers name their clients.
-FORWARDED = frozenset(
-    {
-        "Forwarded",
-        "Via",
-        "X-Forwarded-For",
-        "X-Forwarded-Host",
-        "X-Forwarded-Proto",
-        "X-Real-IP",
-        "True-Client-IP",
-        "CF-Connecting-IP",
-    }
-)
 _HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<name>[^\[\]:@]+))(?::\d{1,5})?", re.ASCII)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def is_forwarded(headers: Mapping[str, str]) -> bool:
-    """Return whether a header shows that a web server has passed the request on."""
-    return any(name in headers for name in FORWARDED)
 
 
 def is_this_machine(host: str) -> bool:
@@ -51,7 +34,7 @@ class Exposition:
 
     def __init__(self, render: Callable[[], bytes], allow: Iterable[str] = ()) -> None:
         self.render = render
-        self._allow = tuple(ip_network(text) for text in allow)
+        self._allow = Allowed(allow)
 
     def permits(self, client: str, host: str, *, forwarded: bool) -> bool:
         """Return whether a client may read them.
@@ -72,6 +55,4 @@ class Exposition:
             return False
         if address.is_loopback:
             return is_this_machine(host)
-        return any(
-            address.version == network.version and address in network for network in self._allow
-        )
+        return self._allow.permits(client)

@@ -7,12 +7,14 @@ from aiohttp.hdrs import AUTHORIZATION
 
 from api.http.rate import Rates
 from api.routing.cookies import Cookies
-from api.routing.routes import Auth, Route
+from api.routing.routes import Auth, Route, StaffRoute
 from market.accounts.accounts import Caller
 from market.accounts.keys import is_key
 from market.accounts.scopes import Grant
 from market.accounts.suspensions import refusal
 from market.base.errors import Code, MarketError
+from market.staff.callers import StaffCaller
+from market.staff.roles import Via
 from storage.devices.devices import DeviceRow
 
 WORKER_TOKEN = "X-Worker-Token"  # noqa: S105 - the name of a header
@@ -37,6 +39,7 @@ NOT_A_PERSON = (
 Authenticate = Callable[[str], Awaitable[Caller]]
 AuthenticateKey = Callable[[str, str], Awaitable[Caller]]
 AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
+AuthenticateStaff = Callable[[str, str, Via], Awaitable[StaffCaller]]
 
 
 class Callers:
@@ -48,6 +51,8 @@ class Callers:
         authenticate_worker: the same for the tokens of worker devices.
         rates: how often each may call; it may be replaced.
         cookies: reads the login of a browser; None where only headers count.
+        authenticate_staff: returns the member of a token or key, which is shown from an address by
+            a program or a page; None where no member calls.
     """
 
     def __init__(
@@ -57,8 +62,10 @@ class Callers:
         authenticate_worker: AuthenticateWorker,
         rates: Rates,
         cookies: Cookies | None = None,
+        authenticate_staff: AuthenticateStaff | None = None,
     ) -> None:
         self._cookies = cookies
+        self._authenticate_staff = authenticate_staff
         self._authenticate = authenticate
         self._authenticate_key = authenticate_key
         self._authenticate_worker = authenticate_worker
@@ -66,7 +73,7 @@ class Callers:
 
     async def identify(
         self, request: web.BaseRequest, route: Route, client: str, address: str = ""
-    ) -> tuple[Caller | None, DeviceRow | None]:
+    ) -> tuple[Caller | StaffCaller | None, DeviceRow | None]:
         """Return the login or the device that calls a route; neither where it needs none.
 
         A caller that shows no valid token is counted by `client`, its network; `address` is the
@@ -74,13 +81,14 @@ class Callers:
 
         Raises:
             MarketError: `unauthorized`, `scope_missing`, `key_address`, `account_suspended`,
-                `worker_unauthorized`.
+                `worker_unauthorized`, `not_permitted`.
             TransportError: `too_many_requests`.
         """
         if route.is_health:
             await self.rates.count_health(client)
             return None, None
-        login, worker = None, None
+        login: Caller | StaffCaller | None = None
+        worker = None
         identity, user_id = client, ""
         try:
             auth = route.auth
@@ -88,14 +96,14 @@ class Callers:
                 auth = self._required(auth, request.headers)
             if auth is Auth.JWT:
                 login = await self._login(request, address)
-                identity, user_id = login.session_id, login.profile.user_id
+                identity, user_id = login.session_id, login.user_id
             elif auth is Auth.WORKER:
                 worker = await self._authenticate_worker(_worker_token(request))
                 identity, user_id = worker.id, worker.user_id
-            if login is not None and login.key is not None:
-                _require_scope(login.key, route)
-            if login is not None and login.suspended is not None and not route.while_suspended:
-                raise refusal(login.suspended)
+            elif auth is Auth.STAFF:
+                login = await self._staff(request, address)
+                identity, user_id = login.session_id, login.user_id
+            _require_permitted(login, route)
         finally:
             insistent = self.rates.exceeds(identity, user_id)
             if insistent is not None:
@@ -111,7 +119,11 @@ class Callers:
         await self._authenticate_worker(_worker_token(request))
 
     async def count_more(
-        self, login: Caller | None, worker: DeviceRow | None, client: str, requests: int
+        self,
+        login: Caller | StaffCaller | None,
+        worker: DeviceRow | None,
+        client: str,
+        requests: int,
     ) -> None:
         """Count the further requests that an expensive request counts as, for its caller.
 
@@ -125,7 +137,7 @@ class Callers:
             TransportError: `too_many_requests`.
         """
         if login is not None:
-            await self.rates.count(login.session_id, login.profile.user_id, requests)
+            await self.rates.count(login.session_id, login.user_id, requests)
         elif worker is not None:
             await self.rates.count(worker.id, worker.user_id, requests)
         else:
@@ -145,6 +157,14 @@ class Callers:
             return await self._authenticate_key(token, address)
         return await self._authenticate(token)
 
+    async def _staff(self, request: web.BaseRequest, address: str) -> StaffCaller:
+        if self._authenticate_staff is None:
+            raise LookupError("no member of the staff calls this server")
+        kept = self._kept(request.headers)
+        if kept is not None:
+            return await self._authenticate_staff(kept, address, Via.PAGE)
+        return await self._authenticate_staff(_bearer(request), address, Via.API)
+
     def _required(self, auth: Auth, headers: Mapping[str, str]) -> Auth:
         """Return a caller's `Auth` where tokens are optional: one that is sent must be valid."""
         if auth is Auth.OPTIONAL_EITHER and WORKER_TOKEN in headers:
@@ -157,6 +177,21 @@ class Callers:
         if self._cookies is None or AUTHORIZATION in headers:
             return None
         return self._cookies.token(headers)
+
+
+def _require_permitted(login: Caller | StaffCaller | None, route: Route) -> None:
+    """Refuse an API key without the scope of a route, a suspended login, and a member by the role.
+
+    Raises:
+        MarketError: `scope_missing`, `account_suspended`, `not_permitted`.
+    """
+    if isinstance(login, StaffCaller) and isinstance(route, StaffRoute):
+        login.require(route.action)
+    elif isinstance(login, Caller):
+        if login.key is not None:
+            _require_scope(login.key, route)
+        if login.suspended is not None and not route.while_suspended:
+            raise refusal(login.suspended)
 
 
 def _require_scope(key: Grant, route: Route) -> None:

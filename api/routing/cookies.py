@@ -25,10 +25,11 @@ class Cookies:
         is_secure: whether browsers come over https. Then the cookie is sent over nothing else, and
             its name keeps other hosts of the domain from setting it (`__Host-`).
         lifetime_seconds: how long a browser keeps it, which is how long its token is valid.
+        name: its name, without the prefix.
     """
 
-    def __init__(self, *, is_secure: bool, lifetime_seconds: int) -> None:
-        self.name = "__Host-proxyd" if is_secure else "proxyd"
+    def __init__(self, *, is_secure: bool, lifetime_seconds: int, name: str = "proxyd") -> None:
+        self.name = f"__Host-{name}" if is_secure else name
         self._attributes = "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if is_secure else "")
         self._lifetime_seconds = lifetime_seconds
 

@@ -13,6 +13,8 @@ from market.accounts.scopes import Scope
 from market.accounts.spending import Spender
 from market.base.errors import Code
 from market.events.idempotency import KeyedRequest, Receipt
+from market.staff.callers import StaffCaller
+from market.staff.roles import MATRIX, Action
 from storage.blobs.base import Content
 from storage.devices.devices import DeviceRow
 
@@ -20,7 +22,8 @@ from storage.devices.devices import DeviceRow
 class Auth(Enum):
     """The token that a caller must send; where it is optional, one that is sent must be valid.
 
-    `OPTIONAL_EITHER` is the token of a person, or of a worker device, or none.
+    `OPTIONAL_EITHER` is the token of a person, or of a worker device, or none. `STAFF` is the login
+    or key of a member of the staff.
     """
 
     NONE = auto()
@@ -28,6 +31,7 @@ class Auth(Enum):
     OPTIONAL_JWT = auto()
     OPTIONAL_EITHER = auto()
     WORKER = auto()
+    STAFF = auto()
 
 
 class Reply(Struct, kw_only=True):
@@ -119,8 +123,9 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     """A request that was read and checked.
 
     `client` is the network that it is counted by, `address` the exact address; `login` is the
-    caller where the route authenticates; `accept_language`, `accept`, `last_event_id` and
-    `user_agent` are the headers of these names. With `is_console`, a page of this origin asks.
+    caller where the route authenticates, and `member` the caller of a route of the staff;
+    `accept_language`, `accept`, `last_event_id` and `user_agent` are the headers of these names.
+    With `is_console`, a page of this origin asks.
     `send_space` is there where the answer may be held.
     """
 
@@ -138,6 +143,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     is_console: bool = False
     send_space: Callable[[], Awaitable[None]] | None = None
     user_agent: str = ""
+    member: StaffCaller | None = None
 
     @property
     def device(self) -> DeviceRow:
@@ -162,6 +168,13 @@ class Call(Struct, Generic[Body, Query], frozen=True):
         if self.login is None:
             raise LookupError("the route does not authenticate its callers")
         return self.login
+
+    @property
+    def staff(self) -> StaffCaller:
+        """The member of the staff that calls; for routes of the staff."""
+        if self.member is None:
+            raise LookupError("the route does not authenticate the staff")
+        return self.member
 
     @property
     def spender(self) -> Spender | None:
@@ -240,3 +253,19 @@ class Route(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.scope is not None and self.auth is Auth.NONE:
             structs.force_setattr(self, "auth", Auth.JWT)
+
+
+class StaffRoute(Route, frozen=True, kw_only=True):
+    """One endpoint of the staff API, and the operation that the role of a caller has to permit.
+
+    A key of the staff also needs the scope of the operation (`market/staff/callers.py`). Everyone
+    may log in; every other operation needs a login or a key.
+    """
+
+    action: Action
+
+    def __post_init__(self) -> None:
+        if self.action not in MATRIX:
+            raise ValueError(f"{self.method} {self.path}: {self.action} has no row in the matrix")
+        is_login = self.action is Action.STAFF_LOGIN
+        structs.force_setattr(self, "auth", Auth.NONE if is_login else Auth.STAFF)

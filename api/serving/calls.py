@@ -20,6 +20,7 @@ from api.serving.forms import Form, Uploads
 from market.accounts.accounts import Caller
 from market.base.errors import Code, MarketError
 from market.events.idempotency import KeyedRequest, Seal
+from market.staff.callers import StaffCaller
 from storage.devices.devices import DeviceRow
 
 ENDED = "The login or API key has ended while the body of the request was on its way."
@@ -39,7 +40,7 @@ class CallReader:
         self,
         routes: Iterable[Route],
         callers: Callers,
-        is_current: Callable[[Caller], Awaitable[bool]],
+        is_current: Callable[[Any], Awaitable[bool]],
         body_max_bytes: int,
         seal: Seal,
         now: Callable[[], int],
@@ -94,7 +95,7 @@ class CallReader:
                 max_bytes=route.form_max_bytes,
                 uploads=self._uploads,
                 client=client,
-                user_id=login.profile.user_id if login is not None else "",
+                user_id=login.user_id if login is not None else "",
                 is_strict=is_strict,
             )
         elif route.raw_max_bytes:
@@ -109,11 +110,10 @@ class CallReader:
         keyed = None
         key = request.headers.get("Idempotency-Key") if route.idempotent else None
         if key is not None:
-            user_id = login.profile.user_id if login is not None else ""
+            user_id = login.user_id if login is not None else ""
             asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
             request_hash = self._seal.fingerprint(asked)
-            grant = login.key if login is not None else None
-            purse_id = grant.purse_id if grant is not None else ""
+            purse_id = login.purse_id if login is not None else ""
             now = self._now()
             keyed = KeyedRequest(user_id, key, request_hash, self._seal, now, purse_id)
         accepted = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
@@ -124,7 +124,7 @@ class CallReader:
             query,
             names,
             client,
-            login,
+            login if isinstance(login, Caller) else None,
             keyed,
             worker,
             accepted,
@@ -133,6 +133,7 @@ class CallReader:
             last_id,
             is_console(request.headers),
             user_agent=request.headers.get(hdrs.USER_AGENT, ""),
+            member=login if isinstance(login, StaffCaller) else None,
         )
 
     async def _received(
@@ -140,7 +141,7 @@ class CallReader:
         request: Request,
         route: Route,
         client: str,
-        login: Caller | None,
+        login: Caller | StaffCaller | None,
         worker: DeviceRow | None,
     ) -> bytes:
         """Return the JSON body of a request, after checking that its caller may still send it.
@@ -157,7 +158,7 @@ class CallReader:
         return b"{}" if route.body_optional and not sent else sent
 
     async def _require_current(
-        self, request: Request, login: Caller | None, worker: DeviceRow | None
+        self, request: Request, login: Caller | StaffCaller | None, worker: DeviceRow | None
     ) -> None:
         """Refuse a login, key or worker token that has ended while the body was on its way.
 

@@ -81,6 +81,16 @@ class Caller(Struct, frozen=True):
     suspended: str | None = None
 
     @property
+    def user_id(self) -> str:
+        """The identifier of the user."""
+        return self.profile.user_id
+
+    @property
+    def purse_id(self) -> str:
+        """The purse of the API key in use, "" for a login."""
+        return "" if self.key is None else self.key.purse_id
+
+    @property
     def maker(self) -> Maker:
         """The login or API key of the caller, as the maker of an object."""
         return Maker(self.session_id, self.key)

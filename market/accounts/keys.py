@@ -304,7 +304,7 @@ def check(new: NewKey) -> None:
     if days is not None and not 1 <= days <= LIFETIME_MAX_DAYS:
         message = f"expires_in_days must be from 1 to {LIFETIME_MAX_DAYS}, or null for never."
         raise MarketError(Code.INVALID_FIELD, message, field="expires_in_days")
-    _networks(new.allow_ips)
+    stored_networks(new.allow_ips)
 
 
 async def issue(
@@ -342,7 +342,7 @@ async def issue(
         key_hash=digest(text),
         prefix=text[:SHOWN_CHARACTERS],
         scopes=" ".join(sorted(set(new.scopes))),
-        allow_ips=_networks(new.allow_ips),
+        allow_ips=stored_networks(new.allow_ips),
         limit_usd=new.spend_limits.usd,
         limit_credit=new.spend_limits.credit,
         limit_period=new.spend_limits.period,
@@ -432,7 +432,7 @@ async def _change(tx: Transaction, user_id: str, key_id: str, change: KeyChange,
         _check_name(change.name)
         row = row._replace(name=change.name.strip())
     if change.allow_ips is not None:
-        row = row._replace(allow_ips=_networks(change.allow_ips))
+        row = row._replace(allow_ips=stored_networks(change.allow_ips))
     if change.spend_limits is not None:
         limits = change.spend_limits.of(limits_of(row))
         row = row._replace(
@@ -507,7 +507,7 @@ def _check_name(name: str) -> None:
         raise MarketError(Code.INVALID_FIELD, message, field="name")
 
 
-def _networks(texts: Sequence[str]) -> str:
+def stored_networks(texts: Sequence[str]) -> str:
     """Return addresses and networks as they are stored.
 
     Raises:

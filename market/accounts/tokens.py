@@ -40,15 +40,22 @@ class Tokens:
     Args:
         signing_key: at least 32 bytes.
         lifetime_seconds: how long a token is valid.
+        audience: the part of the service that takes the tokens; "" for the API of the users.
         verified_max: how many tokens are remembered.
     """
 
     def __init__(
-        self, signing_key: bytes, *, lifetime_seconds: int, verified_max: int = VERIFIED_MAX
+        self,
+        signing_key: bytes,
+        *,
+        lifetime_seconds: int,
+        audience: str = "",
+        verified_max: int = VERIFIED_MAX,
     ) -> None:
         if len(signing_key) < SIGNING_KEY_MIN_BYTES:
             raise ValueError(f"the signing key has fewer than {SIGNING_KEY_MIN_BYTES} bytes")
         self._signing_key = signing_key
+        self._audience = audience
         self._verified_max = verified_max
         self._verified: dict[str, _Verified] = {}
         self.lifetime_seconds = lifetime_seconds
@@ -66,6 +73,7 @@ class Tokens:
             "iat": claims.issued_at,
             "exp": claims.issued_at + self.lifetime_seconds,
             "jti": token_id,
+            **({"aud": self._audience} if self._audience else {}),
         }
         return self._jwt.encode(payload, self._signing_key, algorithm=ALGORITHM)
 
@@ -94,6 +102,7 @@ class Tokens:
                 token,
                 self._signing_key,
                 algorithms=[ALGORITHM],
+                audience=self._audience or None,  # without one, a token with an audience is refused
                 options={
                     "require": ["sub", "sid", "iat", "exp", "jti"],
                     # `verify` compares with the clock that it is given, which tests can set.

@@ -1,19 +1,19 @@
 """Accounts of the staff: created, given a role, locked, and proved by a second factor."""
 
-from functools import partial
-
 from msgspec import Struct
 
 from market.accounts.passwords import Passwords
 from market.base.errors import Code, MarketError
 from market.base.user_fields import check_email, check_password, email_key
 from market.events.context import Context
+from market.staff import attempts
 from market.staff.acts import STAFF, Act, Changes, act, permit, reason, require_name
+from market.staff.attempts import Attempt
 from market.staff.factors import Factors, NewFactor, code_hash
 from market.staff.roles import Action, Author, Machine, Member, Role
 from storage.engines.store import Transaction
+from storage.staff import logins, writes
 from storage.staff import staff as queries
-from storage.staff import writes
 from storage.staff.staff import ListedStaffRow, StaffRow
 
 TOTP_DIGITS = 6
@@ -66,15 +66,15 @@ async def create(
         locked_at=None,
     )
 
-    async def add(tx: Transaction) -> tuple[None, Changes]:
+    async def add(tx: Transaction) -> tuple[Created, Changes]:
         if not await writes.insert_staff(tx, row, email_key=email_key(email)):
             raise MarketError(Code.EMAIL_TAKEN, field="email")
         await writes.insert_recovery(tx, row.id, factor.code_hashes)
-        return None, {"role": (None, role), "locked": (None, False)}
+        created = Created(row.id, email, role, factor)
+        return created, {"role": (None, role), "locked": (None, False)}
 
     new = Act(author, Action.STAFF_CREATE, STAFF, row.id, text=text)
-    await context.store.write(act, context, new, add)
-    return Created(row.id, email, role, factor)
+    return await context.store.write(act, context, new, add)
 
 
 async def listed(context: Context, author: Author) -> list[ListedStaffRow]:
@@ -101,6 +101,7 @@ async def set_role(context: Context, author: Author, name: str, role: Role, why:
             raise MarketError(Code.STAFF_UNCHANGED, f"{row.email} has the role {role} already.")
         await _keep_an_operator(tx, row)
         await writes.set_role(tx, row.id, role)
+        await logins.end_all(tx, row.id, context.now())
         return row, {"role": (row.role, role)}
 
     new = Act(author, Action.STAFF_ROLE, STAFF, member.id, text=reason(why))
@@ -128,13 +129,14 @@ async def reset_factor(
     member = await context.store.read(find, name)
     factor = factors.new(member.email)
 
-    async def change(tx: Transaction) -> tuple[None, Changes]:
+    async def change(tx: Transaction) -> tuple[Created, Changes]:
         await writes.set_factor(tx, member.id, factor.sealed, factor.code_hashes)
-        return None, {"factor": (None, "new")}
+        await logins.end_all(tx, member.id, context.now())
+        changed = Created(member.id, member.email, Role(member.role), factor)
+        return changed, {"factor": (None, "new")}
 
     new = Act(author, Action.STAFF_RESET_FACTOR, STAFF, member.id, text=reason(why))
-    await context.store.write(act, context, new, change)
-    return Created(member.id, member.email, Role(member.role), factor)
+    return await context.store.write(act, context, new, change)
 
 
 async def check(
@@ -152,13 +154,19 @@ async def check(
             locked), `second_factor_wrong`.
     """
     found = await context.store.read(find, name)
+    attempt = Attempt(found.id, found.id, "", author.via, author.unix_user)
+    attempt_id = await attempts.begin(context, attempt, most=None)
     if not await passwords.verify(given.password, found.password_hash):
         raise MarketError(Code.INVALID_CREDENTIALS)
     member = Member(found.id, Role(found.role), author.via, author.unix_user)
+
+    async def change(tx: Transaction) -> tuple[None, Changes]:
+        way = await use_code(tx, context, factors, found.id, given.code)
+        await attempts.end(tx, context, attempt_id)
+        return None, {"factor": (None, way)}
+
     new = Act(member, Action.STAFF_CHECK, STAFF, member.staff_id)
-    await context.store.write(
-        act, context, new, partial(_use_code, context, factors, member.staff_id, given.code)
-    )
+    await context.store.write(act, context, new, change)
     return member
 
 
@@ -208,6 +216,8 @@ async def _set_locked(
         if is_locked:
             await _keep_an_operator(tx, row)
         await writes.set_locked(tx, row.id, context.now() if is_locked else None)
+        if is_locked:
+            await logins.end_all(tx, row.id, context.now())
         return row, {"locked": (not is_locked, is_locked)}
 
     action = Action.STAFF_LOCK if is_locked else Action.STAFF_UNLOCK
@@ -215,17 +225,23 @@ async def _set_locked(
     return await context.store.write(act, context, new, change)
 
 
-async def _use_code(
-    context: Context, factors: Factors, staff_id: str, code: str, tx: Transaction
-) -> tuple[None, Changes]:
-    """Use up a code: six digits are of the authenticator, any other text is a recovery code."""
+async def use_code(
+    tx: Transaction, context: Context, factors: Factors, staff_id: str, code: str
+) -> str:
+    """Use up a code, and return its kind.
+
+    Six digits are of the authenticator, any other text is a recovery code.
+
+    Raises:
+        MarketError: `second_factor_wrong`.
+    """
     code = code.strip()
     row = await _find(tx, staff_id)
     if len(code) == TOTP_DIGITS and code.isdecimal():
         step = factors.step_of(row.sealed_factor, code, context.now())
         if step is None or not await writes.use_step(tx, staff_id, step):
             raise MarketError(Code.SECOND_FACTOR_WRONG)
-        return None, {"factor": (None, "authenticator")}
+        return "authenticator"
     if not await writes.use_recovery(tx, staff_id, code_hash(code), context.now()):
         raise MarketError(Code.SECOND_FACTOR_WRONG)
-    return None, {"factor": (None, "recovery code")}
+    return "recovery code"

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from market.base.errors import Code, MarketError
 from market.events.context import Context
+from market.staff import answers
 from market.staff.chain import digest, text_digest
 from market.staff.roles import ON_ONESELF, Action, Author, Member, require
 from storage.engines.store import Transaction
@@ -111,11 +112,15 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
             the log.
 
     Raises:
-        MarketError: `not_permitted`, or an error of `change`.
+        MarketError: `not_permitted`, `idempotency_key_reused`, or an error of `change`.
+        Replayed: a request with this Idempotency-Key was answered before.
     """
     require(new.author, new.action)
     await writes.lock_head(tx)
     await permit(tx, new.author, new.action)
+    receipt = new.author.receipt if isinstance(new.author, Member) else None
+    if receipt is not None:
+        await answers.replay(tx, receipt)
     if isinstance(new.author, Member):
         is_own = new.subject_kind == STAFF and new.subject_id == new.author.staff_id
         if is_own != (new.action in ON_ONESELF):
@@ -149,6 +154,8 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
         hash="",
     )
     await writes.append(tx, row._replace(hash=digest(row, before.hash)))
+    if receipt is not None:
+        await answers.keep(tx, receipt, result)
     return result
 
 

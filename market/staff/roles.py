@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
 from market.base.errors import Code, MarketError
+from market.events.idempotency import Receipt
 
 
 class Role(StrEnum):
@@ -45,6 +47,14 @@ class Action(StrEnum):
     SITE_INVITE = "site.invite"
     SITE_PUBLISH = "site.publish"
     STATUS_NOTICE = "status.notice"
+    STAFF_LOGIN = "staff.login"
+    STAFF_LOGOUT = "staff.logout"
+    STAFF_SELF = "staff.self"
+    STAFF_PASSWORD = "staff.password"  # noqa: S105 - the word of an operation
+    STAFF_ATTEMPTS = "staff.attempts"
+    STAFF_KEY_CREATE = "staff.key.create"
+    STAFF_KEY_LIST = "staff.key.list"
+    STAFF_KEY_REVOKE = "staff.key.revoke"
 
 
 _ALL = frozenset(Role)
@@ -79,15 +89,27 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.SITE_INVITE: _OPERATOR,
     Action.SITE_PUBLISH: _OPERATOR,
     Action.STATUS_NOTICE: frozenset((Role.SUPPORT, Role.OPERATOR)),
+    Action.STAFF_LOGIN: _ALL,
+    Action.STAFF_LOGOUT: _ALL,
+    Action.STAFF_SELF: _ALL,
+    Action.STAFF_PASSWORD: _ALL,
+    Action.STAFF_ATTEMPTS: _OPERATOR,
+    Action.STAFF_KEY_CREATE: _OPERATOR,
+    Action.STAFF_KEY_LIST: _OPERATOR,
+    Action.STAFF_KEY_REVOKE: _OPERATOR,
 }
 # Operations of members on their own account. They do all others on other members only.
-ON_ONESELF = frozenset((Action.STAFF_CHECK,))
+ON_ONESELF = frozenset(
+    (Action.STAFF_CHECK, Action.STAFF_LOGIN, Action.STAFF_LOGOUT, Action.STAFF_PASSWORD)
+)
 
 
 class Via(StrEnum):
     """The interface through which an author acts."""
 
     MACHINE = "machine"
+    API = "api"
+    PAGE = "page"
 
 
 class Machine(Struct, frozen=True):
@@ -108,12 +130,16 @@ class Machine(Struct, frozen=True):
 
 
 class Member(Struct, frozen=True):
-    """A member of the staff who acts; `unix_user` runs the command, if it is one."""
+    """A member of the staff who acts; `unix_user` runs the command, if it is one.
+
+    A `receipt` keeps the answer to the act: of a repeated request, only the first one acts.
+    """
 
     staff_id: str
     role: Role
     via: Via
     unix_user: str | None = None
+    receipt: Receipt[Any] | None = None
 
 
 Author = Machine | Member

@@ -23,13 +23,14 @@ from proxyd.ops.errors import CannotServeError
 BACKLOG = 1024
 PORT_MAX = 65_535
 
-Purpose = Literal["API", "proxy", "proxy without passwords", "exits", "apps"]
+Purpose = Literal["API", "proxy", "proxy without passwords", "exits", "apps", "staff"]
 SETTINGS: Final[dict[Purpose, str]] = {  # by purpose, the setting that has the port
     "API": "api.port",
     "proxy": "proxy.port",
     "proxy without passwords": "proxy.passwordless_ports",
     "exits": "exits.port",
     "apps": "apps.port",
+    "staff": "staff.port",
 }
 
 

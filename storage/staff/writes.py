@@ -81,6 +81,15 @@ async def set_locked(tx: Transaction, staff_id: str, locked_at: int | None) -> N
     )
 
 
+async def set_password(tx: Transaction, staff_id: str, password_hash: str) -> None:
+    """Replace the password of a member of the staff."""
+    await tx.run(
+        "UPDATE staff SET password_hash = :password_hash WHERE id = :id",
+        id=staff_id,
+        password_hash=password_hash,
+    )
+
+
 async def set_factor(
     tx: Transaction, staff_id: str, sealed_factor: str, code_hashes: Sequence[str]
 ) -> None:

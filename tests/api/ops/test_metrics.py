@@ -22,7 +22,8 @@ from support.daemons.service import Service, running_in
 from support.targets import targets
 
 from api.http import request_id
-from api.ops.metrics import FORWARDED, Exposition
+from api.http.allowed import FORWARDED
+from api.ops.metrics import Exposition
 from proxyd import __version__
 from proxyd.compiled import finder
 from proxyd.ops import process_metrics

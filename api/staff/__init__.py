@@ -1,0 +1,1 @@
+"""The staff API: logins, the search, users, notes, members and keys."""

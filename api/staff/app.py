@@ -1,0 +1,91 @@
+"""The staff API: the table of its routes, and its server."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NoReturn
+
+from api import openapi
+from api.http.allowed import Allowed
+from api.http.limits import ApiLimits
+from api.http.prefer import Handling
+from api.routing.cookies import Cookies
+from api.routing.pages import HEADERS, REVALIDATE, Page
+from api.routing.routes import StaffRoute
+from api.server import Face, HttpServer
+from api.staff.logins import LoginRoutes
+from api.staff.members import MemberRoutes
+from api.staff.users import UserRoutes
+from market.base.errors import Code, MarketError
+from market.events.idempotency import Seal
+from market.staff.desk import StaffDesk
+from market.staff.logins import LIFETIME_SECONDS
+
+DOCUMENT_PATH = "/staff/openapi.json"
+BODY_MAX_BYTES = 256 * 1024
+
+
+def routes(desk: StaffDesk, cookies: Cookies) -> list[StaffRoute]:
+    """Return every endpoint of the staff; a new file of routes is a line here."""
+    return [
+        *LoginRoutes(desk, cookies).table(),
+        *UserRoutes(desk).table(),
+        *MemberRoutes(desk).table(),
+    ]
+
+
+def server(
+    desk: StaffDesk,
+    *,
+    seal: Seal,
+    is_secure: bool,
+    allow: Iterable[str],
+    trusted_proxies: Iterable[str],
+    limits: ApiLimits,
+    version: str,
+    base_url: str,
+) -> HttpServer:
+    """Return the server of the staff API.
+
+    Args:
+        desk: the services of the staff.
+        seal: seals the answers to requests with an Idempotency-Key.
+        is_secure: whether browsers come over https.
+        allow: networks whose clients get an answer.
+        trusted_proxies: networks whose X-Forwarded-For is believed.
+        limits: bounds on clients.
+        version: the program's.
+        base_url: the address of the staff API, "" if it is unknown.
+    """
+    cookies = Cookies(is_secure=is_secure, lifetime_seconds=LIFETIME_SECONDS, name="staff")
+    return HttpServer(
+        routes(desk, cookies),
+        authenticate=_refuse,
+        authenticate_key=_refuse,
+        authenticate_worker=_refuse,
+        authenticate_staff=desk.authenticate,
+        is_current=desk.is_current,
+        body_max_bytes=BODY_MAX_BYTES,
+        seal=seal,
+        now=desk.context.now,
+        trusted_proxies=trusted_proxies,
+        limits=limits,
+        version=version,
+        base_url=base_url,
+        cookies=cookies,
+        face=Face(
+            document=partial(openapi.document, outline=openapi.STAFF),
+            pages=_pages,
+            handling=Handling.STRICT,
+            allowed=Allowed(allow),
+        ),
+    )
+
+
+def _pages(describe: Callable[[], bytes]) -> dict[str, Page]:
+    headers = {**HEADERS, **REVALIDATE}
+    return {DOCUMENT_PATH: Page("application/json", describe, headers, is_packed=True)}
+
+
+async def _refuse(*_: str) -> NoReturn:
+    """Refuse the login of a customer or device: no route of the staff takes one."""
+    raise MarketError(Code.UNAUTHORIZED)

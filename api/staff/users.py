@@ -1,0 +1,388 @@
+"""Routes that find, show and note users, and the log of the staff's acts."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from api.routing.codec import money
+from api.routing.listing import Limit, Listing, Timestamp, timestamp
+from api.routing.routes import Call, Nothing, Reply, StaffRoute
+from api.staff.words import PREFIX, ActItem, Name, act_item, author, moment
+from market.base.errors import Code
+from market.staff import history, search, users
+from market.staff.acts import NOTE_MAX_CHARACTERS
+from market.staff.desk import StaffDesk
+from market.staff.roles import Action
+from market.staff.search import Found
+from market.staff.users import UserPage
+from storage.staff.log import NEWEST
+
+ONE = f"{PREFIX}/users/{{user}}"
+FINDING = (Code.USER_NOT_FOUND, Code.AMBIGUOUS)
+
+
+class SearchRequest(Struct):
+    """A part that is known of a user; it is no query, because logs of web servers keep queries."""
+
+    text: Name
+
+
+class NoteRequest(Struct):
+    """A note about a user, for the staff alone."""
+
+    text: Annotated[str, Meta(max_length=NOTE_MAX_CHARACTERS)]
+
+
+class LogQuery(Listing, Struct):
+    """The newest acts before a number: about a user, of a member, of an operation."""
+
+    user: Name | None = None
+    staff: Name | None = None
+    action: Annotated[str, Meta(max_length=64)] | None = None
+    before: Annotated[int, Meta(ge=1)] | None = None
+    limit: Limit = 50
+
+
+class Hit(Struct):
+    """A row that matches; `matched` is the text that matched."""
+
+    kind: str
+    id: str
+    user_id: str
+    username: str
+    email: str
+    matched: str
+
+
+class FoundItem(Struct):
+    """The rows that match by one field, and whether there are more."""
+
+    by: str
+    hits: list[Hit]
+    has_more: bool
+
+
+class SearchReply(Reply, kw_only=True):
+    """The rows that match, by field."""
+
+    found: list[FoundItem]
+
+
+class Balance(Struct):
+    """The money of a user in one currency."""
+
+    currency: str
+    available: float
+    held: float
+
+
+class OpenItem(Struct):
+    """Numbers of a user's open things, each at most 1001."""
+
+    sessions: int
+    jobs: int
+    devices: int
+    keys: int
+
+
+class TransactionItem(Struct):
+    """A change of a user's account; negative for money that left it."""
+
+    id: str
+    at: Timestamp
+    kind: str
+    amount: float
+    currency: str
+    reference: str
+
+
+class SessionItem(Struct):
+    """A session of a user."""
+
+    id: str
+    status: str
+    used_bytes: int
+    quota_bytes: int
+    created_at: Timestamp
+    expires_at: Timestamp
+
+
+class DeviceItem(Struct):
+    """A device of a user."""
+
+    id: str
+    name: str
+    type: str
+    last_seen_at: Timestamp | None
+    revoked_at: Timestamp | None
+
+
+class JobItem(Struct):
+    """A job of a user."""
+
+    id: str
+    title: str
+    type: str
+    status: str
+    price: float
+    currency: str
+    created_at: Timestamp
+
+
+class UserKeyItem(Struct):
+    """An API key of a user."""
+
+    id: str
+    name: str
+    prefix: str
+    last_used_at: Timestamp | None
+    last_used_network: str | None
+    expires_at: Timestamp | None
+    revoked_at: Timestamp | None
+
+
+class LoginItem(Struct):
+    """A valid login of a user."""
+
+    id: str
+    at: Timestamp
+    network: str
+    program: str
+
+
+class NoteItem(Struct):
+    """A note about a user."""
+
+    number: int
+    at: Timestamp
+    author: str | None
+    text: str
+
+
+class UserItem(Struct):
+    """A user."""
+
+    id: str
+    username: str
+    email: str
+    verified_at: Timestamp | None
+    created_at: Timestamp
+
+
+class UserReply(Reply, kw_only=True):
+    """A user, and the ten newest rows of each kind."""
+
+    user: UserItem
+    balances: list[Balance]
+    open: OpenItem
+    transactions: list[TransactionItem]
+    sessions: list[SessionItem]
+    devices: list[DeviceItem]
+    jobs: list[JobItem]
+    keys: list[UserKeyItem]
+    logins: list[LoginItem]
+    notes: list[NoteItem]
+    log: list[ActItem]
+
+
+class NotedReply(Reply, kw_only=True):
+    """The user that a note is about."""
+
+    user_id: str
+
+
+class LogReply(Reply, kw_only=True):
+    """Acts of the staff, the newest first; `before` continues the list, null at its end."""
+
+    acts: list[ActItem]
+    before: int | None
+
+
+class UserRoutes:
+    """The routes of the search, of one user, and of the log."""
+
+    def __init__(self, desk: StaffDesk) -> None:
+        self._context = desk.context
+
+    def table(self) -> list[StaffRoute]:
+        """Return the declarations."""
+        return [
+            StaffRoute(
+                "POST",
+                f"{PREFIX}/search",
+                "Find users by an address, a name, an identifier, a key or a payment",
+                self.search,
+                SearchReply,
+                action=Action.SEARCH,
+                body=SearchRequest,
+                example={"text": "ada@example.com"},
+            ),
+            StaffRoute(
+                "GET",
+                ONE,
+                "One user; the log records the view",
+                self.show,
+                UserReply,
+                action=Action.USER_VIEW,
+                errors=FINDING,
+            ),
+            StaffRoute(
+                "POST",
+                f"{ONE}/notes",
+                "Write a note about a user",
+                self.note,
+                NotedReply,
+                action=Action.USER_NOTE,
+                body=NoteRequest,
+                idempotent=True,
+                errors=FINDING,
+                example={"text": "asked by telephone about a deposit"},
+            ),
+            StaffRoute(
+                "GET",
+                f"{PREFIX}/log",
+                "The newest acts of the staff",
+                self.log,
+                LogReply,
+                action=Action.LOG_READ,
+                query=LogQuery,
+                errors=(*FINDING, Code.STAFF_NOT_FOUND),
+            ),
+        ]
+
+    async def search(self, call: Call[SearchRequest, Any]) -> SearchReply:
+        """Find users."""
+        found = await search.who(self._context, author(call), call.body.text)
+        return SearchReply(found=[_found(each) for each in found])
+
+    async def show(self, call: Call[Nothing, Any]) -> UserReply:
+        """Return one user."""
+        return _user(await users.view(self._context, author(call), call.path["user"]))
+
+    async def note(self, call: Call[NoteRequest, Any]) -> NotedReply:
+        """Write a note."""
+        by = author(call, _noted)
+        return _noted(await users.note(self._context, by, call.path["user"], call.body.text))
+
+    async def log(self, call: Call[Nothing, LogQuery]) -> LogReply:
+        """List acts of the staff."""
+        query = call.query
+        rows = await history.read(
+            self._context,
+            author(call),
+            user=query.user,
+            staff=query.staff,
+            action=query.action,
+            before=query.before or NEWEST,
+            limit=query.limit + 1,
+        )
+        part = rows[: query.limit]
+        return LogReply(
+            acts=[act_item(row) for row in part],
+            before=part[-1].number if len(rows) > query.limit else None,
+        )
+
+
+def _noted(user_id: str) -> NotedReply:
+    return NotedReply(user_id=user_id)
+
+
+def _found(found: Found) -> FoundItem:
+    return FoundItem(
+        by=found.by,
+        hits=[Hit(*hit) for hit in found.hits],
+        has_more=found.has_more,
+    )
+
+
+def _user(page: UserPage) -> UserReply:
+    user, profile = page.user, page.profile
+    return UserReply(
+        user=UserItem(
+            id=user.id,
+            username=user.username,
+            email=user.email,
+            verified_at=moment(user.email_verified_at),
+            created_at=timestamp(user.created_at),
+        ),
+        balances=[
+            Balance("usd", money(profile.usd_available), money(profile.usd_held)),
+            Balance("credit", money(profile.credit_available), money(profile.credit_held)),
+        ],
+        open=OpenItem(*page.open),
+        transactions=[
+            TransactionItem(
+                id=row.id,
+                at=timestamp(row.created_at),
+                kind=row.kind,
+                amount=money(row.amount),
+                currency=row.currency,
+                reference=row.reference,
+            )
+            for row in page.transactions
+        ],
+        sessions=[
+            SessionItem(
+                id=row.id,
+                status=row.status,
+                used_bytes=row.bytes_used,
+                quota_bytes=row.quota_bytes,
+                created_at=timestamp(row.created_at),
+                expires_at=timestamp(row.expires_at),
+            )
+            for row in page.sessions
+        ],
+        devices=[
+            DeviceItem(
+                id=row.id,
+                name=row.name,
+                type=row.device_type,
+                last_seen_at=moment(row.last_heartbeat_at),
+                revoked_at=moment(row.revoked_at),
+            )
+            for row in page.devices
+        ],
+        jobs=[
+            JobItem(
+                id=row.id,
+                title=row.title,
+                type=row.job_type,
+                status=row.status,
+                price=money(row.price_held),
+                currency=row.currency,
+                created_at=timestamp(row.created_at),
+            )
+            for row in page.jobs
+        ],
+        keys=[
+            UserKeyItem(
+                id=row.id,
+                name=row.name,
+                prefix=row.prefix,
+                last_used_at=moment(row.last_used_at),
+                last_used_network=row.last_used_network,
+                expires_at=moment(row.expires_at),
+                revoked_at=moment(row.revoked_at),
+            )
+            for row in page.keys
+        ],
+        logins=[
+            LoginItem(
+                id=row.id,
+                at=timestamp(row.created_at),
+                network=row.network,
+                program=row.user_agent,
+            )
+            for row in page.logins
+        ],
+        notes=[
+            NoteItem(
+                number=row.number,
+                at=timestamp(row.created_at),
+                author=row.staff_email or row.unix_user,
+                text=row.body,
+            )
+            for row in page.notes
+        ],
+        log=[act_item(row) for row in page.log],
+    )

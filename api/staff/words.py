@@ -1,0 +1,79 @@
+"""Parts that the routes of the staff share: reasons, authors, and acts of the log."""
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct, structs
+
+from api.openapi import STAFF_PREFIX as PREFIX
+from api.routing.listing import Timestamp, timestamp
+from api.routing.routes import Call, Reply
+from market.staff.acts import NAME_MAX_CHARACTERS, REASON_MAX_CHARACTERS
+from market.staff.roles import Member
+from storage.staff.log import ShownLogRow
+
+__all__ = ["PREFIX", "ActItem", "Changed", "Name", "Reason", "act_item", "author", "moment"]
+
+Reason = Annotated[str, Meta(max_length=REASON_MAX_CHARACTERS)]
+Name = Annotated[str, Meta(max_length=NAME_MAX_CHARACTERS)]
+Value = str | int | bool | None
+_Outcome = TypeVar("_Outcome")
+
+
+class Changed(Struct):
+    """The old and the new value of a field."""
+
+    old: Value
+    new: Value
+
+
+class ActItem(Struct):
+    """An act of the log. `text` is its reason or note, "" if it was erased."""
+
+    number: int
+    at: Timestamp
+    via: str
+    staff: str | None
+    unix_user: str | None
+    action: str
+    subject_kind: str
+    subject_id: str | None
+    user_id: str | None
+    changes: dict[str, Changed]
+    text: str | None
+
+
+def act_item(row: ShownLogRow) -> ActItem:
+    """Return an act of the log as a list shows it."""
+    return ActItem(
+        number=row.number,
+        at=timestamp(row.at),
+        via=row.via,
+        staff=row.staff_email,
+        unix_user=row.unix_user,
+        action=row.action,
+        subject_kind=row.subject_kind,
+        subject_id=row.subject_id,
+        user_id=row.user_id,
+        changes={name: Changed(*values) for name, values in json.loads(row.changes).items()},
+        text=row.text,
+    )
+
+
+def author(call: Call[Any, Any], reply: Callable[[_Outcome], Reply] | None = None) -> Member:
+    """Return the author of an act that a request asks for.
+
+    Args:
+        call: the request.
+        reply: makes the answer of the outcome of the act. With it, a request with an
+            Idempotency-Key acts once: the outcome that `act` returns must be the one that the
+            handler answers with.
+    """
+    member = call.staff.member
+    return member if reply is None else structs.replace(member, receipt=call.receipt(reply))
+
+
+def moment(seconds: int | None) -> str | None:
+    """Return a time of an answer, or None for a time that is absent."""
+    return None if seconds is None else timestamp(seconds)

@@ -1,0 +1,41 @@
+"""The services of the staff, for the staff API and its pages."""
+
+from market.accounts.passwords import Passwords
+from market.base.sealing import Sealing
+from market.events.context import Context
+from market.staff.callers import StaffCaller
+from market.staff.factors import Factors
+from market.staff.keys import StaffKeys, is_key
+from market.staff.logins import StaffLogins
+from market.staff.roles import Via
+
+
+class StaffDesk:
+    """The services of the staff.
+
+    Args:
+        key: the signing key of the service; other keys are derived from it.
+    """
+
+    def __init__(self, context: Context, passwords: Passwords, key: bytes) -> None:
+        self.context = context
+        self.passwords = passwords
+        self.factors = Factors(Sealing(key, b"staff factors"))
+        self.logins = StaffLogins(context, passwords, self.factors, key)
+        self.keys = StaffKeys(context)
+
+    async def authenticate(self, token: str, address: str, via: Via) -> StaffCaller:
+        """Return the member whose token or key this is; a page has no key.
+
+        Raises:
+            MarketError: `unauthorized`, `key_address`.
+        """
+        if via is Via.API and is_key(token):
+            return await self.keys.authenticate(token, address)
+        return await self.logins.authenticate(token, via)
+
+    async def is_current(self, caller: StaffCaller) -> bool:
+        """Return whether the login or key of a caller is still valid."""
+        if caller.scopes is None:
+            return await self.logins.is_current(caller)
+        return await self.keys.is_current(caller)
