@@ -238,7 +238,7 @@ class HttpServer(Front):
     def welcome(self, sock: "socket.socket", address: str) -> str:
         """Serve a client; else return the reason, and leave the socket to the caller."""
         if self._face.allowed is not None and not self._face.allowed.permits(address):
-            return "its address is not allowed"
+            return f"{address} is outside the allowed networks"
         return super().welcome(sock, address)
 
     def change_limits(self, limits: ApiLimits) -> None:

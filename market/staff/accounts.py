@@ -161,9 +161,9 @@ async def check(
     member = Member(found.id, Role(found.role), author.via, author.unix_user)
 
     async def change(tx: Transaction) -> tuple[None, Changes]:
-        way = await use_code(tx, context, factors, found.id, given.code)
+        changes = await use_code(tx, context, factors, found.id, given.code)
         await attempts.end(tx, context, attempt_id)
-        return None, {"factor": (None, way)}
+        return None, changes
 
     new = Act(member, Action.STAFF_CHECK, STAFF, member.staff_id)
     await context.store.write(act, context, new, change)
@@ -227,8 +227,8 @@ async def _set_locked(
 
 async def use_code(
     tx: Transaction, context: Context, factors: Factors, staff_id: str, code: str
-) -> str:
-    """Use up a code, and return its kind.
+) -> Changes:
+    """Use up a code, and return its kind for the log.
 
     Six digits are of the authenticator, any other text is a recovery code.
 
@@ -241,7 +241,7 @@ async def use_code(
         step = factors.step_of(row.sealed_factor, code, context.now())
         if step is None or not await writes.use_step(tx, staff_id, step):
             raise MarketError(Code.SECOND_FACTOR_WRONG)
-        return "authenticator"
+        return {"factor": (None, "authenticator")}
     if not await writes.use_recovery(tx, staff_id, code_hash(code), context.now()):
         raise MarketError(Code.SECOND_FACTOR_WRONG)
-    return "recovery code"
+    return {"factor": (None, "recovery code")}

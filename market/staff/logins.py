@@ -119,7 +119,7 @@ class StaffLogins:
         role = Role.SUPPORT if found is None else Role(found.role)
 
         async def change(tx: Transaction) -> tuple[None, Changes]:
-            way = await use_code(tx, context, self._factors, staff_id, proof.code)
+            changes = await use_code(tx, context, self._factors, staff_id, proof.code)
             if not is_right:
                 raise MarketError(Code.SECOND_FACTOR_WRONG)
             await attempts.end(tx, context, attempt_id)
@@ -132,7 +132,7 @@ class StaffLogins:
                 expires_at=now + LIFETIME_SECONDS,
                 kept_since=now - KEPT_SECONDS,
             )
-            return None, {"factor": (None, way), "login": (None, login_id)}
+            return None, {**changes, "login": (None, login_id)}
 
         new = Act(Member(staff_id, role, attempt.via), Action.STAFF_LOGIN, STAFF, staff_id)
         await self._store.write(act, context, new, change)
@@ -202,11 +202,11 @@ class StaffLogins:
         password_hash = await self._passwords.hash(new_password, client=network)
 
         async def change(tx: Transaction) -> tuple[None, Changes]:
-            way = await use_code(tx, self._context, self._factors, caller.staff_id, proof.code)
+            changes = await use_code(tx, self._context, self._factors, caller.staff_id, proof.code)
             await attempts.end(tx, self._context, attempt_id)
             await writes.set_password(tx, caller.staff_id, password_hash)
             await queries.end_all(tx, caller.staff_id, self._context.now(), but=caller.session_id)
-            return None, {"factor": (None, way), "password": (None, "changed")}
+            return None, {**changes, "password": (None, "changed")}
 
         new = Act(caller.member, Action.STAFF_PASSWORD, STAFF, caller.staff_id)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff import finding, members, site, stopping
+from proxyd.cli.staff import finding, keys, members, site, stopping
 from proxyd.cli.staff.desk import Command, Desk, Report
 from proxyd.cli.staff.words import in_words
 from proxyd.loop import runner
@@ -21,7 +21,7 @@ MISUSED = 2
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 
-GROUPS = (members, finding, site, stopping)
+GROUPS = (members, finding, keys, site, stopping)
 COMMANDS: dict[str, Command] = {
     name: command for group in GROUPS for name, command in group.COMMANDS.items()
 }

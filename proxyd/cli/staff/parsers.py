@@ -8,6 +8,7 @@ from proxyd.cli.parsing import count, finish, limit, number, text
 # As in `market.accounts.suspensions`.
 PARTS = ("logins", "keys", "sessions", "devices", "purchases")
 ROLES = ("support", "finance", "operator")  # as in `market.staff`, which no parser waits for
+SCOPES = ("read", "act")  # as above
 
 SEVERITIES = ("info", "warning", "outage")
 TEXTS = ("terms", "privacy", "imprint")
@@ -132,6 +133,43 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     _add_member(check)
     _finish(check, "staff check")
+    _add_keys(staff)
+
+
+def _add_keys(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about keys of the staff, and about the attempts to log in."""
+    attempts = staff.add_parser("attempts", help="the newest attempts to log in or to check")
+    attempts.add_argument(
+        "--limit", type=limit, default=50, metavar="N", help="number of attempts, 50 by default"
+    )
+    _finish(attempts, "staff attempts")
+    key = staff.add_parser("key", help="keys of the staff API").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    create = key.add_parser("create", help="make a key of a member, and print it once")
+    _add_member(create)
+    create.add_argument("--name", type=text, required=True, metavar="TEXT", help="what it is for")
+    create.add_argument(
+        "--scope", action="append", required=True, choices=SCOPES, help="may be repeated"
+    )
+    create.add_argument(
+        "--allow-ip",
+        action="append",
+        type=text,
+        required=True,
+        metavar="NETWORK",
+        help="an address or network that may use it; may be repeated",
+    )
+    create.add_argument(
+        "--days", type=number, default=90, metavar="N", help="its lifetime, 90 at most"
+    )
+    _add_reason(create)
+    _finish(create, "staff key create")
+    _finish(key.add_parser("list", help="the newest keys of all members"), "staff key list")
+    revoke = key.add_parser("revoke", help="end a key")
+    revoke.add_argument("key", type=text, metavar="KEY", help="its identifier")
+    _add_reason(revoke)
+    _finish(revoke, "staff key revoke")
 
 
 def add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

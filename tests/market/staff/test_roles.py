@@ -8,12 +8,17 @@ from support.market.market import Market
 from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
 
 from market.base.errors import Code, MarketError
-from market.staff import accounts, history, search, site, users
+from market.staff import accounts, attempts, history, keys, search, site, users
 from market.staff.accounts import Created
+from market.staff.acts import permit
+from market.staff.callers import StaffScope
+from market.staff.keys import NewStaffKey
 from market.staff.roles import MATRIX, ON_ONESELF, Action, Author, Machine, Role, require
 from market.staff.site import Publication, TextKind
 from storage.engines.store import Transaction
+from storage.staff.rows import OwnedKeyRow
 
+KEY = NewStaffKey(name="reports", scopes=(StaffScope.READ,), allow_ips=("192.0.2.7",))
 Attempt = Callable[[Market, Author, str, Created], Awaitable[Any]]
 
 
@@ -30,11 +35,18 @@ def _create(market: Market, author: Author, _user: str, _other: Created) -> Awai
     )
 
 
+async def _revoke(market: Market, author: Author, other: Created) -> OwnedKeyRow:
+    [key] = await keys.listed(market.context, ROOT)
+    return await keys.revoke(market.context, author, key.key.id, "over")
+
+
 async def prepare(market: Market, action: Action, other: Created) -> None:
     """Lock the other member, where an operation is about one that is locked."""
     rows = {each.id: each for each in await accounts.listed(market.context, ROOT)}
     if action is Action.STAFF_UNLOCK and rows[other.id].locked_at is None:
         await accounts.lock(market.context, ROOT, other.id, "left")
+    if action is Action.STAFF_KEY_REVOKE and not await keys.listed(market.context, ROOT):
+        await keys.create(market.context, ROOT, other.id, KEY, "reports")
 
 
 # How each operation is tried: by an author, about a user, or on another member.
@@ -74,7 +86,28 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.STATUS_NOTICE: lambda market, author, user, other: site.notify(
         market.context, author, severity="info", title="Work tonight", body="", why="planned"
     ),
+    Action.STAFF_SELF: lambda market, author, user, other: market.store.read(
+        permit, author, Action.STAFF_SELF
+    ),
+    Action.STAFF_ATTEMPTS: lambda market, author, user, other: attempts.listed(
+        market.context, author, limit=1
+    ),
+    Action.STAFF_KEY_CREATE: lambda market, author, user, other: keys.create(
+        market.context, author, other.id, KEY, "reports"
+    ),
+    Action.STAFF_KEY_LIST: lambda market, author, user, other: keys.listed(market.context, author),
+    Action.STAFF_KEY_REVOKE: lambda market, author, user, other: _revoke(market, author, other),
 }
+# Operations that only read, without a row in the log.
+READING = (
+    Action.SEARCH,
+    Action.LOG_READ,
+    Action.STAFF_LIST,
+    Action.STAFF_SELF,
+    Action.STAFF_ATTEMPTS,
+    Action.STAFF_KEY_LIST,
+    Action.SITE_CHECK,
+)
 
 
 async def dump(market: Market) -> dict[str, list[Any]]:
@@ -91,6 +124,7 @@ async def dump(market: Market) -> dict[str, list[Any]]:
                 ("staff_log", "number, action, staff_id, unix_user"),
                 ("staff_log_head", "number"),
                 ("texts", "id, body"),
+                ("staff_keys", "id, revoked_at"),
             )
         }
 
@@ -119,8 +153,7 @@ async def test_every_operation_is_tried_by_every_role(market: Market, action: Ac
             await attempt
             rows = (await dump(market))["staff_log"]
             newest = max(rows, key=lambda row: int(row[0]))
-            reads = (Action.SEARCH, Action.LOG_READ, Action.STAFF_LIST, Action.SITE_CHECK)
-            is_logged = action not in reads
+            is_logged = action not in READING
             assert (newest[1:] == (action, author.staff_id, "root")) is is_logged
             continue
         with pytest.raises(MarketError) as refused:

@@ -1,0 +1,53 @@
+"""Users at the staff API: found, shown and noted, and the log of it."""
+
+from support.clients.staff import StaffApi
+
+from market.staff.roles import Role
+
+
+async def test_a_member_finds_a_user_and_writes_a_note(staff: StaffApi) -> None:
+    person = await staff.service.person(usd="5")
+    token = await staff.token(Role.SUPPORT)
+    found = await staff.call("POST", "/search", {"text": person.email}, token=token)
+    [by] = [each for each in found.body["found"] if each["by"] == "e-mail"]
+    assert [hit["user_id"] for hit in by["hits"]] == [person.user_id]
+    note = {"text": "asked about a deposit"}
+    key = {"Idempotency-Key": "a note"}
+    path = f"/users/{person.email}/notes"
+    for _ in range(2):
+        noted = await staff.call("POST", path, note, token=token, headers=key)
+        assert noted.body == {"ok": True, "user_id": person.user_id}
+    page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
+    assert page["user"]["email"] == person.email
+    assert page["balances"][0] == {"currency": "usd", "available": 5.0, "held": 0.0}
+    [written] = page["notes"]
+    assert (written["text"], written["author"]) == (note["text"], "support@staff.example.com")
+    assert [each["action"] for each in page["log"]] == ["user.note"]
+    missing = await staff.call("GET", "/users/nobody", token=token)
+    assert (missing.status, missing.code) == (404, "user_not_found")
+
+
+async def test_only_an_operator_searches_for_an_address(staff: StaffApi) -> None:
+    text = {"text": "203.0.113.9"}
+    support = await staff.token(Role.SUPPORT)
+    answer = await staff.call("POST", "/search", text, token=support)
+    assert (answer.status, answer.code) == (401, "not_permitted")
+    operator = await staff.token(Role.OPERATOR)
+    assert (await staff.call("POST", "/search", text, token=operator)).status == 200
+    log = await staff.call("GET", "/log?action=search.address", token=operator)
+    [act] = log.body["acts"]
+    assert (act["via"], act["text"]) == ("api", "203.0.113.9")
+
+
+async def test_the_log_is_read_in_parts(staff: StaffApi) -> None:
+    token = await staff.token(Role.OPERATOR)  # hired, and logged in
+    for each in ("a", "b", "c"):
+        await staff.hire(Role.SUPPORT, each)
+    numbers, query = [], "?limit=2"
+    while query:
+        part = (await staff.call("GET", f"/log{query}", token=token)).body
+        numbers += [each["number"] for each in part["acts"]]
+        query = f"?limit=2&before={part['before']}" if part["before"] else ""
+    assert numbers == [5, 4, 3, 2, 1]
+    wrong = await staff.call("GET", "/log?action=nothing", token=token)
+    assert (wrong.status, wrong.code) == (400, "invalid_field")

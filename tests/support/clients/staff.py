@@ -1,0 +1,95 @@
+"""Members of the staff at the staff API of a running daemon."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from market.staff import accounts
+from market.staff.accounts import Created
+from market.staff.roles import Role
+from proxyd.ops.listening import bound_port
+from support.daemons.declared import declared
+from support.daemons.service import Answer, Service, running_in
+from support.market.staff import FACTORS, PASSWORD, ROOT
+
+PREFIX = "/staff/api/v1"
+STAFF: dict[str, Any] = {"host": "127.0.0.1", "port": 0}
+
+
+class StaffApi:
+    """The staff API of a running daemon. Each answer is checked against its document."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        port = service.daemon.services.staff_port
+        assert port is not None
+        assert service.daemon.listeners.staff is not None
+        self.http = port.http
+        self.port = bound_port(service.daemon.listeners.staff)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.declared = declared(port.http)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Ask the staff API at a path below its prefix."""
+        sent = dict(headers or {})
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        data = None if body is None else msgspec.json.encode(body)
+        if data is not None:
+            sent.setdefault("Content-Type", "application/json")
+        path = PREFIX + path
+        request = self.service.http.request(method, self.url + path, data=data, headers=sent)
+        async with request as response:
+            parsed = msgspec.json.decode(await response.read())
+            self.declared.check(method, path.partition("?")[0], response.status, parsed)
+            return Answer(response.status, parsed, response.headers)
+
+    async def hire(self, role: Role, name: str = "") -> Created:
+        """Add a member of the staff, by a command on the machine."""
+        market = self.service.daemon.market
+        return await accounts.create(
+            market.context,
+            market.passwords,
+            FACTORS,
+            ROOT,
+            email=f"{name or role}@staff.example.com",
+            password=PASSWORD,
+            role=role,
+            why="hired",
+        )
+
+    async def try_login(self, email: str, code: str, password: str = PASSWORD) -> Answer:
+        """Try to log in."""
+        return await self.call(
+            "POST", "/login", {"email": email, "password": password, "code": code}
+        )
+
+    async def login(self, member: Created, code: int = 0) -> str:
+        """Log a member in with one of the recovery codes, and return the token."""
+        answer = await self.try_login(member.email, member.factor.codes[code])
+        assert answer.status == 200, answer.body
+        return str(answer.body["token"])
+
+    async def token(self, role: Role, name: str = "") -> str:
+        """Add a member, and log them in."""
+        return await self.login(await self.hire(role, name))
+
+
+@asynccontextmanager
+async def staffed(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[StaffApi]:
+    """Run a daemon with a staff API on an SQLite database in a folder."""
+    sections.setdefault("staff", {})
+    sections["staff"] = {**STAFF, **sections["staff"]}
+    async with running_in(folder, **sections) as service:
+        yield StaffApi(service)
