@@ -28,6 +28,7 @@ TESTED_IN = {
     "api/routing/routes.py": "tests/api/routing/test_router.py",
     "api/serving/calls.py": "tests/api/test_server.py",
     "api/serving/patience.py": "tests/api/jobs/test_work.py",
+    "api/staff/pages.py": "tests/console/test_staff.py",
     "api/staff/words.py": "tests/api/staff/test_users.py",
     "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/commands/test_commands.py",
     "client/proxyctl/api.py": "tests/client/proxyctl/exit/commands/test_consent.py",

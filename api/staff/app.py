@@ -1,6 +1,6 @@
 """The staff API: the table of its routes, and its server."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import NoReturn
 
@@ -9,18 +9,17 @@ from api.http.allowed import Allowed
 from api.http.limits import ApiLimits
 from api.http.prefer import Handling
 from api.routing.cookies import Cookies
-from api.routing.pages import HEADERS, REVALIDATE, Page
 from api.routing.routes import StaffRoute
 from api.server import Face, HttpServer
 from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
+from api.staff.pages import served
 from api.staff.users import UserRoutes
 from market.base.errors import Code, MarketError
 from market.events.idempotency import Seal
 from market.staff.desk import StaffDesk
 from market.staff.logins import LIFETIME_SECONDS
 
-DOCUMENT_PATH = "/staff/openapi.json"
 BODY_MAX_BYTES = 256 * 1024
 
 
@@ -74,16 +73,11 @@ def server(
         cookies=cookies,
         face=Face(
             document=partial(openapi.document, outline=openapi.STAFF),
-            pages=_pages,
+            pages=served,
             handling=Handling.STRICT,
             allowed=Allowed(allow),
         ),
     )
-
-
-def _pages(describe: Callable[[], bytes]) -> dict[str, Page]:
-    headers = {**HEADERS, **REVALIDATE}
-    return {DOCUMENT_PATH: Page("application/json", describe, headers, is_packed=True)}
 
 
 async def _refuse(*_: str) -> NoReturn:

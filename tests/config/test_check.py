@@ -422,6 +422,35 @@ def test_apps_are_reached_as_can_be(apps: dict[str, object], blames: list[str]) 
     assert blamed(apps=apps, exits={"host": "127.0.0.1"}) == blames
 
 
+@cases(
+    ("staff", "blames"),
+    [
+        ({}, []),
+        ({"host": "127.0.0.1"}, []),
+        ({"host": "::1", "port": 0}, []),
+        ({"host": "10.0.0.1", "tls_cert": "cert.pem", "tls_key": "key.pem"}, []),
+        ({"host": "0.0.0.0", "public_url": "https://staff.example.com"}, []),
+        ({"host": "0.0.0.0"}, ["staff.tls_cert"]),
+        ({"host": "staff.example.com"}, ["staff.host"]),
+        ({"host": "127.0.0.1", "port": 8080}, ["staff.port"]),
+        ({"host": "127.0.0.1", "allow": []}, ["staff.allow"]),
+        ({"allow": ["everywhere"]}, ["staff.allow"]),
+        ({"public_url": "staff.example.com"}, ["staff.public_url"]),
+        ({"tls_cert": "cert.pem"}, ["staff.tls_key"]),
+        ({"tls_key": "key.pem"}, ["staff.tls_cert"]),
+    ],
+)
+def test_the_staff_is_reached_safely(staff: dict[str, object], blames: list[str]) -> None:
+    assert blamed(staff=staff) == blames
+
+
+def test_the_staff_and_apps_have_hosts_of_their_own() -> None:
+    staff = {"host": "127.0.0.1", "public_url": "https://example.com:8082"}
+    apps = {"host": "127.0.0.1", "public_url": "https://example.com:8081"}
+    exits = {"host": "127.0.0.1"}
+    assert blamed(staff=staff, apps=apps, exits=exits) == ["staff.public_url"]
+
+
 def test_apps_need_the_port_of_exits_and_an_origin_of_their_own() -> None:
     assert blamed(apps={"host": "127.0.0.1"}) == ["exits.host"]
     apps = {"host": "127.0.0.1", "public_url": "https://example.com"}

@@ -287,7 +287,7 @@ def test_a_wrong_value_in_the_environment_is_named_by_its_variable(
             "port = 1\n",
             (
                 "port: belongs in a section; "
-                "put it below [api] or [proxy] or [exits] or [apps] or [mail]"
+                "put it below [api] or [proxy] or [exits] or [apps] or [mail] or [staff]"
             ),
         ),
         ("trusted_proxies = []\n", "trusted_proxies: belongs in a section; put it below [api]"),

@@ -15,9 +15,10 @@ import pytest
 from support.base.clock import Clock
 from support.database import grown, postgres, sqlite
 from support.database.plans import watched
+from support.market import staff as market_staff
 from support.market.exits import SomeAttached, exit_device
 from support.market.jobs import device_of
-from support.market.market import Market
+from support.market.market import SECRET, Market
 from support.market.work import posted
 
 from market.accounts.bounds import Bounds
@@ -39,9 +40,13 @@ from market.jobs.reviews import disputes
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO
-from market.staff import history, search
+from market.staff import accounts, attempts, history, search
+from market.staff import keys as staff_keys
 from market.staff import users as staff_users
-from market.staff.roles import Machine
+from market.staff.callers import StaffScope
+from market.staff.keys import NewStaffKey, StaffKeys
+from market.staff.logins import Proof, StaffLogins
+from market.staff.roles import Machine, Role, Via
 from proxyctl.protocol.jobspec import Payload
 from storage.accounts import keys as key_queries
 from storage.accounts import users
@@ -425,6 +430,24 @@ async def staff(market: Market, buyer: str) -> None:
         assert await history.read(market.context, MACHINE, limit=3, **filters)
 
 
+async def members(market: Market, _: str) -> None:
+    """Log a member in, use and end the login, use a key, and list the attempts and keys."""
+    olga = await market_staff.member(market, Role.OPERATOR)
+    logins = StaffLogins(market.context, market.passwords, market_staff.FACTORS, SECRET)
+    proof = Proof(olga.email, market_staff.PASSWORD, olga.factor.codes[0])
+    login = await logins.login(proof, address="192.0.2.7", via=Via.API)
+    caller = await logins.authenticate(login.token, Via.API)
+    await logins.logout(caller)
+    new = NewStaffKey(name="x", scopes=(StaffScope.READ,), allow_ips=("192.0.2.7",))
+    made = await staff_keys.create(market.context, MACHINE, olga.id, new, "x")
+    await StaffKeys(market.context).authenticate(made.text, "192.0.2.7")
+    await staff_keys.revoke(market.context, MACHINE, made.row.id, "x")
+    await attempts.listed(market.context, MACHINE, limit=3)
+    await accounts.lock(
+        market.context, MACHINE, (await market_staff.member(market, Role.SUPPORT)).id, "left"
+    )
+
+
 async def nobody_s_page(market: Market, _: str) -> None:
     """View a user that has done nothing."""
     await staff_users.view(market.context, MACHINE, await market.person())
@@ -509,6 +532,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "events": events,
     "API keys": keys,
     "what the staff looks for": staff,
+    "logins and keys of the staff": members,
     "the page of a user without anything": nobody_s_page,
     # Not the buyer's: they have more in the larger market.
     "live usage of somebody": lambda market, buyer: market.store.read(

@@ -13,10 +13,12 @@ from config.load import load
 from config.settings import Settings
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
-from market.staff import accounts, users
+from market.staff import accounts, attempts, keys, users
 from market.staff.accounts import Credentials
 from market.staff.audit import audit_all
+from market.staff.callers import StaffScope
 from market.staff.factors import Factors
+from market.staff.keys import NewStaffKey, StaffKeys
 from market.staff.roles import Role
 from proxyd.backups.making import back_up_all
 from proxyd.backups.restoring import restore
@@ -49,6 +51,7 @@ class Desk:
         self.factors = Factors(Sealing(signing_key(settings), b"staff factors"))
         self.codes: tuple[str, ...] = ()
         self.authenticator = TOTP("A" * 32)
+        self.key = ""
 
     async def act(self) -> None:
         """Write acts."""
@@ -75,6 +78,8 @@ class Desk:
         self.authenticator = authenticator
         await self.check(self.codes[0])
         await self.check(self.code())
+        new = NewStaffKey(name="x", scopes=(StaffScope.READ,), allow_ips=("192.0.2.7",))
+        self.key = (await keys.create(context, ROOT, NAME, new, "reports")).text
 
     def code(self) -> str:
         return str(self.authenticator.at(self.clock.now))
@@ -95,6 +100,10 @@ class Desk:
         try:
             there = Desk(store, settings)
             there.authenticator = self.authenticator
+            caller = await StaffKeys(there.market.context).authenticate(self.key, "192.0.2.7")
+            assert caller.email == NAME
+            tried = await attempts.listed(there.market.context, ROOT, limit=10)
+            assert [row.right_at is not None for row in tried] == [True, True]
             await there.refuses(self.codes[0])
             await there.refuses(there.code())
             there.clock.jump(60)

@@ -86,6 +86,37 @@ def test_a_password_and_a_code_are_checked(run: Run, olga: Any) -> None:
     assert listed["codes_left"] == 9
 
 
+def test_keys_are_made_shown_once_and_ended(run: Run, olga: Any, database: Path) -> None:
+    create = ["staff", "key", "create", OPERATOR, "--name", "reports", *BECAUSE]
+    address = ["--allow-ip", "192.0.2.7", "--allow-ip", "2001:db8::/32"]
+    made = answer(run, [*create, "--scope", "read", "--scope", "act", *address, "--days", "7"])
+    assert made["key"].startswith("pxs_")
+    assert made["key"] not in str(rows(database, "SELECT * FROM staff_keys"))
+    [listed] = answer(run, ["staff", "key", "list"])["keys"]
+    assert (listed["member"], listed["state"]) == (OPERATOR, "active")
+    assert (listed["scopes"], listed["addresses"]) == ("act read", "192.0.2.7 2001:db8::/32")
+    misused(run([*create, "--scope", "staff", *address]), "staff")
+    misused(run([*create, "--scope", "read"]), "--allow-ip")
+    refused(run([*create, "--scope", "read", "--allow-ip", "here"]), "allow_ips", code=2)
+    refused(run([*create, "--scope", "read", *address, "--days", "91"]), "90 days", code=2)
+    revoke = ["staff", "key", "revoke", made["created"]["id"], *BECAUSE]
+    assert answer(run, revoke)["revoked"]["member"] == OPERATOR
+    refused(run(revoke), "no such API key")
+    refused(run(["staff", "key", "revoke", "nothing", *BECAUSE]), "no such API key")
+
+
+def test_attempts_are_listed(run: Run, olga: Any) -> None:
+    check = ["staff", "check", OPERATOR]
+    refused(run(check, f"wrong\n{olga['recovery_codes'][0]}\n".encode()), "password is wrong")
+    answer(run, check, f"{PASSWORD}\n{olga['recovery_codes'][0]}\n")
+    listed = answer(run, ["staff", "attempts"])["attempts"]
+    assert [(each["member"], each["via"], each["outcome"]) for each in listed] == [
+        (OPERATOR, "machine", "right"),
+        (OPERATOR, "machine", "wrong"),
+    ]
+    assert {each["unix_user"] for each in listed} == {ME}
+
+
 def test_members_are_changed_for_a_reason(run: Run, olga: Any) -> None:
     second = ["staff", "create", "sam@staff.example.com", "--role", "support", "--password-stdin"]
     answer(run, [*second, *BECAUSE], f"{PASSWORD}\n")

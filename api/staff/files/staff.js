@@ -1,0 +1,180 @@
+// The pages of the staff: log in, search, one user with notes, the log, and the members. No string is read as HTML.
+
+import { el, replace } from "./dom.js";
+
+const API = "/staff/api/v1";
+const app = document.querySelector("#app");
+let me = null; // the member who is logged in
+
+class Refusal extends Error {
+  constructor(status, { code, message }) {
+    super(message);
+    Object.assign(this, { status, code });
+  }
+}
+
+async function ask(method, path, body) {
+  const headers = { "X-Requested-By": "console" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (method === "POST") headers["Idempotency-Key"] = crypto.randomUUID?.() ?? String(Math.random());
+  const answer = await fetch(API + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  const parsed = await answer.json();
+  if (answer.ok) return parsed;
+  if (parsed.error.code === "unauthorized") me = null;
+  throw new Refusal(answer.status, parsed.error);
+}
+
+const may = (action) => me.may.includes(action);
+const heading = (text) => el("h1", { tabindex: "-1" }, text);
+const link = (hash, ...text) => el("a", { href: `#${hash}` }, ...text);
+const ofUser = (id) => `/user/${encodeURIComponent(id)}`;
+
+// A form whose fields are [name, label, properties]; `act` gets their values, and its error is shown.
+function form(fields, button, act) {
+  const problem = el("p", { role: "alert", class: "error" });
+  const submit = el("button", { class: "button primary", type: "submit" }, button);
+  const inputs = fields.map(([name, label, props = {}]) => {
+    const { rows, ...others } = props;
+    const input = el(rows ? "textarea" : "input", { id: name, name, required: true, ...(rows ? { rows } : {}), ...others });
+    return [name, el("div", { class: "field" }, el("label", { for: name }, label), input), input];
+  });
+  async function send(event) {
+    event.preventDefault();
+    const wasIn = me !== null;
+    submit.disabled = true;
+    problem.textContent = "";
+    try {
+      await act(Object.fromEntries(inputs.map(([name, , input]) => [name, input.value])));
+    } catch (error) {
+      problem.textContent = error.message;
+      if (wasIn && !me) await show(); // the login has ended meanwhile
+    } finally {
+      submit.disabled = false;
+    }
+  }
+  return el("form", { on: { submit: send } }, inputs.map(([, field]) => field), problem, submit);
+}
+
+// A table of rows, each with the cells of `heads`: {title: cell(row)}.
+function table(title, rows, heads) {
+  const body = rows.map((row) => el("tr", {}, Object.values(heads).map((cell) => el("td", {}, cell(row) ?? "–"))));
+  const head = el("tr", {}, Object.keys(heads).map((name) => el("th", { scope: "col" }, name)));
+  const content = rows.length ? el("div", { class: "scroll", role: "group", "aria-label": title, tabindex: "0" },
+    el("table", {}, el("thead", {}, head), el("tbody", {}, body))) : el("p", { class: "hint" }, "none");
+  return el("section", { class: "card" }, el("h2", {}, title), content);
+}
+
+function logTable(acts) {
+  return table("History", acts, {
+    at: (each) => each.at,
+    author: (each) => each.staff ?? (each.unix_user ? `${each.unix_user}@machine` : each.via),
+    act: (each) => each.action,
+    subject: (each) => (each.user_id ? link(ofUser(each.user_id), each.user_id) : each.subject_id),
+    text: (each) => each.text,
+  });
+}
+
+function loginPage() {
+  return [heading("Staff login"), form([
+    ["email", "E-mail address", { type: "email", autocomplete: "username", maxlength: 254 }],
+    ["password", "Password", { type: "password", autocomplete: "current-password", maxlength: 128 }],
+    ["code", "Code", { autocomplete: "one-time-code", maxlength: 64 }],
+  ], "Log in", async (proof) => {
+    await ask("POST", "/login", proof);
+    await show();
+  })];
+}
+
+async function searchPage(text) {
+  if (!text) return [heading("Search"), el("p", {}, "Search for an e-mail address, a name, an identifier, a key or a payment.")];
+  const { found } = await ask("POST", "/search", { text });
+  return [heading("Search"), found.length ? found.map((each) => table(each.has_more ? `${each.by} (and more)` : each.by, each.hits, {
+    kind: (hit) => hit.kind,
+    user: (hit) => link(ofUser(hit.user_id), hit.username),
+    address: (hit) => hit.email,
+    match: (hit) => hit.matched,
+  })) : el("p", {}, "Nothing is found.")];
+}
+
+async function userPage(name) {
+  const page = await ask("GET", `/users/${encodeURIComponent(name)}`);
+  const { user, open } = page;
+  const note = may("user.note") ? form([["text", "New note", { rows: 3, maxlength: 2000 }]], "Write note", async (body) => {
+    await ask("POST", `/users/${user.id}/notes`, body);
+    await show();
+  }) : null;
+  return [
+    heading(user.username),
+    el("p", {}, `${user.email} · ${user.verified_at ? "verified" : "not verified"} · since ${user.created_at}`),
+    el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · ")),
+    el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),
+    table("Notes", page.notes, { at: (each) => each.at, author: (each) => each.author, note: (each) => each.text }),
+    note && el("section", { class: "card" }, note),
+    table("Sessions", page.sessions, { session: (each) => each.id, state: (each) => each.status,
+      used: (each) => `${each.used_bytes} of ${each.quota_bytes} bytes`, expires: (each) => each.expires_at }),
+    table("Devices", page.devices, { device: (each) => each.name, type: (each) => each.type, "last seen": (each) => each.last_seen_at }),
+    table("Jobs", page.jobs, { job: (each) => each.title, state: (each) => each.status, price: (each) => `${each.price} ${each.currency}` }),
+    table("Keys", page.keys, { key: (each) => each.prefix, name: (each) => each.name, "last used": (each) => each.last_used_at }),
+    table("Logins", page.logins, { at: (each) => each.at, network: (each) => each.network, program: (each) => each.program }),
+    table("Money", page.transactions, { at: (each) => each.at, kind: (each) => each.kind,
+      amount: (each) => `${each.amount} ${each.currency}`, reference: (each) => each.reference }),
+    logTable(page.log),
+  ];
+}
+
+async function logPage() {
+  const { acts } = await ask("GET", "/log");
+  return [heading("Log"), logTable(acts)];
+}
+
+async function staffPage() {
+  const { staff } = await ask("GET", "/staff");
+  return [heading("Staff"), table("Members", staff, { address: (each) => each.email, role: (each) => each.role,
+    state: (each) => (each.locked_at ? "locked" : "active"), "recovery codes": (each) => each.codes_left })];
+}
+
+const PAGES = { "": searchPage, search: searchPage, user: userPage, log: logPage, staff: staffPage };
+
+async function logOut() {
+  await ask("POST", "/logout").catch(() => {});
+  location.hash = "";
+  await show();
+}
+
+function search(event) {
+  event.preventDefault();
+  const text = event.target.elements.q.value.trim();
+  const hash = `#/search/${encodeURIComponent(text)}`;
+  if (location.hash === hash) show();
+  else location.hash = hash;
+}
+
+function frame(content) {
+  const bar = el("header", { class: "top" }, link("", "proxyd staff"),
+    el("form", { role: "search", on: { submit: search } }, el("label", { for: "q", class: "visually-hidden" }, "Search for"),
+      el("input", { id: "q", name: "q", type: "search", maxlength: 254, required: true }),
+      el("button", { class: "button", type: "submit" }, "Search")),
+    el("nav", { "aria-label": "Pages" }, may("log.read") && link("/log", "Log"), " ", may("staff.list") && link("/staff", "Staff")),
+    el("p", {}, `${me.email} · ${me.role} `, el("button", { class: "button", type: "button", on: { click: logOut } }, "Log out")));
+  return [bar, el("main", { id: "main" }, content)];
+}
+
+let turn = 0; // of the newest page: an older answer is dropped
+
+async function show() {
+  const mine = ++turn;
+  const [, name = "", argument = ""] = location.hash.replace("#", "").split("/");
+  let content;
+  try {
+    me = (await ask("GET", "/me")).member;
+    content = await (PAGES[name] ?? searchPage)(decodeURIComponent(argument));
+  } catch (error) {
+    content = [heading("Failed"), el("p", { role: "alert" }, error.message)];
+  }
+  if (mine !== turn) return;
+  replace(app, me ? frame(content) : el("main", { class: "bare" }, loginPage()));
+  document.querySelector("h1").focus();
+}
+
+addEventListener("hashchange", show);
+show();
