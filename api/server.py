@@ -266,7 +266,7 @@ class HttpServer(Front):
     async def _respond(self, request: Request) -> web.StreamResponse:
         if not self._is_answered(request):
             request.connection.cut()
-            return refusal(errors.of_transport(Transport.NO_SUCH_PATH))  # which nothing carries
+            return refusal(errors.of_transport(Transport.NO_SUCH_PATH))  # the connection is cut
         name = self._request_ids.chosen(request.headers.get(request_id.HEADER, ""))
         token = request_id.current.set(name)
         try:

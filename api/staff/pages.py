@@ -1,7 +1,7 @@
 """The pages of the staff: plain files from memory, which use the staff API alone.
 
-A page is one shell; the part of the address behind `#` names what it shows, so no log of a web
-server has a name or an address of a user.
+A page is one shell, and names its user behind the `#` of its address. A browser does not send that
+part, so the log of a web server has no name and no e-mail address of a user.
 """
 
 from collections.abc import Callable

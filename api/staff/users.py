@@ -39,7 +39,7 @@ class LogQuery(Listing, Struct):
     user: Name | None = None
     staff: Name | None = None
     action: Annotated[str, Meta(max_length=64)] | None = None
-    before: Annotated[int, Meta(ge=1)] | None = None
+    before: Annotated[int, Meta(ge=1, le=NEWEST)] | None = None
     limit: Limit = 50
 
 

@@ -28,10 +28,12 @@ from storage.staff.staff import StaffRow
 AUDIENCE = "staff"
 LIFETIME_SECONDS = 8 * 3_600
 IDLE_SECONDS = 30 * 60
+WRONG_OF_NETWORK_MAX = 100  # in the same window, over all accounts
 SEEN_SECONDS = 60  # shortest time between two records that a login is used
 KEPT_SECONDS = 90 * 86_400
 WRONG = "The e-mail address, the password or the code is wrong."
 ENDED = "The login has ended; log in again."
+WRONG_CODES = frozenset((Code.INVALID_CREDENTIALS,))
 # Every one of these has the same answer, so that no guess is confirmed before all of it is right.
 UNPROVED = frozenset((Code.SECOND_FACTOR_WRONG, Code.NOT_PERMITTED, Code.STAFF_NOT_FOUND))
 
@@ -72,8 +74,10 @@ class StaffLogins:
             derived(key, b"staff signing"), lifetime_seconds=LIFETIME_SECONDS, audience=AUDIENCE
         )
         self._accounts_key = derived(key, b"staff attempts")
-        # Refuses a flood of guesses before it costs a transaction; the table is exact.
+        # Refuse a flood of guesses before it costs a transaction; the table is exact. The second
+        # throttle bounds the rows that a network adds with ever new addresses.
         self._throttle = Throttle(WRONG_MAX, WINDOW_SECONDS, context.now)
+        self._throttle_of_networks = Throttle(WRONG_OF_NETWORK_MAX, WINDOW_SECONDS, context.now)
 
     async def login(self, proof: Proof, *, address: str, via: Via) -> StaffLogin:
         """Log a member in.
@@ -87,7 +91,10 @@ class StaffLogins:
         key = email_key(proof.email)
         found = await self._store.read(staff_queries.find_by_email, key)
         account = found.id if found is not None else self._unknown(key)
-        with self._throttle.attempt(f"{account} {network}", (Code.INVALID_CREDENTIALS,)):
+        with (
+            self._throttle_of_networks.attempt(network, WRONG_CODES),
+            self._throttle.attempt(f"{account} {network}", WRONG_CODES),
+        ):
             attempt = Attempt(account, None if found is None else found.id, network, via)
             attempt_id = await attempts.begin(self._context, attempt)
             encoded = found.password_hash if found is not None else None

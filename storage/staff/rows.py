@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class ShownAttemptRow(NamedTuple):
-    """An attempt as a list shows it; `staff_email` is None for an unknown address."""
+    """An attempt as a list shows it; without a member of the address, `staff_email` is None."""
 
     id: str
     created_at: int

@@ -23,7 +23,7 @@ async def document(staff: StaffApi) -> dict[str, Any]:
 
 
 def asked(route: StaffRoute) -> tuple[str, Any]:
-    """Return the path and the body of a request for a route; what it names is not there."""
+    """Return the path and the body of a request for a route; its subject does not exist."""
     path = route.path.removeprefix(PREFIX)
     path = re.sub(r"\{(?:user|member)\}", "nobody@example.com", path)
     path = re.sub(r"\{\w+\}", Identifiers(lambda: 0).new(), path)

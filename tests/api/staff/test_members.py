@@ -37,7 +37,7 @@ async def test_an_operator_administers_members(staff: StaffApi) -> None:
     last = await staff.call(
         "POST", "/staff/olga@staff.example.com/lock", {"reason": "left"}, token=token
     )
-    assert last.code == "not_permitted"  # nobody changes their own account
+    assert last.code == "not_permitted"  # members do not change their own account
     unlock = "/staff/ada@example.com/unlock"
     unchanged = await staff.call("POST", unlock, {"reason": "x"}, token=token)
     assert unchanged.code == "staff_unchanged"

@@ -49,5 +49,6 @@ async def test_the_log_is_read_in_parts(staff: StaffApi) -> None:
         numbers += [each["number"] for each in part["acts"]]
         query = f"?limit=2&before={part['before']}" if part["before"] else ""
     assert numbers == [5, 4, 3, 2, 1]
-    wrong = await staff.call("GET", "/log?action=nothing", token=token)
-    assert (wrong.status, wrong.code) == (400, "invalid_field")
+    for query in ("action=nothing", "before=0", f"before={10**30}", "limit=0", "limit=1001"):
+        wrong = await staff.call("GET", f"/log?{query}", token=token)
+        assert (wrong.status, wrong.code) == (400, "invalid_field"), query

@@ -17,6 +17,7 @@ from market.staff.logins import (
     IDLE_SECONDS,
     LIFETIME_SECONDS,
     SEEN_SECONDS,
+    WRONG_OF_NETWORK_MAX,
     Proof,
     StaffLogin,
     StaffLogins,
@@ -102,6 +103,19 @@ async def test_guesses_at_an_address_without_a_member_are_bounded(market: Market
     assert codes == [Code.INVALID_CREDENTIALS] * WRONG_MAX + [Code.TOO_MANY_ATTEMPTS]
     rows = await attempts.listed(market.context, ROOT, limit=10)
     assert {(row.staff_email, row.right_at) for row in rows} == {(None, None)}
+
+
+async def test_a_network_has_a_bound_over_all_accounts(market: Market) -> None:
+    logins = logins_of(market)
+    codes = []
+    for each in range(WRONG_OF_NETWORK_MAX + 1):
+        proof = Proof(f"nobody{each}@example.com", "x", "000000")
+        with pytest.raises(MarketError) as error:
+            await logins.login(proof, address="192.0.2.7", via=Via.API)
+        codes.append(error.value.code)
+    assert codes == [Code.INVALID_CREDENTIALS] * WRONG_OF_NETWORK_MAX + [Code.TOO_MANY_ATTEMPTS]
+    rows = await attempts.listed(market.context, ROOT, limit=WRONG_OF_NETWORK_MAX + 1)
+    assert len(rows) == WRONG_OF_NETWORK_MAX
 
 
 async def test_a_check_on_the_machine_is_an_attempt(market: Market) -> None:

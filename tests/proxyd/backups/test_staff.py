@@ -151,6 +151,7 @@ async def test_a_moved_service_has_the_staff(
         each.table: each.rows
         for each in await move(Path(store_url.removeprefix("sqlite:///")), empty_postgres)
     }
-    assert (moved["staff"], moved["staff_log"], moved["texts"]) == (1, 5, 3)
+    assert (moved["staff"], moved["staff_log"], moved["texts"]) == (1, 6, 4)
+    assert (moved["staff_attempts"], moved["staff_keys"]) == (2, 1)
     await desk.assert_continued(empty_postgres, settings)
     desk.market.passwords.close()

@@ -94,7 +94,7 @@ def test_keys_are_made_shown_once_and_ended(run: Run, olga: Any, database: Path)
     assert made["key"] not in str(rows(database, "SELECT * FROM staff_keys"))
     [listed] = answer(run, ["staff", "key", "list"])["keys"]
     assert (listed["member"], listed["state"]) == (OPERATOR, "active")
-    assert (listed["scopes"], listed["addresses"]) == ("act read", "192.0.2.7 2001:db8::/32")
+    assert (listed["scopes"], listed["addresses"]) == ("act read", "192.0.2.7/32 2001:db8::/32")
     misused(run([*create, "--scope", "staff", *address]), "staff")
     misused(run([*create, "--scope", "read"]), "--allow-ip")
     refused(run([*create, "--scope", "read", "--allow-ip", "here"]), "allow_ips", code=2)
