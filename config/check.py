@@ -381,6 +381,8 @@ def _prices(settings: Settings) -> Iterator[str]:
         ("market.price_per_gb_floor_usd", market.price_per_gb_floor_usd),
         ("market.session_cost_floor_usd", market.session_cost_floor_usd),
         ("market.free_job_below_credits", market.free_job_below_credits),
+        ("staff.approval_usd", settings.staff.approval_usd),
+        ("staff.approval_credits", settings.staff.approval_credits),
         ("market.credit_usd", market.credit_usd),
         ("jobs.sample_credits_per_day", settings.jobs.sample_credits_per_day),
         ("jobs.sample_price_credit", settings.jobs.sample_price_credit),

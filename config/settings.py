@@ -272,6 +272,13 @@ class LimitSettings(Struct, frozen=True):  # as wide as its section; each room g
     devices_per_user: Reloadable[NonNegativeInt] = 1000
 
 
+class StaffSettings(Struct, frozen=True):
+    """Amounts above which an act of the staff needs a second person."""
+
+    approval_usd: Decimal = Decimal(50)
+    approval_credits: Decimal = Decimal(5000)
+
+
 class LogSettings(Struct, frozen=True):
     """Level and format of the log on standard error."""
 
@@ -343,6 +350,7 @@ class Settings(Struct, frozen=True):
     assistant: AssistantSettings = AssistantSettings()
     mail: MailSettings = MailSettings()
     limits: LimitSettings = LimitSettings()
+    staff: StaffSettings = StaffSettings()
     log: LogSettings = LogSettings()
     access_log: AccessLogSettings = AccessLogSettings()
     site: SiteSettings = SiteSettings()

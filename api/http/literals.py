@@ -41,7 +41,16 @@ KeyStatus = Literal["active", "expired", "revoked"]
 KeyPeriod = Literal["day", "month", "lifetime"]
 KeySource = Literal["login", "device"]
 TransactionKind = Literal[
-    "deposit", "hold", "release", "earning", "referral", "reward", "refund", "other"
+    "deposit",
+    "hold",
+    "release",
+    "earning",
+    "referral",
+    "reward",
+    "refund",
+    "deposit_refund",
+    "correction",
+    "other",
 ]
 
 ExitState = Literal["online", "resting", "offline", "paused", "terms_changed", "revoked", "barred"]

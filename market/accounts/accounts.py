@@ -22,6 +22,7 @@ from market.base.user_fields import (
     PASSWORD_MAX_CHARACTERS,
     check_email,
     check_password,
+    check_reference,
     check_username,
     email_key,
     username_key,
@@ -494,7 +495,8 @@ async def deposit(
         email: whose wallet.
         currency: the currency of the amount.
         amount: micro-units, above zero.
-        reference: names this deposit, once and for all.
+        reference: names this deposit, once and for all. A deposit of before may have a reference
+            that is not permitted any more, and can be repeated.
         transfer_id: the identifier of the transfer.
         now: UTC seconds.
 
@@ -508,7 +510,9 @@ async def deposit(
     if amount <= 0:
         raise MarketError(Code.INVALID_FIELD, "A deposit must be above zero.", field=str(currency))
     movement = Movement(ledger.deposits(currency), ledger.available(user.id, currency), amount)
-    key = f"deposit:{reference}:{currency}"
+    key = deposit_key(reference, currency)
+    if not await ledger.posted(tx, key):
+        check_reference(reference)
     transfer = Transfer(
         transfer_id, key, TransferKind.DEPOSIT, reference, currency, (movement,), now
     )
@@ -520,6 +524,11 @@ async def deposit(
     if await ledger.posted(tx, key) != [movement]:
         raise MarketError(Code.REFERENCE_REUSED)
     return False
+
+
+def deposit_key(reference: str, currency: Currency) -> str:
+    """Return the business key of a deposit."""
+    return f"deposit:{reference}:{currency}"
 
 
 async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:

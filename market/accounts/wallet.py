@@ -47,10 +47,11 @@ class Wallet:
             before=before,
             limit=limit,
         )
-        return [_change(row) for row in rows]
+        return [change_of(row) for row in rows]
 
 
-def _change(row: MovedRow) -> Change:
+def change_of(row: MovedRow) -> Change:
+    """Return a change of an account in the words of its user."""
     kind = WORDS.get(row.kind, row.kind)
     currency = Currency(row.currency)
     reference = row.reference.removeprefix(IN_REVIEW)

@@ -337,6 +337,22 @@ class Code(Enum):
         Kind.INVALID,
         "This reference was used before, for another transfer.",
     )
+    DEPOSIT_NOT_FOUND = "deposit_not_found", Kind.NOT_FOUND, "The user has no such deposit."
+    REFUND_TOO_LARGE = (
+        "refund_too_large",
+        Kind.INVALID,
+        "The amount is more than the unspent rest of the deposit.",
+    )
+    APPROVAL_NOT_FOUND = (
+        "approval_not_found",
+        Kind.NOT_FOUND,
+        "No act with this identifier waits for a second person.",
+    )
+    APPROVAL_OVER = (
+        "approval_over",
+        Kind.INVALID,
+        "The request was decided before, or its time is over.",
+    )
     INVALID_MAIL_TOKEN = (
         "invalid_mail_token",
         Kind.INVALID,

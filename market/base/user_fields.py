@@ -1,5 +1,6 @@
 """Fields of a user (name, e-mail address and password), with their checks and comparison."""
 
+import re
 import unicodedata
 
 from market.base.errors import Code, MarketError
@@ -8,6 +9,9 @@ USERNAME_MAX_CHARACTERS = 50
 EMAIL_MAX_CHARACTERS = 254
 PASSWORD_MIN_CHARACTERS = 8
 PASSWORD_MAX_CHARACTERS = 128
+
+# References stay in the ledger for ever, so they have no room for an address or a sentence.
+_REFERENCE = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
 
 # Characters that an address must quote (RFC 5322, section 3.2.3), or that separate addresses.
 _SPECIALS = frozenset('<>()[],;:\\"')
@@ -71,4 +75,18 @@ def check_password(password: str, *, field: str = "password") -> None:
             Code.INVALID_FIELD,
             f"A password has {PASSWORD_MIN_CHARACTERS} to {PASSWORD_MAX_CHARACTERS} characters.",
             field=field,
+        )
+
+
+def check_reference(reference: str) -> None:
+    """Check a new reference of a deposit, a refund or a correction.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if not _REFERENCE.fullmatch(reference):
+        raise MarketError(
+            Code.INVALID_FIELD,
+            "A reference has 1 to 64 of these characters: letters, digits and . _ : / -",
+            field="reference",
         )

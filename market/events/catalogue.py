@@ -79,6 +79,23 @@ class WalletDeposited(EventData, frozen=True):
     reference: str
 
 
+class WalletRefunded(EventData, frozen=True):
+    """The operator pays back `amount` of the deposit with the reference `deposit`."""
+
+    amount: float
+    currency: Currency
+    reference: str
+    deposit: str
+
+
+class WalletCorrected(EventData, frozen=True):
+    """The operator has added money to the wallet, or taken some (`amount` below zero)."""
+
+    amount: float
+    currency: Currency
+    reference: str
+
+
 class JobCreated(EventData, frozen=True):
     """A job was posted, and its price is held; jobs of replicas name their deploy."""
 
@@ -294,6 +311,8 @@ CATALOGUE: dict[str, type[EventData]] = {
     "session.expiring": SessionExpiring,
     "session.expired": SessionExpired,
     "wallet.deposited": WalletDeposited,
+    "wallet.refunded": WalletRefunded,
+    "wallet.corrected": WalletCorrected,
     "job.created": JobCreated,
     "job.accepted": JobAccepted,
     "job.requeued": JobRequeued,

@@ -47,7 +47,10 @@ def pending(user_id: str) -> str:
 
 
 def deposits(currency: Currency) -> str:
-    """Return the house's account that deposits come from: its balance is minus all deposits."""
+    """Return the house's account that deposits come from, and that their refunds return to.
+
+    Its balance is minus the deposits that were not refunded.
+    """
     return f"house:deposits:{currency}"
 
 
@@ -64,6 +67,11 @@ def rewards(currency: Currency) -> str:
 def review(currency: Currency) -> str:
     """Return the house's account of its part of jobs that their buyers may still dispute."""
     return f"house:review:{currency}"
+
+
+def corrections(currency: Currency) -> str:
+    """Return the house's account of corrections: its balance is minus their sum."""
+    return f"house:corrections:{currency}"
 
 
 def exit_payable() -> str:
@@ -88,6 +96,8 @@ class TransferKind(StrEnum):
     EXIT_EARNING = "exit_earning"
     REVERSAL = "reversal"
     FEE = "fee"
+    DEPOSIT_REFUND = "deposit_refund"
+    CORRECTION = "correction"
 
 
 class TransferIds(NamedTuple):

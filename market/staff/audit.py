@@ -1,17 +1,20 @@
-"""The audit of everything that is only added to: the ledger, and the log of the staff."""
+"""The audit of everything that is only added to: the ledger, the staff's money, and their log."""
 
 from msgspec.structs import replace
 
 from market.money.audit import Report, audit_ledger
 from market.staff.chain import audit_log
+from market.staff.money_audit import audit_money
 from storage.engines.store import Store
 
 
 async def audit_all(store: Store) -> Report:
-    """Audit the ledger, and then the log of the staff, while the daemon continues to write.
+    """Audit the ledger, the money that the staff moved, and their log.
+
+    The daemon continues to write meanwhile.
 
     Raises:
         UnavailableError: the store did not answer.
     """
-    ledger, log = await audit_ledger(store), await audit_log(store)
-    return replace(ledger, checks=(*ledger.checks, *log.checks))
+    ledger, money, log = await audit_ledger(store), await audit_money(store), await audit_log(store)
+    return replace(ledger, checks=(*ledger.checks, *money, *log.checks))

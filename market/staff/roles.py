@@ -55,11 +55,18 @@ class Action(StrEnum):
     STAFF_KEY_CREATE = "staff.key.create"
     STAFF_KEY_LIST = "staff.key.list"
     STAFF_KEY_REVOKE = "staff.key.revoke"
+    MONEY_REFUND = "money.refund"
+    MONEY_CORRECT = "money.correct"
+    MONEY_HISTORY = "money.history"
+    APPROVAL_LIST = "approval.list"
+    APPROVAL_APPROVE = "approval.approve"
+    APPROVAL_REFUSE = "approval.refuse"
 
 
 _ALL = frozenset(Role)
 _OPERATOR = frozenset((Role.OPERATOR,))
 _SUPPORT = frozenset((Role.SUPPORT, Role.OPERATOR))
+_MONEY = frozenset((Role.FINANCE, Role.OPERATOR))
 
 # The matrix of permissions. No role permits an operation without a row.
 MATRIX: Mapping[Action, frozenset[Role]] = {
@@ -97,6 +104,12 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.STAFF_KEY_CREATE: _OPERATOR,
     Action.STAFF_KEY_LIST: _OPERATOR,
     Action.STAFF_KEY_REVOKE: _OPERATOR,
+    Action.MONEY_REFUND: _MONEY,
+    Action.MONEY_CORRECT: _MONEY,
+    Action.MONEY_HISTORY: _ALL,
+    Action.APPROVAL_LIST: _MONEY,
+    Action.APPROVAL_APPROVE: _MONEY,
+    Action.APPROVAL_REFUSE: _MONEY,
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset(

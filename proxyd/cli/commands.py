@@ -29,7 +29,10 @@ MISUSED = 2
 
 
 def carry_out(options: Namespace) -> int:
-    """Run the command of the command line. Return the exit status: 0 done, 1 failed, 2 misused."""
+    """Run the command of the command line. Return the exit status: 0 done, 1 failed, 2 misused.
+
+    An act that waits for a second person has the status 3.
+    """
     return reporting(lambda: _carry_out(options))
 
 
@@ -325,6 +328,12 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "staff key list": _staff,
     "staff key revoke": _staff,
     "staff attempts": _staff,
+    "money refund": _staff,
+    "money correct": _staff,
+    "money history": _staff,
+    "approvals": _staff,
+    "approve": _staff,
+    "refuse": _staff,
     "wallet deposit": _deposit,
     "exits clawback": _claw_back,
     "exits list": _list_exits,

@@ -46,6 +46,12 @@ def amount(text: str) -> int:
     return exact
 
 
+def signed_amount(text: str) -> int:
+    """Return an amount of money with its sign, in micro-units."""
+    sign = -1 if text.startswith("-") else 1
+    return sign * amount(text[1:] if text[:1] in ("+", "-") else text)
+
+
 def count(text: str) -> int:
     """Return a number from 1."""
     return _whole_number(text, NUMBER_MAX, "a number from 1")

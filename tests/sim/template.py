@@ -130,7 +130,7 @@ def template(*, has_exits: bool) -> bytes:
                     email=f"{name}@example.com",
                     currency=Currency.CREDIT,
                     amount=money,
-                    reference=f"{name} credits",
+                    reference=f"{name}-credits",
                     transfer_id=identifiers.new(),
                     now=EPOCH - 10,
                 )

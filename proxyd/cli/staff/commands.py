@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff import finding, keys, members, site, stopping
+from proxyd.cli.staff import finding, keys, members, money, site, stopping
 from proxyd.cli.staff.desk import Command, Desk, Report
 from proxyd.cli.staff.words import in_words
 from proxyd.loop import runner
@@ -18,10 +18,11 @@ from proxyd.ops.books import context_of, opened
 
 FAILED = 1
 MISUSED = 2
+WAITS = 3  # for a second person
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 
-GROUPS = (members, finding, keys, site, stopping)
+GROUPS = (members, finding, keys, money, site, stopping)
 COMMANDS: dict[str, Command] = {
     name: command for group in GROUPS for name, command in group.COMMANDS.items()
 }
@@ -63,7 +64,9 @@ def carry_out(
     if options.command == "who" and not report["found"]:
         return FAILED
     has_failed = report.get("silent") or (options.command == "site check" and report["problems"])
-    return FAILED if has_failed else 0
+    if has_failed:
+        return FAILED
+    return WAITS if "waits" in report else 0
 
 
 def _credentials() -> tuple[str, str]:

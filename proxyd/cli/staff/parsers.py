@@ -42,14 +42,14 @@ _ACTS = (
 def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands of the staff about one user."""
     show = user.add_parser("show", help="all that the staff sees of a user; the log records it")
-    _add_user(show)
-    _finish(show, "user show")
+    add_user(show)
+    finish_command(show, "user show")
     note = user.add_parser("note", help="write a note about a user")
-    _add_user(note)
+    add_user(note)
     note.add_argument("text", type=text, metavar="TEXT", help="read by the staff only")
-    _finish(note, "user note")
+    finish_command(note, "user note")
     suspend = user.add_parser("suspend", help="stop parts of a user on all nodes; undone by resume")
-    _add_user(suspend)
+    add_user(suspend)
     _add_parts(suspend)
     suspend.add_argument(
         "--until", type=text, metavar="TIME", help="a span such as 24h or 7d, or a UTC time"
@@ -57,13 +57,13 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     suspend.add_argument(
         "--shown", type=text, required=True, metavar="TEXT", help="the reason, for the user"
     )
-    _add_reason(suspend)
-    _finish(suspend, "user suspend")
+    add_reason(suspend)
+    finish_command(suspend, "user suspend")
     resume = user.add_parser("resume", help="end the suspension of parts of a user")
-    _add_user(resume)
+    add_user(resume)
     _add_parts(resume)
-    _add_reason(resume)
-    _finish(resume, "user resume")
+    add_reason(resume)
+    finish_command(resume, "user resume")
 
 
 def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -72,7 +72,7 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "who", help="find users by an address, a name, an identifier, a key or a payment"
     )
     who.add_argument("text", type=text, metavar="TEXT", help="a part that is known of a user")
-    _finish(who, "who")
+    finish_command(who, "who")
 
     log = topics.add_parser("log", help="the newest acts of the staff")
     log.add_argument("--user", type=text, metavar="USER", help="only acts about a user")
@@ -87,7 +87,7 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     log.add_argument(
         "--limit", type=limit, default=50, metavar="N", help="number of acts, 50 by default"
     )
-    _finish(log, "log")
+    finish_command(log, "log")
 
     for topic, name, commands in _ACTS:
         parsers = topics.add_parser(topic, help=f"one {name} of any user").add_subparsers(
@@ -99,8 +99,8 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
                 topic, type=text, metavar=topic.upper(), help=f"the identifier of the {name}"
             )
             if word != "show":
-                _add_reason(command)
-            _finish(command, f"{topic} {word}")
+                add_reason(command)
+            finish_command(command, f"{topic} {word}")
 
     staff = topics.add_parser("staff", help="members of the staff").add_subparsers(
         metavar="COMMAND", required=True
@@ -111,14 +111,14 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     create.add_argument(
         "--password-stdin", action="store_true", help="read the password from standard input"
     )
-    _add_reason(create)
-    _finish(create, "staff create")
-    _finish(staff.add_parser("list", help="all members, and their roles"), "staff list")
+    add_reason(create)
+    finish_command(create, "staff create")
+    finish_command(staff.add_parser("list", help="all members, and their roles"), "staff list")
     role = staff.add_parser("role", help="give a member another role")
     _add_member(role)
     role.add_argument("role", choices=ROLES, help="the new role")
-    _add_reason(role)
-    _finish(role, "staff role")
+    add_reason(role)
+    finish_command(role, "staff role")
     for name, words in (
         ("lock", "lock a member"),
         ("unlock", "unlock a member"),
@@ -126,13 +126,13 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     ):
         command = staff.add_parser(name, help=words)
         _add_member(command)
-        _add_reason(command)
-        _finish(command, f"staff {name}")
+        add_reason(command)
+        finish_command(command, f"staff {name}")
     check = staff.add_parser(
         "check", help="check a password and a code, two lines of standard input; uses up the code"
     )
     _add_member(check)
-    _finish(check, "staff check")
+    finish_command(check, "staff check")
     _add_keys(staff)
 
 
@@ -142,7 +142,7 @@ def _add_keys(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     attempts.add_argument(
         "--limit", type=limit, default=50, metavar="N", help="number of attempts, 50 by default"
     )
-    _finish(attempts, "staff attempts")
+    finish_command(attempts, "staff attempts")
     key = staff.add_parser("key", help="keys of the staff API").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -163,13 +163,13 @@ def _add_keys(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     create.add_argument(
         "--days", type=number, default=90, metavar="N", help="its lifetime, 90 at most"
     )
-    _add_reason(create)
-    _finish(create, "staff key create")
-    _finish(key.add_parser("list", help="the newest keys of all members"), "staff key list")
+    add_reason(create)
+    finish_command(create, "staff key create")
+    finish_command(key.add_parser("list", help="the newest keys of all members"), "staff key list")
     revoke = key.add_parser("revoke", help="end a key")
     revoke.add_argument("key", type=text, metavar="KEY", help="its identifier")
-    _add_reason(revoke)
-    _finish(revoke, "staff key revoke")
+    add_reason(revoke)
+    finish_command(revoke, "staff key revoke")
 
 
 def add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -184,13 +184,15 @@ def add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     invite.add_argument(
         "--days", type=count, default=30, metavar="N", help="days until it expires, 30 by default"
     )
-    _add_reason(invite)
-    _finish(invite, "site invite")
-    _finish(site.add_parser("invitations", help="the newest invitations"), "site invitations")
+    add_reason(invite)
+    finish_command(invite, "site invite")
+    finish_command(
+        site.add_parser("invitations", help="the newest invitations"), "site invitations"
+    )
     withdraw = site.add_parser("withdraw", help="take the remaining uses from an invitation")
     withdraw.add_argument("invitation", type=text, metavar="ID", help="of `site invitations`")
-    _add_reason(withdraw)
-    _finish(withdraw, "site withdraw")
+    add_reason(withdraw)
+    finish_command(withdraw, "site withdraw")
     publish = site.add_parser("publish", help="publish a version of a text; it never changes")
     publish.add_argument("kind", choices=TEXTS, help="the kind of text")
     publish.add_argument(
@@ -205,10 +207,10 @@ def add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     publish.add_argument(
         "--version", type=count, metavar="N", help="translate this version, make no new one"
     )
-    _add_reason(publish)
-    _finish(publish, "site publish")
+    add_reason(publish)
+    finish_command(publish, "site publish")
     check = site.add_parser("check", help="texts that are valid, and parts that are missing")
-    _finish(check, "site check")
+    finish_command(check, "site check")
 
     status = topics.add_parser("status", help="notices on the page of the status").add_subparsers(
         metavar="COMMAND", required=True
@@ -219,21 +221,23 @@ def add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     notice.add_argument(
         "--severity", choices=SEVERITIES, default="info", help="info, the default, warning, outage"
     )
-    _add_reason(notice)
-    _finish(notice, "status notice")
+    add_reason(notice)
+    finish_command(notice, "status notice")
     end = status.add_parser("end", help="end a notice")
     end.add_argument("notice", type=text, metavar="ID", help="of `status notices`")
-    _add_reason(end)
-    _finish(end, "status end")
-    _finish(status.add_parser("notices", help="the newest notices"), "status notices")
+    add_reason(end)
+    finish_command(end, "status end")
+    finish_command(status.add_parser("notices", help="the newest notices"), "status notices")
 
 
-def _finish(parser: argparse.ArgumentParser, command: str) -> None:
+def finish_command(parser: argparse.ArgumentParser, command: str) -> None:
+    """Complete the parser of a command of the staff."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     finish(parser, command)
 
 
-def _add_user(parser: argparse.ArgumentParser) -> None:
+def add_user(parser: argparse.ArgumentParser) -> None:
+    """Add the user that a command is about."""
     parser.add_argument(
         "user",
         type=text,
@@ -270,7 +274,8 @@ def _add_member(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_reason(parser: argparse.ArgumentParser) -> None:
+def add_reason(parser: argparse.ArgumentParser) -> None:
+    """Add the reason of an act."""
     parser.add_argument(
         "--reason", type=text, required=True, metavar="TEXT", help="kept with the log"
     )

@@ -13,6 +13,7 @@ from market.base.user_fields import (
     USERNAME_MAX_CHARACTERS,
     check_email,
     check_password,
+    check_reference,
     check_username,
     email_key,
     username_key,
@@ -83,3 +84,15 @@ def test_addresses_are_the_same_in_any_case_and_composition() -> None:
     assert email_key("ADA@Example.COM") == "ada@example.com"
     assert email_key("\u00e4@b.c") == email_key("a\u0308@b.c")
     assert email_key("\uff41@b.c") != email_key("a@b.c")
+
+
+@cases("reference", ["a", "INV-7", "stripe/cs_1:usd", "a.b_c", "9" * 64])
+def test_a_reference_of_letters_digits_and_few_signs_is_permitted(reference: str) -> None:
+    check_reference(reference)
+
+
+@cases("reference", ["", "a b", "eve@example.com", "é", "a\n", "a\x00", "9" * 65, "a,b", "٣"])
+def test_a_reference_has_no_room_for_a_person(reference: str) -> None:
+    with pytest.raises(MarketError) as refused:
+        check_reference(reference)
+    assert (refused.value.code, refused.value.field) == (Code.INVALID_FIELD, "reference")

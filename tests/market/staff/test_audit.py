@@ -1,4 +1,4 @@
-"""One report has the checks of the ledger, and those of the log of the staff."""
+"""One report has the checks of the ledger, of the staff's money, and of the staff's log."""
 
 from support.market.market import Market
 from support.market.staff import ROOT
@@ -7,14 +7,15 @@ from market.money.audit import audit_ledger
 from market.staff import users
 from market.staff.audit import audit_all
 from market.staff.chain import audit_log
+from market.staff.money_audit import audit_money
 from storage.engines.store import Transaction
 
 
-async def test_the_report_has_the_checks_of_both(market: Market) -> None:
+async def test_the_report_has_the_checks_of_all(market: Market) -> None:
     await users.view(market.context, ROOT, await market.person())
     ledger, log = await audit_ledger(market.store), await audit_log(market.store)
     report = await audit_all(market.store)
-    assert report.checks == ledger.checks + log.checks
+    assert report.checks == ledger.checks + await audit_money(market.store) + log.checks
     assert report.accounts == ledger.accounts
 
 

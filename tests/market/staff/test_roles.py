@@ -6,9 +6,21 @@ from typing import Any
 import pytest
 from support.market.market import Market
 from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
+from support.market.staff_money import NOTHING, corrected, deposited, newest_request, refunded
 
 from market.base.errors import Code, MarketError
-from market.staff import accounts, attempts, history, keys, search, site, users
+from market.staff import (
+    accounts,
+    approvals,
+    attempts,
+    history,
+    keys,
+    money,
+    search,
+    second_person,
+    site,
+    users,
+)
 from market.staff.accounts import Created
 from market.staff.acts import permit
 from market.staff.callers import StaffScope
@@ -19,6 +31,14 @@ from storage.engines.store import Transaction
 from storage.staff.rows import OwnedKeyRow
 
 KEY = NewStaffKey(name="reports", scopes=(StaffScope.READ,), allow_ips=("192.0.2.7",))
+# Operations that leave no row in the log.
+READS = (
+    Action.SEARCH,
+    Action.LOG_READ,
+    Action.STAFF_LIST,
+    Action.MONEY_HISTORY,
+    Action.APPROVAL_LIST,
+)
 Attempt = Callable[[Market, Author, str, Created], Awaitable[Any]]
 
 
@@ -41,12 +61,27 @@ async def _revoke(market: Market, author: Author, other: Created) -> OwnedKeyRow
 
 
 async def prepare(market: Market, action: Action, other: Created) -> None:
-    """Lock the other member, where an operation is about one that is locked."""
+    """Lock the other member, or ask for an act, where an operation is about one of these."""
+    if action in (Action.APPROVAL_APPROVE, Action.APPROVAL_REFUSE):
+        await corrected(market, Machine("asker"), await market.person(), 1, limits=NOTHING)
     rows = {each.id: each for each in await accounts.listed(market.context, ROOT)}
     if action is Action.STAFF_UNLOCK and rows[other.id].locked_at is None:
         await accounts.lock(market.context, ROOT, other.id, "left")
     if action is Action.STAFF_KEY_REVOKE and not await keys.listed(market.context, ROOT):
         await keys.create(market.context, ROOT, other.id, KEY, "reports")
+
+
+async def _refund(market: Market, author: Author, user: str, _other: Created) -> None:
+    deposit = await deposited(market, user, 10)
+    await refunded(market, author, user, 1, deposit=deposit)
+
+
+async def _approve(market: Market, author: Author, _user: str, _other: Created) -> None:
+    await second_person.approve(market.context, author, await newest_request(market))
+
+
+async def _refuse(market: Market, author: Author, _user: str, _other: Created) -> None:
+    await second_person.refuse(market.context, author, await newest_request(market), "no")
 
 
 # How each operation is tried: by an author, about a user, or on another member.
@@ -73,6 +108,16 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.STAFF_UNLOCK: lambda market, author, user, other: accounts.unlock(
         market.context, author, other.id, "came back"
     ),
+    Action.MONEY_REFUND: _refund,
+    Action.MONEY_CORRECT: lambda market, author, user, other: corrected(market, author, user, 1),
+    Action.MONEY_HISTORY: lambda market, author, user, other: money.history(
+        market.context, author, user, limit=1
+    ),
+    Action.APPROVAL_LIST: lambda market, author, user, other: approvals.listed(
+        market.context, author, limit=1
+    ),
+    Action.APPROVAL_APPROVE: _approve,
+    Action.APPROVAL_REFUSE: _refuse,
     Action.STAFF_RESET_FACTOR: lambda market, author, user, other: accounts.reset_factor(
         market.context, FACTORS, author, other.id, "a new telephone"
     ),
@@ -154,6 +199,7 @@ async def test_every_operation_is_tried_by_every_role(market: Market, action: Ac
             rows = (await dump(market))["staff_log"]
             newest = max(rows, key=lambda row: int(row[0]))
             is_logged = action not in READING
+            is_logged = action not in READS
             assert (newest[1:] == (action, author.staff_id, "root")) is is_logged
             continue
         with pytest.raises(MarketError) as refused:

@@ -24,7 +24,7 @@ from market.files.artifacts import ArtifactTerms
 from market.money.money import MICRO, Currency
 from market.notify.webhooks import Attempt
 from market.recovery import recovery
-from market.staff import accounts
+from market.staff import accounts, money
 from market.staff.factors import Factors
 from market.staff.roles import Machine, Role
 from storage.accounts import users
@@ -62,6 +62,7 @@ class Belongings:
     sampled: DeviceRow | None = None
     second_sampled: DeviceRow | None = None
     staff: dict[str, str] = field(default_factory=dict)
+    request: str = ""  # a correction of the user that waits for a second person
 
 
 def samples(market: Market) -> Samples:
@@ -70,8 +71,8 @@ def samples(market: Market) -> Samples:
     return Samples(market.context, terms, market.specs, market.bounds, SMALL_TASKS)
 
 
-async def _staff(here: Market, rows: Belongings) -> None:
-    """Make two operators, so that one of them may be locked."""
+async def _staff(here: Market, rows: Belongings, user: str) -> None:
+    """Make two operators, so that one of them may be locked, and a correction that waits."""
     factors = Factors(STAFF_SEALING)
     for name in ("first", "second"):
         created = await accounts.create(
@@ -85,6 +86,17 @@ async def _staff(here: Market, rows: Belongings) -> None:
             why="to start with",
         )
         rows.staff[name] = created.id
+    asked = await money.correct(
+        here.context,
+        Machine("first"),
+        user,
+        dict.fromkeys(Currency, 0),
+        amount=MICRO,
+        currency=Currency.CREDIT,
+        reference="waits",
+        why="asked",
+    )
+    rows.request = asked.id
 
 
 async def build(here: Market, user: str, worker: str) -> Belongings:
@@ -94,7 +106,7 @@ async def build(here: Market, user: str, worker: str) -> Belongings:
     await _keys(here, rows, user)
     await _files(here, rows, user)
     await _samples(here, rows, worker)
-    await _staff(here, rows)
+    await _staff(here, rows, user)
     rows.referral_code = (await here.referrals.standing(user)).code
     late = Referrals(here.context, LATE_REWARDS)
     referred = await here.person()

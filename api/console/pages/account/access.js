@@ -15,6 +15,8 @@ export const TYPES = [
   "session.expiring",
   "session.expired",
   "wallet.deposited",
+  "wallet.refunded",
+  "wallet.corrected",
   "job.created",
   "job.accepted",
   "job.requeued",

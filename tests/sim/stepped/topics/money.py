@@ -20,6 +20,7 @@ from tests.sim.stepped.belongings import LATE_REWARDS, samples
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.jobs import JOBS
 from tests.sim.stepped.topics.sessions import buys
+from tests.sim.stepped.topics.staff import corrects
 from tests.sim.stepped.world import script
 
 SEAL = Seal(SECRET)
@@ -54,6 +55,7 @@ MONEY: Mapping[str, Action] = {
     "posts a job with all of its money": _posts_all,
     "posts copies of a job": _posts_copies,
     "buys a session": buys,
+    "takes credits by a correction": partial(corrects, -1),
     "completes a job": JOBS["completes a job"],
     "cancels a waiting job": JOBS["cancels a waiting job"],
 }

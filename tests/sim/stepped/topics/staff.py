@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from market.accounts.letters import Letters
-from market.staff import accounts, suspending, users
+from market.money.money import MICRO, Currency
+from market.staff import accounts, money, second_person, suspending, users
 from market.staff.roles import Machine, Role
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.sessions import buys
@@ -56,6 +57,35 @@ async def _ends_suspensions(side: Side) -> Any:
     return await side.market.suspensions.end_due()
 
 
+LIMITS = dict.fromkeys(Currency, 5 * MICRO)
+
+
+async def corrects(whole: int, side: Side) -> Any:
+    """Correct the balance of the buyer by whole credits."""
+    outcome = await money.correct(
+        side.market.context,
+        ROOT,
+        side.buyer,
+        LIMITS,
+        amount=whole * MICRO,
+        currency=Currency.CREDIT,
+        reference=f"correction-{side.label}",
+        why="asked",
+    )
+    return outcome.state
+
+
+async def _approves(side: Side) -> Any:
+    request = side.world.people_have.request
+    outcome = await second_person.approve(side.market.context, Machine("second"), request)
+    return outcome.state
+
+
+async def _refuses(side: Side) -> Any:
+    request = side.world.people_have.request
+    await second_person.refuse(side.market.context, Machine("third"), request, "no")
+
+
 STAFF: Mapping[str, Action] = {
     "locks the first operator": partial(_locks, "first"),
     "locks the second operator": partial(_locks, "second"),
@@ -65,4 +95,7 @@ STAFF: Mapping[str, Action] = {
     "suspends the buyer": _suspends,
     "resumes the buyer": _resumes,
     "ends suspensions": _ends_suspensions,
+    "corrects by most of the limit": partial(corrects, 4),
+    "approves a correction": _approves,
+    "refuses a correction": _refuses,
 }

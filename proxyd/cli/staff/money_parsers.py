@@ -1,0 +1,79 @@
+"""Parsers of the commands about money and approvals; they import no code of a command."""
+
+import argparse
+
+from proxyd.cli.parsing import amount, limit, signed_amount, text
+from proxyd.cli.staff.parsers import add_reason, add_user, finish_command
+
+CURRENCIES = ("usd", "credit")  # as in `market.money`, which no parser waits for
+
+
+def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands that move money, and those of the second person."""
+    money = topics.add_parser("money", help="refund, correct, and list a user's money")
+    commands = money.add_subparsers(metavar="COMMAND", required=True)
+    refund = commands.add_parser(
+        "refund", help="book a part of a deposit out of the service; pay it back by hand"
+    )
+    add_user(refund)
+    refund.add_argument("amount", type=amount, metavar="AMOUNT", help="such as 7.42")
+    refund.add_argument(
+        "--deposit", type=text, required=True, metavar="REFERENCE", help="names the deposit"
+    )
+    _add_names(refund)
+    refund.set_defaults(currency="usd")
+    finish_command(refund, "money refund")
+    correct = commands.add_parser("correct", help="add money to a user's balance, or take some")
+    add_user(correct)
+    correct.add_argument(
+        "amount", type=signed_amount, metavar="AMOUNT", help="such as 5 or -0.5; never below zero"
+    )
+    _add_names(correct, needs_currency=True)
+    finish_command(correct, "money correct")
+    history = commands.add_parser("history", help="a user's balances and transactions")
+    add_user(history)
+    history.add_argument(
+        "--before", type=text, default="", metavar="ID", help="only transactions before this one"
+    )
+    history.add_argument(
+        "--limit", type=limit, default=50, metavar="N", help="number of transactions, 50 by default"
+    )
+    finish_command(history, "money history")
+
+    approvals = topics.add_parser("approvals", help="acts that wait for a second person")
+    approvals.add_argument("--all", action="store_true", help="include the decided ones")
+    approvals.add_argument(
+        "--before", type=text, default="", metavar="ID", help="only requests before this one"
+    )
+    approvals.add_argument(
+        "--limit", type=limit, default=50, metavar="N", help="number of requests, 50 by default"
+    )
+    finish_command(approvals, "approvals")
+    approve = topics.add_parser("approve", help="carry out an act that another person asked for")
+    _add_approval(approve)
+    approve.add_argument(
+        "--reason", type=text, default="", metavar="TEXT", help="kept with the log"
+    )
+    finish_command(approve, "approve")
+    refuse = topics.add_parser("refuse", help="refuse an act that waits, or withdraw your own")
+    _add_approval(refuse)
+    add_reason(refuse)
+    finish_command(refuse, "refuse")
+
+
+def _add_names(parser: argparse.ArgumentParser, *, needs_currency: bool = False) -> None:
+    parser.add_argument(
+        "--currency", choices=CURRENCIES, required=needs_currency, help="the currency of the amount"
+    )
+    parser.add_argument(
+        "--reference",
+        type=text,
+        required=True,
+        metavar="TEXT",
+        help="names this act; repeating the command with the same one changes nothing",
+    )
+    add_reason(parser)
+
+
+def _add_approval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("approval", type=text, metavar="ID", help="the identifier of the request")

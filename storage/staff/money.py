@@ -1,0 +1,227 @@
+"""Queries on the money that acts of the staff have moved, and on the deposits they may return."""
+
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+from storage.money.ledger import DifferenceRow, differences
+
+# Money that comes back to a wallet: it was spent before, so it is no new money.
+RETURNS = "('release', 'refund')"
+
+
+class MoneyRow(NamedTuple):  # as wide as its table
+    """An amount that an act moved: micro-units that the user got, negative for money taken."""
+
+    business_key: str
+    id: str
+    action: str
+    user_id: str
+    currency: str
+    amount: int
+    payload_hash: str
+    author: str
+    approval_id: str | None
+    deposit_id: str | None
+    created_at: int
+
+
+class DepositRow(NamedTuple):
+    """A deposit of a user: its transfer, and the amount in micro-units."""
+
+    id: str
+    amount: int
+
+
+_COLUMNS = ", ".join(MoneyRow._fields)
+
+
+async def find(tx: Transaction, business_key: str) -> MoneyRow | None:
+    """Return the amount with a business key."""
+    return await tx.one(
+        MoneyRow, f"SELECT {_COLUMNS} FROM staff_money WHERE business_key = :key", key=business_key
+    )
+
+
+async def unapproved_of_author(tx: Transaction, author: str, currency: str, since: int) -> int:
+    """Return the sum that an author has moved alone after a time, whatever its direction."""
+    return await _unapproved(tx, "author", author, currency, since)
+
+
+async def unapproved_of_user(tx: Transaction, user_id: str, currency: str, since: int) -> int:
+    """Return the sum that single members of the staff have moved for a user after a time."""
+    return await _unapproved(tx, "user_id", user_id, currency, since)
+
+
+async def _unapproved(tx: Transaction, column: str, value: str, currency: str, since: int) -> int:
+    found = await tx.one(
+        int,
+        f"""
+        SELECT CAST(COALESCE(SUM(ABS(amount)), 0) AS BIGINT) FROM staff_money
+        WHERE {column} = :value AND currency = :currency AND created_at > :since
+            AND approval_id IS NULL
+        """,
+        value=value,
+        currency=currency,
+        since=since,
+    )
+    return found or 0
+
+
+async def find_deposit(tx: Transaction, business_key: str, account: str) -> DepositRow | None:
+    """Return the deposit with a business key, if it was paid into an account."""
+    return await tx.one(
+        DepositRow,
+        """
+        SELECT t.id, e.amount FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
+        WHERE t.business_key = :key AND t.kind = 'deposit' AND e.credit_account = :account
+        """,
+        key=business_key,
+        account=account,
+    )
+
+
+async def refunded(tx: Transaction, deposit_id: str) -> int:
+    """Return the micro-units that were returned of a deposit."""
+    found = await tx.one(
+        int,
+        """
+        SELECT CAST(COALESCE(-SUM(amount), 0) AS BIGINT) FROM staff_money
+        WHERE deposit_id = :deposit_id
+        """,
+        deposit_id=deposit_id,
+    )
+    return found or 0
+
+
+async def newer_money(tx: Transaction, account: str, deposit_id: str) -> int:
+    """Return what an account received after a deposit, without the refunded part of deposits.
+
+    Money that came back to the account does not count: it is older. The rows of one account behind
+    the deposit are read, by the index of credited accounts.
+    """
+    received = await tx.one(
+        int,
+        f"""
+        SELECT CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
+        FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+        WHERE e.credit_account = :account AND e.transfer_id > :deposit_id
+            AND t.kind NOT IN {RETURNS}
+        """,
+        account=account,
+        deposit_id=deposit_id,
+    )
+    back = await tx.one(
+        int,
+        """
+        SELECT CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
+        FROM entries AS e
+        JOIN transfers AS t ON t.id = e.transfer_id
+        JOIN staff_money AS m ON m.business_key = t.business_key
+        WHERE e.debit_account = :account AND e.transfer_id > :deposit_id
+            AND t.kind = 'deposit_refund' AND m.deposit_id > :deposit_id
+        """,
+        account=account,
+        deposit_id=deposit_id,
+    )
+    return (received or 0) - (back or 0)
+
+
+# Each transfer of these kinds is an act, and each such act is a transfer of its amount.
+_POSTED = """
+    SELECT t.business_key AS reference,
+        CASE WHEN e.debit_account LIKE 'user:%' THEN -e.amount ELSE e.amount END AS amount
+    FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
+    WHERE t.kind IN ('deposit_refund', 'correction')
+"""
+
+
+async def acts_against_postings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each refund or correction that differs from its transfer, or has none."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT business_key AS reference, amount FROM staff_money
+            WHERE action IN ('money.refund', 'money.correct')
+            """,
+            _POSTED,
+        ),
+    )
+
+
+async def acts_of_others(tx: Transaction) -> list[DifferenceRow]:
+    """Return each refund or correction whose transfer moved the money of another user."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT m.business_key, 1, 0 FROM staff_money AS m
+        JOIN transfers AS t ON t.business_key = m.business_key
+        WHERE m.action IN ('money.refund', 'money.correct') AND NOT EXISTS (
+            SELECT 1 FROM entries AS e WHERE e.transfer_id = t.id
+                AND 'user:' || m.user_id || ':available:' || m.currency
+                    IN (e.debit_account, e.credit_account)
+        )
+        ORDER BY m.business_key
+        """,
+    )
+
+
+async def corrections_against_house(tx: Transaction) -> list[DifferenceRow]:
+    """Return each account for corrections that is not minus the sum of all corrections."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT 'house:corrections:' || currency AS reference, -amount AS amount
+            FROM staff_money WHERE action = 'money.correct'
+            """,
+            "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'corrections'",
+        ),
+    )
+
+
+async def refunded_too_much(tx: Transaction) -> list[DifferenceRow]:
+    """Return each deposit of which more was returned than was paid in."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT t.business_key, e.amount, r.amount
+        FROM (
+            SELECT deposit_id, CAST(-SUM(amount) AS BIGINT) AS amount FROM staff_money
+            WHERE deposit_id IS NOT NULL GROUP BY deposit_id
+        ) AS r
+        JOIN transfers AS t ON t.id = r.deposit_id
+        JOIN entries AS e ON e.transfer_id = t.id
+        WHERE r.amount > e.amount OR t.kind <> 'deposit'
+        ORDER BY t.business_key
+        """,
+    )
+
+
+async def approvals_against_acts(tx: Transaction) -> list[DifferenceRow]:
+    """Return each approved request whose act has another amount or user, or does not exist."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT a.id, a.amount, COALESCE(m.amount, 0) FROM approvals AS a
+        LEFT JOIN staff_money AS m ON m.approval_id = a.id
+            AND m.business_key = a.business_key AND m.user_id = a.user_id
+            AND m.currency = a.currency AND m.action = a.action AND m.author = a.asked_by
+            AND m.payload_hash = a.payload_hash
+        WHERE a.decision = 'approved' AND (m.amount IS NULL OR m.amount <> a.amount)
+        ORDER BY a.id
+        """,
+    )
+
+
+async def acts_without_approval(tx: Transaction) -> list[DifferenceRow]:
+    """Return each act that names a request which was not approved."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT m.business_key, 1, 0 FROM staff_money AS m
+        JOIN approvals AS a ON a.id = m.approval_id
+        WHERE a.decision IS NULL OR a.decision <> 'approved' OR a.decided_by = a.asked_by
+        ORDER BY m.business_key
+        """,
+    )

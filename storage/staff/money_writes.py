@@ -1,0 +1,39 @@
+"""The statements that write amounts, approvals and limits; only `market.staff` may import them.
+
+Each runs within an act, like those of `storage.staff.writes`.
+"""
+
+from storage.engines.store import Transaction, insert_row
+from storage.staff.approvals import ApprovalRow
+from storage.staff.money import MoneyRow
+
+
+async def insert_money(tx: Transaction, row: MoneyRow) -> None:
+    """Add an amount that an act moves now."""
+    await insert_row(tx, "staff_money", **row._asdict())
+
+
+async def insert_approval(tx: Transaction, row: ApprovalRow) -> None:
+    """Add a request that waits for a second person."""
+    await insert_row(tx, "approvals", **row._asdict())
+
+
+async def decide(
+    tx: Transaction, approval_id: str, decision: str, *, by: str | None, now: int
+) -> bool:
+    """Decide a request; return False if it was decided before.
+
+    Raises:
+        ConstraintError: `approvals_by_another`, when its author approves it.
+    """
+    changed = await tx.run(
+        """
+        UPDATE approvals SET decision = :decision, decided_by = :by, decided_at = :now
+        WHERE id = :id AND decision IS NULL
+        """,
+        id=approval_id,
+        decision=decision,
+        by=by,
+        now=now,
+    )
+    return changed == 1
