@@ -272,13 +272,6 @@ class LimitSettings(Struct, frozen=True):  # as wide as its section; each room g
     devices_per_user: Reloadable[NonNegativeInt] = 1000
 
 
-class StaffSettings(Struct, frozen=True):
-    """Amounts above which an act of the staff needs a second person."""
-
-    approval_usd: Decimal = Decimal(50)
-    approval_credits: Decimal = Decimal(5000)
-
-
 class LogSettings(Struct, frozen=True):
     """Level and format of the log on standard error."""
 
@@ -314,8 +307,10 @@ class AlertSettings(Struct, frozen=True):
 
 
 class StaffSettings(Struct, frozen=True):
-    """Address of the staff API and its pages, and the networks that get an answer there."""
+    """Amounts that need a second person, and the address and the clients of the staff API."""
 
+    approval_usd: Decimal = Decimal(50)
+    approval_credits: Decimal = Decimal(5000)
     host: str = ""
     port: Port = 8082
     allow: tuple[str, ...] = (
@@ -350,7 +345,6 @@ class Settings(Struct, frozen=True):
     assistant: AssistantSettings = AssistantSettings()
     mail: MailSettings = MailSettings()
     limits: LimitSettings = LimitSettings()
-    staff: StaffSettings = StaffSettings()
     log: LogSettings = LogSettings()
     access_log: AccessLogSettings = AccessLogSettings()
     site: SiteSettings = SiteSettings()

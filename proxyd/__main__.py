@@ -212,6 +212,7 @@ def _add_users(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     add_amounts(create)
     finish(create, "user create")
     staff.add_users(user)
+    money_parsers.add_users(user)
 
 
 class _Version(argparse.Action):

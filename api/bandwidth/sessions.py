@@ -10,7 +10,7 @@ from api.http.identifiers import in_body, in_path
 from api.http.literals import SESSION_STATUSES
 from api.routing.codec import Money, Size, money
 from api.routing.listing import Page, Timestamp, timestamp
-from api.routing.routes import Call, Nothing, Reply, Route
+from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.bandwidth.allowlist import ADDRESSES_MAX
 from market.bandwidth.sessions import QUOTA_MAX_BYTES, Bandwidth, OneSession, Purchase, Session
@@ -138,7 +138,8 @@ class TermsReply(Reply, kw_only=True):
 
     Without a price of the buyer's own a GB costs `price_per_gb`; none is sold below
     `price_per_gb_floor`, nor a session that costs less than `cost_floor_usd`. `allow_ips` is
-    accepted if `has_passwordless` is true. Exits may cost more: `GET /api/exits/coverage`.
+    accepted if `has_passwordless` is true. Exits may cost more: `GET /api/exits/coverage`. A caller
+    with a login sees their own price, where the operator has set one.
     """
 
     price_per_gb: float
@@ -219,6 +220,8 @@ class BandwidthRoutes:
                 "At which price sessions are sold",
                 self.terms,
                 TermsReply,
+                auth=Auth.OPTIONAL_JWT,
+                scope=Scope.SESSIONS_READ,
             ),
             Route(
                 "GET",
@@ -279,9 +282,9 @@ class BandwidthRoutes:
         return _bought(bought)
 
     async def terms(self, call: Call[Nothing, Any]) -> TermsReply:
-        """Return the price, the floors and the bounds of sessions."""
-        del call  # the same for everybody
-        terms = self._bandwidth.terms
+        """Return the price, the floors and the bounds of sessions, for a caller with a login."""
+        user_id = None if call.login is None else call.user_id
+        terms = await self._bandwidth.terms_of(user_id)
         return TermsReply(
             price_per_gb=money(max(terms.price_default, terms.price_floor)),
             price_per_gb_floor=money(terms.price_floor),

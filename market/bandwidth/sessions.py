@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds, lock_user, require
+from market.accounts.personal import FULL_PERCENT, bounds_of, part_of, price_percent_of
 from market.accounts.spending import Spender, reporting_limits, spend
 from market.accounts.suspensions import require_may_buy
 from market.bandwidth import leases
@@ -36,6 +37,7 @@ from storage.money.ledger import HoldRow
 
 QUOTA_MAX_BYTES = 10_000 * GB
 PRICE_MAX_PER_GB = 1_000_000 * MICRO
+PRICE_CHANGES_MAX = 3  # during one purchase, before it is refused
 EXPIRE_MAX_SESSIONS = 100
 # The count of a list without a bound ends here: no reader gets so far.
 COUNTED_MAX = 10_000
@@ -149,14 +151,34 @@ class Door(Struct, frozen=True):
     port: int | None
 
 
+class _PriceChangedError(Exception):
+    """The buyer pays another percentage now than when the price was computed."""
+
+
 class _TakenError(Exception):
     """One of the addresses opens another active session on this port."""
 
 
+class _Order(NamedTuple):
+    """Session that a buyer orders; the fields are the arguments of `Bandwidth.buy`."""
+
+    user_id: str
+    quota_bytes: int
+    price_per_gb: int | None
+    allow_ips: Sequence[str]
+    client: str
+    exit_wishes: ExitWishes | None
+    spender: Spender | None
+
+
 class _Sale(Struct, frozen=True):
-    """Session to store, the addresses that open it, the buyer's reply, and the paying key."""
+    """Session to store, the addresses that open it, the buyer's reply, and the paying key.
+
+    `percent` is the part of the service's prices that the buyer paid when the price was computed.
+    """
 
     session: SessionRow
+    percent: int
     addresses: Sequence[AddressRow]
     purchase: Purchase
     spender: Spender | None
@@ -195,10 +217,21 @@ class Bandwidth:
         # Sessions that could not be ended, and when each is tried again.
         self._expiring = Sweep("session %s cannot be ended", _logger)
 
-    @property
-    def terms(self) -> Terms:
-        """Terms at which sessions are sold."""
-        return self._terms
+    async def terms_of(self, user_id: str | None) -> Terms:
+        """Return the terms at which a user buys, or those for everybody (None)."""
+        percent = FULL_PERCENT if user_id is None else await self._percent_of(user_id)
+        return self._terms_at(percent)
+
+    async def _percent_of(self, user_id: str) -> int:
+        return await self._store.read(price_percent_of, user_id, self._now())
+
+    def _terms_at(self, percent: int) -> Terms:
+        terms = self._terms
+        return replace(
+            terms,
+            price_default=part_of(max(terms.price_default, terms.price_floor), percent),
+            price_floor=part_of(terms.price_floor, percent),
+        )
 
     async def buy(
         self,
@@ -232,14 +265,31 @@ class Bandwidth:
                 `idempotency_key_reused`, `spend_limit_reached`.
             Replayed: this was answered before.
         """
+        for _ in range(PRICE_CHANGES_MAX):
+            percent = await self._percent_of(user_id)
+            order = _Order(
+                user_id, quota_bytes, price_per_gb, allow_ips, client, exit_wishes, spender
+            )
+            try:
+                return await self._buy_at(percent, order, receipt)
+            except _PriceChangedError:
+                continue
+        raise MarketError(Code.TOO_BUSY)
+
+    async def _buy_at(
+        self, percent: int, order: "_Order", receipt: Receipt[Purchase] | None
+    ) -> Purchase:
+        """Sell a session to a buyer who pays a percentage of the service's prices."""
+        user_id, quota_bytes, price_per_gb, allow_ips, client, exit_wishes, spender = order
+        terms = self._terms_at(percent)
         if allow_ips and not self._terms.passwordless_ports:
             raise MarketError(Code.PASSWORDLESS_NOT_OFFERED, field="allow_ips")
         addresses = canonical(allow_ips)
         wanted = "" if exit_wishes is None else self._exit_text(exit_wishes)
-        floor = self._terms.price_floor
+        floor = terms.price_floor
         if wanted:
             floor = max(floor, self._exit_terms.price_floor(countries_in(wanted)))
-        price = max(self._terms.price_default, floor) if price_per_gb is None else price_per_gb
+        price = max(terms.price_default, floor) if price_per_gb is None else price_per_gb
         self._check(quota_bytes, price, floor)
         self._check_cost(cost(quota_bytes, price))
         credentials = new_credentials()
@@ -262,14 +312,14 @@ class Bandwidth:
         )
         purchase = self._purchase(session, credentials, cost(quota_bytes, price))
         if not addresses:
-            await self._sell(_Sale(session, (), purchase, spender), receipt)
+            await self._sell(_Sale(session, percent, (), purchase, spender), receipt)
             return purchase
         for port_index, port in enumerate(self._terms.passwordless_ports):
             pending = tuple(address for address in addresses if address != client)
             with_port = replace(purchase, passwordless_port=port, pending_ips=pending)
             rows = [AddressRow(address, port_index, session.id) for address in addresses]
             try:
-                await self._sell(_Sale(session, rows, with_port, spender), receipt)
+                await self._sell(_Sale(session, percent, rows, with_port, spender), receipt)
             except _TakenError:
                 continue
             if client in addresses:
@@ -499,6 +549,9 @@ async def _buy(
         await _take(tx, sale)
     await lock_user(tx, session.user_id)
     await require_may_buy(tx, session.user_id)
+    if await price_percent_of(tx, session.user_id, session.created_at) != sale.percent:
+        raise _PriceChangedError
+    bounds = await bounds_of(tx, session.user_id, bounds, session.created_at)
     if bounds.sessions:
         active = await queries.count_active(tx, session.user_id)
         require(active, bounds.sessions, Code.TOO_MANY_SESSIONS)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import lock_user, require
+from market.accounts.personal import bounds_of
 from market.accounts.spending import Spender, reporting_limits, spend
 from market.accounts.suspensions import require_may_buy
 from market.base.bus import REPLICAS, WAITING
@@ -497,7 +498,8 @@ class Rollouts:
         await queries.insert(tx, rollout)
         # Each of them is processed repeatedly, even without replicas.
         count = await queries.count_open(tx, deploy.user_id)
-        require(count, self._jobs.bounds().jobs, Code.TOO_MANY_JOBS)
+        bounds = await bounds_of(tx, deploy.user_id, self._jobs.bounds(), deploy.created_at)
+        require(count, bounds.jobs, Code.TOO_MANY_JOBS)
         await self._insert_revision(tx, deploy, 1, template, "created", deploy.created_at)
         numbers = range(1, deploy.replicas + 1)
         return await self._start(tx, deploy, rollout, template, dict.fromkeys(numbers, 0))

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from market.accounts.bounds import Bounds, lock_user, require
 from market.accounts.makers import require_current
+from market.accounts.personal import bounds_of
 from market.accounts.scopes import LOCAL, Maker
 from market.base.errors import Code, MarketError
 from market.base.gathering import Gathering
@@ -316,6 +317,7 @@ async def _create(
         await made_by_keys.note_device(tx, device.id, maker.purse_id)
     data = DeviceCreated(device.id, device.name, maker.key_id)
     await record(tx, context, device.user_id, data, subject_id=device.id)
+    bounds = await bounds_of(tx, device.user_id, bounds, device.created_at)
     if bounds.devices:
         in_use = await queries.count_in_use(tx, device.user_id)
         require(in_use, bounds.devices, Code.TOO_MANY_DEVICES)

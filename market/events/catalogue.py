@@ -96,6 +96,19 @@ class WalletCorrected(EventData, frozen=True):
     reference: str
 
 
+class LimitsChanged(EventData, frozen=True):
+    """The operator has changed the user's limits or price; without a value, the service's holds.
+
+    `price_percent` is the part of the service's prices per GB. A limit of 0 is none.
+    """
+
+    sessions: int | None
+    jobs: int | None
+    devices: int | None
+    price_percent: int | None
+    until: Timestamp | None
+
+
 class JobCreated(EventData, frozen=True):
     """A job was posted, and its price is held; jobs of replicas name their deploy."""
 
@@ -313,6 +326,7 @@ CATALOGUE: dict[str, type[EventData]] = {
     "wallet.deposited": WalletDeposited,
     "wallet.refunded": WalletRefunded,
     "wallet.corrected": WalletCorrected,
+    "account.limits_changed": LimitsChanged,
     "job.created": JobCreated,
     "job.accepted": JobAccepted,
     "job.requeued": JobRequeued,

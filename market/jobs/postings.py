@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct
 
 from market.accounts.bounds import Bounds, lock_user, require
+from market.accounts.personal import bounds_of
 from market.accounts.spending import Spender, spend
 from market.accounts.suspensions import require_may_buy
 from market.base.errors import Code, MarketError
@@ -199,6 +200,7 @@ async def put_up(
         await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)
         await queries.insert(tx, job)
     await record_all(tx, context, [NewEvent(user_id, _created(job), job.id) for job, _ in jobs])
+    bounds = await bounds_of(tx, user_id, bounds, now)
     if not (bounds.jobs or bounds.free_jobs or bounds.job_bytes):
         return
     work = await queries.open_work(

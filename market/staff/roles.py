@@ -61,6 +61,8 @@ class Action(StrEnum):
     APPROVAL_LIST = "approval.list"
     APPROVAL_APPROVE = "approval.approve"
     APPROVAL_REFUSE = "approval.refuse"
+    USER_LIMIT = "user.limit"
+    USER_PRICE = "user.price"
 
 
 _ALL = frozenset(Role)
@@ -110,6 +112,8 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.APPROVAL_LIST: _MONEY,
     Action.APPROVAL_APPROVE: _MONEY,
     Action.APPROVAL_REFUSE: _MONEY,
+    Action.USER_LIMIT: _OPERATOR,
+    Action.USER_PRICE: _MONEY,
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset(

@@ -21,9 +21,11 @@ from market.staff.acts import (
 from market.staff.roles import Action, Author
 from storage.accounts import keys as key_queries
 from storage.accounts import suspensions as suspension_queries
+from storage.accounts import user_limits as limit_queries
 from storage.accounts import users as user_queries
 from storage.accounts.keys import KeyRow
 from storage.accounts.suspensions import SuspendedRow
+from storage.accounts.user_limits import UserLimitsRow
 from storage.accounts.users import LoginRow, LoginSessionRow, UserRow
 from storage.bandwidth import sessions as session_queries
 from storage.bandwidth.sessions import ListedRow
@@ -53,6 +55,7 @@ class UserPage(Struct, frozen=True):
     profile: LoginRow
     suspended: list[SuspendedRow]
     open: OpenRow
+    personal: UserLimitsRow | None
     transactions: list[MovedRow]
     sessions: list[ListedRow]
     devices: list[DeviceRow]
@@ -130,6 +133,7 @@ async def _page(tx: Transaction, user: UserRow, now: int) -> UserPage:
         user=user,
         profile=profile,
         suspended=await suspension_queries.of_user(tx, user.id),
+        personal=await limit_queries.find_valid(tx, user.id, now),
         open=await search_queries.open_things(tx, user.id, now=now, most=COUNTED_MAX + 1),
         transactions=await ledger_queries.moved(
             tx, usd=usd, credit=credit, before="", limit=LISTED_MAX

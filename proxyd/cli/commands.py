@@ -328,6 +328,7 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "staff key list": _staff,
     "staff key revoke": _staff,
     "staff attempts": _staff,
+    "user limit": _staff,
     "money refund": _staff,
     "money correct": _staff,
     "money history": _staff,

@@ -57,6 +57,39 @@ def count(text: str) -> int:
     return _whole_number(text, NUMBER_MAX, "a number from 1")
 
 
+DEFAULT = -1  # of a limit: the service's value
+
+
+def bound(text: str) -> int:
+    """Return a limit: a number from 1, 0 for none, or `DEFAULT`."""
+    words = {"none": 0, "default": DEFAULT}
+    if text in words:
+        return words[text]
+    return _whole_number(text, NUMBER_MAX, "a number from 1, none, or default")
+
+
+def percent(text: str) -> int:
+    """Return a percentage from 1, or `DEFAULT`."""
+    if text == "default":
+        return DEFAULT
+    return _whole_number(text, NUMBER_MAX, "a percentage from 1, or default")
+
+
+def moment(text: str) -> int:
+    """Return a time in UTC seconds, or `DEFAULT` for none."""
+    from datetime import UTC, datetime
+
+    if text == "none":
+        return DEFAULT
+    try:
+        given = datetime.fromisoformat(text)
+        return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: expected 2027-01-31, 2027-01-31T12:00:00Z, or none"
+        ) from None
+
+
 def number(text: str) -> int:
     """Return the number of an act in the log."""
     return _whole_number(text, NUMBER_MAX, "the number of an act")

@@ -3,6 +3,7 @@
 Each runs within an act, like those of `storage.staff.writes`.
 """
 
+from storage.accounts.user_limits import UserLimitsRow
 from storage.engines.store import Transaction, insert_row
 from storage.staff.approvals import ApprovalRow
 from storage.staff.money import MoneyRow
@@ -37,3 +38,18 @@ async def decide(
         now=now,
     )
     return changed == 1
+
+
+async def set_limits(tx: Transaction, row: UserLimitsRow) -> None:
+    """Set the limits and the price of a user."""
+    await tx.run(
+        """
+        INSERT INTO user_limits (user_id, sessions, jobs, devices, price_percent, until, changed_at)
+        VALUES (:user_id, :sessions, :jobs, :devices, :price_percent, :until, :changed_at)
+        ON CONFLICT (user_id) DO UPDATE SET
+            sessions = excluded.sessions, jobs = excluded.jobs, devices = excluded.devices,
+            price_percent = excluded.price_percent, until = excluded.until,
+            changed_at = excluded.changed_at
+        """,
+        **row._asdict(),
+    )

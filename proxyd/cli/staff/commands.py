@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff import finding, keys, members, money, site, stopping
+from proxyd.cli.staff import finding, keys, limits, members, money, site, stopping
 from proxyd.cli.staff.desk import Command, Desk, Report
 from proxyd.cli.staff.words import in_words
 from proxyd.loop import runner
@@ -22,7 +22,7 @@ WAITS = 3  # for a second person
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 
-GROUPS = (members, finding, keys, money, site, stopping)
+GROUPS = (members, finding, keys, limits, money, site, stopping)
 COMMANDS: dict[str, Command] = {
     name: command for group in GROUPS for name, command in group.COMMANDS.items()
 }

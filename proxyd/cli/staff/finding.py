@@ -9,6 +9,7 @@ from market.staff import history, search, users
 from market.staff.search import HITS_MAX, Found
 from market.staff.users import COUNTED_MAX, UserPage
 from proxyd.cli.staff.desk import Command, Desk, Report, Row, act_row, when
+from proxyd.cli.staff.limits import limits_of, personal_row
 from storage.staff.log import NEWEST
 
 
@@ -62,7 +63,7 @@ def _found(found: Found) -> Row:
 
 
 def _user_page(page: UserPage, settings: Settings) -> Report:
-    user, profile, limits = page.user, page.profile, settings.limits
+    user, profile, limits = page.user, page.profile, limits_of(page.personal, settings)
     return {
         "user": {
             "id": user.id,
@@ -90,12 +91,13 @@ def _user_page(page: UserPage, settings: Settings) -> Report:
         "limits": [
             {"of": of, "open": _count(number), "limit": limit or None}
             for of, number, limit in (
-                ("sessions", page.open.sessions, limits.sessions_per_user),
-                ("jobs", page.open.jobs, limits.jobs_per_user),
-                ("devices", page.open.devices, limits.devices_per_user),
+                ("sessions", page.open.sessions, limits["sessions"]),
+                ("jobs", page.open.jobs, limits["jobs"]),
+                ("devices", page.open.devices, limits["devices"]),
                 ("keys", page.open.keys, KEYS_MAX),
             )
         ],
+        **({} if page.personal is None else {"personal": personal_row(page.personal)}),
         "transactions": [
             {
                 "at": when(row.created_at),

@@ -2,10 +2,38 @@
 
 import argparse
 
-from proxyd.cli.parsing import amount, limit, signed_amount, text
+from proxyd.cli.parsing import amount, bound, limit, moment, percent, signed_amount, text
 from proxyd.cli.staff.parsers import add_reason, add_user, finish_command
 
 CURRENCIES = ("usd", "credit")  # as in `market.money`, which no parser waits for
+
+
+def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command that changes limits and the price of one user."""
+    limits = user.add_parser("limit", help="change limits and the price of one user")
+    add_user(limits)
+    for name, words in (
+        ("sessions", "active sessions"),
+        ("jobs", "waiting and running jobs"),
+        ("devices", "worker tokens"),
+    ):
+        limits.add_argument(
+            f"--{name}", type=bound, metavar="N", help=f"{words}: a number, none, or default"
+        )
+    limits.add_argument(
+        "--price-percent",
+        type=percent,
+        metavar="P",
+        help="part of the service's prices per GB: a number from 1, or default",
+    )
+    limits.add_argument(
+        "--until", type=moment, metavar="TIME", help="the end, such as 2027-01-31 in UTC; or none"
+    )
+    limits.add_argument(
+        "--clear", action="store_true", help="first take all of the user's own values away"
+    )
+    add_reason(limits)
+    finish_command(limits, "user limit")
 
 
 def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

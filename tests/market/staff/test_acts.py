@@ -157,7 +157,7 @@ def test_only_the_acts_and_accounts_write_the_tables_of_the_staff() -> None:
         path.name
         for path in (FOLDER / "market" / "staff").glob("*.py")
         if re.search(
-            r"^from storage\.staff import .*\b(money_)?writes\b|^from storage\.staff\.(money_)?writes ",
+            r"^from storage\.staff( import .*\b|\.)(money_)?writes\b",
             path.read_text(),
             re.MULTILINE,
         )

@@ -50,6 +50,7 @@ LEAVES = [
     ["staff", "list"],
     ["staff", "role"],
     ["staff", "check"],
+    ["user", "limit"],
     ["money", "refund"],
     ["money", "correct"],
     ["money", "history"],

@@ -17,6 +17,7 @@ export const TYPES = [
   "wallet.deposited",
   "wallet.refunded",
   "wallet.corrected",
+  "account.limits_changed",
   "job.created",
   "job.accepted",
   "job.requeued",
