@@ -204,6 +204,7 @@ TESTED_IN = {
     ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
+    "market/accounts/personal.py": "tests/market/staff/test_limits.py",
     "market/accounts/proofs.py": "tests/market/recovery/test_recovery.py",
     "market/accounts/scopes.py": "tests/api/accounts/test_keys.py",
     "market/accounts/suspensions.py": "tests/market/staff/test_suspending.py",
@@ -266,6 +267,7 @@ TESTED_IN = {
     "proxyd/cli/staff/desk.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/finding.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/keys.py": "tests/proxyd/cli/staff/test_commands.py",
+    "proxyd/cli/staff/limits.py": "tests/proxyd/cli/staff/test_money.py",
     "proxyd/cli/staff/members.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/money_parsers.py": "tests/proxyd/cli/staff/test_money.py",
     "proxyd/cli/staff/parsers.py": "tests/proxyd/cli/staff/test_commands.py",
@@ -360,6 +362,7 @@ TESTED_IN = {
     "storage/accounts/outbox.py": "tests/market/accounts/test_outbox.py",
     "storage/accounts/referrals.py": "tests/market/accounts/test_referrals.py",
     "storage/accounts/suspensions.py": "tests/market/staff/test_suspending.py",
+    "storage/accounts/user_limits.py": "tests/market/staff/test_limits.py",
     "storage/accounts/users.py": "tests/market/accounts/test_accounts.py",
     "storage/assistant/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/attempts/attempts.py": "tests/market/attempts/test_attempts.py",
@@ -461,6 +464,7 @@ ABOUT_SEVERAL = {
     ),
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
+    "tests/market/staff/test_money_invariants.py": "market/staff/money.py and second_person.py",
     "tests/proxyd/backups/test_staff.py": (
         "the tables of market/staff through a backup, a restoration and a move"
     ),

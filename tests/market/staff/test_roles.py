@@ -15,6 +15,7 @@ from market.staff import (
     attempts,
     history,
     keys,
+    limits,
     money,
     search,
     second_person,
@@ -25,6 +26,7 @@ from market.staff.accounts import Created
 from market.staff.acts import permit
 from market.staff.callers import StaffScope
 from market.staff.keys import NewStaffKey
+from market.staff.limits import NewLimits
 from market.staff.roles import MATRIX, ON_ONESELF, Action, Author, Machine, Role, require
 from market.staff.site import Publication, TextKind
 from storage.engines.store import Transaction
@@ -118,6 +120,12 @@ ATTEMPTS: dict[Action, Attempt] = {
     ),
     Action.APPROVAL_APPROVE: _approve,
     Action.APPROVAL_REFUSE: _refuse,
+    Action.USER_LIMIT: lambda market, author, user, other: limits.change(
+        market.context, author, user, NewLimits(sessions=1), "agreed"
+    ),
+    Action.USER_PRICE: lambda market, author, user, other: limits.change(
+        market.context, author, user, NewLimits(price_percent=90), "agreed"
+    ),
     Action.STAFF_RESET_FACTOR: lambda market, author, user, other: accounts.reset_factor(
         market.context, FACTORS, author, other.id, "a new telephone"
     ),

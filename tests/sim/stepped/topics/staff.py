@@ -6,7 +6,8 @@ from typing import Any
 
 from market.accounts.letters import Letters
 from market.money.money import MICRO, Currency
-from market.staff import accounts, money, second_person, suspending, users
+from market.staff import accounts, limits, money, second_person, suspending, users
+from market.staff.limits import NewLimits
 from market.staff.roles import Machine, Role
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.sessions import buys
@@ -86,6 +87,11 @@ async def _refuses(side: Side) -> Any:
     await second_person.refuse(side.market.context, Machine("third"), request, "no")
 
 
+async def _changes_limits(side: Side) -> Any:
+    new = NewLimits(price_percent=90)
+    await limits.change(side.market.context, ROOT, side.buyer, new, "agreed")
+
+
 STAFF: Mapping[str, Action] = {
     "locks the first operator": partial(_locks, "first"),
     "locks the second operator": partial(_locks, "second"),
@@ -98,4 +104,5 @@ STAFF: Mapping[str, Action] = {
     "corrects by most of the limit": partial(corrects, 4),
     "approves a correction": _approves,
     "refuses a correction": _refuses,
+    "changes the price of a user": _changes_limits,
 }
