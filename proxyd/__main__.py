@@ -98,13 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND", required=True
     )
     finish(jobs.add_parser("disputes", help="the disputes that wait for you"), "jobs disputes")
-    for name, words in (
-        ("uphold", "decide for the worker: the payment stands"),
-        ("reverse", "decide for the buyer: all of the price goes back"),
-    ):
-        command = jobs.add_parser(name, help=words)
-        command.add_argument("job", type=text, metavar="JOB", help="the identifier of the job")
-        finish(command, f"jobs {name}")
+    money_parsers.add_jobs(jobs)
 
     ledger = topics.add_parser("ledger", help="the double-entry ledger").add_subparsers(
         metavar="COMMAND", required=True

@@ -188,11 +188,15 @@ class OwnJobItem(JobItem, kw_only=True):
 
 
 class Review(Struct):
-    """Payment of a finished job; `until` is its time, if the buyer does not dispute the result."""
+    """Payment of a finished job; `until` is its time, if the buyer does not dispute the result.
+
+    `refunded` is the part of the price that went back in a dispute that was decided in part.
+    """
 
     state: literals.ReviewStatus
     until: Timestamp
     reason: str | UnsetType = UNSET
+    refunded: float | UnsetType = UNSET
 
 
 class CopyItem(Struct):
@@ -684,7 +688,8 @@ class JobRoutes:
         if review is not None:
             state = REVIEW_STATUSES[review.state]
             reason = UNSET if review.reason is None else review.reason
-            shown.review = Review(state, timestamp(review.review_until), reason)
+            refunded = money(review.refunded) if review.refunded else UNSET
+            shown.review = Review(state, timestamp(review.review_until), reason, refunded)
         if owned.group is not None:
             shown.copies = _copies(owned.group)
             if spec is not None and job.status == JobStatus.WAITING:

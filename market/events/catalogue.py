@@ -146,6 +146,18 @@ class JobCompleted(EventData, frozen=True):
     deploy_id: str | None = None
 
 
+class JobDecided(EventData, frozen=True):
+    """A dispute was decided, for this `reason`: buyer and workers get it.
+
+    The buyer gets `buyer_percent` of the price back: none, all, or a part.
+    """
+
+    job_id: str
+    decision: Literal["upheld", "reversed", "split"]
+    buyer_percent: int
+    reason: str
+
+
 class JobFailed(EventData, frozen=True):
     """A job has failed for good, for this `reason`."""
 
@@ -333,6 +345,7 @@ CATALOGUE: dict[str, type[EventData]] = {
     "job.completed": JobCompleted,
     "job.failed": JobFailed,
     "job.cancelled": JobCancelled,
+    "job.decided": JobDecided,
     "deploy.ready": DeployReady,
     "deploy.finished": DeployFinished,
     "deploy.cancelled": DeployCancelled,

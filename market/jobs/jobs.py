@@ -501,7 +501,9 @@ class Jobs:
                 left = await ledger_queries.left_in_hold(tx, hold.id)
                 paid = hold.amount - left or None
         if paid is not None:
-            paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
+            paid -= sum(
+                row.price if row.state == ReviewStatus.REVERSED else row.refunded for row in rows
+            )
         group = await copies.find(tx, job_id)
         return Owned(job, paid, left, spec, reviews.most_urgent(rows), group)
 

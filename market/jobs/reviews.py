@@ -56,11 +56,15 @@ class Beginning(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """End of a review: its state, and the time and identifiers that its transaction needs."""
+    """End of a review: its state, and the time and identifiers that its transaction needs.
+
+    An upheld payment may be split: the buyer gets `buyer_percent` of the price back.
+    """
 
     state: ReviewStatus
     now: int
     new_id: Callable[[], str]
+    buyer_percent: int = 0
 
 
 class Reviews:
@@ -123,9 +127,11 @@ class Reviews:
         return decision(self._new_id, state, self._now())
 
 
-def decision(new_id: Callable[[], str], state: ReviewStatus, now: int) -> Decision:
+def decision(
+    new_id: Callable[[], str], state: ReviewStatus, now: int, buyer_percent: int = 0
+) -> Decision:
     """Return a decision that is made now."""
-    return Decision(state, now, new_id)
+    return Decision(state, now, new_id, buyer_percent)
 
 
 async def disputes(context: Context) -> list[ReviewRow]:
@@ -142,7 +148,7 @@ async def decide(context: Context, job_id: str, state: ReviewStatus) -> list[Rev
         MarketError: `job_not_found`; `not_reviewable`, when the job is not disputed.
     """
     chosen = decision(context.identifiers.new, state, context.now())
-    return await context.store.write(_decide, chosen, job_id)
+    return await context.store.write(decide_in, chosen, job_id)
 
 
 def hold_of(review: ReviewRow) -> str:
@@ -272,7 +278,8 @@ async def _expire(tx: Transaction, chosen: Decision, job_id: str) -> None:
     await _resolve(tx, chosen, [row for row in held if row.review_until <= chosen.now])
 
 
-async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> list[ReviewRow]:
+async def decide_in(tx: Transaction, chosen: Decision, job_id: str) -> list[ReviewRow]:
+    """Decide a dispute within a transaction; otherwise as `decide`."""
     await tx.lock("jobs", [job_id])
     job = await job_queries.find(tx, job_id)
     if job is None:
@@ -315,27 +322,38 @@ def _accounts_of(review: ReviewRow) -> set[str]:
 
 async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> None:
     ReviewStatus(review.state).require_before(chosen.state)
-    if not await queries.resolve(tx, review, after=chosen.state, now=chosen.now):
+    refunded = review.price * chosen.buyer_percent // 100
+    withheld = review.earned - review.earned * (100 - chosen.buyer_percent) // 100
+    if not await queries.resolve(
+        tx, review, after=chosen.state, now=chosen.now, refunded=refunded, withheld=withheld
+    ):
         raise MarketError(Code.NOT_REVIEWABLE)
     currency = Currency(review.currency)
     kept, is_credit = ledger.review(currency), currency == Currency.CREDIT
+    source = kept if is_credit else ledger.revenue(Currency.CREDIT)
+    payments = [(ledger.available(review.user_id, Currency.CREDIT), review.earned - withheld)]
     if chosen.state == ReviewStatus.REVERSED:
         # The worker's part goes back to where it came from.
-        earner = kept if is_credit else ledger.revenue(Currency.CREDIT)
+        payments = [(source, review.earned)]
         rest = Movement(kept, ledger.available(review.buyer_id, currency), review.price)
         kind = TransferKind.REFUND
         if not review.is_draw:
             await job_queries.earn_nothing(tx, review.job_id)
     else:
-        earner = ledger.available(review.user_id, Currency.CREDIT)
-        amount = review.price - review.earned if is_credit else review.price
+        if withheld:
+            payments.append((source, withheld))
+        amount = review.price - refunded
+        if is_credit:
+            amount -= review.earned - withheld
         rest = Movement(kept, ledger.revenue(currency), amount)
         kind = TransferKind.FEE
+        if not review.is_draw and withheld:
+            await job_queries.earn_less(tx, review.job_id, withheld)
     hold_id, new_id = hold_of(review), chosen.new_id
     captured = await ledger.capture(
         tx,
         hold_id,
-        [(earner, review.earned)],
+        payments,
         transfer_ids=TransferIds(new_id(), new_id()),
         now=chosen.now,
     )
@@ -343,3 +361,8 @@ async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> 
     key = f"{hold_id}:{kind}"
     transfer = Transfer(new_id(), key, kind, hold_id, currency, (rest,), chosen.now)
     await ledger.post(tx, transfer)
+    if refunded:
+        kind = TransferKind.REFUND
+        back = Movement(kept, ledger.available(review.buyer_id, currency), refunded)
+        key = f"{hold_id}:{kind}"
+        await ledger.post(tx, Transfer(new_id(), key, kind, hold_id, currency, (back,), chosen.now))

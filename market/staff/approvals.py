@@ -57,6 +57,17 @@ class Amount(Struct, frozen=True):
     payload: Payload
 
 
+class Posting(Struct, frozen=True):
+    """The author of an act that is carried out, and the request that was approved, if one was.
+
+    `log_number` is the row of the log that asked for it.
+    """
+
+    author: str
+    approval_id: str | None = None
+    log_number: int = 0
+
+
 class State(StrEnum):
     """The state of an act that moves money."""
 

@@ -24,7 +24,7 @@ from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
 from market.staff import approvals
 from market.staff.acts import USER, Act, Changes, act, permit, reason
-from market.staff.approvals import Amount, Limits, Outcome
+from market.staff.approvals import Amount, Limits, Outcome, Posting
 from market.staff.roles import Action, Author
 from market.staff.users import resolve
 from storage.accounts.users import UserRow
@@ -43,13 +43,6 @@ class History(Struct, frozen=True):
     available: dict[Currency, int]
     held: dict[Currency, int]
     changes: list[Change]
-
-
-class Posting(Struct, frozen=True):
-    """Who asked for an act, and the request that a second person approved, if one did."""
-
-    author: str
-    approval_id: str | None = None
 
 
 async def refund(

@@ -63,6 +63,8 @@ class Action(StrEnum):
     APPROVAL_REFUSE = "approval.refuse"
     USER_LIMIT = "user.limit"
     USER_PRICE = "user.price"
+    JOB_VIEW = "job.view"
+    JOB_DECIDE = "job.decide"
 
 
 _ALL = frozenset(Role)
@@ -114,6 +116,8 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.APPROVAL_REFUSE: _MONEY,
     Action.USER_LIMIT: _OPERATOR,
     Action.USER_PRICE: _MONEY,
+    Action.JOB_VIEW: _ALL,
+    Action.JOB_DECIDE: _MONEY,
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset(

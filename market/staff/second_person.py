@@ -14,10 +14,16 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
-from market.staff import money
+from market.staff import judging, money
 from market.staff.acts import Act, Changes, act, reason, require_name
-from market.staff.approvals import Amount, Decision, Outcome, author_key, payload_hash
-from market.staff.money import Posting
+from market.staff.approvals import (
+    Amount,
+    Decision,
+    Outcome,
+    Posting,
+    author_key,
+    payload_hash,
+)
 from market.staff.roles import MATRIX, Action, Author
 from storage.engines.store import Transaction
 from storage.staff import approvals as queries
@@ -34,6 +40,7 @@ Poster = Callable[
 POSTERS: Mapping[Action, Poster] = {
     Action.MONEY_REFUND: money.post,
     Action.MONEY_CORRECT: money.post,
+    Action.JOB_DECIDE: judging.post,
 }
 
 
@@ -67,7 +74,7 @@ async def approve(context: Context, author: Author, approval_id: str, why: str =
         assert decided  # noqa: S101 - the log is locked, and the row was undecided
         new = _amount_of(waiting)
         outcome, changes = await POSTERS[new.action](
-            tx, context, new, Posting(waiting.asked_by, waiting.id)
+            tx, context, new, Posting(waiting.asked_by, waiting.id, waiting.log_number)
         )
         return outcome, {**changes, "decision": (None, Decision.APPROVED)}
 

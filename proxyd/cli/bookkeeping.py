@@ -7,7 +7,6 @@ from market.accounts import accounts
 from market.accounts.passwords import Passwords
 from market.base.errors import Code, MarketError
 from market.base.ids import Identifiers
-from market.base.states import ReviewStatus
 from market.events.context import Context
 from market.exits import canaries as exit_canaries
 from market.exits.payouts import claw_back, claw_back_of_owner
@@ -175,28 +174,6 @@ async def list_disputes(settings: Settings) -> str:
         lines.append(f"{row.job_id}  {since}  {price}, by {row.user_id} for {row.buyer_id}:")
         lines += [f"    {printable(line)}" for line in (row.reason or "").splitlines()]
     return "\n".join(lines) or "nobody disputes a result"
-
-
-async def decide_dispute(settings: Settings, *, job_id: str, for_buyer: bool) -> str:
-    """Decide a dispute, and return a report for the operator; a repetition changes nothing.
-
-    Args:
-        settings: where the database is.
-        job_id: the job whose result is disputed.
-        for_buyer: whether the buyer gets the price back; else the payment stands.
-
-    Raises:
-        MarketError: no such job exists, or its result is not disputed.
-        StoreError: the database cannot be used.
-    """
-    state = ReviewStatus.REVERSED if for_buyer else ReviewStatus.UPHELD
-    async with opened(settings) as store:
-        rows = await reviews.decide(context_of(store), job_id, state)
-    if for_buyer:
-        price = as_decimal(sum(row.price for row in rows))
-        return f"{job_id}: the buyer has {price} {rows[0].currency} back"
-    workers = "worker has" if len({row.user_id for row in rows}) == 1 else "workers have"
-    return f"{job_id}: the {workers} {as_decimal(sum(row.earned for row in rows))} credit"
 
 
 async def audit(settings: Settings) -> tuple[bool, str]:

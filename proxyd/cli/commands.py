@@ -204,18 +204,6 @@ def _list_disputes(settings: Settings, _options: Namespace) -> int:
     return _answer(bookkeeping.list_disputes(settings))
 
 
-def _uphold(settings: Settings, options: Namespace) -> int:
-    from proxyd.cli import bookkeeping
-
-    return _answer(bookkeeping.decide_dispute(settings, job_id=options.job, for_buyer=False))
-
-
-def _reverse(settings: Settings, options: Namespace) -> int:
-    from proxyd.cli import bookkeeping
-
-    return _answer(bookkeeping.decide_dispute(settings, job_id=options.job, for_buyer=True))
-
-
 def _audit(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
 
@@ -341,8 +329,10 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "exits show": _show_exit,
     "exits pardon": _pardon_exit,
     "jobs disputes": _list_disputes,
-    "jobs uphold": _uphold,
-    "jobs reverse": _reverse,
+    "jobs show": _staff,
+    "jobs uphold": _staff,
+    "jobs reverse": _staff,
+    "jobs split": _staff,
     "ledger audit": _audit,
     "backup": _backup,
     "restore": _restore,

@@ -75,6 +75,11 @@ def percent(text: str) -> int:
     return _whole_number(text, NUMBER_MAX, "a percentage from 1, or default")
 
 
+def part(text: str) -> int:
+    """Return a percentage that is neither nothing nor all."""
+    return _whole_number(text, 99, "a percentage from 1 to 99")
+
+
 def moment(text: str) -> int:
     """Return a time in UTC seconds, or `DEFAULT` for none."""
     from datetime import UTC, datetime

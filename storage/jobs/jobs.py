@@ -511,6 +511,18 @@ async def earn_nothing(tx: Transaction, job_id: str) -> None:
     )
 
 
+async def earn_less(tx: Transaction, job_id: str, withheld: int) -> None:
+    """Record that a part of the earnings of an ended job was withheld."""
+    await tx.run(
+        """
+        UPDATE jobs SET earned = earned - :withheld
+        WHERE id = :id AND status IN ('completed', 'failed') AND earned >= :withheld
+        """,
+        id=job_id,
+        withheld=withheld,
+    )
+
+
 async def by_state(tx: Transaction) -> list[StateRow]:
     """Count the open jobs by status, without samples, and those in review by its state."""
     return await tx.all(

@@ -11,7 +11,8 @@ class ReviewRow(NamedTuple):  # as wide as its table
 
     The worker `user_id` has earned `earned` micro-credits; `price` is the payment of the buyer, in
     micro-units of `currency`. `reason` is why the buyer disputes it. `is_draw` is 1 if it is about
-    the payment of an attempt for its time, and not about a result.
+    the payment of an attempt for its time, and not about a result. A dispute that was decided in
+    part has returned `refunded` to the buyer, and has withheld `withheld` of the earnings.
     """
 
     job_id: str
@@ -28,8 +29,19 @@ class ReviewRow(NamedTuple):  # as wide as its table
     disputed_at: int | None
     resolved_at: int | None
     is_draw: int = 0
+    refunded: int = 0
+    withheld: int = 0
 
 
+class DisputesRow(NamedTuple):
+    """The numbers of disputes, of those that were reversed, and of those decided in part."""
+
+    disputed: int
+    reversed: int
+    split: int
+
+
+COUNTED_MAX = 1_000  # disputes of one person that are counted
 _COLUMNS = ", ".join(ReviewRow._fields)
 _REVIEW = f"SELECT {_COLUMNS} FROM job_reviews"
 IS_OPEN = "state IN ('held', 'disputed')"
@@ -41,6 +53,9 @@ REFERENCE = """
 # Amount that the house keeps of the price until the review is decided: the fee, or the whole price
 # where the worker is paid in another currency.
 _KEPT = "CASE WHEN currency = 'credit' THEN price - earned ELSE price END"
+
+# Amount that the house gets in the end, if the price does not go back: less in a decision in part.
+_FEE = f"{_KEPT} - refunded + CASE WHEN currency = 'credit' THEN withheld ELSE 0 END"
 
 
 async def insert(tx: Transaction, review: ReviewRow) -> None:
@@ -69,11 +84,20 @@ async def dispute(tx: Transaction, job_id: str, *, reason: str, now: int) -> boo
     return row_count > 0
 
 
-async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -> bool:
+async def resolve(
+    tx: Transaction,
+    before: ReviewRow,
+    *,
+    after: str,
+    now: int,
+    refunded: int = 0,
+    withheld: int = 0,
+) -> bool:
     """End a review if its state is still as read; return False otherwise."""
     row_count = await tx.run(
         """
-        UPDATE job_reviews SET state = :after, resolved_at = :now
+        UPDATE job_reviews SET state = :after, resolved_at = :now, refunded = :refunded,
+            withheld = :withheld
         WHERE job_id = :job_id AND attempt = :attempt AND state = CAST(:before AS TEXT)
             AND resolved_at IS NULL
         """,
@@ -82,6 +106,8 @@ async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -
         before=before.state,
         after=after,
         now=now,
+        refunded=refunded,
+        withheld=withheld,
     )
     return row_count == 1
 
@@ -193,13 +219,13 @@ async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
     reversed_to, expected = "CASE WHEN r.state = 'reversed' THEN {} ELSE {} END", []
     for amount, of, account in (
         (
-            reversed_to.format("0", "r.earned"),
+            reversed_to.format("0", "r.earned - r.withheld"),
             "capture",
             "'user:' || r.user_id || ':available:credit'",
         ),
-        (reversed_to.format("0", _KEPT), "fee", "'house:revenue:' || r.currency"),
+        (reversed_to.format("0", _FEE), "fee", "'house:revenue:' || r.currency"),
         (
-            reversed_to.format("r.price", "0"),
+            reversed_to.format("r.price", "r.refunded"),
             "refund",
             "'user:' || r.buyer_id || ':available:' || r.currency",
         ),
@@ -214,3 +240,22 @@ async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
             """,
         )
     return expected
+
+
+async def disputes_with(tx: Transaction, *, worker: str = "", buyer: str = "") -> DisputesRow:
+    """Count the disputes about a worker's jobs, or by a buyer."""
+    column, value = ("user_id", worker) if worker else ("buyer_id", buyer)
+    found = await tx.one(
+        DisputesRow,
+        f"""
+        SELECT COUNT(*), COALESCE(SUM(CASE WHEN state = 'reversed' THEN 1 ELSE 0 END), 0),
+            COALESCE(SUM(CASE WHEN refunded > 0 THEN 1 ELSE 0 END), 0)
+        FROM (
+            SELECT state, refunded FROM job_reviews
+            WHERE {column} = :value AND disputed_at IS NOT NULL LIMIT :most
+        ) AS disputes
+        """,
+        value=value,
+        most=COUNTED_MAX,
+    )
+    return found or DisputesRow(0, 0, 0)

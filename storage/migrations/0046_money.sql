@@ -1,4 +1,5 @@
--- Money that the staff moves, approvals by a second person, and limits and the price of one user.
+-- Money that the staff moves, approvals by a second person, limits and the price of one user, and
+-- disputes that are decided in part.
 
 -- A request that waits for a second person. `payload` is what is done, as JSON; its hash shows that it
 -- was not changed. An author is `staff:` and the identifier of a member, or `unix:` and the user of a
@@ -72,3 +73,11 @@ CREATE TABLE user_limits (
         AND price_percent >= 1 AND price_percent <= 1000
     )
 );
+
+-- A dispute may be decided in part: `refunded` of the price went back to the buyer, `withheld` of the
+-- earnings to where they came from. Both are 0 but for such a decision.
+ALTER TABLE job_reviews ADD COLUMN refunded BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE job_reviews ADD COLUMN withheld BIGINT NOT NULL DEFAULT 0;
+-- For the history of a worker and of a buyer.
+CREATE INDEX job_reviews_by_worker ON job_reviews (user_id, job_id) WHERE disputed_at IS NOT NULL;
+CREATE INDEX job_reviews_by_buyer ON job_reviews (buyer_id, job_id) WHERE disputed_at IS NOT NULL;

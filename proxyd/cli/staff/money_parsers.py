@@ -2,7 +2,17 @@
 
 import argparse
 
-from proxyd.cli.parsing import amount, bound, limit, moment, percent, signed_amount, text
+from proxyd.cli.parsing import (
+    amount,
+    bound,
+    count,
+    limit,
+    moment,
+    part,
+    percent,
+    signed_amount,
+    text,
+)
 from proxyd.cli.staff.parsers import add_reason, add_user, finish_command
 
 CURRENCIES = ("usd", "credit")  # as in `market.money`, which no parser waits for
@@ -34,6 +44,37 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     add_reason(limits)
     finish_command(limits, "user limit")
+
+
+def add_jobs(jobs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands that show a disputed job, and decide about it."""
+    show = jobs.add_parser("show", help="all evidence about a job; the log records it")
+    _add_job(show)
+    show.add_argument(
+        "--search", type=text, default="", metavar="TEXT", help="only lines of the log around it"
+    )
+    show.add_argument("--stream", choices=("stdout", "stderr"), default="stdout")
+    show.add_argument("--attempt", type=count, metavar="N", help="the log of this attempt")
+    finish_command(show, "jobs show")
+    for name, words in (
+        ("uphold", "decide for the worker: the payment stands"),
+        ("reverse", "decide for the buyer: all of the price goes back"),
+        ("split", "decide for both: a part of the price goes back"),
+    ):
+        command = jobs.add_parser(name, help=words)
+        _add_job(command)
+        if name == "split":
+            command.add_argument(
+                "percent", type=part, metavar="PERCENT", help="the buyer's part, from 1 to 99"
+            )
+        command.add_argument(
+            "--reason", type=text, default="", metavar="TEXT", help="sent to the buyer and workers"
+        )
+        finish_command(command, f"jobs {name}")
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", type=text, metavar="JOB", help="the identifier of the job")
 
 
 def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -59,6 +59,8 @@ LEAVES = [
     ["refuse"],
     ["wallet", "deposit"],
     ["jobs", "disputes"],
+    ["jobs", "show"],
+    ["jobs", "split"],
     ["ledger", "audit"],
     ["config", "check"],
 ]

@@ -24,6 +24,7 @@ export const TYPES = [
   "job.completed",
   "job.failed",
   "job.cancelled",
+  "job.decided",
   "deploy.ready",
   "deploy.finished",
   "deploy.cancelled",

@@ -1,0 +1,66 @@
+"""The log of an attempt for the staff: its last lines, or the lines around each hit of a search."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from market.files.log_text import text_of
+from storage.files.log_files import Attempt, LogFiles
+
+READ_BYTES = 1024 * 1024
+READ_MAX_BYTES = 64 * READ_BYTES
+LINES_MAX = 50
+AROUND_LINES = 2
+LINE_MAX_CHARACTERS = 500
+STREAMS = ("stdout", "stderr")
+
+
+def shown(
+    folder: Path, keep_bytes: int, attempt: Attempt, stream: str, search: str
+) -> list[dict[str, str | int]]:
+    """Return lines of a stream with their numbers, at most `LINES_MAX`.
+
+    Args:
+        folder: the folder of all logs.
+        keep_bytes: the kept bytes at either end of a stream, by the settings.
+        attempt: the attempt.
+        stream: "stdout" or "stderr".
+        search: a text that lines must have, in any case; "" for the last lines.
+    """
+    lines = list(_lines(LogFiles(folder, keep_bytes=keep_bytes), attempt, stream))
+    if not search:
+        first = max(0, len(lines) - LINES_MAX)
+        return [_row(at, lines[at], is_hit=False) for at in range(first, len(lines))]
+    wanted = search.casefold()
+    hits = [at for at, line in enumerate(lines) if wanted in line.casefold()]
+    around: dict[int, bool] = {}
+    for hit in hits:
+        for at in range(max(0, hit - AROUND_LINES), min(len(lines), hit + AROUND_LINES + 1)):
+            around[at] = around.get(at, False) or at == hit
+        if len(around) >= LINES_MAX:
+            break
+    return [_row(at, lines[at], is_hit=around[at]) for at in sorted(around)[:LINES_MAX]]
+
+
+def _lines(files: LogFiles, attempt: Attempt, stream: str) -> Iterator[str]:
+    """Yield the kept lines of a stream; a part that was cut out is a line that says so."""
+    offset, read, rest = 0, 0, b""
+    while read < READ_MAX_BYTES:
+        part = files.read(attempt, stream, offset, READ_BYTES)
+        if not part.data:
+            break
+        if part.offset > offset:
+            rest += f"\n[{part.offset - offset} bytes were cut out]\n".encode()
+        *whole, rest = (rest + part.data).split(b"\n")
+        yield from (_text(line) for line in whole)
+        offset = part.offset + len(part.data)
+        read += len(part.data)
+    if rest:
+        yield _text(rest)
+
+
+def _text(line: bytes) -> str:
+    return text_of(line, is_last=True)[0].rstrip("\r")
+
+
+def _row(at: int, line: str, *, is_hit: bool) -> dict[str, str | int]:
+    return {"line": at + 1, "hit": "*" if is_hit else "", "text": line[:LINE_MAX_CHARACTERS]}
