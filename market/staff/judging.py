@@ -142,7 +142,7 @@ async def decide(
             before = _decided_before(rows, job, verdict)
             return before, {"repeated": (None, verdict.word)}
         new = _amount(job, disputed, verdict)
-        waiting = await approvals.earlier(tx, context, new) if new.amount else None
+        waiting = await _earlier(tx, context, new) if new.amount else None
         if waiting is not None:
             return Decided(waiting, disputed), {"repeated": (None, waiting.id)}
         if new.amount and await approvals.needs_second(tx, context, author, new, limits):
@@ -201,6 +201,17 @@ async def _carry_out(
         str(new.currency): (None, new.amount),
     }
     return outcome, changes
+
+
+async def _earlier(tx: Transaction, context: Context, new: Amount) -> Outcome | None:
+    """Return the request that waits for the same decision; another decision is refused."""
+    try:
+        return await approvals.earlier(tx, context, new)
+    except MarketError as error:
+        if error.code is not Code.REFERENCE_REUSED:
+            raise
+        message = "Another decision about this job waits for a second person; refuse it first."
+        raise MarketError(Code.NOT_REVIEWABLE, message) from error
 
 
 def _amount(job: JobRow, disputed: list[ReviewRow], verdict: Verdict) -> Amount:

@@ -444,6 +444,16 @@ def test_the_walk_through_of_the_staff_runs(tmp_path: Path, demonstration: Demon
     assert printed.rstrip().endswith("the ledger agrees")
 
 
+def test_the_walk_through_of_money_by_staff_runs(
+    tmp_path: Path, demonstration: Demonstration
+) -> None:
+    printed = walk_through("how-to/staff-money.md", tmp_path, demonstration)
+    assert "refunded: id " in printed
+    assert "refused: I have asked for it" in printed
+    assert "withdrawn: id " in printed
+    assert "price_percent 80" in printed
+
+
 def test_the_page_of_the_staff_has_the_matrix() -> None:
     text = (ROOT / "docs" / "how-to" / "staff.md").read_text()
     rows = re.findall(r"^\| `([a-z._]+)` \| (\w+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE)

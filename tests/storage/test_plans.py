@@ -39,12 +39,15 @@ from market.jobs.postings import NewJob
 from market.jobs.reviews import disputes
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
-from market.money.money import GB, MICRO
-from market.staff import accounts, attempts, history, search
+from market.money.money import GB, MICRO, Currency
+from market.staff import accounts, approvals, attempts, history, judging, search, second_person
 from market.staff import keys as staff_keys
+from market.staff import limits as limits_of_user
+from market.staff import money as staff_money
 from market.staff import users as staff_users
 from market.staff.callers import StaffScope
 from market.staff.keys import NewStaffKey, StaffKeys
+from market.staff.limits import NewLimits
 from market.staff.logins import Proof, StaffLogins
 from market.staff.roles import Machine, Role, Via
 from proxyctl.protocol.jobspec import Payload
@@ -448,6 +451,28 @@ async def members(market: Market, _: str) -> None:
     )
 
 
+async def money_by_staff(market: Market, buyer: str) -> None:
+    """Refund a deposit, correct a balance, decide by two, and look at the evidence of a job."""
+    context, limits = market.context, dict.fromkeys(Currency, MICRO)
+    row = await market.store.read(users.find, buyer)
+    assert row is not None
+    assert await market.deposit(row.email, MICRO, "plan-deposit")
+    moves = {"currency": Currency.USD, "why": "asked"}
+    await staff_money.refund(
+        context, MACHINE, buyer, limits, amount=1, deposit="plan-deposit", reference="r", **moves
+    )
+    await staff_money.correct(context, MACHINE, buyer, limits, amount=1, reference="c", **moves)
+    asked = await staff_money.correct(
+        context, MACHINE, buyer, limits, amount=9 * MICRO, reference="d", **moves
+    )
+    assert await approvals.listed(context, MACHINE, limit=3)
+    await second_person.approve(context, Machine("second"), asked.id)
+    assert await approvals.listed(context, MACHINE, is_open=False, limit=3)
+    await staff_money.history(context, MACHINE, buyer, limit=3)
+    await limits_of_user.change(context, MACHINE, buyer, NewLimits(jobs=0), "agreed")
+    await judging.evidence(context, MACHINE, grown.OLDEST)
+
+
 async def nobody_s_page(market: Market, _: str) -> None:
     """View a user that has done nothing."""
     await staff_users.view(market.context, MACHINE, await market.person())
@@ -534,6 +559,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "what the staff looks for": staff,
     "logins and keys of the staff": members,
     "the page of a user without anything": nobody_s_page,
+    "money by staff": money_by_staff,
     # Not the buyer's: they have more in the larger market.
     "live usage of somebody": lambda market, buyer: market.store.read(
         bandwidth.counted_of_users, [buyer[:-1] + "x"]

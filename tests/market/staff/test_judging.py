@@ -128,7 +128,7 @@ async def test_a_large_decision_waits_for_a_second_person(market: Market) -> Non
     again = (await decide(market, job_id, Verdict(50), ASKER, NOTHING)).outcome
     assert again.id == asked.id
     other = decide(market, job_id, REVERSE, SECOND, NOTHING)
-    assert await refusal(other) is Code.REFERENCE_REUSED
+    assert await refusal(other) is Code.NOT_REVIEWABLE
     assert await credits_of(market, buyer, worker) == [0, 0]
     outcomes = await asyncio.gather(
         *(approve(market.context, Machine(f"second{each}"), asked.id) for each in range(5)),

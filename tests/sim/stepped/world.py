@@ -19,6 +19,9 @@ from market.jobs.copies import Copying
 from market.jobs.postings import NewJob
 from market.jobs.specs import Spec
 from market.money.money import MICRO, Currency
+from market.staff import judging
+from market.staff.judging import Verdict
+from market.staff.roles import Machine
 from proxyctl.protocol.jobspec import payload_of, resources_of
 from storage.bandwidth.nodes import SeenRow
 from storage.devices.devices import DeviceRow
@@ -138,11 +141,21 @@ async def _jobs(world: World, here: Market) -> None:
     world.jobs["accepted"] = await here.jobs.create(buyer, wanted())
     world.devices["accepted"] = await device_of(here, worker)
     await here.jobs.accept(world.devices["accepted"], world.jobs["accepted"])
-    for name in ("reviewed", "second reviewed", "disputed"):
+    for name in ("reviewed", "second reviewed", "disputed", "judged"):
         world.jobs[name] = await specified(here, buyer, review_hours=24)
         device = await on(here, world.jobs[name], worker)
         await here.jobs.complete(device, world.jobs[name], "the result")
-    await here.reviews.dispute(buyer, world.jobs["disputed"], "a reason")
+    for name in ("disputed", "judged"):
+        await here.reviews.dispute(buyer, world.jobs[name], "a reason")
+    asked = await judging.decide(
+        here.context,
+        Machine("first"),
+        world.jobs["judged"],
+        Verdict(50),
+        dict.fromkeys(Currency, 0),
+        "half of it",
+    )
+    world.people_have.judgement = asked.outcome.id
     await here.store.write(_show_life, here.clock.now)
     copies = await here.jobs.create_copies(buyer, script(), Copying(3, "bytes"))
     for number, job_id in enumerate(copies):

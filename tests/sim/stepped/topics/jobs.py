@@ -7,6 +7,10 @@ from typing import Any
 from market.base.states import ReviewStatus
 from market.dispatch.claims import claim
 from market.jobs import reviews
+from market.money.money import MICRO, Currency
+from market.staff import judging, second_person
+from market.staff.judging import Verdict
+from market.staff.roles import Machine
 from storage.devices import devices
 from storage.dispatch.claims import PairRow
 from tests.sim.stepped.side import Action, Side
@@ -105,9 +109,19 @@ async def _disputes(side: Side) -> Any:
     await side.market.reviews.dispute(side.buyer, side.world.jobs["reviewed"], "a reason")
 
 
-async def _decides(state: ReviewStatus, side: Side) -> Any:
-    rows = await reviews.decide(side.market.context, side.world.jobs["disputed"], state)
-    return [row.state for row in rows]
+async def _decides(percent: int, side: Side) -> Any:
+    limits = dict.fromkeys(Currency, 1_000 * MICRO)
+    context, job_id = side.market.context, side.world.jobs["disputed"]
+    decided = await judging.decide(
+        context, Machine("root"), job_id, Verdict(percent), limits, "read the log"
+    )
+    return [row.state for row in decided.rows]
+
+
+async def _approves_decision(side: Side) -> Any:
+    judgement = side.world.people_have.judgement
+    outcome = await second_person.approve(side.market.context, Machine("second"), judgement)
+    return outcome.state
 
 
 async def _expires(side: Side) -> Any:
@@ -121,8 +135,9 @@ REVIEWS: Mapping[str, Action] = {
     "confirms another one": partial(_confirms, "second reviewed"),
     "disputes": _disputes,
     "pays after the review": _expires,
-    "decides for the worker": partial(_decides, ReviewStatus.UPHELD),
-    "decides for the buyer": partial(_decides, ReviewStatus.REVERSED),
+    "decides for the worker": partial(_decides, 0),
+    "decides for the buyer": partial(_decides, 100),
+    "approves a decision": _approves_decision,
     "completes a job": JOBS["completes a job"],
 }
 
