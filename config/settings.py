@@ -280,12 +280,13 @@ class LogSettings(Struct, frozen=True):
 
 
 class AccessLogSettings(Struct, frozen=True):
-    """The record of each proxied connection; no record without a folder."""
+    """The record of each proxied connection; `auto` records with a folder, or with exits."""
 
+    enabled: Literal["auto", "on", "off"] = "auto"
     folder: str = ""
-    target: Literal["host", "hash", "none"] = "none"
-    client: Literal["full", "network", "none"] = "none"
-    keep_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    target: Literal["host", "hash", "none"] = "hash"
+    client: Literal["full", "network", "none"] = "network"
+    keep_days: Annotated[int, Meta(ge=1, le=3650)] = 90
 
 
 class SiteSettings(Struct, frozen=True):

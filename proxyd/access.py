@@ -1,4 +1,4 @@
-"""The ending of a client's connection, and the access record of the connection.
+"""The ending of a client's connection, and the access records of the connection.
 
 Each connection has exactly one `Ending`. Its word is the `reason` in the access record and a label
 of the metrics, so these words never change.
@@ -57,7 +57,8 @@ class Access(NamedTuple):
 
     `client` is its address, `host` and `port` its target ("" and 0 if it ended before that was
     known), `seconds` its duration. `exit` is the device that it went through, `exit_address` the
-    address that its target has seen; both "" for a connection from this machine.
+    address that the device has attached from; both "" for a connection from this machine. A dial
+    that has failed has the devices that were ordered the target in `tried`, each with its address.
     """
 
     connection: int
@@ -71,3 +72,30 @@ class Access(NamedTuple):
     reason: str
     exit: str = ""
     exit_address: str = ""
+    tried: tuple[tuple[str, str], ...] = ()
+
+
+class Reached(NamedTuple):
+    """Connection of a client that has just reached its target, or relays datagrams from now on.
+
+    The fields of `Access` mean the same here. `addresses` are the possible dialled addresses: one,
+    or several where an exit has chosen among them; none where the exit looked the name up, or
+    `host` is the address. `source_port` is the port that the target sees: ours, or by the word of
+    the exit; 0 where it is unknown. `seen_address` is the address that the target sees by the word
+    of the exit, if it is not `exit_address`.
+    """
+
+    connection: int
+    session_id: str
+    client: str
+    protocol: str
+    host: str
+    port: int
+    addresses: tuple[str, ...]
+    source_port: int
+    exit: str
+    exit_address: str
+    seen_address: str
+
+
+UNKNOWN_EXIT: Final = "unknown"  # instead of the device of a dial that another process has made

@@ -11,7 +11,6 @@ import gc
 import logging
 from datetime import UTC, datetime
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.settings import Settings
@@ -37,6 +36,7 @@ from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.access_log import AccessLog
+from proxyd.ops.access_place import access_folder, access_key
 from proxyd.ops.listening import bound_port
 from proxyd.ops.metrics import Metrics, Sources
 from proxyd.ops.role import Role
@@ -126,7 +126,7 @@ async def build(
         key = signing_key(settings)
         if listeners.exits is not None:
             geography = await geography_of(settings)
-        access_log = _access_log(settings, key, role)
+        access_log = _access_log(settings, role)
         is_held = await _is_held(store)
         daemon = _daemon(
             settings, listeners, store, key, access_log, role, geography, bounds, is_held=is_held
@@ -306,16 +306,16 @@ def _cluster(settings: Settings, store: Store, leases: Leases, key: bytes) -> Cl
     )
 
 
-def _access_log(settings: Settings, key: bytes, role: Role | None) -> AccessLog | None:
-    access_log = settings.access_log
-    if not access_log.folder:
+def _access_log(settings: Settings, role: Role | None) -> AccessLog | None:
+    access_log, folder = settings.access_log, access_folder(settings)
+    if folder is None:
         return None
     return AccessLog(
-        Path(access_log.folder),
+        folder,
         target=access_log.target,
         client=access_log.client,
         keep_days=access_log.keep_days,
-        key=key,
+        key=access_key(settings),
         now=clock.seconds,
         process=role.index if role is not None else None,
     )

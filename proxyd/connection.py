@@ -39,11 +39,11 @@ from enum import Enum, IntEnum, auto
 from math import inf
 from typing import Final, Protocol, final
 
-from proxyd.access import ENDING_OF_FAILURE, Access, Ending
+from proxyd.access import ENDING_OF_FAILURE, UNKNOWN_EXIT, Access, Ending, Reached
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.exits.choosing.places import Carried, yields_at
-from proxyd.exits.dialling.dial import Via, Ways
+from proxyd.exits.dialling.dial import ExitDial, Via, Ways
 from proxyd.exits.dialling.target import TLS_PORT
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
@@ -75,7 +75,7 @@ class ConnectionServices:
     `dials` are slots of connections that wait for a target, `associations` slots of connections
     that relay datagrams; sessions compete for both. `tallies` count events for buyers, `counters`
     the same events for the operator. `over` is called with each connection that holds nothing but
-    its socket any more, `record` with the record of it.
+    its socket any more, `record` with the records of it.
     """
 
     reactor: Reactor
@@ -88,7 +88,7 @@ class ConnectionServices:
     dials: FairSlots[str]
     associations: FairSlots[str]
     over: Callable[["ClientConnection"], None]
-    record: Callable[[Access], None] | None = None
+    record: Callable[[Access | Reached], None] | None = None
     exits: Ways | None = None
 
 
@@ -178,6 +178,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         "_slots",
         "_state",
         "_transfer",
+        "_tried",
         "_unread",
         "_via",
         "_wants",
@@ -207,6 +208,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._slots: FairSlots[str] | None = None
         self._ending: Ending | None = None
         self._via: Via | None = None  # through which exit it has reached its target
+        self._tried: tuple[tuple[str, str], ...] = ()  # the exits of a dial that has failed
         self.client = client
 
     @property
@@ -316,6 +318,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._via = via
         if via is not None:
             via.attached.begin(self, via.place)
+        elif self._dial is not None:
+            self._note_tried(self._dial)
         self._dialed(outcome, target_unread)
 
     def _dialed(self, outcome: socket.SocketType | Failure, target_unread: bool) -> None:
@@ -366,6 +370,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         services.tallies.begin(self._session.id)
         self._transfer = relay
         self._to(_RELAYING)
+        if services.record is not None:
+            self._record_reached(services.record, target)
         early, upload_limit = protocol.hand_over()
         relay.start(early, upload_limit, client_unread=self._unread, target_unread=target_unread)
 
@@ -460,6 +466,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         services.tallies.begin(self._session.id)
         self._transfer = association
         self._to(_RELAYING)
+        if services.record is not None:
+            self._record_reached(services.record, None)
         association.start()
 
     # --- ending --------------------------------------------------------------------------------
@@ -482,6 +490,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._to(_CLOSED)
         services, client, session = self._services, self.client, self._session
         if self._dial is not None:
+            self._note_tried(self._dial)
             self._dial.cancel()
             self._dial = None
         self._give_back()
@@ -501,7 +510,58 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             services.reactor.poller.forget(client.sock.fileno())
             reset(client.sock)
 
-    def _record(self, record: Callable[[Access], None], up: int, down: int, ending: Ending) -> None:
+    def _note_tried(self, dial: Cancellable) -> None:
+        """Keep the exits of a dial that ends without a connection, for the record."""
+        if isinstance(dial, ExitDial):
+            self._tried = dial.tried
+        elif self._wants is not None and not self._wants.direct:
+            self._tried = ((UNKNOWN_EXIT, ""),)
+
+    def _record_reached(
+        self, record: Callable[[Access | Reached], None], target: socket.SocketType | None
+    ) -> None:
+        """Record that the target is reached; without a target, that datagrams are relayed."""
+        client, request, via = self.client, self._request, self._via
+        host, port, source_port = "", 0, 0
+        addresses: tuple[str, ...] = ()
+        if isinstance(request, Connect):
+            host, port = str(request.host), request.port
+        is_name = isinstance(request, Connect) and isinstance(request.host, str)
+        exit_ = exit_address = seen_address = ""
+        if via is not None:
+            exit_, exit_address = via.attached.device_id, str(via.attached.address)
+            source_port = via.port
+            if via.address != via.attached.address:
+                seen_address = str(via.address)
+            if is_name:
+                addresses = tuple([str(each) for each in via.targets])
+        elif target is not None:
+            source_port = target.getsockname()[1]
+            if is_name:
+                addresses = peer_of(target)
+        record(
+            Reached(
+                client.number,
+                self._session.id,
+                client.address,
+                "udp" if target is None else "tcp",
+                host,
+                port,
+                addresses,
+                source_port,
+                exit_,
+                exit_address,
+                seen_address,
+            )
+        )
+
+    def _record(
+        self,
+        record: Callable[[Access | Reached], None],
+        up: int,
+        down: int,
+        ending: Ending,
+    ) -> None:
         client, request = self.client, self._request
         host, port = (str(request.host), request.port) if isinstance(request, Connect) else ("", 0)
         seconds = self._services.reactor.loop.time() - client.began
@@ -520,6 +580,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
                 via.attached.device_id if via is not None else "",
                 # As it was seen here: the exit's own statement is no evidence.
                 str(via.attached.address) if via is not None else "",
+                self._tried,
             )
         )
 
@@ -545,6 +606,14 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             return _os_write(self.client.sock.fileno(), output) == len(output)
         except OSError:
             return False
+
+
+def peer_of(target: socket.SocketType) -> tuple[str, ...]:
+    """Return the address that a socket is connected to; nothing if the target has reset it."""
+    try:
+        return (target.getpeername()[0],)
+    except OSError:
+        return ()
 
 
 def reached_at(here: Address, client: Address, public: Address | None) -> Address:

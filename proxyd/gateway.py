@@ -18,7 +18,7 @@ from api.http.rate import RateLimit
 from market.base.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
-from proxyd.access import Access
+from proxyd.access import Access, Reached
 from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
 from proxyd.egress.exit import Exit
@@ -108,7 +108,7 @@ class Gateway:
         exit_: the way out for connections; closed with the gateway.
         resolver: looks up the targets of datagrams, which leave from this machine.
         public_address: the address at which other networks reach this machine, if known.
-        record: is called with the record of each connection that has shown credentials.
+        record: is called with the records of each connection that has shown credentials.
         exits: the ways out through devices, if they may attach; closed with the gateway.
     """
 
@@ -121,7 +121,7 @@ class Gateway:
         policy: Policy,
         limits: ProxyLimits,
         public_address: Address | None = None,
-        record: Callable[[Access], None] | None = None,
+        record: Callable[[Access | Reached], None] | None = None,
         exits: Ways | None = None,
         bounds: ClientBounds = USUAL,
     ) -> None:

@@ -31,20 +31,36 @@ def signing_key(settings: Settings) -> bytes:
     if settings.auth.signing_key:
         return settings.auth.signing_key.encode()
     path = key_file(settings)
+    return made_key(
+        path,
+        "the signing key",
+        f"who could log in as anybody: chmod go-rwx {path}, and delete it if that may have "
+        "happened: a new one is made, and ends every login",
+    )
+
+
+def made_key(path: Path, name: str, danger: str = "") -> bytes:
+    """Return the key in a file; make it if there is no file.
+
+    Args:
+        path: the file.
+        name: the key's name in messages.
+        danger: the end of the message about a file that every user may read.
+
+    Raises:
+        SigningKeyError: the file cannot be read or written, is open to everybody, or is too short.
+    """
     try:
         if path.exists() and readers(path) is Readers.EVERYBODY:
             raise SigningKeyError(
-                f"the signing key {path} may be read or changed by {Readers.EVERYBODY}, who could "
-                f"log in as anybody: chmod go-rwx {path}, and delete it if that may have happened: "
-                "a new one is made, and ends every login"
+                f"{name} {path} may be read or changed by {Readers.EVERYBODY}, "
+                f"{danger or f'chmod go-rwx {path}'}"
             )
         key = _make(path) if not path.exists() else path.read_bytes().strip()
     except OSError as error:
-        raise SigningKeyError(f"the signing key {path}: {error.strerror}") from error
+        raise SigningKeyError(f"{name} {path}: {error.strerror}") from error
     if len(key) < SIGNING_KEY_MIN_BYTES:
-        raise SigningKeyError(
-            f"the signing key {path} has fewer than {SIGNING_KEY_MIN_BYTES} bytes"
-        )
+        raise SigningKeyError(f"{name} {path} has fewer than {SIGNING_KEY_MIN_BYTES} bytes")
     return key
 
 

@@ -221,7 +221,8 @@ async def test_the_exit_is_named_to_the_client_and_in_the_record(tmp_path: Path)
             writer.close()
         await at_rest(service)
     (file,) = folder.iterdir()
-    (record,) = [json.loads(line) for line in file.read_text().splitlines()]
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    [record] = [each for each in records if each["event"] == "ended"]
     assert (record["exit"], record["exit_address"]) == (exit_.device_id, "127.0.0.1")
 
 

@@ -263,7 +263,24 @@ async def test_records_name_the_exit(tmp_path: Path) -> None:
         await at_rest(service)
     (file,) = folder.iterdir()
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(each["exit"], each["exit_address"]) for each in records] == [(exit_id, "127.0.0.1")]
+    [ended] = [each for each in records if each["event"] == "ended"]
+    assert (ended["exit"], ended["exit_address"]) == (exit_id, "127.0.0.1")
+
+
+async def test_records_of_a_failed_dial_name_the_exits_that_were_tried(tmp_path: Path) -> None:
+    folder = tmp_path / "access"
+    log = {"access_log": {"folder": str(folder), "target": "hash"}}
+    async with running_with_exit(tmp_path, **log) as service:
+        exit_id = device_id(service)
+        _, bought = await buy(service)
+        async with targets.sink(b"answer") as target:
+            port = target.port
+        assert (await answer_to(service, bought, port))[0] == 5
+        await at_rest(service)
+    (file,) = folder.iterdir()
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    [ended] = [each for each in records if each["event"] == "ended"]
+    assert (ended["reason"], ended["tried"]) == ("refused", [[exit_id, "127.0.0.1"]])
 
 
 async def test_metrics_show_exits(service: Service) -> None:

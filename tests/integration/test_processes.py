@@ -390,7 +390,9 @@ def test_every_process_records_and_the_files_are_the_same(url: str, tmp_path: Pa
         until_true(lambda: metrics(daemon)["proxyd_access_records_total"] == CLIENTS, "counted")
         assert daemon.stop() == 0
     [file] = folder.iterdir()
-    records = [json.loads(line) for line in file.read_text().splitlines()]
+    every = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {each["process"] for each in every if each["event"] == "hour"} == {0, 1, 2}
+    records = [each for each in every if each["event"] == "ended"]
     assert {each["session"] for each in records} == {bought["session_id"]}
     assert {each["process"] for each in records} == {0, 1, 2}
     total = sum(each["bytes_up"] + each["bytes_down"] for each in records)

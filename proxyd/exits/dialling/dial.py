@@ -115,7 +115,8 @@ class Via:
     dial that is counted elsewhere. On port 443 it is not known yet whether the exit has reached the
     target: `proof` is to be called with the first answer, and whether that is TLS, or `fault` when
     a TLS client got something else. A process without exits has both for each port; they count on
-    port 443 only.
+    port 443 only. `targets` are the addresses that the exit had to choose from; none if the exit
+    looked the name up, or another process has judged the target.
     """
 
     attached: Carrier
@@ -127,6 +128,7 @@ class Via:
     place: Place | None = None
     fault: Callable[[], None] | None = None
     proof: Callable[[bool], None] | None = None
+    targets: tuple[Address, ...] = ()
 
 
 class Buyer(Protocol):
@@ -401,6 +403,11 @@ class ExitDial(Cancellable, Expiring):
             self._finish(Failure.TIMED_OUT)
         else:  # no exit has dialled the target
             self._finish(Failure.NO_EXIT)
+
+    @property
+    def tried(self) -> tuple[tuple[str, str], ...]:
+        """Devices that were ordered the target so far, each with its address."""
+        return tuple((each.device_id, str(each.address)) for each in self._tried)
 
     # --- the target ----------------------------------------------------------------------------
 
@@ -736,6 +743,7 @@ class ExitDial(Cancellable, Expiring):
             attached.ports,
             attached.pace,
             place,
+            targets=() if isinstance(self._target.host, str) else self._target.host,
         )
         if self._target.port == TLS_PORT:
             via = replace(

@@ -35,6 +35,7 @@ async def test_a_backup_has_everything_and_is_private(settings: Settings, tmp_pa
     made = await back_up_all(settings, config, tmp_path / "backups")
     assert {entry.path for entry in made.manifest.files} == {
         "database/proxyd.db",
+        "state/access.key",
         "state/signing.key",
         "state/exits.pem",
         "tls/api.tls_cert.pem",

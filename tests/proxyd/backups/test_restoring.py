@@ -64,6 +64,7 @@ async def test_everything_is_restored_and_held(backup: Path, target: Path, tmp_p
     names = {str(each.relative_to(target)) for each in target.rglob("*") if each.is_file()}
     assert names == {
         "proxyd.db",
+        "access.key",
         "signing.key",
         "exits.pem",
         "tls/api.tls_cert.pem",

@@ -1,5 +1,6 @@
 """Records of proxied connections: their content, their deletion, and a disk that is slow."""
 
+import gzip
 import json
 import os
 import resource
@@ -17,10 +18,16 @@ from support.clients.socks import Client, tunnel
 from support.daemons.service import running_in
 from support.targets import targets
 
-from proxyd.ops.access_log import Access, AccessLog, CannotRecordError
+from proxyd.access import Access, Reached
+from proxyd.ops.access_files import PACKED, pack
+from proxyd.ops.access_log import AccessLog, CannotRecordError
 
 ONE = Access(7, "session", "198.51.100.7", "example.com", 443, 10, 20, 1.25, "ended")
+BEGUN = Reached(
+    7, "session", "198.51.100.7", "tcp", "example.com", 443, ("203.0.113.9",), 51_812, "", "", ""
+)
 DAY = 86_400
+HOUR = 3600
 NOON = 1_769_860_800
 
 
@@ -29,12 +36,22 @@ def opened(folder: Path, now: list[int], **changes: Any) -> AccessLog:
     return AccessLog(folder, **{"client": "none", **wanted, **changes})
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
+def lines(folder: Path, pattern: str = "*") -> list[dict[str, Any]]:
+    """Return all lines of the files, the earliest first."""
     return [
         json.loads(line)
-        for path in sorted(folder.iterdir())
+        for path in sorted(folder.glob(pattern))
         for line in path.read_text().splitlines()
     ]
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of ended connections."""
+    return [each for each in lines(folder) if each["event"] == "ended"]
+
+
+def events(found: list[dict[str, Any]]) -> list[str]:
+    return [each["event"] for each in found]
 
 
 async def test_each_proxied_connection_is_recorded(tmp_path: Path) -> None:
@@ -107,17 +124,24 @@ def test_a_record_has_the_time_of_the_clients_connection(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("target", "keys"), [("host", {"host"}), ("hash", {"host_hash"}), ("none", set())]
+    ("target", "keys"),
+    [
+        ("host", {"host", "addresses"}),
+        ("hash", {"host_hash", "address_hashes"}),
+        ("none", set()),
+    ],
 )
 def test_a_target_is_recorded_hashed_or_left_out(
     tmp_path: Path, target: str, keys: set[str]
 ) -> None:
     log = opened(tmp_path, [NOON], target=target)
+    log.put(BEGUN)
     log.put(ONE)
     log.close()
     (found,) = records(tmp_path)
-    assert set(found) & {"host", "host_hash"} == keys
-    assert ("example.com" in json.dumps(found)) is (target == "host")
+    assert set(found) & {"host", "host_hash", "addresses", "address_hashes"} == keys
+    for secret in ("example.com", "203.0.113.9"):
+        assert (secret in json.dumps(found)) is (target == "host")
 
 
 def test_the_hash_needs_the_key(tmp_path: Path) -> None:
@@ -130,20 +154,23 @@ def test_the_hash_needs_the_key(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_a_day_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
+def test_an_hour_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
     now = [NOON]
     (tmp_path / "access-notes.txt").write_text("mine")
+    of_a_day = tmp_path / "access-2026-01-28.jsonl"  # as earlier versions named them
+    of_a_day.write_text("{}\n")
     log = opened(tmp_path, now)
-    for _ in range(4):
+    assert not of_a_day.exists()
+    for done in range(4):
         log.put(ONE)
+        until_true(lambda done=done: log.written == done + 1, "it is written")
         now[0] += DAY
     log.close()
-    days = [datetime.fromtimestamp(NOON + each * DAY, UTC).date() for each in (1, 2, 3)]
-    kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == [*(f"access-{day}.jsonl" for day in days), "access-notes.txt"]
-    modes = {stat.S_IMODE((tmp_path / f"access-{day}.jsonl").stat().st_mode) for day in days}
-    assert modes == {0o600}
-    assert log.written == 4
+    hours = [datetime.fromtimestamp(NOON + each * DAY, UTC) for each in (2, 3, 4)]
+    *closed, current = [f"access-{hour:%Y-%m-%dT%H}.jsonl" for hour in hours]
+    kept = ["access-notes.txt", current, *(f"{each}.gz" for each in closed)]
+    until_true(lambda: {each.name for each in tmp_path.iterdir()} == set(kept), "the others go")
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in kept[1:]} == {0o600}
 
 
 def test_old_files_go_while_no_connection_comes(tmp_path: Path) -> None:
@@ -152,7 +179,7 @@ def test_old_files_go_while_no_connection_comes(tmp_path: Path) -> None:
     log.put(ONE)
     until_true(lambda: log.written == 1, "it is written")
     now[0] += 4 * DAY
-    until_true(lambda: not list(tmp_path.iterdir()), "the old file is gone")
+    until_true(lambda: not list(tmp_path.glob("access-2026-01-31*")), "the old file is gone")
     log.put(ONE)
     log.close()
     assert len(records(tmp_path)) == 1
@@ -170,16 +197,37 @@ def test_a_name_has_one_hash_however_it_is_written(tmp_path: Path) -> None:
 def test_a_disk_that_does_not_follow_costs_records_and_nothing_else(tmp_path: Path) -> None:
     now = [NOON]
     log = opened(tmp_path, now, waiting_max=3)
-    os.mkfifo(tmp_path / "access-2026-02-01.jsonl")  # opening it waits, as a disk that hangs
+    fifo = tmp_path / "access-2026-02-01T12.jsonl"
+    os.mkfifo(fifo)  # opening it waits, as a disk that hangs
+    log.put(BEGUN)
+    until_true(lambda: log._open, "it is open")
     now[0] += DAY
-    log.put(ONE)
-    until_true(log._waiting.empty, "the writer is stuck")
+    log.put(ONE._replace(connection=8))
+    until_true(lambda: not log._waiting, "the writer is stuck")
     for _ in range(8):
         log.put(ONE)
     assert log.dropped == 5
-    with (tmp_path / "access-2026-02-01.jsonl").open("rb"):
+    with fifo.open("rb") as file:
         log.close()
+        text = file.read()
     assert log.written == 4
+    *_, lost = [json.loads(line) for line in text.splitlines()]
+    assert (lost["event"], lost["lines"]) == ("lost", 5)
+
+
+def test_ends_that_are_lost_leave_no_connection_open_for_ever(tmp_path: Path) -> None:
+    now = [NOON]
+    log = opened(tmp_path, now, waiting_max=1)
+    log.put(BEGUN)
+    until_true(lambda: log._open, "it is open")
+    log.put(BEGUN._replace(connection=8))
+    log.put(ONE)  # dropped: one record waits already
+    assert log.dropped == 1
+    until_true(lambda: not log._open, "what is open is not known any more")
+    now[0] += HOUR
+    log.close()
+    [hour] = lines(tmp_path, "*T13.jsonl")
+    assert (hour["event"], hour["open"], hour["lost"]) == ("hour", 0, 1)
 
 
 def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
@@ -196,6 +244,7 @@ def test_lines_of_several_processes_in_one_file_are_whole(tmp_path: Path) -> Non
             log.put(long._replace(connection=number))
     for log in logs:
         log.close()
+    assert len([each for each in lines(tmp_path) if each["event"] == "hour"]) == 4
     found = records(tmp_path)
     assert len(found) == 8_000
     for number in range(4):
@@ -232,7 +281,9 @@ def test_half_a_line_is_all_that_a_full_disk_spoils(tmp_path: Path, meanwhile: s
     log.put(ONE)
     until_true(lambda: log.written == 1, "it is written")
     (path,) = tmp_path.iterdir()
-    with files_of_at_most(2 * path.stat().st_size + 10):
+    size = path.stat().st_size
+    head, _ = path.read_bytes().splitlines(keepends=True)
+    with files_of_at_most(2 * size - len(head) + 10):
         for number in range(1, 4):
             log.put(ONE._replace(connection=number))
         until_true(lambda: log.written + log.dropped == 4, "the disk is full")
@@ -244,6 +295,78 @@ def test_half_a_line_is_all_that_a_full_disk_spoils(tmp_path: Path, meanwhile: s
     log.put(ONE._replace(connection=8))
     log.put(ONE._replace(connection=9))
     log.close()
-    lines = path.read_bytes().splitlines()
-    assert [json.loads(line)["connection"] for line in (*lines[:2], *lines[3:])] == [7, 1, 8, 9]
-    assert len(lines[2]) == 10
+    written = path.read_bytes().splitlines()
+    whole = [json.loads(line) for line in written if line.endswith(b"}")]
+    assert [each["connection"] for each in whole if each["event"] == "ended"] == [7, 1, 8, 9]
+    [half] = [line for line in written if not line.endswith(b"}")]
+    assert len(half) == 10
+
+
+def test_an_hour_has_a_line_for_each_connection_that_is_open(tmp_path: Path) -> None:
+    now = [NOON]
+    log = opened(tmp_path, now)
+    log.put(BEGUN)
+    until_true(lambda: log._open, "it is open")
+    now[0] += 10
+    until_true(lambda: "began" in events(lines(tmp_path)), "its beginning is written")
+    log.put(BEGUN._replace(connection=8))
+    log.put(ONE._replace(connection=8, seconds=0.5))
+    now[0] = NOON + 3 * HOUR + 5
+    log.put(ONE._replace(seconds=3 * HOUR + 5))
+    log.close()
+    first, last = lines(tmp_path, "*T12.jsonl"), lines(tmp_path, "*T15.jsonl")
+    assert events(first) == ["hour", "began", "ended"]
+    assert events(last) == ["hour", "still", "ended"]
+    begun, short, still, end = first[1], first[2], last[1], last[2]
+    assert short["connection"] == 8
+    assert begun["started"] == still["started"] == end["started"] == "2026-01-31T12:00:00Z"
+    assert still["time"] == "2026-01-31T15:00:05Z"
+    for each in (begun, still, end):
+        shown = {name: each[name] for name in ("protocol", "addresses", "source_port", "port")}
+        assert shown == {
+            "protocol": "tcp",
+            "addresses": ["203.0.113.9"],
+            "source_port": 51_812,
+            "port": 443,
+        }
+        assert each["run"] == first[0]["run"]
+
+
+def test_a_connection_through_an_exit_names_the_device_and_the_seen_address(tmp_path: Path) -> None:
+    log = opened(tmp_path, [NOON])
+    log.put(BEGUN._replace(exit="device", exit_address="192.0.2.1", seen_address="2001:db8::1"))
+    log.put(ONE)
+    log.put(ONE._replace(connection=8, reason="refused", tried=(("device", "192.0.2.1"),)))
+    log.close()
+    carried, refused = records(tmp_path)
+    assert (carried["exit"], carried["exit_address"]) == ("device", "192.0.2.1")
+    assert carried["seen_address"] == "2001:db8::1"
+    assert refused["tried"] == [["device", "192.0.2.1"]]
+
+
+def test_closed_hours_are_compressed_and_late_lines_are_kept(tmp_path: Path) -> None:
+    now = [NOON]
+    log = opened(tmp_path, now)
+    log.put(ONE)
+    until_true(lambda: log.written == 1, "it is written")
+    pack(tmp_path, NOON + HOUR)
+    (plain,) = tmp_path.iterdir()  # an hour that is just over may still get lines
+    pack(tmp_path, NOON + 2 * HOUR)
+    (packed,) = tmp_path.iterdir()
+    assert packed.name == "access-2026-01-31T12" + PACKED
+    assert stat.S_IMODE(packed.stat().st_mode) == 0o600
+    log.put(ONE._replace(connection=8))  # by a process that stood still for an hour
+    until_true(lambda: log.written == 2, "it is written")
+    assert plain.exists()
+    pack(tmp_path, NOON + 2 * HOUR)
+    with gzip.open(packed) as file:
+        kept = [json.loads(line) for line in file]
+    assert [each["connection"] for each in kept if each["event"] == "ended"] == [7, 8]
+    log.close()
+
+
+def test_a_start_compresses_the_hours_before_it(tmp_path: Path) -> None:
+    log = opened(tmp_path, [NOON])
+    log.close()
+    opened(tmp_path, [NOON + 2 * HOUR]).close()
+    until_true(lambda: [*tmp_path.glob("*.gz")] and len([*tmp_path.iterdir()]) == 2, "compressed")

@@ -17,6 +17,11 @@ def settings_for(folder: Path, url: str = "") -> Settings:
     live.mkdir(mode=0o700)
     (live / "key").write_bytes(b"k" * 48)
     (live / "key").chmod(0o600)
+    # On PostgreSQL it is with the files of jobs.
+    access_key = (live / "work" if url.startswith("postgresql:") else live) / "access.key"
+    access_key.parent.mkdir(exist_ok=True)
+    access_key.write_text("a" * 48)
+    access_key.chmod(0o600)
     for name in ("tls.crt", "tls.key", "exits.pem"):
         (live / name).write_text(f"content of {name}")
     blob = live / "work" / "blobs" / "ab" / "abcd.1"
