@@ -11,7 +11,7 @@ from pathlib import Path
 
 from proxyd import __version__
 from proxyd.cli.parsing import add_amounts, add_config, count, finish, text
-from proxyd.cli.staff import money_parsers
+from proxyd.cli.staff import abuse_parsers, money_parsers
 from proxyd.cli.staff import parsers as staff
 from proxyd.compiled import finder
 
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     staff.add_commands(topics)
     staff.add_site(topics)
     money_parsers.add_commands(topics)
+    abuse_parsers.add_tickets(topics)
 
     wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
         metavar="COMMAND", required=True

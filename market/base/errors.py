@@ -317,6 +317,17 @@ class Code(Enum):
         "The role of this member of the staff does not permit it.",
     )
     STAFF_NOT_FOUND = "staff_not_found", Kind.NOT_FOUND, "There is no such member of the staff."
+    TICKET_NOT_FOUND = "ticket_not_found", Kind.NOT_FOUND, "There is no such ticket."
+    TICKET_STATE = (
+        "ticket_state",
+        Kind.INVALID,
+        "The state of the ticket does not permit this.",
+    )
+    TOO_MANY_TICKETS = (
+        "too_many_tickets",
+        Kind.INVALID,
+        "Too many tickets are open; close some first.",
+    )
     STAFF_UNCHANGED = (
         "staff_unchanged",
         Kind.INVALID,

@@ -26,7 +26,7 @@ NOTE_MAX_CHARACTERS = 2_000
 SALT_BYTES = 16
 # Kinds of subjects.
 STAFF, USER, SEARCH = "staff", "user", "search"
-SESSION, KEY, DEVICE, JOB = "session", "key", "device", "job"
+SESSION, KEY, DEVICE, JOB, TICKET = "session", "key", "device", "job", "ticket"
 
 _Result = TypeVar("_Result")
 # The old and the new value of each changed field, by its name: identifiers, amounts and states.
@@ -41,6 +41,7 @@ class TextKind(StrEnum):
     NOTE = "note"
     SEARCH = "search"
     DECISION = "decision"  # the subject of the act reads it
+    TICKET = "ticket"
 
 
 class Text(Struct, frozen=True):

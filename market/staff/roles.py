@@ -65,6 +65,13 @@ class Action(StrEnum):
     USER_PRICE = "user.price"
     JOB_VIEW = "job.view"
     JOB_DECIDE = "job.decide"
+    SEARCH_EXIT = "search.exit"
+    TICKET_OPEN = "ticket.open"
+    TICKET_READ = "ticket.read"
+    TICKET_MOVE = "ticket.move"
+    TICKET_ANSWER = "ticket.answer"
+    TICKET_CLOSE = "ticket.close"
+    TICKET_LEGAL = "ticket.legal"
 
 
 _ALL = frozenset(Role)
@@ -118,6 +125,13 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.USER_PRICE: _MONEY,
     Action.JOB_VIEW: _ALL,
     Action.JOB_DECIDE: _MONEY,
+    Action.SEARCH_EXIT: frozenset((Role.SUPPORT, Role.OPERATOR)),
+    Action.TICKET_OPEN: _ALL,
+    Action.TICKET_READ: _ALL,
+    Action.TICKET_MOVE: _ALL,
+    Action.TICKET_ANSWER: _ALL,
+    Action.TICKET_CLOSE: _ALL,
+    Action.TICKET_LEGAL: _OPERATOR,
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset(

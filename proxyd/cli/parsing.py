@@ -5,6 +5,8 @@ from pathlib import Path
 
 NUMBER_MAX = 10**18 - 1
 LIST_MAX = 1_000
+PORT_MAX = 65_535
+WITHIN_MAX = 3_600  # a search reads each hour that this touches
 
 
 def finish(parser: argparse.ArgumentParser, command: str) -> None:
@@ -103,6 +105,16 @@ def number(text: str) -> int:
 def limit(text: str) -> int:
     """Return the number of rows of a list."""
     return _whole_number(text, LIST_MAX, f"a number from 1 to {LIST_MAX}")
+
+
+def port(text: str) -> int:
+    """Return a port."""
+    return _whole_number(text, PORT_MAX, f"a port from 1 to {PORT_MAX}")
+
+
+def within(text: str) -> int:
+    """Return the error of a time in a complaint, in seconds."""
+    return _whole_number(text, WITHIN_MAX, f"a number of seconds from 1 to {WITHIN_MAX}")
 
 
 def _whole_number(text: str, most: int, words: str) -> int:

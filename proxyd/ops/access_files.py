@@ -167,9 +167,14 @@ class Packer:
         self._folder = folder
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether files are compressed now."""
+        return self._thread is not None and self._thread.is_alive()
+
     def start(self, now: int) -> None:
-        """Begin to compress what is over, unless that runs already."""
-        if self._thread is None or not self._thread.is_alive():
+        """Begin to compress what is over; if that runs already, the next hour does the rest."""
+        if not self.is_busy:
             self._thread = threading.Thread(
                 target=self._run, args=(now,), name="access log packer", daemon=True
             )

@@ -129,6 +129,9 @@ class Lines:
             fields["host"] = record.host
         elif self._target == "hash":
             fields["host_hash"] = self._hashed.of(record.host)
+            # Without this the hash of a name cannot be told from that of an address.
+            if record.host and not is_address(record.host):
+                fields["name"] = True
         fields["port"] = record.port
 
     def _reached(self, fields: dict[str, _Value], record: Reached) -> None:
@@ -148,6 +151,11 @@ class Lines:
 
     def _forms(self, addresses: Iterable[str]) -> Iterable[str]:
         return addresses if self._target == "host" else map(self._hashed.of, addresses)
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an address, not a name."""
+    return ":" in host or host.replace(".", "").isdecimal()
 
 
 @lru_cache(NETWORKS_KEPT)

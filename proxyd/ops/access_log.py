@@ -154,7 +154,7 @@ class AccessLog:
                 self._flush()
         now = self._now()
         self._open_file_of(now)
-        self._write_begun(now - BEGAN_SECONDS)
+        self._write_begun(now if self._stop.is_set() else now - BEGAN_SECONDS)
         if self._overflows_seen != self._overflowed:
             self._forget()
         has_lines = files.waiting > 0

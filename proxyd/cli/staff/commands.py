@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff import finding, judging, keys, limits, members, money, site, stopping
+from proxyd.cli.staff import abuse, finding, judging, keys, limits, members, money, site, stopping
 from proxyd.cli.staff.desk import Command, Desk, Report
 from proxyd.cli.staff.words import in_words
 from proxyd.loop import runner
@@ -22,7 +22,7 @@ WAITS = 3  # for a second person
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 
-GROUPS = (members, finding, judging, keys, limits, money, site, stopping)
+GROUPS = (abuse, members, finding, judging, keys, limits, money, site, stopping)
 COMMANDS: dict[str, Command] = {
     name: command for group in GROUPS for name, command in group.COMMANDS.items()
 }
@@ -62,6 +62,8 @@ def carry_out(
         return MISUSED
     words = report.pop("words", None)  # a sentence for people, in the place of the columns
     say(json.dumps(report) if options.json else words or in_words(report))
+    if "customer" in report:
+        return abuse.status(report)
     if options.command == "who" and not report["found"]:
         return FAILED
     has_failed = report.get("silent") or (options.command == "site check" and report["problems"])

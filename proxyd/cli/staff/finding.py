@@ -4,10 +4,12 @@ from argparse import Namespace
 
 from config.settings import Settings
 from market.accounts.keys import KEYS_MAX
+from market.base.errors import Code, MarketError
 from market.money.money import as_decimal
 from market.staff import history, search, users
 from market.staff.search import HITS_MAX, Found
 from market.staff.users import COUNTED_MAX, UserPage
+from proxyd.cli.staff import abuse
 from proxyd.cli.staff.desk import Command, Desk, Report, Row, act_row, when
 from proxyd.cli.staff.limits import limits_of, personal_row
 from storage.staff.log import NEWEST
@@ -27,6 +29,10 @@ async def _log(desk: Desk, options: Namespace) -> Report:
 
 
 async def _who(desk: Desk, options: Namespace) -> Report:
+    if (options.text is None) == (options.exit_ip is None):
+        raise MarketError(Code.INVALID_FIELD, "Give a TEXT, or --exit-ip with --at.")
+    if options.exit_ip is not None:
+        return await abuse.who_exit(desk, options)
     return {
         "found": [
             _found(each) for each in await search.who(desk.context, desk.author, options.text)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from proxyd.cli.parsing import count, finish, limit, number, text
+from proxyd.cli.parsing import count, finish, limit, number, port, text, within
 
 # As in `market.accounts.suspensions`.
 PARTS = ("logins", "keys", "sessions", "devices", "purchases")
@@ -71,7 +71,14 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     who = topics.add_parser(
         "who", help="find users by an address, a name, an identifier, a key or a payment"
     )
-    who.add_argument("text", type=text, metavar="TEXT", help="a part that is known of a user")
+    who.add_argument(
+        "text", type=text, nargs="?", metavar="TEXT", help="a part that is known of a user"
+    )
+    add_exit_use(who)
+    who.add_argument(
+        "--within", type=within, default=60, metavar="S", help="error of the time, in seconds"
+    )
+    who.add_argument("--ticket", type=count, metavar="N", help="the ticket of the complaint")
     finish_command(who, "who")
 
     log = topics.add_parser("log", help="the newest acts of the staff")
@@ -278,4 +285,14 @@ def add_reason(parser: argparse.ArgumentParser) -> None:
     """Add the reason of an act."""
     parser.add_argument(
         "--reason", type=text, required=True, metavar="TEXT", help="kept with the log"
+    )
+
+
+def add_exit_use(parser: argparse.ArgumentParser) -> None:
+    """Add the figures of a complaint about an exit."""
+    parser.add_argument("--exit-ip", type=text, metavar="A", help="the source of the traffic")
+    parser.add_argument("--at", type=text, metavar="T", help="its time, 2026-11-23T14:03:22Z")
+    parser.add_argument("--to", type=text, metavar="B[:PORT]", help="the destination")
+    parser.add_argument(
+        "--source-port", type=port, metavar="N", help="the source port that the target saw"
     )

@@ -21,6 +21,7 @@ from market.staff import (
     accounts,
     approvals,
     attempts,
+    exit_use,
     history,
     judging,
     keys,
@@ -29,17 +30,21 @@ from market.staff import (
     search,
     second_person,
     site,
+    tickets,
     users,
 )
 from market.staff.accounts import Created
 from market.staff.acts import permit
 from market.staff.callers import StaffScope
+from market.staff.exit_use import Found, Question
 from market.staff.judging import Verdict
 from market.staff.keys import NewStaffKey
 from market.staff.limits import NewLimits
 from market.staff.roles import MATRIX, ON_ONESELF, Action, Author, Machine, Role, require
 from market.staff.site import Publication, TextKind
+from market.staff.tickets import Category, Facts, Outcome, State
 from storage.engines.store import Transaction
+from storage.staff import tickets as ticket_queries
 from storage.staff.rows import OwnedKeyRow
 
 KEY = NewStaffKey(name="reports", scopes=(StaffScope.READ,), allow_ips=("192.0.2.7",))
@@ -54,6 +59,7 @@ READS = (
     Action.STAFF_ATTEMPTS,
     Action.STAFF_KEY_LIST,
     Action.SITE_CHECK,
+    Action.TICKET_READ,
 )
 Attempt = Callable[[Market, Author, str, Created], Awaitable[Any]]
 
@@ -85,6 +91,8 @@ async def prepare(market: Market, action: Action, other: Created) -> None:
         await accounts.lock(market.context, ROOT, other.id, "left")
     if action is Action.STAFF_KEY_REVOKE and not await keys.listed(market.context, ROOT):
         await keys.create(market.context, ROOT, other.id, KEY, "reports")
+    if action.startswith("ticket.") or action is Action.SEARCH_EXIT:
+        await complain(market, ROOT)
 
 
 async def _refund(market: Market, author: Author, user: str, _other: Created) -> None:
@@ -116,6 +124,21 @@ async def _approve(market: Market, author: Author, _user: str, _other: Created) 
 
 async def _refuse(market: Market, author: Author, _user: str, _other: Created) -> None:
     await second_person.refuse(market.context, author, await newest_request(market), "no")
+
+
+async def complain(market: Market, author: Author) -> Any:
+    return await tickets.open_ticket(market.context, author, Category.SCAN, Facts(), "a scan")
+
+
+async def on_newest(
+    change: Callable[..., Awaitable[Any]], market: Market, author: Author, *values: object
+) -> Any:
+    number = await market.store.read(ticket_queries.last_number)
+    return await change(market.context, author, number, *values)
+
+
+async def nothing(_: Question) -> Found:
+    return Found((), ())
 
 
 # How each operation is tried: by an author, about a user, or on another member.
@@ -184,6 +207,23 @@ ATTEMPTS: dict[Action, Attempt] = {
     ),
     Action.STAFF_KEY_LIST: lambda market, author, user, other: keys.listed(market.context, author),
     Action.STAFF_KEY_REVOKE: lambda market, author, user, other: _revoke(market, author, other),
+    Action.SEARCH_EXIT: lambda market, author, user, other: exit_use.look_up(
+        market.context, author, Question("192.0.2.1", 1_000), 1, nothing
+    ),
+    Action.TICKET_OPEN: lambda market, author, user, other: complain(market, author),
+    Action.TICKET_READ: lambda market, author, user, other: on_newest(tickets.show, market, author),
+    Action.TICKET_MOVE: lambda market, author, user, other: on_newest(
+        tickets.move, market, author, State.CONTACTED, "wrote to the customer"
+    ),
+    Action.TICKET_ANSWER: lambda market, author, user, other: on_newest(
+        tickets.answer, market, author, "we have acted"
+    ),
+    Action.TICKET_CLOSE: lambda market, author, user, other: on_newest(
+        tickets.close, market, author, Outcome.UNFOUNDED, "no abuse"
+    ),
+    Action.TICKET_LEGAL: lambda market, author, user, other: on_newest(
+        tickets.move, market, author, State.LEGAL, "a court asks"
+    ),
 }
 
 
@@ -202,6 +242,7 @@ async def dump(market: Market) -> dict[str, list[Any]]:
                 ("staff_log_head", "number"),
                 ("texts", "id, body"),
                 ("staff_keys", "id, revoked_at"),
+                ("tickets", "number, state, user_id"),
             )
         }
 

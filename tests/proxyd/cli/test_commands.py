@@ -57,6 +57,9 @@ LEAVES = [
     ["approvals"],
     ["approve"],
     ["refuse"],
+    ["ticket", "open"],
+    ["ticket", "list"],
+    ["ticket", "move"],
     ["wallet", "deposit"],
     ["jobs", "disputes"],
     ["jobs", "show"],
@@ -64,7 +67,17 @@ LEAVES = [
     ["ledger", "audit"],
     ["config", "check"],
 ]
-GROUPS = [[], ["user"], ["staff"], ["money"], ["wallet"], ["jobs"], ["ledger"], ["config"]]
+GROUPS = [
+    [],
+    ["user"],
+    ["staff"],
+    ["money"],
+    ["ticket"],
+    ["wallet"],
+    ["jobs"],
+    ["ledger"],
+    ["config"],
+]
 
 Argument = str | bytes
 Case = TypeVar("Case")

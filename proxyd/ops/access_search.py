@@ -1,0 +1,240 @@
+"""The search of the access log for the connections through an exit at a time.
+
+Only the files of the asked hours are read: each has all connections that were open in its hour. A
+file is read in blocks, and only lines with one of the wanted texts are decoded.
+"""
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from proxyd.access import UNKNOWN_EXIT
+from proxyd.ops.access_files import HOUR_SECONDS, HourFile, files_of
+from proxyd.ops.access_lines import ENDED, HOUR, LOST, TargetHash, is_address, timestamp
+
+BLOCK_BYTES: Final = 4 * 1024 * 1024
+FOUND_MAX: Final = 10_000
+_HEADS: Final = (f'"event":"{HOUR}"'.encode(), f'"event":"{LOST}"'.encode())
+_UNKNOWN: Final = f'"{UNKNOWN_EXIT}"'.encode()
+# Endings of dials that never reached a target.
+_NEVER_DIALLED: Final = frozenset(
+    (
+        "wrong",
+        "over",
+        "too_many_connections",
+        "unavailable",
+        "parameters",
+        "violation",
+        "not_allowed",
+        "command_not_supported",
+        "no_exit",
+        "exit_lost",
+    )
+)
+
+
+class Line(Struct, omit_defaults=True):  # as wide as a record
+    """A line of the access log."""
+
+    event: str = ENDED
+    time: str = ""
+    run: str = ""
+    process: int = 0
+    connection: int = 0
+    session: str = ""
+    started: str = ""
+    host: str = ""
+    host_hash: str = ""
+    port: int = 0
+    protocol: str = ""
+    addresses: tuple[str, ...] = ()
+    address_hashes: tuple[str, ...] = ()
+    source_port: int = 0
+    exit: str = ""
+    exit_address: str = ""
+    seen_address: str = ""
+    tried: tuple[tuple[str, str], ...] = ()
+    bytes_up: int = 0
+    bytes_down: int = 0
+    reason: str = ""
+    name: bool = False
+    lost: int = 0
+    lines: int = 0
+
+
+_decode: Final = msgspec.json.Decoder(Line).decode
+
+
+class Carried(Struct, frozen=True):
+    """A connection in the records: its last line, and its time."""
+
+    line: Line
+    started: int
+    ended: int | None
+
+
+class Searched(Struct, frozen=True):
+    """The result of a search.
+
+    `elsewhere` is the number of connections that went to another destination. `missing` are the
+    asked hours (numbers since 1970) without records. `lost` is the number of lines that were lost
+    in these hours, or before by the processes that were running then.
+    """
+
+    carried: list[Carried]
+    elsewhere: int
+    missing: list[int]
+    lost: int
+    has_more: bool
+
+
+class Wanted(Struct, frozen=True):
+    """The connections to search for.
+
+    `address` is that of the exit, as the records write it; `first` and `last` are the bounds of the
+    time, UTC seconds. `with_direct`: also connections from this machine itself. `host` is the
+    destination, "" for any; `hashed` computes its hash.
+    """
+
+    address: str
+    first: int
+    last: int
+    with_direct: bool
+    host: str
+    hashed: TargetHash
+
+
+def search(folder: Path, wanted: Wanted) -> Searched:
+    """Return the connections through exits at an address within a time.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    needles = [] if wanted.with_direct else [f'"{wanted.address}"'.encode(), _UNKNOWN]
+    newest: dict[tuple[str, int, int], Line] = {}
+    heads: list[Line] = []
+    elsewhere, lost, has_more = set[tuple[str, int, int]](), 0, False
+    first, last = timestamp(wanted.first), timestamp(wanted.last)
+    for file in sorted(_files(folder, wanted), key=lambda each: each.began):
+        for line in _lines(file, needles):
+            if line.event == HOUR:
+                heads.append(line)
+                lost = max(lost, line.lost)
+            elif line.event == LOST:
+                lost += line.lines
+            elif not _is_through(line, wanted) or line.started > last:
+                continue
+            elif line.event == ENDED and line.time < first:
+                newest.pop(_key(line), None)
+            elif wanted.host and compared(line, wanted.host, wanted.hashed) is False:
+                elsewhere.add(_key(line))
+            elif len(newest) >= FOUND_MAX and _key(line) not in newest:
+                has_more = True
+            elif newest.get(_key(line), line).event != ENDED or line.event == ENDED:
+                newest[_key(line)] = line
+    carried = [_carried(line, heads) for line in newest.values()]
+    hours = {moment(each.time) // HOUR_SECONDS for each in heads}
+    return Searched(
+        [each for each in carried if each.ended is None or each.ended >= wanted.first],
+        len(elsewhere),
+        [each for each in _hours(wanted) if each not in hours],
+        lost,
+        has_more,
+    )
+
+
+def compared(line: Line, host: str, hashed: TargetHash) -> bool | None:
+    """Return whether a connection went to a host; None if the record does not show it."""
+    if not (line.host or line.host_hash) or line.protocol == "udp":
+        return None
+    wanted = hashed.of(host) if line.host_hash else host.lower()
+    addresses = line.address_hashes or line.addresses
+    if wanted in (line.host_hash or line.host.lower(), *addresses):
+        return True
+    is_name = line.name or bool(line.host and not is_address(line.host))
+    if addresses or is_name != is_address(host):
+        return False
+    return None  # one of the two is a name, and may have the other one's address
+
+
+def moment(text: str) -> int:
+    """Return the seconds of a time in a record."""
+    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
+
+
+def _is_through(line: Line, wanted: Wanted) -> bool:
+    if line.event == ENDED and line.reason in _NEVER_DIALLED and not line.bytes_up:
+        return False
+    if wanted.address in (line.exit_address, line.seen_address):
+        return True
+    if line.tried:
+        # Another process has dialled: only the destination can show whether this one was it.
+        devices = {device for device, _ in line.tried}
+        return wanted.address in {address for _, address in line.tried} or (
+            UNKNOWN_EXIT in devices
+            and bool(wanted.host)
+            and compared(line, wanted.host, wanted.hashed) is True
+        )
+    return wanted.with_direct and not line.exit and bool(line.port or line.protocol)
+
+
+def _files(folder: Path, wanted: Wanted) -> Iterator[HourFile]:
+    for each in files_of(folder):
+        if each.began <= wanted.last and each.began + each.seconds > wanted.first:
+            yield each
+
+
+def _hours(wanted: Wanted) -> range:
+    return range(wanted.first // HOUR_SECONDS, wanted.last // HOUR_SECONDS + 1)
+
+
+def _lines(file: HourFile, needles: Sequence[bytes]) -> Iterator[Line]:
+    """Yield the lines of a file with one of the texts, and those about hours and losses."""
+    opener: Callable[..., object] = gzip.open if file.is_packed else open
+    with cast("BinaryIO", opener(file.path, "rb")) as opened:
+        rest = b""
+        while block := opened.read(BLOCK_BYTES):
+            text, found, rest = (rest + block).rpartition(b"\n")
+            if not found:
+                continue
+            for each in _with(text, (*_HEADS, *needles)) if needles else text.splitlines():
+                try:
+                    yield _decode(each)
+                except msgspec.MsgspecError:  # half a line that a full disk has left
+                    continue
+
+
+def _with(text: bytes, needles: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a text that have one of the needles."""
+    begins = set()
+    for needle in needles:
+        at = text.find(needle)
+        while at >= 0:
+            begins.add(text.rfind(b"\n", 0, at) + 1)
+            end = text.find(b"\n", at)
+            at = text.find(needle, end) if end >= 0 else -1
+    for begin in sorted(begins):
+        end = text.find(b"\n", begin)
+        yield text[begin:] if end < 0 else text[begin:end]
+
+
+def _key(line: Line) -> tuple[str, int, int]:
+    return line.run, line.process, line.connection
+
+
+def _carried(line: Line, heads: Sequence[Line]) -> Carried:
+    """Return a connection with its time; one of a killed process ends before the next run."""
+    started = moment(line.started or line.time)
+    if line.event == ENDED:
+        return Carried(line, started, moment(line.time))
+    later = [
+        moment(each.time)
+        for each in heads
+        if each.process == line.process and each.run != line.run and each.time >= line.time
+    ]
+    return Carried(line, started, min(later, default=None))

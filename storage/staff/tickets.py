@@ -1,0 +1,106 @@
+"""Queries that read tickets, and the owners of sessions that records name."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.engines.paging import NEWEST_FIRST
+from storage.engines.store import Transaction
+from storage.staff.log import ShownLogRow
+
+
+class TicketRow(NamedTuple):  # as wide as its table
+    """A complaint. `facts` is JSON."""
+
+    number: int
+    category: str
+    state: str
+    opened_at: int
+    due_at: int
+    user_id: str | None
+    facts: str
+    closed_at: int | None
+    outcome: str | None
+
+
+class OwnerRow(NamedTuple):
+    """A session, and its user."""
+
+    session_id: str
+    user_id: str
+    username: str
+    email: str
+
+
+_TICKET = f"SELECT {', '.join(TicketRow._fields)} FROM tickets"
+
+
+async def find(tx: Transaction, number: int) -> TicketRow | None:
+    """Return a ticket by its number."""
+    return await tx.one(TicketRow, f"{_TICKET} WHERE number = :number", number=number)
+
+
+async def last_number(tx: Transaction) -> int:
+    """Return the number of the newest ticket, 0 without one."""
+    return await tx.one(int, "SELECT number FROM tickets ORDER BY number DESC LIMIT 1") or 0
+
+
+async def count_open(tx: Transaction, *, most: int) -> int:
+    """Count the open tickets, up to a bound."""
+    count = await tx.one(
+        int,
+        """
+        SELECT COUNT(*) FROM (
+            SELECT 1 FROM tickets WHERE closed_at IS NULL LIMIT :most
+        ) AS counted
+        """,
+        most=most,
+    )
+    return count or 0
+
+
+async def open_tickets(tx: Transaction, *, limit: int) -> list[TicketRow]:
+    """Return the open tickets, the one that is due first before the others."""
+    return await tx.all(
+        TicketRow,
+        f"{_TICKET} WHERE closed_at IS NULL ORDER BY due_at, number LIMIT :limit",
+        limit=limit,
+    )
+
+
+async def in_state(tx: Transaction, state: str, *, limit: int) -> list[TicketRow]:
+    """Return the newest tickets in a state."""
+    return await tx.all(
+        TicketRow,
+        f"{_TICKET} WHERE state = :state ORDER BY number {NEWEST_FIRST} LIMIT :limit",
+        state=state,
+        limit=limit,
+    )
+
+
+async def history(tx: Transaction, number: int, *, limit: int) -> list[ShownLogRow]:
+    """Return the newest acts about a ticket, the latest first."""
+    return await tx.all(
+        ShownLogRow,
+        f"""
+        SELECT l.number, l.at, l.via, (SELECT s.email FROM staff AS s WHERE s.id = l.staff_id),
+            l.unix_user, l.action, l.subject_kind, l.subject_id, l.user_id, l.changes, t.body
+        FROM staff_log AS l LEFT JOIN texts AS t ON t.id = l.text_id
+        WHERE l.subject_kind = 'ticket' AND l.subject_id = :subject_id
+        ORDER BY l.number {NEWEST_FIRST} LIMIT :limit
+        """,
+        subject_id=str(number),
+        limit=limit,
+    )
+
+
+async def owners(tx: Transaction, session_ids: Sequence[str]) -> list[OwnerRow]:
+    """Return the users of the sessions that exist."""
+    return await tx.all(
+        OwnerRow,
+        f"""
+        SELECT s.id, u.id, u.username, u.email FROM {tx.table("asked", id="TEXT")}
+        JOIN bandwidth_sessions AS s ON s.id = asked.id JOIN users AS u ON u.id = s.user_id
+        """,
+        asked=json.dumps([{"id": session_id} for session_id in session_ids]),
+    )

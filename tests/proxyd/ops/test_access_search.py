@@ -1,0 +1,167 @@
+"""The search of the access log: one hour's file answers, also a compressed one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.base.waiting import until_true
+
+from proxyd.access import UNKNOWN_EXIT, Access, Reached
+from proxyd.ops import access_search
+from proxyd.ops.access_files import pack
+from proxyd.ops.access_lines import TargetHash
+from proxyd.ops.access_log import AccessLog
+from proxyd.ops.access_search import Searched, Wanted, compared, search
+
+KEY = b"k" * 32
+NOON = 1_769_860_800
+HOUR = 3600
+EXIT, OTHER_EXIT = "192.0.2.1", "192.0.2.2"
+TARGET = "203.0.113.9"
+ONE = Reached(1, "session", "198.51.100.7", "tcp", "a.test", 22, (TARGET,), 51_812, "d1", EXIT, "")
+END = Access(1, "session", "198.51.100.7", "a.test", 22, 10, 20, 2.0, "ended", "d1", EXIT)
+
+
+class Written:
+    """An access log of a test, whose clock stands."""
+
+    def __init__(self, folder: Path, process: int | None = None) -> None:
+        self.folder = folder
+        self.now = [NOON]
+        self.log = AccessLog(
+            folder,
+            target="hash",
+            client="none",
+            keep_days=90,
+            key=KEY,
+            now=lambda: self.now[0],
+            process=process,
+        )
+
+    def put(self, at: int, *put: Access | Reached) -> None:
+        until_true(lambda: not self.log._waiting, "the thread has taken all")
+        self.now[0] = at
+        for each in put:
+            self.log.put(each)
+
+    def close(self) -> None:
+        self.log.close()
+
+
+def asked(folder: Path, first: int, last: int, **changes: Any) -> Searched:
+    usual = {
+        "address": EXIT,
+        "first": first,
+        "last": last,
+        "with_direct": False,
+        "host": "",
+        "hashed": TargetHash(KEY),
+    }
+    return search(folder, Wanted(**usual | changes))
+
+
+def numbers(found: Searched) -> list[int]:
+    return sorted(each.line.connection for each in found.carried)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_connection_is_found_in_each_of_its_hours(tmp_path: Path, *, is_packed: bool) -> None:
+    written = Written(tmp_path)
+    written.put(NOON + 60, ONE, ONE._replace(connection=2, exit="d2", exit_address=OTHER_EXIT))
+    written.put(NOON + 2 * HOUR + 60, END._replace(seconds=2.0 * HOUR))
+    written.close()
+    if is_packed:
+        pack(tmp_path, NOON + 9 * HOUR)
+        assert len(list(tmp_path.glob("*.gz"))) == 2
+    for file in ("access-2026-01-31T12", "access-2026-01-31T14"):
+        assert list(tmp_path.glob(f"{file}*"))
+    for at in (NOON + 61, NOON + HOUR, NOON + 2 * HOUR + 30):
+        found = asked(tmp_path, at, at)
+        assert numbers(found) == ([1] if at != NOON + HOUR else [])
+    assert asked(tmp_path, NOON + HOUR, NOON + HOUR).missing == [(NOON + HOUR) // HOUR]
+    assert numbers(asked(tmp_path, NOON, NOON + 59)) == []
+    [carried] = asked(tmp_path, NOON + 2 * HOUR, NOON + 2 * HOUR + 10).carried
+    assert (carried.started, carried.ended) == (NOON + 60, NOON + 2 * HOUR + 60)
+    assert carried.line.source_port == 51_812
+
+
+def test_the_exits_of_a_failed_dial_and_the_seen_address_count(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    failed = END._replace(exit="", exit_address="", reason="refused", bytes_up=0)
+    written.put(
+        NOON + 5,
+        failed._replace(connection=3, tried=(("d2", OTHER_EXIT), ("d1", EXIT))),
+        failed._replace(connection=4, tried=((UNKNOWN_EXIT, ""),)),
+        failed._replace(connection=5, tried=((UNKNOWN_EXIT, ""),), host="b.test"),
+        failed._replace(connection=6, reason="not_allowed", tried=(("d1", EXIT),)),
+        failed._replace(connection=7),
+        ONE._replace(connection=8, exit_address=OTHER_EXIT, seen_address=EXIT),
+    )
+    written.close()
+    assert numbers(asked(tmp_path, NOON, NOON + 9)) == [3, 8]
+    assert numbers(asked(tmp_path, NOON, NOON + 9, host="a.test")) == [3, 4, 8]
+    assert 7 in numbers(asked(tmp_path, NOON, NOON + 9, with_direct=True))
+
+
+def test_a_connection_of_a_killed_process_ends_before_the_next_run(tmp_path: Path) -> None:
+    killed = Written(tmp_path)
+    killed.put(NOON + 5, ONE)
+    killed.put(NOON + 20, ONE._replace(connection=2))
+    killed.close()  # without the end of either
+    again = AccessLog(
+        tmp_path,
+        target="hash",
+        client="none",
+        keep_days=90,
+        key=KEY,
+        now=lambda: NOON + 600,
+    )
+    again.close()
+    assert numbers(asked(tmp_path, NOON + 300, NOON + 300)) == [1, 2]
+    assert numbers(asked(tmp_path, NOON + 700, NOON + 700)) == []
+
+
+def test_connections_to_other_destinations_are_counted_only(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.put(NOON + 5, ONE, ONE._replace(connection=2, addresses=("203.0.113.10",)))
+    written.close()
+    found = asked(tmp_path, NOON, NOON + 9, host=TARGET)
+    assert (numbers(found), found.elsewhere) == ([1], 1)
+
+
+def test_lost_lines_and_bounds_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Written(tmp_path)
+    written.put(NOON + 5, ONE, ONE._replace(connection=2))
+    written.close()
+    with next(tmp_path.glob("*T12.jsonl")).open("ab") as file:
+        file.write(b'{"event":"lost","time":"2026-01-31T12:00:09Z","run":"a","lines":3}\n{"event')
+    monkeypatch.setattr(access_search, "FOUND_MAX", 1)
+    found = asked(tmp_path, NOON, NOON + 9)
+    assert (len(found.carried), found.has_more, found.lost) == (1, True, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "expected"),
+    [
+        ({"host": "a.test"}, "A.test", True),
+        ({"host": "a.test"}, "b.test", False),
+        ({"host": "a.test"}, TARGET, None),
+        ({"host": TARGET}, TARGET, True),
+        ({"host": TARGET}, "203.0.113.10", False),
+        ({"host": TARGET}, "a.test", None),
+        ({"host": "a.test", "addresses": (TARGET, "203.0.113.8")}, TARGET, True),
+        ({"host": "a.test", "addresses": (TARGET,)}, "203.0.113.10", False),
+        ({"host_hash": TargetHash(KEY).of("a.test"), "name": True}, "a.test", True),
+        ({"host_hash": TargetHash(KEY).of("a.test"), "name": True}, TARGET, None),
+        ({"host_hash": TargetHash(KEY).of(TARGET)}, "203.0.113.10", False),
+        ({"host_hash": TargetHash(KEY).of(TARGET)}, "a.test", None),
+        ({"protocol": "udp", "host_hash": TargetHash(KEY).of("")}, TARGET, None),
+        ({}, TARGET, None),
+    ],
+)
+def test_a_destination_is_compared_as_far_as_the_record_shows_it(
+    line: dict[str, Any], host: str, expected: bool | None
+) -> None:
+    assert compared(access_search.Line(**line), host, TargetHash(KEY)) is expected
