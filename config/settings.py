@@ -289,6 +289,15 @@ class AccessLogSettings(Struct, frozen=True):
     keep_days: Annotated[int, Meta(ge=1, le=3650)] = 90
 
 
+class AbuseSettings(Struct, frozen=True):
+    """Rules about the connections of a session in a minute; 0 switches a rule off."""
+
+    scan_targets: Annotated[int, Meta(ge=0, le=5000)] = 200
+    scan_failed_percent: Annotated[int, Meta(ge=0, le=100)] = 60
+    mail_refusals: NonNegativeInt = 20
+    login_connections: NonNegativeInt = 100
+
+
 class SiteSettings(Struct, frozen=True):
     """Name, look and contact of the service, and the users who may open an account."""
 
@@ -348,6 +357,7 @@ class Settings(Struct, frozen=True):
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
     access_log: AccessLogSettings = AccessLogSettings()
+    abuse: AbuseSettings = AbuseSettings()
     site: SiteSettings = SiteSettings()
     alerts: AlertSettings = AlertSettings()
     staff: StaffSettings = StaffSettings()

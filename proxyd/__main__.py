@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     staff.add_commands(topics)
     staff.add_site(topics)
     money_parsers.add_commands(topics)
-    abuse_parsers.add_tickets(topics)
+    abuse_parsers.add_commands(topics)
 
     wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
         metavar="COMMAND", required=True

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from config.settings import Settings
 from market.accounts.tokens import Tokens
 from market.bandwidth.leases import Leases
+from market.base.ids import Identifiers
+from market.events.context import Context
 from proxyd import __version__, slices
 from proxyd.bounds import USUAL, Bounds
 from proxyd.build_core import core_of, counting_of
@@ -35,6 +37,7 @@ from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
+from proxyd.ops.abuse_watch import AbuseWatch
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.access_place import access_folder, access_key
 from proxyd.ops.listening import bound_port
@@ -43,6 +46,7 @@ from proxyd.ops.role import Role
 from proxyd.ops.signing_key import signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.readiness import Readiness
+from proxyd.stops import Stops
 from proxyd.wire.links import link_key
 from storage.backups import restorations
 from storage.engines.open import load, open_store
@@ -126,10 +130,20 @@ async def build(
         key = signing_key(settings)
         if listeners.exits is not None:
             geography = await geography_of(settings)
-        access_log = _access_log(settings, role)
+        stops = Stops(Context(store, Identifiers(clock.milliseconds), clock.seconds))
+        access_log = _access_log(settings, role, stops)
         is_held = await _is_held(store)
         daemon = _daemon(
-            settings, listeners, store, key, access_log, role, geography, bounds, is_held=is_held
+            settings,
+            listeners,
+            store,
+            key,
+            access_log,
+            stops,
+            role,
+            geography,
+            bounds,
+            is_held=is_held,
         )
         await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
     except BaseException:
@@ -149,6 +163,7 @@ def _daemon(
     store: Store,
     key: bytes,
     access_log: AccessLog | None,
+    stops: Stops,
     role: Role | None,
     geography: "Geography | None",
     bounds: Bounds,
@@ -167,6 +182,7 @@ def _daemon(
         store: an open store.
         key: signs session tokens; other keys are derived from it.
         access_log: takes records of proxied connections, if they are wanted.
+        stops: opens tickets for the findings of its thread.
         role: the role of this process among several; None for a single process.
         geography: says where exits are; None where they cannot attach.
         bounds: the bounds of its parts.
@@ -271,7 +287,7 @@ def _daemon(
         listeners,
         core=core_of(counting, None if trade is None else trade.work),
         gateway=gateway,
-        helpers=Helpers(resolver, own_addresses, metrics, access_log),
+        helpers=Helpers(resolver, own_addresses, metrics, access_log, stops),
         services=services,
         role=role,
         exit_port=port,
@@ -306,7 +322,7 @@ def _cluster(settings: Settings, store: Store, leases: Leases, key: bytes) -> Cl
     )
 
 
-def _access_log(settings: Settings, role: Role | None) -> AccessLog | None:
+def _access_log(settings: Settings, role: Role | None, stops: Stops) -> AccessLog | None:
     access_log, folder = settings.access_log, access_folder(settings)
     if folder is None:
         return None
@@ -317,5 +333,6 @@ def _access_log(settings: Settings, role: Role | None) -> AccessLog | None:
         keep_days=access_log.keep_days,
         key=access_key(settings),
         now=clock.seconds,
+        watch=AbuseWatch(slices.abuse_thresholds(settings), stops.add),
         process=role.index if role is not None else None,
     )

@@ -30,6 +30,7 @@ from proxyd.ops.metrics import Metrics
 from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.services import CLOSE_SECONDS, Services
+from proxyd.stops import Stops
 from proxyd.tasks import Tasks
 from storage.engines.place import place
 from storage.engines.store import Store
@@ -48,6 +49,7 @@ class Helpers:
     own_addresses: OwnAddresses
     metrics: Metrics
     access_log: AccessLog | None
+    stops: Stops
 
     async def close(self) -> None:
         """Close all of them, each within a bound."""
@@ -141,6 +143,8 @@ class Daemon:
     def _spawn_tasks(self) -> None:
         metrics, tasks = self.helpers.metrics, self.tasks
         tasks.spawn("loop lag", metrics.watch_loop())
+        if self.helpers.access_log is not None:
+            tasks.spawn("abuse", self.helpers.stops.run())
         tasks.spawn("descriptors", metrics.process.watch_descriptors())
         if metrics.shared is not None:
             tasks.spawn("shared metrics", metrics.shared.run())

@@ -51,6 +51,7 @@ from proxyd.limits import (
     racers_total,
     streams_total,
 )
+from proxyd.ops.abuse_watch import Thresholds
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
 from storage.blobs.s3 import Bucket
@@ -212,6 +213,17 @@ def work_folder(settings: Settings) -> Path:
         return Path(settings.work.folder)
     url = settings.storage.url if is_sqlite(settings.storage.url) else StorageSettings().url
     return Path(url.removeprefix(SQLITE)).parent / "work"
+
+
+def abuse_thresholds(settings: Settings) -> Thresholds:
+    """Return the figures of the rules against scans and spam."""
+    abuse = settings.abuse
+    return Thresholds(
+        scan_targets=abuse.scan_targets,
+        scan_failed_percent=abuse.scan_failed_percent,
+        mail_refusals=abuse.mail_refusals,
+        login_connections=abuse.login_connections,
+    )
 
 
 def bounds(settings: Settings) -> Bounds:

@@ -72,6 +72,7 @@ class Action(StrEnum):
     TICKET_ANSWER = "ticket.answer"
     TICKET_CLOSE = "ticket.close"
     TICKET_LEGAL = "ticket.legal"
+    RULE_READ = "rule.read"
 
 
 _ALL = frozenset(Role)
@@ -132,6 +133,7 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.TICKET_ANSWER: _ALL,
     Action.TICKET_CLOSE: _ALL,
     Action.TICKET_LEGAL: _OPERATOR,
+    Action.RULE_READ: frozenset((Role.SUPPORT, Role.OPERATOR)),
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset(
@@ -145,6 +147,7 @@ class Via(StrEnum):
     MACHINE = "machine"
     API = "api"
     PAGE = "page"
+    RULE = "rule"
 
 
 class Machine(Struct, frozen=True):
@@ -177,7 +180,23 @@ class Member(Struct, frozen=True):
     receipt: Receipt[Any] | None = None
 
 
-Author = Machine | Member
+class Rule(Struct, frozen=True):
+    """A rule of the daemon that acts by itself; no person is its author."""
+
+    name: str
+
+    @property
+    def via(self) -> Via:
+        """The interface through which the rule acts."""
+        return Via.RULE
+
+    @property
+    def unix_user(self) -> None:
+        """The name of a user; a rule has none."""
+        return None
+
+
+Author = Machine | Member | Rule
 
 
 def require(author: Author, action: Action) -> None:

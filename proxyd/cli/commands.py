@@ -302,6 +302,7 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "ticket move": _staff,
     "ticket answer": _staff,
     "ticket close": _staff,
+    "rule list": _staff,
     "log": _staff,
     "staff create": _staff,
     "staff list": _staff,

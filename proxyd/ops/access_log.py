@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from proxyd.access import Access, Reached
+from proxyd.ops.abuse_watch import AbuseWatch
 from proxyd.ops.access_files import HOUR_SECONDS, HourFiles, Packer
 from proxyd.ops.access_lines import BEGAN, STILL, Client, Lines, Target, TargetHash
 from proxyd.ops.errors import CannotServeError
@@ -46,6 +47,7 @@ class AccessLog:
         keep_days: files older than that are deleted.
         key: the key of the hashes.
         now: the wall clock, in UTC seconds.
+        watch: counts the dials of each session, if rules are on.
         process: the number of this process in the records, if there are several; None where there
             is one. The first one also compresses the files of earlier hours.
         waiting_max: the most records that wait for the disk.
@@ -64,6 +66,7 @@ class AccessLog:
         keep_days: int,
         key: bytes,
         now: Callable[[], int],
+        watch: AbuseWatch | None = None,
         process: int | None = None,
         waiting_max: int = WAITING_MAX,
         idle_seconds: float = IDLE_SECONDS,
@@ -72,6 +75,7 @@ class AccessLog:
         self._files = HourFiles(folder, keep_days)
         self._packer = None if process else Packer(folder)
         self._now = now
+        self._watch = watch
         self._waiting: deque[tuple[int, Access | Reached]] = deque()
         self._waiting_max = waiting_max
         self._idle_seconds = idle_seconds
@@ -147,8 +151,12 @@ class AccessLog:
             if isinstance(record, Reached):
                 self._open[record.connection] = (moment, record)
                 self._unwritten.append(record.connection)
+                if self._watch is not None:
+                    self._watch.reached(moment, record)
             else:
                 found = self._open.pop(record.connection, None)
+                if self._watch is not None and found is None:
+                    self._watch.failed(moment, record)
                 files.add(self._lines.ended(moment, record, None if found is None else found[1]))
             if files.waiting >= BURST_MAX_LINES:
                 self._flush()

@@ -8,6 +8,8 @@ from storage.engines.paging import NEWEST_FIRST
 from storage.engines.store import Transaction
 from storage.staff.log import ShownLogRow
 
+COUNTED_MAX = 10_000  # of the newest tickets
+
 
 class TicketRow(NamedTuple):  # as wide as its table
     """A complaint. `facts` is JSON."""
@@ -21,6 +23,13 @@ class TicketRow(NamedTuple):  # as wide as its table
     facts: str
     closed_at: int | None
     outcome: str | None
+
+
+class CountRow(NamedTuple):
+    """The number of tickets that rules have opened, by category."""
+
+    category: str
+    count: int
 
 
 class OwnerRow(NamedTuple):
@@ -75,6 +84,37 @@ async def in_state(tx: Transaction, state: str, *, limit: int) -> list[TicketRow
         f"{_TICKET} WHERE state = :state ORDER BY number {NEWEST_FIRST} LIMIT :limit",
         state=state,
         limit=limit,
+    )
+
+
+async def has_open(tx: Transaction, user_id: str, category: str) -> bool:
+    """Return whether a user has an open ticket of a category."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 FROM tickets
+        WHERE user_id = :user_id AND category = :category AND closed_at IS NULL LIMIT 1
+        """,
+        user_id=user_id,
+        category=category,
+    )
+    return found is not None
+
+
+async def opened_by_rules(tx: Transaction, *, since: int) -> list[CountRow]:
+    """Return the number of tickets that rules have opened since a time, by category."""
+    return await tx.all(
+        CountRow,
+        f"""
+        SELECT t.category, COUNT(*) FROM (
+            SELECT subject_id, at, via FROM staff_log WHERE action = 'ticket.open'
+            ORDER BY number {NEWEST_FIRST} LIMIT :most
+        ) AS l JOIN tickets AS t ON t.number = CAST(l.subject_id AS BIGINT)
+        WHERE l.via = 'rule' AND l.at >= :since
+        GROUP BY t.category ORDER BY t.category
+        """,
+        since=since,
+        most=COUNTED_MAX,
     )
 
 

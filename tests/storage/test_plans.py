@@ -8,6 +8,7 @@ the smaller one.
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,24 @@ from market.jobs.reviews import disputes
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
-from market.staff import accounts, approvals, attempts, history, judging, search, second_person
+from market.staff import (
+    accounts,
+    approvals,
+    attempts,
+    exit_use,
+    history,
+    judging,
+    rules,
+    search,
+    second_person,
+    tickets,
+)
 from market.staff import keys as staff_keys
 from market.staff import limits as limits_of_user
 from market.staff import money as staff_money
 from market.staff import users as staff_users
 from market.staff.callers import StaffScope
+from market.staff.exit_use import Destination, Found, Question, Use
 from market.staff.keys import NewStaffKey, StaffKeys
 from market.staff.limits import NewLimits
 from market.staff.logins import Proof, StaffLogins
@@ -473,6 +486,27 @@ async def money_by_staff(market: Market, buyer: str) -> None:
     await judging.evidence(context, MACHINE, grown.OLDEST)
 
 
+async def complaints(market: Market, buyer: str) -> None:
+    """Open, list, look up and close tickets, by people and by rules."""
+    read = partial(bandwidth.page, user_id=buyer, only="", before="", limit=1)
+    [row] = await market.store.read(read)
+    session = row.id
+
+    async def found(_: Question) -> Found:
+        use = Use(session, "", 1, 2, "tcp", 22, 0, Destination.EQUAL, 1, 2, "ended")
+        return Found((use,), ())
+
+    opened = await tickets.open_ticket(
+        market.context, MACHINE, tickets.Category.ABUSE, tickets.Facts(), "a complaint"
+    )
+    await exit_use.look_up(market.context, MACHINE, Question("192.0.2.1", 1), opened.number, found)
+    await tickets.listed(market.context, MACHINE, state=None, limit=3)
+    await tickets.listed(market.context, MACHINE, state=tickets.State.NEW, limit=3)
+    await tickets.show(market.context, MACHINE, opened.number)
+    await rules.report(market.context, "scan", session, 1, {})
+    await rules.counts(market.context, MACHINE)
+
+
 async def nobody_s_page(market: Market, _: str) -> None:
     """View a user that has done nothing."""
     await staff_users.view(market.context, MACHINE, await market.person())
@@ -558,6 +592,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "API keys": keys,
     "what the staff looks for": staff,
     "logins and keys of the staff": members,
+    "complaints": complaints,
     "the page of a user without anything": nobody_s_page,
     "money by staff": money_by_staff,
     # Not the buyer's: they have more in the larger market.

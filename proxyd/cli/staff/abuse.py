@@ -11,7 +11,7 @@ from typing import Final
 from config.settings import Settings
 from market.base.errors import Code, MarketError
 from market.base.networks import plain
-from market.staff import exit_use, tickets
+from market.staff import exit_use, rules, tickets
 from market.staff.exit_use import WORDS, Answer, Destination, Found, Question, Use
 from market.staff.tickets import Category, Facts, Outcome, State
 from proxyd.cli.staff.desk import Command, Desk, Report, Row, act_row, when
@@ -100,6 +100,31 @@ async def _close(desk: Desk, options: Namespace) -> Report:
         desk.context, desk.author, options.ticket, Outcome(options.outcome), options.reason
     )
     return {"closed": _ticket(row)}
+
+
+async def _rules(desk: Desk, _options: Namespace) -> Report:
+    opened = dict(await rules.counts(desk.context, desk.author))
+    abuse, is_on = desk.settings.abuse, access_folder(desk.settings) is not None
+    return {
+        "rules": [
+            {
+                "rule": rule,
+                "mode": "observe" if is_on and most else "off",
+                "more_than": most,
+                "of": of,
+                "tickets_30_days": opened.get(rules.CATEGORIES[rule], 0),
+            }
+            for rule, most, of in (
+                (
+                    "scan",
+                    abuse.scan_targets,
+                    f"targets on one port, more than {abuse.scan_failed_percent} % failed",
+                ),
+                ("mail", abuse.mail_refusals, "refused dials to mail ports"),
+                ("login", abuse.login_connections, "connections to one host's login port"),
+            )
+        ]
+    }
 
 
 def _ticket(row: TicketRow) -> Row:
@@ -347,4 +372,5 @@ COMMANDS: dict[str, Command] = {
     "ticket move": _move,
     "ticket answer": _answer_ticket,
     "ticket close": _close,
+    "rule list": _rules,
 }

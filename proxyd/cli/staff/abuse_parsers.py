@@ -1,9 +1,12 @@
 """Parsers of the commands about abuse: tickets, and the figures of a complaint."""
 
-import argparse
+from typing import TYPE_CHECKING
 
 from proxyd.cli.parsing import count, limit, text
 from proxyd.cli.staff.parsers import add_exit_use, add_reason, finish_command
+
+if TYPE_CHECKING:
+    import argparse
 
 # As in `market.staff.tickets`, which no parser waits for.
 CATEGORIES = ("abuse", "scan", "spam", "break_in", "phishing", "child_abuse")
@@ -11,7 +14,13 @@ STATES = ("new", "looked_up", "contacted", "suspended", "answered", "legal", "cl
 OUTCOMES = ("no_match", "not_ours", "unfounded", "customer_warned", "customer_closed")
 
 
-def add_tickets(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about complaints, and about rules against abuse."""
+    _add_tickets(topics)
+    _add_rules(topics)
+
+
+def _add_tickets(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands about complaints."""
     ticket = topics.add_parser("ticket", help="complaints about traffic").add_subparsers(
         metavar="COMMAND", required=True
@@ -50,3 +59,12 @@ def add_tickets(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         if name in ("move", "close"):
             add_reason(command)
         finish_command(command, f"ticket {name}")
+
+
+def _add_rules(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command about rules against abuse."""
+    rule = topics.add_parser("rule", help="rules against scans and spam").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    listed = rule.add_parser("list", help="the rules, and their tickets of 30 days")
+    finish_command(listed, "rule list")

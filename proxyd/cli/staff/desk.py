@@ -57,7 +57,7 @@ def unix_user() -> str:
 
 def act_row(row: ShownLogRow) -> Row:
     """Return an act of the log as a row of a report."""
-    author = row.staff_email or ""
+    author = row.staff_email or ("rule" if row.via == "rule" else "")
     if row.unix_user is not None:
         author = f"{author} {row.unix_user}@machine".strip()
     return {

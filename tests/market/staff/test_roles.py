@@ -27,6 +27,7 @@ from market.staff import (
     keys,
     limits,
     money,
+    rules,
     search,
     second_person,
     site,
@@ -60,6 +61,7 @@ READS = (
     Action.STAFF_KEY_LIST,
     Action.SITE_CHECK,
     Action.TICKET_READ,
+    Action.RULE_READ,
 )
 Attempt = Callable[[Market, Author, str, Created], Awaitable[Any]]
 
@@ -221,6 +223,7 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.TICKET_CLOSE: lambda market, author, user, other: on_newest(
         tickets.close, market, author, Outcome.UNFOUNDED, "no abuse"
     ),
+    Action.RULE_READ: lambda market, author, user, other: rules.counts(market.context, author),
     Action.TICKET_LEGAL: lambda market, author, user, other: on_newest(
         tickets.move, market, author, State.LEGAL, "a court asks"
     ),

@@ -1,0 +1,99 @@
+"""Rules against scans and spam: each finding about a session is a ticket.
+
+The rules observe: a ticket shows what a threshold would have stopped, and a person decides.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from market.base.errors import Code, MarketError
+from market.events.context import Context
+from market.staff.acts import TICKET, Act, Changes, Text, TextKind, act, permit
+from market.staff.roles import Action, Author, Rule
+from market.staff.tickets import DUE_SECONDS, OPEN_MAX, Category, State
+from storage.engines.store import Transaction
+from storage.staff import ticket_writes as writes
+from storage.staff import tickets as queries
+from storage.staff.tickets import CountRow, TicketRow
+
+DAY_SECONDS: Final = 86_400
+COUNTED_DAYS: Final = 30
+
+CATEGORIES: Final = {
+    "scan": Category.SCAN,
+    "mail": Category.SPAM,
+    "login": Category.BREAK_IN,
+}
+
+
+async def report(
+    context: Context, rule: str, session_id: str, at: int, figures: Mapping[str, int]
+) -> TicketRow | None:
+    """Open a ticket about a session that a rule has found.
+
+    Return None if its user has an open ticket of this category, or no such session exists. This is
+    the one place that acts on a finding: a halt of the session belongs here.
+
+    Args:
+        context: the open store.
+        rule: the name of the rule, a key of `CATEGORIES`.
+        session_id: the session.
+        at: the time of the finding.
+        figures: the counts of the minute.
+
+    Raises:
+        MarketError: `too_many_tickets`.
+    """
+    category = CATEGORIES[rule]
+    owners = await context.store.read(queries.owners, [session_id])
+    if not owners:
+        return None
+    user_id = owners[0].user_id
+    if await context.store.read(queries.has_open, user_id, category):
+        return None
+    number = await context.store.read(queries.last_number) + 1
+
+    async def change(tx: Transaction) -> tuple[TicketRow, Changes]:
+        if await queries.find(tx, number) is not None:
+            raise MarketError(Code.TICKET_STATE, "Another ticket was opened meanwhile.")
+        if await queries.count_open(tx, most=OPEN_MAX) >= OPEN_MAX:
+            raise MarketError(Code.TOO_MANY_TICKETS)
+        now = context.now()
+        facts = {"rule": rule, "session": session_id, "at": at, **figures}
+        row = TicketRow(
+            number=number,
+            category=category,
+            state=State.NEW,
+            opened_at=now,
+            due_at=now + DUE_SECONDS,
+            user_id=user_id,
+            facts=json.dumps(facts, sort_keys=True),
+            closed_at=None,
+            outcome=None,
+        )
+        await writes.insert(tx, row)
+        changes: dict[str, tuple[int | str | None, int | str | None]] = {
+            "state": (None, row.state),
+            "rule": (None, rule),
+        }
+        return row, changes | {name: (None, value) for name, value in figures.items()}
+
+    words = ", ".join(f"{name} {value}" for name, value in figures.items())
+    text = Text(TextKind.TICKET, f"Rule {rule}, in a minute: {words}.")
+    new = Act(Rule(rule), Action.TICKET_OPEN, TICKET, str(number), user_id, text)
+    return await context.store.write(act, context, new, change)
+
+
+async def counts(context: Context, author: Author) -> list[CountRow]:
+    """Return the number of tickets that rules have opened in the last days, by category.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+    return await context.store.read(_counts, author, context.now() - COUNTED_DAYS * DAY_SECONDS)
+
+
+async def _counts(tx: Transaction, author: Author, since: int) -> list[CountRow]:
+    await permit(tx, author, Action.RULE_READ)
+    return await queries.opened_by_rules(tx, since=since)

@@ -1,0 +1,147 @@
+"""Counters of each session for the rules against scans and spam, a minute at a time.
+
+The thread of the access log counts, from the records that it gets anyway: no connection waits for
+it, and no query is made. Counts are of one process. A rule fires once an hour for a session.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from proxyd.access import Access, Ending, Reached
+
+MINUTE, HOUR = 60, 3600
+SESSIONS_MAX: Final = 10_000  # more sessions of one minute are not watched
+TARGETS_MAX: Final = 5_000  # of one session: far above every useful threshold
+MAIL_PORTS: Final = frozenset((25, 465, 587))
+LOGIN_PORTS: Final = frozenset((22, 445, 3389, 5900))
+SCAN, MAIL, LOGIN = "scan", "mail", "login"
+
+_FAILURES: Final = frozenset(
+    (
+        Ending.TIMED_OUT,
+        Ending.GENERAL,
+        Ending.NETWORK_UNREACHABLE,
+        Ending.HOST_UNREACHABLE,
+        Ending.REFUSED,
+        Ending.CLIENT_LEFT,
+    )
+)
+
+
+class Thresholds(Struct, frozen=True):
+    """Figures of a minute above which a rule fires; 0 switches the rule off.
+
+    `scan_targets`: distinct targets on one port, of which more than `scan_failed_percent` failed.
+    `mail_refusals`: dials to refused mail ports. `login_connections`: connections to one host's
+    ports 22, 445, 3389 and 5900.
+    """
+
+    scan_targets: int
+    scan_failed_percent: int
+    mail_refusals: int
+    login_connections: int
+
+
+class Finding(Struct, frozen=True):
+    """A session that a rule has found, with the figures of the minute."""
+
+    rule: str
+    session_id: str
+    at: int
+    figures: Mapping[str, int]
+
+
+class _Counts:
+    """The dials of one session in one minute."""
+
+    def __init__(self) -> None:
+        self.targets: dict[int, set[str]] = {}
+        self.size = 0
+        self.dials: Counter[int] = Counter()
+        self.failed: Counter[int] = Counter()
+        self.logins: Counter[tuple[str, int]] = Counter()
+        self.mails = 0
+
+
+class AbuseWatch:
+    """Counts dials, and reports sessions above a threshold.
+
+    Args:
+        thresholds: the figures of the rules.
+        fire: is called in the thread of the access log with each finding.
+    """
+
+    def __init__(self, thresholds: Thresholds, fire: Callable[[Finding], None]) -> None:
+        self._thresholds = thresholds
+        self._fire = fire
+        self._minute = 0
+        self._counts: dict[str, _Counts] = {}
+        self._hour = 0
+        self._fired: set[tuple[str, str]] = set()
+
+    def reached(self, moment: int, record: Reached) -> None:
+        """Count a connection that has reached its target."""
+        if record.port:
+            self._count(moment, record.session_id, record.host, record.port, is_failed=False)
+
+    def failed(self, moment: int, record: Access) -> None:
+        """Count a connection that has ended without a target."""
+        if not record.port:
+            return
+        if record.reason == Ending.NOT_ALLOWED and record.port in MAIL_PORTS:
+            self._refused_mail(moment, record)
+        elif record.reason in _FAILURES:
+            self._count(moment, record.session_id, record.host, record.port, is_failed=True)
+
+    def _count(
+        self, moment: int, session_id: str, host: str, port: int, *, is_failed: bool
+    ) -> None:
+        counts = self._of(moment, session_id)
+        if counts is None:
+            return
+        counts.dials[port] += 1
+        counts.failed[port] += is_failed
+        targets = counts.targets.setdefault(port, set())
+        if counts.size < TARGETS_MAX and host not in targets:
+            targets.add(host)
+            counts.size += 1
+        most, failed, dials = self._thresholds, counts.failed[port], counts.dials[port]
+        if 0 < most.scan_targets < len(targets) and (
+            failed * 100 > dials * most.scan_failed_percent
+        ):
+            figures = {"port": port, "targets": len(targets), "dials": dials, "failed": failed}
+            self._report(SCAN, session_id, moment, figures)
+        if port in LOGIN_PORTS and len(counts.logins) < TARGETS_MAX:
+            counts.logins[host, port] += 1
+            if 0 < most.login_connections < counts.logins[host, port]:
+                figures = {"port": port, "connections": counts.logins[host, port]}
+                self._report(LOGIN, session_id, moment, figures)
+
+    def _refused_mail(self, moment: int, record: Access) -> None:
+        counts = self._of(moment, record.session_id)
+        if counts is None:
+            return
+        counts.mails += 1
+        if 0 < self._thresholds.mail_refusals < counts.mails:
+            figures = {"port": record.port, "refusals": counts.mails}
+            self._report(MAIL, record.session_id, moment, figures)
+
+    def _of(self, moment: int, session_id: str) -> _Counts | None:
+        if moment // MINUTE != self._minute:
+            self._minute = moment // MINUTE
+            self._counts.clear()
+        counts = self._counts.get(session_id)
+        if counts is None and len(self._counts) < SESSIONS_MAX:
+            counts = self._counts[session_id] = _Counts()
+        return counts
+
+    def _report(self, rule: str, session_id: str, moment: int, figures: Mapping[str, int]) -> None:
+        if moment // HOUR != self._hour:
+            self._hour = moment // HOUR
+            self._fired.clear()
+        if (rule, session_id) not in self._fired:
+            self._fired.add((rule, session_id))
+            self._fire(Finding(rule, session_id, moment, figures))
