@@ -29,7 +29,7 @@ class CountRow(NamedTuple):
     """The number of tickets that rules have opened, by category."""
 
     category: str
-    count: int
+    opened: int
 
 
 class OwnerRow(NamedTuple):
