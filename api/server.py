@@ -134,15 +134,21 @@ class Face(Struct, frozen=True):
     """The outside of an API beside its routes.
 
     Attributes:
+        version: the program's, for the document of the API.
+        base_url: the public address of the API, for the same.
         document: makes its OpenAPI document, of its routes; None for the one of the users' API.
         pages: makes its pages, of a function that makes the document as JSON.
         handling: of fields that a path does not have, where a request prefers none.
+        public: the public pages of the service, if they are served.
         allowed: the clients that get an answer; None for all.
     """
 
+    version: str = ""
+    base_url: str = ""
     document: Callable[..., dict[str, Any]] | None = None
     pages: Callable[[Callable[[], bytes]], Mapping[str, Page]] = pages
     handling: Handling = Handling.UNSPECIFIED
+    public: PublicPages | None = None
     allowed: Allowed | None = None
 
 
@@ -163,12 +169,9 @@ class HttpServer(Front):
         now: the wall clock, in UTC seconds.
         trusted_proxies: networks whose X-Forwarded-For is believed.
         limits: bounds on the use by clients.
-        version: the program's, for the document of the API.
-        base_url: the public address of the API, for the same.
         cookies: reads the login of a browser.
         console: its pages, if they are served.
         exposition: the metrics, if they are served.
-        public: the public pages of the service, if they are served.
         face: its document and pages, and the clients that it answers.
     """
 
@@ -185,20 +188,14 @@ class HttpServer(Front):
         now: Callable[[], int],
         trusted_proxies: Iterable[str] = (),
         limits: ApiLimits | None = None,
-        version: str = "",
-        base_url: str = "",
         cookies: Cookies | None = None,
         console: Console | None = None,
         exposition: Exposition | None = None,
-        public: PublicPages | None = None,
         authenticate_staff: AuthenticateStaff | None = None,
         face: Face = FACE_OF_USERS,
     ) -> None:
-        self._public = public
         self.routes = table = tuple(routes)
         self._face = face
-        document = face.document or openapi.document
-        self._describe = partial(document, table, version=version, base_url=base_url)
         self._router = Router(table)
         self._clients = Clients(trusted_proxies)
         served = face.pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
@@ -220,7 +217,9 @@ class HttpServer(Front):
     @cached_property
     def openapi(self) -> dict[str, Any]:
         """The document that describes the API."""
-        return self._describe()
+        face = self._face
+        document = face.document or openapi.document
+        return document(self.routes, version=face.version, base_url=face.base_url)
 
     def start(self, tls: "ssl.SSLContext | None") -> None:
         """Begin to serve clients, over TLS if there is a context."""
@@ -296,7 +295,7 @@ class HttpServer(Front):
         if fixed is not None:
             await self._callers.rates.count(client)
             return fixed()
-        public = None if self._public is None else self._public.find(path)
+        public = None if self._face.public is None else self._face.public.find(path)
         if public is not None:
             await self._callers.rates.count(client)
             languages = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")

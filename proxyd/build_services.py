@@ -11,7 +11,7 @@ from api.http.limits import ConnectionTimes
 from api.ops.metrics import Exposition
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
-from api.server import HttpServer
+from api.server import Face, HttpServer
 from api.site.pages import PublicPages
 from config.settings import Settings
 from market.accounts.passwords import Passwords
@@ -263,8 +263,6 @@ def _http(
         authenticate_worker=market.devices.authenticate,
         is_current=market.accounts.is_current,
         body_max_bytes=api.body_max_bytes,
-        version=__version__,
-        base_url=api.base_url,
         seal=Seal(key),
         now=context.now,
         limits=slices.api_limits(settings, raise_descriptors(), times),
@@ -272,7 +270,11 @@ def _http(
         cookies=cookies,
         console=console.packaged(look) if api.console else None,
         exposition=Exposition(metrics.render, api.metrics_allow),
-        public=PublicPages(market.site, look, market.texts, market.status),
+        face=Face(
+            version=__version__,
+            base_url=api.base_url,
+            public=PublicPages(market.site, look, market.texts, market.status),
+        ),
     )
 
 

@@ -34,10 +34,10 @@ LARGER = {
     # Moves the datagrams of one association, with all state of a turn in one object.
     "client/proxyctl/exit/carrying/datagrams.py:DatagramRelay": 17,
     # Names each part of the marketplace once, for `build`, the routes and the sweeps.
-    "market/market.py:Market": 38,
+    "market/market.py:Market": 42,
     # The state of a connection from its request to its end; its transfer has the bytes. A further
     # object would be made for each connection that is dialled.
-    "proxyd/connection.py:ClientConnection": 14,
+    "proxyd/connection.py:ClientConnection": 15,
     # The four counters belong to one invariant, and `allowance`, `take` and `deliver` run for each
     # read of each relay.
     "proxyd/metering/session.py:LiveSession": 15,

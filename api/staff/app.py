@@ -68,10 +68,10 @@ def server(
         now=desk.context.now,
         trusted_proxies=trusted_proxies,
         limits=limits,
-        version=version,
-        base_url=base_url,
         cookies=cookies,
         face=Face(
+            version=version,
+            base_url=base_url,
             document=partial(openapi.document, outline=openapi.STAFF),
             pages=served,
             handling=Handling.STRICT,

@@ -185,7 +185,8 @@ async def decisions(tx: Transaction, after: str, *, limit: int) -> list[Decision
         """
         SELECT t.id, t.log_number, t.body, t.salt, t.erased_at, l.changes
         FROM texts AS t JOIN staff_log AS l ON l.number = t.log_number
-        WHERE t.kind = 'decision' AND t.id > :after ORDER BY t.id LIMIT :limit
+        WHERE t.kind = 'decision' AND t.id > :after AND (l.text_id IS NULL OR l.text_id <> t.id)
+        ORDER BY t.id LIMIT :limit
         """,
         after=after,
         limit=limit,

@@ -11,7 +11,7 @@ from support.daemons.service import Service
 
 from api import openapi
 from api.routing import pages
-from api.server import HttpServer
+from api.server import Face, HttpServer
 from market.events.idempotency import Seal
 
 
@@ -88,7 +88,7 @@ def test_the_api_is_described_on_request_and_once(monkeypatch: pytest.MonkeyPatc
         body_max_bytes=1024,
         seal=Seal(b"k" * 40),
         now=lambda: 0,
-        version="1",
+        face=Face(version="1"),
     )
     assert made == []
     page = server._fixed._pages["/openapi.json"]
