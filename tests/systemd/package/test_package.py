@@ -117,10 +117,15 @@ def test_the_package_is_installed_upgraded_rolled_back_and_removed(
     assert server.state == "active"
     machine.run("rm /var/lib/proxyd-backups; mv /root/kept /var/lib/proxyd-backups")
 
-    # With wrong settings the old process continues, until dpkg is asked again.
+    # With settings that only the other version refuses, the old process continues.
     before = server.process
-    machine.run(f"cp {SETTINGS} /root/right; echo '[nonsense]' >> {SETTINGS}")
+    drop_in = "/etc/systemd/system/proxyd-backup.service.d/spoil.conf"
+    spoil = f"ExecStartPost=+/bin/sh -c 'echo [nonsense] >> {SETTINGS}'"
+    machine.run(f"cp {SETTINGS} /root/right; mkdir {drop_in.rpartition('/')[0]}")
+    machine.write(drop_in, f"[Service]\n{spoil}\n")
+    machine.run("systemctl daemon-reload")
     assert "nonsense" in server.follow("allow-downgrades", check=False)
+    machine.run(f"rm -r {drop_in.rpartition('/')[0]}; systemctl daemon-reload")
     assert (server.state, server.process) == ("active", before)
     machine.run(f"cat /root/right > {SETTINGS}; dpkg --configure proxyd")
     until_true(lambda: server.state == "active" and server.process != before, "the old version")
