@@ -7,7 +7,8 @@ import jsonschema
 import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from support.daemons.service import Service
+from support.base.aside import run_aside
+from support.daemons.service import Service, running_in
 
 from api import openapi
 from api.routing.codec import Decoder
@@ -37,12 +38,20 @@ SPECIFIED = [
 ]
 
 
-@pytest.fixture
-async def document(service: Service) -> dict[str, Any]:
-    async with service.http.get(service.url + "/openapi.json") as response:
-        assert response.status == 200
-        assert response.headers["Content-Type"] == "application/json"
-        return dict(msgspec.json.decode(await response.read()))
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The document as a daemon serves it; no test changes it."""
+
+    async def served() -> dict[str, Any]:
+        async with (
+            running_in(tmp_path_factory.mktemp("daemon")) as service,
+            service.http.get(service.url + "/openapi.json") as response,
+        ):
+            assert response.status == 200
+            assert response.headers["Content-Type"] == "application/json"
+            return dict(msgspec.json.decode(await response.read()))
+
+    return run_aside(served())
 
 
 async def test_the_document_is_openapi(document: dict[str, Any]) -> None:
@@ -67,9 +76,7 @@ async def test_operations_have_names_of_their_own(document: dict[str, Any]) -> N
     assert len(names) == len(set(names))
 
 
-async def test_every_refusal_has_an_example_of_its_schema(
-    service: Service, document: dict[str, Any]
-) -> None:
+async def test_every_refusal_has_an_example_of_its_schema(document: dict[str, Any]) -> None:
     for operations in document["paths"].values():
         for operation in operations.values():
             for status, response in operation["responses"].items():
@@ -135,7 +142,7 @@ async def test_every_operation_takes_and_answers_a_name_of_the_request(
         assert (answered == offered) is (offered == "mine.1_2~3-")
 
 
-async def test_the_base_url_is_the_server(service: Service) -> None:
+def test_the_base_url_is_the_server() -> None:
     made = openapi.document([], version="1", base_url="https://api.example.com")
     assert made["servers"] == [{"url": "https://api.example.com"}]
 
