@@ -9,7 +9,6 @@ import functools
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from support.base.cases import cases
 from support.base.sentences import Sentence, habits_of, sentences_of
 
@@ -48,7 +47,7 @@ def found_in(room: str) -> list[Sentence]:
     return [each for path in pages_and_modules(room) for each in sentences_of(path)]
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@cases("room", ROOMS)
 def test_few_sentences_of_a_room_are_hard(room: str) -> None:
     found = found_in(room)
     hard = [each for each in found if habits_of(each.text) and each.text not in EXCEPTIONS]

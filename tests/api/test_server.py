@@ -820,7 +820,7 @@ async def test_every_answer_names_the_server_and_no_version(service: Service) ->
             assert word.lower() not in str(answer.headers).lower()
 
 
-@pytest.mark.parametrize("value", ["GET\r\nSet-Cookie: mine=1", "GET\nX: y", "GET\0"])
+@cases("value", ["GET\r\nSet-Cookie: mine=1", "GET\nX: y", "GET\0"])
 def test_a_header_that_could_be_read_as_two_is_never_written(value: str) -> None:
     with pytest.raises(ValueError, match="control character"):
         refusal(Failure(405, of_transport(Transport.METHOD_NOT_ALLOWED).body, {"Allow": value}))

@@ -3,7 +3,6 @@
 from decimal import Decimal
 
 import msgspec
-import pytest
 from support.base.cases import cases
 
 from config.check import SIGNING_KEY_MIN_BYTES, contradictions
@@ -54,7 +53,7 @@ def test_each_wrong_network_of_a_list_is_named() -> None:
 # --- name servers ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     "server",
     ["192.0.2.53", "192.0.2.53:5353", "2001:db8::53", "[2001:db8::53]:53", "127.0.0.1:65535"],
 )
@@ -94,23 +93,23 @@ def test_a_host_to_listen_on_is_an_address(section: str, host: str) -> None:
     assert problem == f"{section}.host: expected an IP address to listen on, got {host!r}"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::", "192.0.2.1"])
+@cases("host", ["127.0.0.1", "::1", "0.0.0.0", "::", "192.0.2.1"])
 def test_the_api_may_listen_on_any_address(host: str) -> None:
     assert problems(api={"host": host}) == []
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+@cases("host", ["0.0.0.0", "::"])
 def test_a_proxy_on_every_address_needs_a_host_to_dial(host: str) -> None:
     assert blamed(proxy={"host": host}) == ["proxy.public_host"]
     assert problems(proxy={"host": host, "public_host": "proxy.example.com"}) == []
 
 
-@pytest.mark.parametrize("host", ["http://a", "a/b", "a b", "localhost:1080", "[::1]", "ä.example"])
+@cases("host", ["http://a", "a/b", "a b", "localhost:1080", "[::1]", "ä.example"])
 def test_the_address_that_buyers_dial_is_a_name_or_an_address(host: str) -> None:
     assert blamed(proxy={"public_host": host}) == ["proxy.public_host"]
 
 
-@pytest.mark.parametrize("host", ["localhost", "eu-1.example.com", "192.0.2.7", "2001:db8::7"])
+@cases("host", ["localhost", "eu-1.example.com", "192.0.2.7", "2001:db8::7"])
 def test_names_and_addresses_can_be_dialled(host: str) -> None:
     assert problems(proxy={"public_host": host}) == []
 
@@ -194,15 +193,13 @@ def test_a_text_that_is_no_url_of_the_web_is_named(key: str, url: str) -> None:
     assert repr(url) in problem
 
 
-@pytest.mark.parametrize("key", ["base_url", "app_url"])
-@pytest.mark.parametrize("url", ["http://[::1", "https://[example.com]/"])
+@cases("key", ["base_url", "app_url"])
+@cases("url", ["http://[::1", "https://[example.com]/"])
 def test_a_url_with_broken_brackets_is_named(key: str, url: str) -> None:
     assert blamed(api={key: url}) == [f"api.{key}"]
 
 
-@pytest.mark.parametrize(
-    "url", ["sqlite:///var/proxyd.db", "sqlite:////srv/proxyd.db", "sqlite:///proxyd.db"]
-)
+@cases("url", ["sqlite:///var/proxyd.db", "sqlite:////srv/proxyd.db", "sqlite:///proxyd.db"])
 def test_a_file_of_sqlite_may_hold_everything(url: str) -> None:
     assert problems(storage={"url": url}) == []
 
@@ -212,27 +209,25 @@ def test_a_database_of_postgresql_may_hold_everything() -> None:
     assert problems(storage=storage, auth={"signing_key": "k" * 32}) == []
 
 
-@pytest.mark.parametrize("url", ["mysql://db/proxyd", "var/proxyd.db", "", "postgres://db/x"])
+@cases("url", ["mysql://db/proxyd", "var/proxyd.db", "", "postgres://db/x"])
 def test_another_kind_of_database_is_refused(url: str) -> None:
     (problem,) = problems(storage={"url": url})
     assert problem.startswith("storage.url: expected sqlite:///path/to/file.db or postgresql://")
 
 
-@pytest.mark.parametrize(
-    "url", ["postgres://user:secret@db/proxyd", "postgresql:user:secret@db/proxyd"]
-)
+@cases("url", ["postgres://user:secret@db/proxyd", "postgresql:user:secret@db/proxyd"])
 def test_the_password_of_a_database_is_not_repeated(url: str) -> None:
     problem = problems(storage={"url": url})[0]
     assert "secret" not in problem
 
 
-@pytest.mark.parametrize("url", ["sqlite:///", "sqlite:////"])
+@cases("url", ["sqlite:///", "sqlite:////"])
 def test_a_url_of_sqlite_names_a_file(url: str) -> None:
     (problem,) = problems(storage={"url": url})
     assert problem.startswith("storage.url: expected a file")
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite://proxyd.db", "sqlite://var/proxyd.db"])
+@cases("url", ["sqlite://", "sqlite://proxyd.db", "sqlite://var/proxyd.db"])
 def test_a_url_of_sqlite_has_three_slashes(url: str) -> None:
     (problem,) = problems(storage={"url": url})
     assert problem.startswith("storage.url: a path behind sqlite: needs three slashes")
@@ -263,7 +258,7 @@ def test_postgresql_needs_a_place_for_the_key() -> None:
 DEFAULT, FLOOR = "price_per_gb_default_usd", "price_per_gb_floor_usd"
 
 
-@pytest.mark.parametrize("price", ["0.1", "1", "0.100001", "1000000", "1E+3"])
+@cases("price", ["0.1", "1", "0.100001", "1000000", "1E+3"])
 def test_a_price_may_be_given(price: str) -> None:
     assert problems(market={DEFAULT: price, FLOOR: price}) == []
 
@@ -272,16 +267,14 @@ def test_a_price_and_a_floor_of_zero_are_allowed() -> None:
     assert problems(market={DEFAULT: "0", FLOOR: "0"}) == []
 
 
-@pytest.mark.parametrize(
-    "price", ["NaN", "sNaN", "Infinity", "-Infinity", "-0.1", "1000000.000001"]
-)
+@cases("price", ["NaN", "sNaN", "Infinity", "-Infinity", "-0.1", "1000000.000001"])
 def test_a_number_that_is_no_price_is_named(price: str) -> None:
     (problem, *_) = problems(market={FLOOR: price})
     assert problem == f"market.{FLOOR}: expected an amount from 0 to 1000000, got {price}"
     assert f"market.{DEFAULT}: expected" in problems(market={DEFAULT: price})[0]
 
 
-@pytest.mark.parametrize("price", ["0.1000001", "1e-7", "1e-400", "0.30000000000000004"])
+@cases("price", ["0.1000001", "1e-7", "1e-400", "0.30000000000000004"])
 def test_a_price_has_six_decimals_at_most(price: str) -> None:
     (problem, *_) = problems(market={FLOOR: price})
     assert problem.startswith(f"market.{FLOOR}: has more than 6 decimals")
@@ -335,14 +328,14 @@ def test_a_model_needs_a_server_and_a_server_a_model() -> None:
     assert blamed(assistant={"base_url": "127.0.0.1:8000", "model": "m"}) == ["assistant.base_url"]
 
 
-@pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
+@cases("key", ["two words", "line\nbreak", "schlüssel"])
 def test_a_key_that_no_header_can_carry_is_not_repeated(key: str) -> None:
     (problem,) = problems(assistant={"api_key": key})
     assert problem.startswith("assistant.api_key: ")
     assert key not in problem
 
 
-@pytest.mark.parametrize("category", ["", "none", "unverified", "Two", "a b", "a__b", 'x"'])
+@cases("category", ["", "none", "unverified", "Two", "a b", "a__b", 'x"'])
 def test_a_category_is_a_word(category: str) -> None:
     assert blamed(assistant={"rewards": {category: 1}}) == ["assistant.rewards"]
 
@@ -472,7 +465,7 @@ def test_exits_need_a_folder_for_their_certificate_and_any_number_of_processes()
     assert blamed(exits=own, storage=postgres, auth=auth) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("known", "are_blamed"),
     [
         ({"192.0.2.0/24": "de", "2001:db8::/32": "xx"}, False),

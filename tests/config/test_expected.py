@@ -27,7 +27,7 @@ def test_a_number_out_of_bounds_is_refused_with_both_bounds() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["maybe", "2", ""])
+@cases("text", ["maybe", "2", ""])
 def test_a_switch_is_true_or_false(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {"PROXYD_API__CONSOLE": text})
@@ -35,7 +35,7 @@ def test_a_switch_is_true_or_false(text: str) -> None:
     assert load(None, {"PROXYD_API__CONSOLE": "true"}).api.console
 
 
-@pytest.mark.parametrize("name", sorted(SECRETS))
+@cases("name", sorted(SECRETS))
 def test_a_secret_is_not_shown(name: str) -> None:
     assert mistake(name, str, 123456, is_text=False) == "expected text"
 

@@ -88,7 +88,7 @@ def test_a_value_of_the_file_that_is_overridden_need_not_be_right(write: Write) 
     assert load(write('[api]\nport = "x"\n'), {"PROXYD_API__PORT": "1"}).api.port == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     "variable",
     [
         "PATH",
@@ -107,7 +107,7 @@ def test_other_variables_are_left_alone(variable: str) -> None:
 # --- types -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("toml", "section", "key", "value"),
     [
         ("port = 0", "api", "port", 0),
@@ -163,7 +163,7 @@ def test_each_type_is_read_from_the_environment(
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize(("section", "key"), FIELDS)
+@cases(("section", "key"), FIELDS)
 def test_every_setting_can_be_given_in_the_environment(
     section: str, key: str, write: Write
 ) -> None:
@@ -186,7 +186,7 @@ SECONDS = "expected a number above 0 and up to 86400"
 TEXTS = 'expected a list of texts, written as JSON: ["one", "two"]'
 
 
-@pytest.mark.parametrize(
+@cases(
     ("toml", "name", "words"),
     [
         ('[api]\nport = "8080"', "api.port", f"{PORT}, got '8080'"),
@@ -278,7 +278,7 @@ def test_a_wrong_value_in_the_environment_is_named_by_its_variable(
     assert words.lower() in problem.lower()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("toml", "problem"),
     [
         ("[apis]\n", "apis: no such section; did you mean api?"),
@@ -308,7 +308,7 @@ def test_an_unknown_name_in_a_file_is_named_with_a_hint(
     assert found == problem
 
 
-@pytest.mark.parametrize(
+@cases(
     ("variable", "problem"),
     [
         ("PROXYD_APIS__PORT", "PROXYD_APIS__PORT: no section [apis]; did you mean api?"),
@@ -325,7 +325,7 @@ def test_an_unknown_name_in_the_environment_is_named_with_a_hint(
     assert problems(**{variable: "1"}) == [problem]
 
 
-@pytest.mark.parametrize("variable", ["PROXYD__PORT", "PROXYD__", "PROXYD___PORT"])
+@cases("variable", ["PROXYD__PORT", "PROXYD__", "PROXYD___PORT"])
 def test_a_variable_without_a_section_is_named(variable: str) -> None:
     (problem,) = problems(**{variable: "1"})
     assert problem.startswith(f"{variable}: ")
@@ -392,7 +392,7 @@ def test_a_wrong_type_does_not_hide_a_text_that_cannot_be_used(write: Write) -> 
     assert {problem.partition(":")[0] for problem in problems(path)} == {"api.port", "egress.deny"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("toml", "blamed"),
     [
         ('[api]\nport = "x"\n[proxy]\nport = 8080\n', "api.port"),
@@ -408,7 +408,7 @@ def test_a_default_that_replaces_a_wrong_value_contradicts_nothing(
     assert [problem.partition(":")[0] for problem in problems(write(toml))] == [blamed]
 
 
-@pytest.mark.parametrize("unknown", ["egres", "e", "deny", "network"])
+@cases("unknown", ["egres", "e", "deny", "network"])
 def test_an_unknown_section_hides_no_contradiction_that_its_name_is_a_part_of(
     unknown: str, write: Write
 ) -> None:
@@ -440,7 +440,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     assert problems(path) == [f"{path}: is not UTF-8 text"]
 
 
-@pytest.mark.parametrize("text", ["[api", "port 1", "[api]\nport = 1\nport = 2\n", "[api]\n[api]"])
+@cases("text", ["[api", "port 1", "[api]\nport = 1\nport = 2\n", "[api]\n[api]"])
 def test_a_file_that_is_not_toml_is_named_with_its_place(text: str, write: Write) -> None:
     path = write(text)
     (problem,) = problems(path)
@@ -454,7 +454,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_environment(tmp_path: Path
     assert named[1].startswith("PROXYD_API__PORT: ")
 
 
-@pytest.mark.parametrize("variable", ["PROXYD_API_PORT", "PROXYD_LOG_LEVEL"])
+@cases("variable", ["PROXYD_API_PORT", "PROXYD_LOG_LEVEL"])
 def test_a_variable_with_one_underscore_too_few_is_named(variable: str) -> None:
     (problem,) = problems(**{variable: "1"})
     prefix, section, key = variable.split("_")

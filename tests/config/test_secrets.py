@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 
 from config.load import SettingsError, load
 
@@ -54,7 +55,7 @@ def test_a_file_that_is_no_secret_is_refused(
     assert caught.value.problems == [f"PROXYD_MAIL__PASSWORD: {tmp_path}/key: {problem}"]
 
 
-@pytest.mark.parametrize("name", ["@mail", "@../mail"])
+@cases("name", ["@mail", "@../mail"])
 def test_a_credential_that_is_not_passed_is_an_error(name: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {"PROXYD_MAIL__PASSWORD": name})

@@ -204,7 +204,7 @@ async def test_the_reply_names_where_datagrams_are_taken(
         assert await used(service, person, bought) == 2 * len(b"updownwards")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("here", "client", "public", "told"),
     [
         ("10.0.0.5", "8.8.8.8", "9.9.9.9", "9.9.9.9"),
@@ -1026,9 +1026,7 @@ async def test_more_associations_than_allowed_are_refused_until_one_ends(tmp_pat
         await all_gone(service, before)
 
 
-@pytest.mark.parametrize(
-    ("connections", "associations"), [(1, 1), (19, 1), (409, 40), (419_430, 7_000)]
-)
+@cases(("connections", "associations"), [(1, 1), (19, 1), (409, 40), (419_430, 7_000)])
 def test_associations_are_a_share_of_the_connections_and_of_the_ports(
     connections: int, associations: int
 ) -> None:

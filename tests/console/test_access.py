@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 from standardwebhooks.webhooks import Webhook
+from support.base.cases import cases
 from support.base.waiting import until
 from support.console.axe import faults, needs_axe
 from support.console.browser import Tab, Visit
@@ -59,7 +60,7 @@ async def kept_nowhere(tab: Tab, secret: str) -> bool:
     return secret not in await tab.run(f"{places} + document.documentElement.outerHTML")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("module", "name", "stem", "all_there_is"),
     [("access", "TYPES", "type", CATALOGUE), ("keys", "SCOPES", "scope", Scope)],
 )

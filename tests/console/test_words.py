@@ -5,7 +5,6 @@ import re
 from functools import cache
 from typing import Any
 
-import pytest
 from support.base.cases import cases
 
 from api.console import FOLDER
@@ -55,7 +54,7 @@ def test_every_key_is_there_with_the_same_places_and_all_forms(area: str, langua
             assert set(value) == FORMS[language], key
 
 
-@pytest.mark.parametrize("language", ["tr", "ru", "ko"])
+@cases("language", ["tr", "ru", "ko"])
 def test_every_refusal_has_its_sentence(language: str) -> None:
     codes = {each.word for each in (*Code, *Transport)}
     assert codes - set(words("errors", language)) == set()
@@ -64,7 +63,7 @@ def test_every_refusal_has_its_sentence(language: str) -> None:
         assert text.endswith((".", "!", "?")), code
 
 
-@pytest.mark.parametrize("language", ["tr", "ru", "ko"])
+@cases("language", ["tr", "ru", "ko"])
 def test_a_language_is_not_english_in_disguise(language: str) -> None:
     same = [
         key

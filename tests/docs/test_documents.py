@@ -662,7 +662,7 @@ def test_the_page_of_commands_names_every_command() -> None:
     assert {command.split()[0] for command in listed} == set(topics)
 
 
-@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+@cases("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_the_files_that_are_named_exist(name: str) -> None:
     rooms = ("proxyd", "api", "market", "storage", "config", "client", "clusters", "tests")
     files = [str(path.relative_to(ROOT)) for room in rooms for path in (ROOT / room).rglob("*.py")]

@@ -39,15 +39,13 @@ def test_the_mistake_that_is_shown_is_what_is_said() -> None:
     assert refused.value.message == shown
 
 
-@pytest.mark.parametrize(
-    "contradiction", ["rotate-session-a", "rotate-strict", "direct-country-de"]
-)
+@cases("contradiction", ["rotate-session-a", "rotate-strict", "direct-country-de"])
 def test_what_is_said_to_contradict_itself_does(contradiction: str) -> None:
     with pytest.raises(WantsError):
         parse(contradiction)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "sold", "result"),
     [
         ("country-de", "country-us-state-ohio-city-dayton-asn-7922", "country-de"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.base.cases import cases
 from support.market.metering import grant_of
 
 from proxyd import connection, handshake
@@ -28,7 +29,7 @@ GREETING, CREDENTIALS = b"\x05\x01\x02", b"\x01\x04user\x04pass"
 REQUEST = b"\x05\x01\x00\x01\x08\x08\x08\x08\x00\x50"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "arrows"),
     [
         (handshake.HandshakeState, handshake.TRANSITIONS),

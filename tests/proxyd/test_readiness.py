@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
+from support.base.cases import cases
 
 from proxyd.readiness import PROBE_SECONDS, Readiness
 from storage.engines.errors import Cause, ConstraintError, UnavailableError
@@ -62,7 +62,7 @@ async def test_a_known_state_costs_no_query() -> None:
     assert place.queries == 0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("failure", "reason"),
     [
         (UnavailableError("no answer", Cause.SILENT), "store: silent"),

@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-import pytest
+from support.base.cases import cases
 from support.daemons.service import settings_for
 
 from config.settings import Settings
@@ -46,7 +46,7 @@ def test_devices_are_given_less_time_to_prepare_than_the_daemon_waits() -> None:
     assert terms.prepare_seconds == 540
 
 
-@pytest.mark.parametrize(
+@cases(
     ("verification", "host", "needs_verified"),
     [
         ("auto", "", False),
@@ -62,7 +62,7 @@ def test_bonuses_wait_for_a_confirmed_address_where_e_mails_go_out(
     assert slices.rewards(settings(market=market, mail=mail)).needs_verified is needs_verified
 
 
-@pytest.mark.parametrize(
+@cases(
     ("api", "url"),
     [
         ({}, "http://127.0.0.1:8080"),
@@ -93,9 +93,7 @@ def test_no_bound_on_connections_passes_the_limit_of_the_descriptors() -> None:
         assert slices.api_limits(both, DESCRIPTORS).connections == api_total
 
 
-@pytest.mark.parametrize(
-    ("host", "is_address"), [("192.0.2.1", True), ("proxy.example.com", False)]
-)
+@cases(("host", "is_address"), [("192.0.2.1", True), ("proxy.example.com", False)])
 def test_a_public_host_may_be_an_address(host: str, is_address: bool) -> None:
     address = slices.public_address(settings(proxy={"public_host": host}))
     assert (address is not None) is is_address

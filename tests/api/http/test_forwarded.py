@@ -2,7 +2,6 @@
 
 from ipaddress import ip_address
 
-import pytest
 from support.base.cases import cases
 
 from api.http import forwarded
@@ -53,7 +52,7 @@ def test_without_trusted_proxies_the_header_is_nothing() -> None:
     assert Clients([]).identify("127.0.0.1", ["198.51.100.7"]) == "127.0.0.1"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("peer", "spelling"),
     [
         ("192.0.2.1", "192.0.2.1"),

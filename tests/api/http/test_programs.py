@@ -1,11 +1,11 @@
 """Program that a User-Agent names."""
 
-import pytest
+from support.base.cases import cases
 
 from api.http.programs import program
 
 
-@pytest.mark.parametrize(
+@cases(
     ("user_agent", "name"),
     [
         (

@@ -5,7 +5,6 @@ import logging
 import re
 from contextvars import copy_context
 
-import pytest
 from support.base.cases import cases
 
 from api.http import request_id
@@ -48,7 +47,7 @@ def test_two_that_make_them_do_not_make_the_same() -> None:
     assert len({ids.chosen("") for _ in range(200) for ids in (one, other)}) == 400
 
 
-@pytest.mark.parametrize("proposal", ["a", "A-b.c_d~9", "x" * 64])
+@cases("proposal", ["a", "A-b.c_d~9", "x" * 64])
 def test_a_well_formed_proposal_is_taken(proposal: str) -> None:
     assert request_id.RequestIds().chosen(proposal) == proposal
 

@@ -3,8 +3,8 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-import pytest
 from msgspec import Meta, Struct
+from support.base.cases import cases
 
 from api.http.sizes import KIB, LEAST_BYTES, largest
 
@@ -47,7 +47,7 @@ def test_a_small_answer_has_room_for_the_name_of_the_field_that_is_too_long() ->
     assert largest(Small) == LEAST_BYTES
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         Large("\N{GRINNING FACE}" * CHARACTERS, "x" * CHARACTERS),
@@ -68,6 +68,6 @@ def test_text_may_be_escaped_to_the_last_character() -> None:
     assert len(body) <= (largest(Large) or 0) < 3 * len(body)
 
 
-@pytest.mark.parametrize("kind", [Endless, Anything])
+@cases("kind", [Endless, Anything])
 def test_a_type_without_an_end_has_no_largest_body(kind: type[Struct]) -> None:
     assert largest(kind) is None

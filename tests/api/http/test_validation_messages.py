@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+from support.base.cases import cases
 from support.base.releases import assert_compared
 
 from api.http import validation_messages
@@ -46,7 +47,7 @@ def test_the_installed_release_is_the_one_that_was_compared() -> None:
     assert_compared("msgspec", COMPARED_VERSION, SHIM)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pattern", "body", "parts"),
     [
         ("_PATH", b'{"text": 1}', {"path": "text"}),

@@ -1,6 +1,5 @@
 """Addresses of apps on the web, and the app of an address."""
 
-import pytest
 from support.base.cases import cases
 
 from api.reverse.places import Place, Places
@@ -53,7 +52,7 @@ def test_other_hosts_are_no_apps(host: str) -> None:
     assert Places("https://apps.example.com", "apps.example.com").find(host, "/") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     "target", ["/", "/apps", "/apps/", f"/{APP}/", f"/apps/{APP}x/", f"/Apps/{APP}/", "/apps/../"]
 )
 def test_other_paths_are_no_apps(target: str) -> None:

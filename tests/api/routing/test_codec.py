@@ -117,12 +117,12 @@ def test_unknown_fields_are_ignored() -> None:
     assert EVERYTHING.decode(body(nosuch="[1, {}]", Price="null")) == Everything("x")
 
 
-@pytest.mark.parametrize("name", ["price", "size", "inner", "note"])
+@cases("name", ["price", "size", "inner", "note"])
 def test_null_in_an_optional_field_means_absent(name: str) -> None:
     assert EVERYTHING.decode(body(**{name: "null"})) == Everything("x")
 
 
-@pytest.mark.parametrize("data", [b' {"text":"x"} ', b'\n{"text":"x"}\r\n', b'\t{ "text" : "x" }'])
+@cases("data", [b' {"text":"x"} ', b'\n{"text":"x"}\r\n', b'\t{ "text" : "x" }'])
 def test_space_around_a_body_does_not_matter(data: bytes) -> None:
     assert EVERYTHING.decode(data) == Everything("x")
 
@@ -152,7 +152,7 @@ def test_money_is_exact(written: str, amount: int) -> None:
     assert EVERYTHING.decode(body(price=written)).price == amount
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "size"),
     [
         ("1", 10**9),
@@ -181,7 +181,7 @@ def test_an_amount_that_is_shown_comes_back(amount: int) -> None:
     assert EVERYTHING.decode(body(price=written)).price == amount
 
 
-@pytest.mark.parametrize(
+@cases(
     ("amount", "written"),
     [(0, b"0.0"), (1, b"1e-6"), (300_000, b"0.3"), (1_000_000, b"1.0"), (-1_500_000, b"-1.5")],
 )
@@ -253,7 +253,7 @@ def test_a_wrong_field_is_named_and_described(name: str, written: str, words: st
     assert error.message == f"{name} must be {words}."
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "written", "field"),
     [
         ("inner", '{"name": 1}', "inner.name"),
@@ -268,7 +268,7 @@ def test_a_nested_field_is_named_with_its_way(name: str, written: str, field: st
     assert error.message.startswith(f"{field} must be ")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "field"),
     [
         (b"{}", "text"),
@@ -283,7 +283,7 @@ def test_a_missing_field_is_named(data: bytes, field: str) -> None:
     assert error.message == f"The field {field} is missing."
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "kind"),
     [(b"[]", "a list"), (b"null", "null"), (b'"x"', "a string"), (b"1", "a number")],
 )
@@ -293,7 +293,7 @@ def test_a_body_that_is_no_object_is_refused(data: bytes, kind: str) -> None:
     assert error.message == f"The body must be a JSON object, got {kind}."
 
 
-@pytest.mark.parametrize("data", [b"", b" ", b"\r\n\t "])
+@cases("data", [b"", b" ", b"\r\n\t "])
 def test_an_empty_body_is_refused(data: bytes) -> None:
     error = refused(data)
     assert (error.field, error.message) == (
@@ -340,7 +340,7 @@ def test_bytes_that_are_not_json_are_refused(data: bytes) -> None:
     assert re.fullmatch(r"The body is not JSON: [^`(]+( at byte \d+)?\.", error.message)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "words"),
     [
         (b'{"text": nope}', "invalid character at byte 13"),
@@ -354,7 +354,7 @@ def test_bytes_that_are_not_json_are_refused_with_their_place(data: bytes, words
     assert refused(data).message == f"The body is not JSON: {words}."
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         body(text='"a\\u0000b"'),
@@ -367,7 +367,7 @@ def test_the_character_that_no_database_keeps_is_refused(data: bytes) -> None:
     assert "U+0000" in refused(data).message
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "text"),
     [
         ('"\\\\u0000"', "\\u0000"),
@@ -385,7 +385,7 @@ def test_a_long_text_with_such_a_backslash_is_looked_through_at_once() -> None:
     assert seconds_of(lambda: EVERYTHING.decode(data)) < 0.02
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "text"),
     [
         ('"größe"', "größe"),
@@ -399,7 +399,7 @@ def test_any_other_text_is_read_as_it_is(written: str, text: str) -> None:
     assert EVERYTHING.decode(body(text=written)).text == text
 
 
-@pytest.mark.parametrize("value", ["z - at `$.text`", "`", "$.inner", " - at `$.text"])
+@cases("value", ["z - at `$.text`", "`", "$.inner", " - at `$.text"])
 def test_a_value_cannot_put_the_blame_on_another_field(value: str) -> None:
     error = refused(body(word=msgspec.json.encode(value).decode()))
     assert error.field == "word"
@@ -482,9 +482,7 @@ def test_a_body_has_a_bounded_number_of_objects_and_texts() -> None:
     assert not problem(b'{"script": "' + b"a" * 1_000_000 + b'"}')
 
 
-@pytest.mark.parametrize(
-    "written", [b'{"name":""},', b'"",', b"{},", b'{"a":"\\"},', b'"{{{{",', b'""{",']
-)
+@cases("written", [b'{"name":""},', b'"",', b"{},", b'{"a":"\\"},', b'"{{{{",', b'""{",'])
 def test_the_parts_of_the_largest_body_are_counted_at_once(written: bytes) -> None:
     data = (written * 1_048_576)[:1_048_576]
 

@@ -75,7 +75,7 @@ def test_a_path_without_names_goes_before_a_pattern() -> None:
     assert values == {}
 
 
-@pytest.mark.parametrize("path", ["/", "/api/jobs", "/api/jobs/7", "/api/users/u/jobs/j"])
+@cases("path", ["/", "/api/jobs", "/api/jobs/7", "/api/users/u/jobs/j"])
 def test_head_is_answered_by_the_route_of_get(path: str) -> None:
     assert ROUTER.find("HEAD", path) == ROUTER.find("GET", path)
 
@@ -139,7 +139,7 @@ def test_a_dot_in_a_pattern_is_a_dot() -> None:
     assert refused("GET", "/files/a-json").reason is Transport.NO_SUCH_PATH
 
 
-@pytest.mark.parametrize(
+@cases(
     ("raw", "path"),
     [
         ("/api/jobs/7", "/api/jobs/7"),

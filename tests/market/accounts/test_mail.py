@@ -5,6 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+from support.base.cases import cases
 
 from market.accounts.mail import (
     SHARE_MAX_CHARACTERS,
@@ -19,7 +20,7 @@ from market.accounts.mail import (
 TOKEN = "a+b/c=&d e"
 
 
-@pytest.mark.parametrize(("write", "page"), [(verification, "/verify"), (password_reset, "/reset")])
+@cases(("write", "page"), [(verification, "/verify"), (password_reset, "/reset")])
 def test_the_link_leads_to_the_application_with_the_secret(
     write: Callable[[str, str, str], Message], page: str
 ) -> None:
@@ -37,7 +38,7 @@ def test_an_email_is_read_as_it_was_written() -> None:
         decoded(b'{"to": 1}')
 
 
-@pytest.mark.parametrize(
+@cases(
     ("address", "share"),
     [
         ("ada@example.com", "example.com"),

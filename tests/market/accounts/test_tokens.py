@@ -107,7 +107,7 @@ def test_a_token_of_another_key_is_refused() -> None:
     refused(GOOD, tokens=longer)
 
 
-@pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE", "", None])
+@cases("algorithm", ["none", "None", "NONE", "nOnE", "", None])
 def test_a_token_without_a_signature_is_refused(algorithm: str | None) -> None:
     said = f"{encoded(json.dumps({'alg': algorithm}).encode())}.{GOOD.split('.')[1]}"
     refused(f"{said}.")
@@ -126,17 +126,17 @@ def test_pyjwts_own_unsigned_token_is_refused() -> None:
     refused(jwt.encode(PAYLOAD, None, algorithm="none"))
 
 
-@pytest.mark.parametrize(("name", "digest"), [("HS384", "sha384"), ("HS512", "sha512")])
+@cases(("name", "digest"), [("HS384", "sha384"), ("HS512", "sha512")])
 def test_another_algorithm_is_refused_even_with_our_key(name: str, digest: str) -> None:
     refused(made({"alg": name}, PAYLOAD, algorithm=digest))
 
 
-@pytest.mark.parametrize("name", ["RS256", "ES256", "EdDSA", "HS1", "HS256 ", "hs256"])
+@cases("name", ["RS256", "ES256", "EdDSA", "HS1", "HS256 ", "hs256"])
 def test_our_signature_under_another_name_is_refused(name: str) -> None:
     refused(made({"alg": name}, PAYLOAD))
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
     [{"sub": "another"}, {"sid": "another"}, {"exp": NOW + 10 * LIFETIME}, {"admin": True}],
 )
@@ -165,7 +165,7 @@ def test_a_changed_signature_is_refused() -> None:
     refused(f"{said}.")
 
 
-@pytest.mark.parametrize("claim", list(PAYLOAD))
+@cases("claim", list(PAYLOAD))
 def test_a_missing_claim_is_refused(claim: str) -> None:
     rest = {name: value for name, value in PAYLOAD.items() if name != claim}
     refused(made({"alg": "HS256"}, rest))
@@ -191,22 +191,22 @@ def test_a_claim_of_the_wrong_kind_is_refused(change: dict[str, object]) -> None
     refused(made({"alg": "HS256"}, PAYLOAD | change))
 
 
-@pytest.mark.parametrize("payload", [[], "text", 1, None, [PAYLOAD]])
+@cases("payload", [[], "text", 1, None, [PAYLOAD]])
 def test_a_payload_that_is_no_object_is_refused(payload: object) -> None:
     refused(made({"alg": "HS256"}, payload))
 
 
-@pytest.mark.parametrize("header", [[], "HS256", None, {}, {"alg": 1}, {"alg": ["HS256"]}])
+@cases("header", [[], "HS256", None, {}, {"alg": 1}, {"alg": ["HS256"]}])
 def test_a_header_that_names_no_algorithm_is_refused(header: object) -> None:
     refused(made(header, PAYLOAD))
 
 
-@pytest.mark.parametrize("critical", [["exp"], [], "exp", 1])
+@cases("critical", [["exp"], [], "exp", 1])
 def test_a_header_that_demands_to_be_understood_is_refused(critical: object) -> None:
     refused(made({"alg": "HS256", "crit": critical}, PAYLOAD))
 
 
-@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@cases("opening", ["[", '{"a":'])
 def test_nesting_without_end_is_refused(opening: str) -> None:
     deep = opening * (1_400 // len(opening))
     refused(made(deep, "{}", raw=True))
@@ -256,7 +256,7 @@ def test_the_characters_of_a_token_are_bounded() -> None:
     assert len(GOOD) < TOKEN_MAX_CHARACTERS
 
 
-@pytest.mark.parametrize("size", [0, 1, 31])
+@cases("size", [0, 1, 31])
 def test_a_short_key_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="fewer than 32 bytes"):
         Tokens(b"k" * size, lifetime_seconds=LIFETIME)

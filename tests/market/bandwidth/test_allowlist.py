@@ -53,7 +53,7 @@ async def kept(market: Market) -> list[AddressRow]:
 # --- notation ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("texts", "addresses"),
     [
         (["192.0.2.1"], (HERE,)),

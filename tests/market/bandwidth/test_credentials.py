@@ -6,6 +6,7 @@ import re
 from urllib.parse import quote, urlsplit
 
 import pytest
+from support.base.cases import cases
 
 from market.bandwidth.credentials import hash_password, is_username, matches, new_credentials
 
@@ -57,14 +58,12 @@ def test_another_password_does_not_match() -> None:
     assert not matches(one.password.encode(), other.password_hash)
 
 
-@pytest.mark.parametrize(
-    "password", [b"", b"secre", b"secret ", b"Secret", b"secret\x00", b"\xff" * 255]
-)
+@cases("password", [b"", b"secre", b"secret ", b"Secret", b"secret\x00", b"\xff" * 255])
 def test_nothing_but_the_password_matches(password: bytes) -> None:
     assert not matches(password, hash_password(b"secret"))
 
 
-@pytest.mark.parametrize("password", [b"", b"\x00", b"\xff\xfe", b"p" * 255, "größe".encode()])
+@cases("password", [b"", b"\x00", b"\xff\xfe", b"p" * 255, "größe".encode()])
 def test_any_bytes_can_be_hashed_and_compared(password: bytes) -> None:
     assert matches(password, hash_password(password))
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.base.brief import examples
+from support.base.cases import cases
 from support.base.clock import Clock
 from support.market import nodes
 from support.market.market import Market
@@ -229,7 +230,7 @@ TestSlices.settings = settings(
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("remainder", "want", "granted"),
     [
         (0, 100, 0),

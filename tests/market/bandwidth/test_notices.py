@@ -1,6 +1,5 @@
 """Notices of daemons are parsed as they were written, and other texts are ignored."""
 
-import pytest
 from support.base.cases import cases
 
 from market.bandwidth.notices import Notice, Topic
@@ -14,8 +13,6 @@ def test_a_notice_is_read_as_it_was_written(topic: Topic, status: SessionStatus)
     assert Notice.read(notice.text) == notice
 
 
-@pytest.mark.parametrize(
-    "text", ["", "over", "over a b c", "later session active node", "over s ended n more"]
-)
+@cases("text", ["", "over", "over a b c", "later session active node", "over s ended n more"])
 def test_an_unknown_text_is_no_notice(text: str) -> None:
     assert Notice.read(text) is None

@@ -61,9 +61,7 @@ def test_a_range_that_is_left_out_is_a_day_of_hours_or_thirty_days() -> None:
     assert len(range_of(Step.DAY, UTC, None, None, now=at(NOW)).buckets) == 31
 
 
-@pytest.mark.parametrize(
-    ("day", "hours"), [("2026-10-25", 25), ("2026-03-29", 23), ("2026-07-01", 24)]
-)
+@cases(("day", "hours"), [("2026-10-25", 25), ("2026-03-29", 23), ("2026-07-01", 24)])
 def test_days_are_as_long_as_the_clocks_of_their_zone_make_them(day: str, hours: int) -> None:
     begins, ends = f"{day}T00:00:00", f"{day}T23:59:59"
     start, end = (
@@ -107,8 +105,8 @@ def test_impossible_ranges_are_refused() -> None:
     assert refused(Step.DAY, "2026-11-20T00:00:00Z", "2025-01-01T00:00:00Z", NOW) == nothing
 
 
-@pytest.mark.parametrize("step", Step)
-@pytest.mark.parametrize("ends", ["0001-01-01T00:00:00+14:00", "0001-01-05T00:00:00Z"])
+@cases("step", Step)
+@cases("ends", ["0001-01-01T00:00:00+14:00", "0001-01-05T00:00:00Z"])
 def test_the_first_days_of_the_calendar_are_refused(step: Step, ends: str) -> None:
     assert refused(step, None, ends, NOW) == (Code.INVALID_FIELD, "from")
     assert refused(step, "0001-01-01T00:00:00+14:00", ends, NOW) == (Code.INVALID_FIELD, "from")

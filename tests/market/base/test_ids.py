@@ -91,7 +91,7 @@ def test_an_identifier_cannot_be_guessed_from_the_one_before(clock: Clock) -> No
     assert len(tails) == 1000
 
 
-@pytest.mark.parametrize("text", [CANONICAL, CANONICAL.upper(), CANONICAL.title()])
+@cases("text", [CANONICAL, CANONICAL.upper(), CANONICAL.title()])
 def test_a_uuid_in_any_case_has_one_spelling(text: str) -> None:
     assert parsed(text) == CANONICAL
 

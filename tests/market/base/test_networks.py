@@ -2,13 +2,12 @@
 
 from ipaddress import ip_address
 
-import pytest
 from support.base.cases import cases
 
 from market.base.networks import NetworkCounts, counted_network, crowded, enclosing, plain, site
 
 
-@pytest.mark.parametrize(
+@cases(
     ("address", "same"),
     [
         ("192.0.2.1", "192.0.2.1"),
@@ -48,9 +47,7 @@ def test_a_network_counts_for_the_larger_ones_around_it() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["192.0.2.1", "", "unix", "ada@example.com", "a:b", "2001:db8::/32", "2001:db8::1"]
-)
+@cases("name", ["192.0.2.1", "", "unix", "ada@example.com", "a:b", "2001:db8::/32", "2001:db8::1"])
 def test_an_address_in_no_ipv6_network_of_a_subscriber_is_alone(name: str) -> None:
     assert enclosing(name) == ((name, 1),)
 

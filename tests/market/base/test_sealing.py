@@ -1,6 +1,6 @@
 """Sealed content opens only with the same key and for the same purpose."""
 
-import pytest
+from support.base.cases import cases
 
 from market.base.sealing import Sealing, derived
 
@@ -19,9 +19,7 @@ def test_the_same_content_is_sealed_differently_each_time() -> None:
     assert sealing.close(CONTENT) != sealing.close(CONTENT)
 
 
-@pytest.mark.parametrize(
-    ("secret", "purpose"), [(b"other" * 8, b"outbox"), (SECRET, b"idempotency")]
-)
+@cases(("secret", "purpose"), [(b"other" * 8, b"outbox"), (SECRET, b"idempotency")])
 def test_another_key_or_purpose_opens_nothing(secret: bytes, purpose: bytes) -> None:
     sealed = Sealing(SECRET, b"outbox").close(CONTENT)
     assert Sealing(secret, purpose).open(sealed) is None

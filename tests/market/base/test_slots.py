@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 
 from market.base.errors import Code, MarketError
@@ -155,7 +156,7 @@ async def test_waiting_callers_take_turns_by_site() -> None:
     assert is_idle(slots)
 
 
-@pytest.mark.parametrize(("has_running", "served"), [(False, 3), (True, 2)])
+@cases(("has_running", "served"), [(False, 3), (True, 2)])
 async def test_the_waiting_holders_are_bounded(has_running: bool, served: int) -> None:
     slots = Slots(SlotBounds(total=1, queue=2, queue_has_running=has_running))
     work = Work(slots)
@@ -209,7 +210,7 @@ async def test_two_sites_do_not_fill_the_queue() -> None:
     assert is_idle(slots)
 
 
-@pytest.mark.parametrize("is_displaced_first", [True, False])
+@cases("is_displaced_first", [True, False])
 async def test_a_displaced_claim_that_is_given_up_leaves_nothing(is_displaced_first: bool) -> None:
     slots = Slots(SlotBounds(total=1, queue=2))
     work = Work(slots)
@@ -274,7 +275,7 @@ async def test_a_slot_given_to_a_holder_that_has_just_left_goes_to_the_next() ->
     assert is_idle(slots)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 async def test_no_bound_is_ever_broken_and_nothing_is_left(seed: int) -> None:
     picked = random.Random(seed)
     slots = Slots(SlotBounds(total=4, per_caller=2, reserved=1, size_per_caller=8, queue=20))

@@ -33,7 +33,7 @@ def test_the_states_are_the_words_that_are_stored_and_shown() -> None:
     ]
 
 
-@pytest.mark.parametrize("cycle", CYCLES)
+@cases("cycle", CYCLES)
 def test_the_table_knows_every_state(cycle: type[Status]) -> None:
     assert set(TRANSITIONS[cycle]) == set(cycle)
 
@@ -47,7 +47,7 @@ def test_there_are_only_the_ways_that_the_table_says(before: Status, after: Stat
             before.require_before(after)
 
 
-@pytest.mark.parametrize("cycle", CYCLES)
+@cases("cycle", CYCLES)
 def test_every_state_but_the_first_is_reached(cycle: type[Status]) -> None:
     reached = set().union(*TRANSITIONS[cycle].values())
     first = next(iter(cycle))

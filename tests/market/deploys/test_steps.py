@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from support.base.cases import cases
 
 from market.deploys.steps import Goal, Replica, Start, Step, Stop, Strategy, Wait, plan
@@ -57,7 +56,7 @@ def test_a_replica_counts_once_it_was_ready_for_long_enough() -> None:
     assert plan(goal(2, 3), there, strategy, NOW + 1) == [Stop("1-2"), Start(2)]
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 0), (3, 1), (0, 3), (1, 3)])
+@cases(("before", "after"), [(3, 0), (3, 1), (0, 3), (1, 3)])
 def test_numbers_come_and_go_at_the_end(before: int, after: int) -> None:
     expected: list[Step] = [Stop(f"1-{n}") for n in range(after + 1, before + 1)]
     expected += [Start(n) for n in range(before + 1, after + 1)]

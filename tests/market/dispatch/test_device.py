@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.market.work import ask
 
 from market.attempts.attempts import Action
@@ -34,7 +35,7 @@ def request_of(device: AskingDevice) -> Request:
     return Request(row, device, ask(), None)
 
 
-@pytest.mark.parametrize("states", [Knowledge, Presence])
+@cases("states", [Knowledge, Presence])
 def test_every_state_is_reached_and_left_by_arrows_of_its_own_kind(states: Any) -> None:
     for state in states:
         assert TRANSITIONS[state]
@@ -43,7 +44,7 @@ def test_every_state_is_reached_and_left_by_arrows_of_its_own_kind(states: Any) 
     assert len(TRANSITIONS) == len(Knowledge) + len(Presence)  # no two have the same number
 
 
-@pytest.mark.parametrize("states", [Knowledge, Presence])
+@cases("states", [Knowledge, Presence])
 def test_a_state_without_an_arrow_is_never_entered(states: Any) -> None:
     for before in states:
         for after in states:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.base.brief import brief
+from support.base.cases import cases
 from support.base.waiting import until
 from support.database.statements import counted
 from support.market.books import refusal
@@ -620,7 +621,7 @@ async def test_a_daemon_with_another_key_than_the_others_ends_none_of_their_jobs
     assert held in await given(market, device)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("networks", "expected"),
     [
         ({}, 0),

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-import pytest
+from support.base.cases import cases
 
 from market.dispatch import sample_tasks
 from market.dispatch.sample_tasks import SampleSizes, Task, Template
@@ -21,7 +21,7 @@ def printed(task: Task) -> str:
     ).stdout.strip()
 
 
-@pytest.mark.parametrize("template", sample_tasks.TEMPLATES)
+@cases("template", sample_tasks.TEMPLATES)
 def test_a_script_prints_the_answer(template: Template) -> None:
     task = sample_tasks.make(random.Random(repr(template)[:20]), templates=(template,))
     check(task.payload, "script")

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.base.cases import cases
 from support.market.market import SECRET, Market
 
 from market.base.errors import Code, MarketError
@@ -96,7 +97,7 @@ async def test_a_user_that_the_work_itself_made_gets_its_reply(market: Market, u
     await market.store.read(kept.replay, await market.person())
 
 
-@pytest.mark.parametrize("key", ["", "x" * 256, "a\nb"])
+@cases("key", ["", "x" * 256, "a\nb"])
 def test_a_key_is_printable_and_short(key: str) -> None:
     with pytest.raises(MarketError) as caught:
         KeyedRequest("ada", key, "hash", SEAL, 0)

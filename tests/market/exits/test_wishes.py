@@ -73,7 +73,7 @@ def test_a_text_that_would_not_fit_behind_a_user_name_is_refused() -> None:
     assert caught.value.field == "exit"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "countries"),
     [
         ("country-de_fr-city-x", ("de", "fr")),

@@ -1,6 +1,5 @@
 """Logs as text: safe for a terminal, and the same wherever the bytes were cut."""
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.base.cases import cases
@@ -29,7 +28,7 @@ def test_characters_that_a_terminal_would_obey_are_left_out(data: bytes, text: s
     assert text_of(data, is_last=True) == (text, len(data))
 
 
-@pytest.mark.parametrize(
+@cases(
     "begun",
     [b"\x1b", b"\x1b[", b"\x1b[1;3", b"\x1b]0;title", b"\x1b]0;t\x1b", b"\xe2\x82", b"\x1b("],
 )

@@ -173,7 +173,7 @@ def test_a_text_that_is_too_long_is_compared_as_it_is() -> None:
         assert not same(text, text + " ", how)
 
 
-@pytest.mark.parametrize("text", ["bytes", "json", "numbers:1e-6", "numbers:0.1", "numbers:0.05"])
+@cases("text", ["bytes", "json", "numbers:1e-6", "numbers:0.1", "numbers:0.05"])
 def test_ways_to_compare_have_names(text: str) -> None:
     assert comparison_of(text).kind == text.partition(":")[0]
 

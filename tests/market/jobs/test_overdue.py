@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.market.books import stored_job
 from support.market.jobs import device_of, history, on, running, specified, wanted
 from support.market.market import SWEEP_SECONDS, Market
@@ -137,7 +138,7 @@ async def test_fetching_an_image_may_take_longer_and_not_for_ever(market: Market
     assert (await attempt_of(market, job_id)).reason == NOT_STARTED
 
 
-@pytest.mark.parametrize("seconds", [30, 100, 1_800, 86_400])
+@cases("seconds", [30, 100, 1_800, 86_400])
 def test_a_device_ends_its_preparation_before_the_daemon_does(seconds: int) -> None:
     margin = seconds - Leases(prepare_seconds=seconds).device_prepare_seconds
     assert 0 < margin <= 120

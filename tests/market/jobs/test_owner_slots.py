@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.market.jobs import code_of, device_of, specified, wanted
 from support.market.market import Market
 from support.market.work import ask, attempts_of, given, offer, posted
@@ -36,7 +37,7 @@ async def known(market: Market, owner: str, attempts: int, reliability: int) -> 
     await market.store.write(add)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("attempts", "reliability", "slots"),
     [
         (0, NEW_RELIABILITY, 3),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.market.jobs import device_of, wanted
 from support.market.market import Market
 
@@ -69,7 +70,7 @@ def test_the_time_of_the_work_is_within_the_time_that_was_estimated() -> None:
     assert (caught.value.code, caught.value.field) == (Code.PAYLOAD_INVALID, "payload.timeout_s")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "field"),
     [
         ({"payload": {"command": []}}, "payload.command"),

@@ -151,7 +151,7 @@ def test_the_largest_amount_fits_a_column() -> None:
     assert scaled(Decimal("999999999.9999999999"), BYTE_DIGITS) <= BIGINT_MAX
 
 
-@pytest.mark.parametrize(
+@cases(
     ("number", "size"),
     [
         (1, GB),

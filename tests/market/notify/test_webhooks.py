@@ -612,7 +612,7 @@ def test_urls_that_nothing_may_be_sent_to(url: str) -> None:
     assert (refused.value.code, refused.value.field) == (Code.INVALID_FIELD, "url")
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "https://example.com",

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 from PIL import Image, ImageOps
 from support.base.brief import brief
+from support.base.cases import cases
 from support.market.pictures import cropped, framed, jpeg, natural, scene
 
 from market.photos import picture as pictures
@@ -109,7 +110,7 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("copy", COPIES)
+@cases("copy", COPIES)
 def test_a_copy_is_known(copy: str) -> None:
     missed = [seed for seed in range(COPIED) if not are_alike(COPIES[copy](photo(seed)), of(seed))]
     assert missed == []

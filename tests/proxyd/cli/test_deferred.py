@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.base.brief import brief
+from support.base.cases import cases
 from support.daemons import process
 
 PACKAGE = "deferred_package"
@@ -161,7 +162,7 @@ def test_its_code_may_ask_for_names_that_it_does_not_have_yet(tmp_path: Path) ->
     assert output(script) == ["there False"]
 
 
-@pytest.mark.parametrize("name", ["ssl", "there_is_none", "api", "json"])
+@cases("name", ["ssl", "there_is_none", "api", "json"])
 def test_a_missing_or_imported_package_is_left_alone(name: str) -> None:
     script = f"""
 import sys

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.base.brief import brief
+from support.base.cases import cases
 from support.base.ports import free_port
 from support.base.waiting import until_true
 from support.daemons.forked import ForkedProcess
@@ -774,9 +775,7 @@ async def test_a_late_import_is_there_when_it_is_wanted(
         await asyncio.to_thread(stopped, daemon, err)
 
 
-@pytest.mark.parametrize(
-    ("api", "proxy", "apps"), [(8080, 1080, 8081), (8090, 1180, 8091), (8090, 8091, 8093)]
-)
+@cases(("api", "proxy", "apps"), [(8080, 1080, 8081), (8090, 1180, 8091), (8090, 8091, 8093)])
 def test_the_apps_of_a_moved_demonstration_are_at_the_same_port_each_time(
     api: int, proxy: int, apps: int
 ) -> None:
@@ -786,7 +785,7 @@ def test_the_apps_of_a_moved_demonstration_are_at_the_same_port_each_time(
     assert demo._with_exits(settings).apps.port == apps
 
 
-@pytest.mark.parametrize(
+@cases(
     ("url", "port", "offers"),
     [
         ("sqlite:///var/proxyd.db", 8080, True),

@@ -2,13 +2,13 @@
 
 from ipaddress import ip_address
 
-import pytest
+from support.base.cases import cases
 
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.candidates import CANDIDATES_MAX, candidates
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "tried"),
     [
         ("", ""),

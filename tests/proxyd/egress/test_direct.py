@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.exits.epoll import Full
 from support.targets.targets import echo
@@ -578,7 +579,7 @@ async def test_a_name_with_forbidden_addresses_only_is_not_allowed(tracked: list
     assert tracked == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "failure"),
     [
         (LookupFailedError("SERVFAIL"), Failure.GENERAL),
@@ -659,7 +660,7 @@ async def test_cancelling_between_the_connection_and_its_report_reports_nothing(
     assert [sock.fileno() for sock in tracked] == [-1]
 
 
-@pytest.mark.parametrize("error", [NameNotFoundError("nosuch.example"), ZeroDivisionError()])
+@cases("error", [NameNotFoundError("nosuch.example"), ZeroDivisionError()])
 async def test_cancelling_as_a_look_up_fails_leaves_no_error_behind(error: Exception) -> None:
     gc.collect()  # remains of earlier tests do not count
     reported: list[dict[str, object]] = []

@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Address
 
-import pytest
+from support.base.cases import cases
 
 from proxyd.egress.dns_cache import NEGATIVE_SECONDS, DnsCache
 
@@ -19,7 +19,7 @@ class Hand:
         return self.at
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ttl", "kept"),
     [(60, 60), (0, 1), (-1, 1), (1, 1), (3600, 3600), (3601, 3600), (2**31, 3600)],
 )

@@ -2,7 +2,6 @@
 
 from ipaddress import IPv4Address
 
-import pytest
 from support.base.cases import cases
 
 from proxyd.egress.names import address_of_number, canonical, is_number
@@ -78,6 +77,6 @@ def test_a_name_that_ends_in_a_number_is_an_address_or_nothing(
     assert address_of_number(key) == (None if address is None else IPv4Address(address))
 
 
-@pytest.mark.parametrize("key", ["1.example", "1a", "127.0.0.1.example", "0xg", "1-2", "a0x7f"])
+@cases("key", ["1.example", "1a", "127.0.0.1.example", "0xg", "1-2", "a0x7f"])
 def test_a_number_elsewhere_makes_no_address(key: str) -> None:
     assert not is_number(key)

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.base.brief import examples
+from support.base.cases import cases
 from support.market.metering import Stalled, session_of, use
 
 from market.bandwidth.leases import Usage
@@ -201,7 +202,7 @@ def test_waiting_bytes_in_a_sink_of_one_exit_are_uncertain_only_for_it() -> None
     assert session.available == 970
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "used"),
     [
         (SessionStatus.ACTIVE, 20),

@@ -1,6 +1,7 @@
 """A session's budget: the certain part of its counts, and the invariants that are asserted."""
 
 import pytest
+from support.base.cases import cases
 from support.market.metering import Stalled, session_of, use
 
 from market.base.states import SessionStatus
@@ -27,7 +28,7 @@ def test_each_move_of_a_byte_keeps_the_invariants() -> None:
     assert session.certain() == 10
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "left"),
     [
         (SessionStatus.ACTIVE, (80, 20)),

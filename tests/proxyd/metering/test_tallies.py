@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 import pytest
+from support.base.cases import cases
 from support.market.market import Market
 from support.market.metering import Node, bought_and_used, node_of
 
@@ -88,6 +89,6 @@ def test_unwritten_tallies_are_bounded() -> None:
     assert tallies.take() == [taken[0], Tally("1", 2, (("over", 2),))]
 
 
-@pytest.mark.parametrize("refusal", Refusal)
+@cases("refusal", Refusal)
 def test_a_refusal_is_called_as_in_access_records(refusal: Refusal) -> None:
     assert ENDING_OF_REFUSAL[refusal] == refusal.name.lower()

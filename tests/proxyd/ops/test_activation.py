@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.daemons.process import ROOT
 
 from proxyd.ops import activation
@@ -56,7 +57,7 @@ def test_sockets_are_taken_by_name_and_not_handed_on() -> None:
     ], done.stderr
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "words"),
     [
         ("api:api", "socket activation: two sockets have the name 'api'"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from support.base.cases import cases
 from support.base.ports import free_port
 from support.daemons.service import settings_for
 
@@ -71,9 +72,7 @@ def key(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)]
-)
+@cases(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
 def test_a_listener_takes_connections(host: str, family: int) -> None:
     with listen(host, 0, "API") as sock:
         assert sock.family == family
@@ -144,7 +143,7 @@ def test_a_port_in_use_is_named_with_its_purpose() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "shown"),
     [("192.0.2.1", r"192\.0\.2\.1:8080"), ("2001:db8::1", r"\[2001:db8::1\]:8080")],
 )
@@ -153,7 +152,7 @@ def test_an_address_of_another_machine_is_named(host: str, shown: str) -> None:
         listen(host, 8080, "API")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "port", "words"),
     [
         ("127.0.0.1", 8080, "127.0.0.1:8080"),
@@ -165,7 +164,7 @@ def test_an_address_is_written_as_in_a_url(host: str, port: int, words: str) -> 
     assert format_address(host, port) == words
 
 
-@pytest.mark.parametrize(
+@cases(
     ("purpose", "variable", "setting"),
     [
         ("API", "PROXYD_API__PORT", "api.port"),
@@ -200,7 +199,7 @@ def test_a_port_without_passwords_stays_the_same_as_long_as_it_is_free() -> None
     assert ports[1] == first + 1
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
+@cases("host", ["127.0.0.1", "::1", "::"])
 def test_the_sockets_of_several_processes_share_the_clients_of_a_port(host: str) -> None:
     with ExitStack() as opened:
         proxy = opened.enter_context(listen(host, 0, "proxy"))
@@ -324,7 +323,7 @@ def test_each_mistake_in_the_files_of_exits_is_named(tmp_path: Path, certificate
     assert problem.startswith("exits.tls_cert: cannot use")
 
 
-@pytest.mark.parametrize("purpose", get_args(Purpose))
+@cases("purpose", get_args(Purpose))
 def test_each_port_is_named_by_its_setting_when_it_is_taken(purpose: Purpose) -> None:
     section, _, key = SETTINGS[purpose].partition(".")
     assert key in type(getattr(settings_for(""), section)).__struct_fields__

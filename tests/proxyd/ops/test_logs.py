@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import pytest
+from support.base.cases import cases
 
 from proxyd.ops.logs import JsonFormatter, TextFormatter, set_up
 
@@ -62,7 +63,7 @@ def test_a_json_line_has_the_same_as_an_object() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "shown"),
     [
         (0.0, "12:00:00.000Z"),
@@ -76,7 +77,7 @@ def test_the_time_has_milliseconds_cut_off(seconds: float, shown: str) -> None:
     assert line.split()[0] == f"2026-01-31T{shown}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("raw", "shown"),
     [
         ("one\ntwo", r"one\ntwo"),
@@ -201,7 +202,7 @@ def test_characters_that_a_terminal_would_obey_are_written_out() -> None:
     assert line.endswith("x: a\\x1b[2Jb\\u2028c\\x85d é")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("process", "text", "field"),
     [(None, "INFO gateway: hello", None), (2, "INFO [2] gateway: hello", 2)],
 )

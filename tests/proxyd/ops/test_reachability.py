@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.daemons.process import ROOT, environment
 from support.daemons.supervisor import supervising
 
@@ -29,15 +30,15 @@ def told(settings: ProxySettings, *hosts: str, name: str = "proxy") -> list[str]
             sock.close()
 
 
-@pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1"])
+@cases("bound", ["0.0.0.0", "::"])
+@cases("host", ["127.0.0.1", "127.0.0.9", "::1"])
 def test_a_socket_for_all_addresses_is_not_reported_as_loopback(bound: str, host: str) -> None:
     (problem,) = told(ProxySettings(host=host), bound)
     assert problem.startswith("proxy.public_host: must name the host that buyers dial")
     assert f"holds the proxy's socket on {bound}, and the API gives them {host}" in problem
 
 
-@pytest.mark.parametrize("public", ["proxy.example.com", "192.0.2.1", "127.0.0.1"])
+@cases("public", ["proxy.example.com", "192.0.2.1", "127.0.0.1"])
 def test_an_explicit_public_host_causes_no_problem(public: str) -> None:
     assert told(ProxySettings(public_host=public), "0.0.0.0") == []
 
@@ -46,7 +47,7 @@ def test_an_address_that_is_not_loopback_is_reported() -> None:
     assert told(ProxySettings(host="192.0.2.1"), "0.0.0.0") == []
 
 
-@pytest.mark.parametrize("bound", ["127.0.0.1", "::1"])
+@cases("bound", ["127.0.0.1", "::1"])
 def test_a_socket_on_loopback_is_a_developers(bound: str) -> None:
     assert told(ProxySettings(), bound) == []
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.descriptors import none_left
 
 from proxyd.ops.sd_notify import service_manager
@@ -59,7 +60,7 @@ async def test_the_watchdog_is_fed_again_when_there_are_descriptors_again(
     await asyncio.wait([feeding])
 
 
-@pytest.mark.parametrize("address", ["", "/nowhere/at/all"])
+@cases("address", ["", "/nowhere/at/all"])
 def test_without_a_manager_nothing_fails(address: str) -> None:
     service_manager({"NOTIFY_SOCKET": address}).ready("serving")
 
@@ -75,7 +76,7 @@ async def test_the_watchdog_is_fed_again_and_again(manager: socket.socket) -> No
     await asyncio.wait([feeding])
 
 
-@pytest.mark.parametrize(
+@cases(
     "environment",
     [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "30000", "WATCHDOG_PID": "1"}],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+from support.base.cases import cases
 
 from config.check import SIGNING_KEY_MIN_BYTES
 from config.settings import AuthSettings, Settings, StorageSettings
@@ -32,7 +33,7 @@ def test_a_configured_key_is_used_and_nothing_is_written(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("url", "path"),
     [
         ("sqlite:///var/proxyd.db", "var/signing.key"),

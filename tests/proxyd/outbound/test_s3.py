@@ -19,6 +19,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.base.cases import cases
 from support.base.ports import closed_port, free_port
 from support.base.waiting import until
 from support.clients.story import worker_token
@@ -187,7 +188,7 @@ async def answering(*pieces: bytes) -> AsyncIterator[S3Blobs]:
         await until(lambda: bool(ended))
 
 
-@pytest.mark.parametrize("case", [str.lower, str.title, str.upper])
+@cases("case", [str.lower, str.title, str.upper])
 async def test_the_headers_of_a_store_have_any_case(case: Callable[[str], str]) -> None:
     upload = upload_of(b"content")
     names = [case(name) for name in ("content-length", "x-amz-checksum-sha256")]

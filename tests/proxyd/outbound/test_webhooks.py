@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
+from support.base.cases import cases
 from support.base.ports import closed_port
 from support.base.waiting import PATIENCE_SECONDS
 from support.market.market import Market
@@ -149,13 +150,13 @@ async def test_the_arrived_bytes_are_the_signed_bytes() -> None:
     assert body == b'{"type":"test.ping"}'
 
 
-@pytest.mark.parametrize("status", [200, 201, 204, 299])
+@cases("status", [200, 201, 204, 299])
 async def test_2xx_is_success(status: int) -> None:
     async with receiving(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status) as receiver:
         assert (await post(receiver.url)).error == ""
 
 
-@pytest.mark.parametrize("status", [300, 304, 400, 404, 410, 429, 500, 503])
+@cases("status", [300, 304, 400, 404, 410, 429, 500, 503])
 async def test_anything_else_is_a_failure(status: int) -> None:
     head = b"HTTP/1.1 %d X\r\nContent-Length: 0\r\nRetry-After: 77\r\n\r\n" % status
     async with receiving(head) as receiver:
@@ -164,7 +165,7 @@ async def test_anything_else_is_a_failure(status: int) -> None:
     assert outcome.retry_after_seconds == 77
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@cases("status", [301, 302, 303, 307, 308])
 async def test_no_redirection_is_followed(status: int) -> None:
     async with receiving() as secret:
         head = b"HTTP/1.1 %d X\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n"

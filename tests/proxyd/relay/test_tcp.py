@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.market.metering import grant_of
 from support.targets.targets import pattern
@@ -369,8 +370,8 @@ async def stalled(made: Scene, source: socket.socket, sink: socket.socket) -> No
     assert made.certain() < 500_000
 
 
-@pytest.mark.parametrize("is_down", [False, True])
-@pytest.mark.parametrize("who", ["receiver", "sender"])
+@cases("is_down", [False, True])
+@cases("who", ["receiver", "sender"])
 async def test_a_reset_by_either_side_takes_back_the_bytes_that_did_not_leave(
     is_down: bool, who: str
 ) -> None:

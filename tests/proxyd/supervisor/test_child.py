@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
+from support.base.cases import cases
 
 from proxyd.listeners import Listeners
 from proxyd.ops.listening import bound_port, listen
@@ -193,7 +194,7 @@ def accepted(child: Child, others: Listeners) -> int:
     return number[child.listeners.proxy]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "words"),
     [(0, "ended with status 0"), (-9, "was killed by SIGKILL"), (-40, "was killed by signal 40")],
 )

@@ -36,17 +36,17 @@ def test_a_datagram_whose_header_is_cut_is_dropped(head: bytes) -> None:
     assert [unwrap(head[:size]) for size in range(len(head))] == [None] * len(head)
 
 
-@pytest.mark.parametrize("fragment", [1, 0x7F, 0x80, 0xFF])
+@cases("fragment", [1, 0x7F, 0x80, 0xFF])
 def test_a_fragment_is_dropped(fragment: int) -> None:
     assert unwrap(V4[:2] + bytes((fragment,)) + V4[3:] + b"payload") is None
 
 
-@pytest.mark.parametrize("kind", [0, 2, 5, 0xFF])
+@cases("kind", [0, 2, 5, 0xFF])
 def test_an_unknown_address_type_is_dropped(kind: int) -> None:
     assert unwrap(V4[:3] + bytes((kind,)) + V4[4:] + bytes(300)) is None
 
 
-@pytest.mark.parametrize("name", [b"", b".", b"a b", b"a\0", b"\xff", b"fe80::1%eth0"])
+@cases("name", [b"", b".", b"a b", b"a\0", b"\xff", b"fe80::1%eth0"])
 def test_a_text_that_no_name_can_be_is_dropped(name: bytes) -> None:
     assert unwrap(b"\0\0\0\x03" + bytes((len(name),)) + name + b"\0\x35payload") is None
 

@@ -32,9 +32,7 @@ def test_either_protocol_leads_to_its_target(asked: bytes, size: int) -> None:
     assert limit == (None if asked is SOCKS5 else 4)
 
 
-@pytest.mark.parametrize(
-    ("asked", "answer"), [(SOCKS5, b"\x05\x02\x01\x01"), (HTTP, b"HTTP/1.1 407 ")]
-)
+@cases(("asked", "answer"), [(SOCKS5, b"\x05\x02\x01\x01"), (HTTP, b"HTTP/1.1 407 ")])
 def test_either_protocol_returns_a_refusal(asked: bytes, answer: bytes) -> None:
     protocol = detect(asked[0])
     protocol.receive_data(asked)
@@ -43,7 +41,7 @@ def test_either_protocol_returns_a_refusal(asked: bytes, answer: bytes) -> None:
     assert protocol.data_to_send().startswith(answer)
 
 
-@pytest.mark.parametrize(("asked", "answer"), [(SOCKS5, b"\x05\x05"), (HTTP, b"HTTP/1.1 502 ")])
+@cases(("asked", "answer"), [(SOCKS5, b"\x05\x05"), (HTTP, b"HTTP/1.1 502 ")])
 def test_either_protocol_returns_a_failure(asked: bytes, answer: bytes) -> None:
     protocol = detect(asked[0])
     protocol.receive_data(asked)
@@ -70,7 +68,7 @@ def test_any_other_first_byte_is_turned_away_at_once(first: int) -> None:
     assert owner.sent == (b"\x00\x5b" + bytes(6) if first == 4 else b"")
 
 
-@pytest.mark.parametrize("first", b"AZaz")
+@cases("first", b"AZaz")
 def test_a_letter_is_the_start_of_a_method(first: int) -> None:
     owner = Owner()
     owner.hear(bytes((first,)) + b"\n")
@@ -85,7 +83,7 @@ def test_no_bytes_raise(parts: list[bytes]) -> None:
         owner.hear(part)
 
 
-@pytest.mark.parametrize("first", b"\x05G")
+@cases("first", b"\x05G")
 def test_decisions_before_any_byte_are_the_owners_mistake(first: int) -> None:
     protocol = detect(first)
     assert protocol.next_event() is None

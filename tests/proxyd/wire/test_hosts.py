@@ -2,7 +2,6 @@
 
 from ipaddress import IPv4Address, IPv6Address
 
-import pytest
 from support.base.cases import cases
 
 from proxyd.wire.hosts import address_of, host_from_text, unmapped
@@ -26,14 +25,12 @@ def test_a_host_is_an_address_or_a_name(encoded: bytes, host: object) -> None:
     assert host_from_text(encoded) == host
 
 
-@pytest.mark.parametrize(
-    "encoded", [b"", b".", b"two words", b"line\n", b"nul\0", "größe".encode(), b"fe80::1%eth0"]
-)
+@cases("encoded", [b"", b".", b"two words", b"line\n", b"nul\0", "größe".encode(), b"fe80::1%eth0"])
 def test_neither_an_address_nor_a_name_is_no_host(encoded: bytes) -> None:
     assert host_from_text(encoded) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "plain"),
     [
         ("192.0.2.1", "192.0.2.1"),

@@ -286,7 +286,7 @@ def test_any_other_method_is_forwarded_as_it_is(method: bytes) -> None:
     assert head.startswith(method + b" /a HTTP/1.1\r\n")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("uri", "path"),
     [
         (b"http://example.com", b"*"),
@@ -392,7 +392,7 @@ def test_an_old_client_is_served_in_its_own_version() -> None:
 POST = asked(b"POST http://example.com/ HTTP/1.1", b"Content-Length: 10")
 
 
-@pytest.mark.parametrize("early", [0, 1, 9, 10, 11, 300])
+@cases("early", [0, 1, 9, 10, 11, 300])
 def test_of_a_body_no_more_goes_up_than_its_length(early: int) -> None:
     protocol = established(POST + (b"0123456789" + GET * 10)[:early])
     start, limit = protocol.hand_over()
@@ -431,7 +431,7 @@ def test_a_length_in_two_minds_is_refused(headers: tuple[bytes, ...]) -> None:
     refused(asked(b"POST http://example.com/ HTTP/1.1", *headers) + b"hello", 400)
 
 
-@pytest.mark.parametrize("coding", [b"chunked", b"gzip, chunked", b"identity", b"", b"xchunked"])
+@cases("coding", [b"chunked", b"gzip, chunked", b"identity", b"", b"xchunked"])
 def test_a_body_without_a_length_is_refused_in_words(coding: bytes) -> None:
     answer = refused(
         asked(b"POST http://example.com/ HTTP/1.1", b"Transfer-Encoding: " + coding) + b"0\r\n\r\n",
@@ -454,7 +454,7 @@ def test_a_websocket_without_connect_is_forwarded_as_an_ordinary_request() -> No
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "headers"),
     [
         (b"GET http://example.com/ HTTP/1.1", (b"Upgrade: websocket",)),
@@ -514,7 +514,7 @@ def test_a_head_that_could_be_read_in_two_ways_is_refused(request_: bytes) -> No
     refused(request_, 400)
 
 
-@pytest.mark.parametrize("line", [b"GET http://example.com/ HTTP/1.1\n", b"GET a\r\r", b"GET \0"])
+@cases("line", [b"GET http://example.com/ HTTP/1.1\n", b"GET a\r\r", b"GET \0"])
 def test_a_line_that_ends_otherwise_is_refused_at_once(line: bytes) -> None:
     refused(line, 400)
 
@@ -540,14 +540,14 @@ def test_a_host_field_must_be_there_once_and_well_formed(
     assert "Host" in refused(asked(line, *hosts, host=None), 400).text
 
 
-@pytest.mark.parametrize("host", [b"", b"example.com", b"other.example:81", b"[::1]:443", b":80"])
+@cases("host", [b"", b"example.com", b"other.example:81", b"[::1]:443", b":80"])
 def test_the_target_counts_with_any_proper_host_field(host: bytes) -> None:
     request = asked(b"GET http://example.com/ HTTP/1.1", host=host)
     assert target_of(request) == Connect("example.com", 80)
     assert forwarded(request).startswith(b"GET / HTTP/1.1\r\nHost: example.com\r\n")
 
 
-@pytest.mark.parametrize("version", [b"0.9", b"2.0", b"3.0"])
+@cases("version", [b"0.9", b"2.0", b"3.0"])
 def test_another_version_is_refused(version: bytes) -> None:
     refused(asked(b"GET http://example.com/ HTTP/" + version), 505)
 
@@ -666,10 +666,8 @@ def challenged(protocol: Http, request: bytes) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("method", [b"CONNECT example.com:443", b"HEAD http://example.com/"])
-@pytest.mark.parametrize(
-    "headers", [(), (b"Proxy-Authorization: Digest x=y",), (b"Content-Length: 0",)]
-)
+@cases("method", [b"CONNECT example.com:443", b"HEAD http://example.com/"])
+@cases("headers", [(), (b"Proxy-Authorization: Digest x=y",), (b"Content-Length: 0",)])
 def test_a_client_without_credentials_is_asked_and_may_go_on(
     method: bytes, headers: tuple[bytes, ...]
 ) -> None:
@@ -686,7 +684,7 @@ def test_an_old_client_that_asks_for_it_may_go_on() -> None:
     refused(asked(line, shown=False), 407)
 
 
-@pytest.mark.parametrize(
+@cases(
     "request_",
     [
         asked(b"CONNECT example.com:443 HTTP/1.1", b"Connection: close", shown=False),
@@ -713,7 +711,7 @@ def test_requests_sent_at_once_are_asked_one_by_one() -> None:
     assert Answer(protocol.data_to_send()).rest == b""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("refusal", "status", "error"),
     [
         (Refusal.WRONG, 407, "http_request_error"),
@@ -745,7 +743,7 @@ def test_a_refusal_may_have_a_more_exact_reason() -> None:
     assert answer.endswith(b"\r\n\r\nThe parameter 'ctry' is not known.\n")
 
 
-@pytest.mark.parametrize("headers", [(), ("X-Exit: country=de; id=4", "X-Exit-Changed: 1")])
+@cases("headers", [(), ("X-Exit: country=de; id=4", "X-Exit-Changed: 1")])
 def test_a_tunnel_says_by_which_exit_it_leaves(headers: tuple[str, ...]) -> None:
     protocol = dialling()
     protocol.succeed(*BOUND, headers)
@@ -762,7 +760,7 @@ def test_the_answer_to_a_plain_request_is_the_targets_own() -> None:
 # --- without a password --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("headers", [(), (basic(),), (b"Proxy-Authorization: Basic nonsense",)])
+@cases("headers", [(), (basic(),), (b"Proxy-Authorization: Basic nonsense",)])
 def test_where_no_password_is_required_none_is_looked_at(headers: tuple[bytes, ...]) -> None:
     protocol = Http(password_required=False)
     request = asked(b"GET http://example.com/ HTTP/1.1", *headers, shown=False)
@@ -773,7 +771,7 @@ def test_where_no_password_is_required_none_is_looked_at(headers: tuple[bytes, .
     assert b"Proxy-Authorization" not in protocol.hand_over().early
 
 
-@pytest.mark.parametrize("refusal", sorted(set(Refusal) - {Refusal.PARAMETERS}, key=str))
+@cases("refusal", sorted(set(Refusal) - {Refusal.PARAMETERS}, key=str))
 def test_where_no_password_is_required_no_challenge_is_sent(refusal: Refusal) -> None:
     protocol = Http(password_required=False)
     assert says(protocol, CONNECT_BARE) == Identify()

@@ -180,7 +180,7 @@ def test_a_body_that_is_none_of_its_type_is_refused(kind: int, body: bytes) -> N
         read(framed(kind, body))
 
 
-@pytest.mark.parametrize("size", [0, FRAME_MAX_BYTES + 1, 65_535])
+@cases("size", [0, FRAME_MAX_BYTES + 1, 65_535])
 def test_a_frame_of_no_size_or_too_much_is_refused(size: int) -> None:
     with pytest.raises(FrameError):
         read(size.to_bytes(2, "big") + bytes([Kind.PING]))

@@ -126,7 +126,7 @@ def test_username_and_password_are_chosen_when_offered() -> None:
     assert protocol.state is Socks5State.CREDENTIALS
 
 
-@pytest.mark.parametrize(
+@cases(
     "methods",
     [b"\x00\x02", b"\x02\x00", b"\x00\x01\x02", b"\x02\x02", bytes(range(255)), b"\x02" * 255],
 )
@@ -137,7 +137,7 @@ def test_username_and_password_are_chosen_among_others(methods: bytes) -> None:
     assert says(protocol, LOGIN) == Authenticate(b"user", b"pass")
 
 
-@pytest.mark.parametrize(
+@cases(
     "methods",
     [b"", b"\x00", b"\x01", b"\x00\x01", b"\xff", bytes(each for each in range(256) if each != 2)],
 )
@@ -162,7 +162,7 @@ def test_a_two_beyond_the_list_is_no_method() -> None:
     assert_over(protocol, b"\x05\xff")
 
 
-@pytest.mark.parametrize("version", [0x00, 0x01, 0x06, 0x15, 0x43, 0x47, 0xFF])
+@cases("version", [0x00, 0x01, 0x06, 0x15, 0x43, 0x47, 0xFF])
 def test_another_version_is_refused_at_its_first_byte_and_gets_no_answer(version: int) -> None:
     protocol = Socks5()
     assert says(protocol, bytes([version])) == Violation(f"version {version} instead of 5")
@@ -184,7 +184,7 @@ def test_a_client_of_tls_gets_no_answer() -> None:
 # --- without a password ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("methods", [b"\x00", b"\x00\x02", b"\x02\x01\x00", bytes(range(255))])
+@cases("methods", [b"\x00", b"\x00\x02", b"\x02\x01\x00", bytes(range(255))])
 def test_a_client_that_offers_no_password_is_identified_before_that_is_chosen(
     methods: bytes,
 ) -> None:
@@ -206,7 +206,7 @@ def test_a_client_that_insists_on_a_password_may_show_any() -> None:
     assert protocol.next_event() == Connect(IPv4Address("8.8.8.8"), 80)
 
 
-@pytest.mark.parametrize("refusal", Refusal)
+@cases("refusal", Refusal)
 def test_an_address_that_does_not_do_has_no_acceptable_method(refusal: Refusal) -> None:
     protocol = Socks5(password_required=False)
     assert says(protocol, b"\x05\x02\x00\x02" + CONNECT_V4) == Identify()
@@ -230,7 +230,7 @@ def test_a_method_of_another_kind_is_not_served_without_a_password_either() -> N
 # --- credentials -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("username", "password"),
     [
         (b"", b""),
@@ -250,7 +250,7 @@ def test_credentials_are_bytes_of_any_length_and_value(username: bytes, password
     assert protocol.state is Socks5State.CREDENTIALS_DECISION
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 10])
+@cases("length", [1, 2, 5, 6, 7, 10])
 def test_incomplete_credentials_are_waited_for(length: int) -> None:
     protocol = greeted()
     assert says(protocol, LOGIN[:length]) is None
@@ -258,7 +258,7 @@ def test_incomplete_credentials_are_waited_for(length: int) -> None:
     assert says(protocol, LOGIN[length:]) == Authenticate(b"user", b"pass")
 
 
-@pytest.mark.parametrize("version", [0x00, 0x02, 0x05, 0xFF])
+@cases("version", [0x00, 0x02, 0x05, 0xFF])
 def test_another_negotiation_version_is_refused_as_wrong(version: int) -> None:
     protocol = greeted()
     event = says(protocol, bytes([version]))
@@ -266,7 +266,7 @@ def test_another_negotiation_version_is_refused_as_wrong(version: int) -> None:
     assert_over(protocol, b"\x01\x01")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("refusal", "status"),
     [
         (Refusal.WRONG, 1),
@@ -346,7 +346,7 @@ def test_the_reserved_byte_is_not_looked_at() -> None:
     assert says(logged_in(), bytes(request)) == Connect(IPv4Address("8.8.8.8"), 80)
 
 
-@pytest.mark.parametrize("version", [0x00, 0x01, 0x04, 0x06])
+@cases("version", [0x00, 0x01, 0x04, 0x06])
 def test_another_version_in_the_request_is_a_general_failure(version: int) -> None:
     protocol = logged_in()
     event = says(protocol, bytes([version]))
@@ -354,7 +354,7 @@ def test_another_version_in_the_request_is_a_general_failure(version: int) -> No
     assert_over(protocol, refusal_reply(1))
 
 
-@pytest.mark.parametrize("command", [0x00, 0x02, 0x04, 0x7F, 0xFF])
+@cases("command", [0x00, 0x02, 0x04, 0x7F, 0xFF])
 def test_every_other_command_is_refused_with_seven(command: int) -> None:
     protocol = logged_in()
     event = says(protocol, name_request(b"example.com", command=command))
@@ -362,7 +362,7 @@ def test_every_other_command_is_refused_with_seven(command: int) -> None:
     assert_over(protocol, refusal_reply(7))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sender", "host"),
     [
         (b"\x01\xc0\x00\x02\x07", IPv4Address("192.0.2.7")),
@@ -391,7 +391,7 @@ def test_an_association_that_is_not_offered_is_refused_with_seven() -> None:
     assert_over(protocol, refusal_reply(7))
 
 
-@pytest.mark.parametrize("kind", [0x00, 0x02, 0x05, 0x7F, 0xFF])
+@cases("kind", [0x00, 0x02, 0x05, 0x7F, 0xFF])
 def test_an_unknown_address_type_is_refused_with_eight(kind: int) -> None:
     protocol = logged_in()
     event = says(protocol, bytes([5, 1, 0, kind, 1, 2, 3, 4, 0, 80]))
@@ -406,7 +406,7 @@ def test_an_unknown_address_type_is_refused_at_its_byte() -> None:
     assert_over(protocol, refusal_reply(8))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "host"),
     [
         (b"127.0.0.1", IPv4Address("127.0.0.1")),
@@ -464,7 +464,7 @@ def test_a_text_that_no_name_can_be_is_refused_as_an_unknown_host(text: bytes) -
     assert_over(protocol, refusal_reply(4))
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         b"fe80::1%eth0",

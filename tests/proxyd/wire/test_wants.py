@@ -1,13 +1,14 @@
 """Wishes behind a user name; `tests/market/exits/test_wants.py` tests their meaning."""
 
 import pytest
+from support.base.cases import cases
 
 from proxyd.wire.wants import Wants, WantsError, split, wanted
 
 GERMAN = Wants(countries=("de",))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("username", "parts"),
     [
         (b"abcdefgh", (b"abcdefgh", b"")),
@@ -33,7 +34,7 @@ def test_parameters_come_before_the_sale() -> None:
     assert wanted(b"country-fr", None) == Wants(countries=("fr",))
 
 
-@pytest.mark.parametrize("parameters", [b"country-\xff", b"\xc3\xbc", b"c\r\nX: y", b"-"])
+@cases("parameters", [b"country-\xff", b"\xc3\xbc", b"c\r\nX: y", b"-"])
 def test_bytes_that_are_no_parameters_are_refused(parameters: bytes) -> None:
     with pytest.raises(WantsError):
         wanted(parameters, GERMAN)

@@ -107,9 +107,7 @@ def test_an_upload_is_bound_to_its_size_and_its_hash() -> None:
     assert names == ["content-length;host;x-amz-checksum-sha256"]
 
 
-@pytest.mark.parametrize(
-    "size", [PART_BYTES + 1, 5 * PART_BYTES, 5 * 1024**3, 1024**4 + 7, 2 * PART_BYTES - 1]
-)
+@cases("size", [PART_BYTES + 1, 5 * PART_BYTES, 5 * 1024**3, 1024**4 + 7, 2 * PART_BYTES - 1])
 def test_parts_are_the_whole_and_not_too_many(size: int) -> None:
     upload = Upload("id", "0" * 64, size, "reference")
     parts = parts_of(Signer(BUCKETS[0], lambda: NOW), upload)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 
 from storage.engines.errors import CannotOpenError
 from storage.engines.node_folder import NodeFolder, checked, lock_within
@@ -73,7 +74,7 @@ def test_notices_of_many_writers_at_once_arrive_whole(folder: NodeFolder) -> Non
         os.close(pipe)
 
 
-@pytest.mark.parametrize("text", ["two\nlines", "x" * select.PIPE_BUF])
+@cases("text", ["two\nlines", "x" * select.PIPE_BUF])
 def test_a_notice_that_might_be_torn_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="one line"):
         checked(text)

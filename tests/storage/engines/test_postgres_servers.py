@@ -56,7 +56,7 @@ def test_the_servers_of_a_url(url: str, expected: list[Server | None]) -> None:
     assert list(servers_of(url)) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "postgresql://u@m1,,m2/db",

@@ -339,7 +339,7 @@ def test_a_broken_text_of_the_machine_is_still_sent() -> None:
     assert read(encode(ExitStatus("b\udcfccher"))) == [ExitStatus("b?cher")]
 
 
-@pytest.mark.parametrize(("micros", "said"), [(-5, 0), (1 << 40, (1 << 32) - 1)])
+@cases(("micros", "said"), [(-5, 0), (1 << 40, (1 << 32) - 1)])
 def test_a_clock_that_leaps_is_no_reason_to_say_nothing(micros: int, said: int) -> None:
     [frame] = read(encode(Dialled(1, DialOutcome.TIMED_OUT, micros, None, 0)))
     assert frame == Dialled(1, DialOutcome.TIMED_OUT, said, None, 0)
@@ -388,9 +388,7 @@ def test_an_outcome_of_a_later_version_is_a_failure() -> None:
     assert read(bytes(data)) == [Dialled(9, DialOutcome.FAILED, 1, None, 0)]
 
 
-@pytest.mark.parametrize(
-    "said", ["two\nlines", "\x1b[31mred", "nul\0", "\u202eback", "\ud800", "\x7f", "\x85"]
-)
+@cases("said", ["two\nlines", "\x1b[31mred", "nul\0", "\u202eback", "\ud800", "\x7f", "\x85"])
 def test_a_text_becomes_one_line_that_can_be_shown(said: str) -> None:
     [frame] = read(framed(Kind.STATE, json.dumps({"paused": said}).encode()))
     assert isinstance(frame, ExitStatus)
@@ -497,7 +495,7 @@ def test_garbage_is_frames_or_an_error_and_nothing_else(data: bytes, size: int) 
     assert len(reader._data) <= 2 + FRAME_MAX_BYTES
 
 
-@pytest.mark.parametrize("seed", range(4))
+@cases("seed", range(4))
 def test_frames_with_some_bytes_changed_raise_nothing_else(seed: int) -> None:
     chance = random.Random(seed)
     heard = 0
@@ -533,7 +531,7 @@ def test_a_whole_frame_of_another_version_is_passed_over() -> None:
     assert frames.decode_whole(framed(255, b"whatever")) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     "data", [b"", b"\0", b"\0\x01", b"\0\0", b"\0\0\x05", encode(Park(1))[:-1], encode(Park(1)) * 2]
 )
 def test_less_or_more_than_a_frame_is_no_frame(data: bytes) -> None:
@@ -569,9 +567,7 @@ def test_a_preface_is_read_as_it_was_sent(attachment: int, number: int, ticket: 
     assert Preface.decode(said.encode()) == said
 
 
-@pytest.mark.parametrize(
-    "data", [b"", PREFACE.data[:32], PREFACE.data + b"x", b"w" + PREFACE.data[1:], b"\x16" * 33]
-)
+@cases("data", [b"", PREFACE.data[:32], PREFACE.data + b"x", b"w" + PREFACE.data[1:], b"\x16" * 33])
 def test_bytes_that_are_no_preface_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError, match="a preface"):
         Preface.decode(data)

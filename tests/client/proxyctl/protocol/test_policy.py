@@ -197,12 +197,12 @@ def test_the_address_inside_a_carrier_is_found(form: str, address: str) -> None:
     assert embedded_ipv4(carriers(address)[form]) == IPv4Address(address)
 
 
-@pytest.mark.parametrize("text", ["8.8.8.8", "127.0.0.1", "2606:4700::7f00:1", "fe80::7f00:1"])
+@cases("text", ["8.8.8.8", "127.0.0.1", "2606:4700::7f00:1", "fe80::7f00:1"])
 def test_an_address_that_carries_nothing_has_nothing_inside(text: str) -> None:
     assert embedded_ipv4(ip_address(text)) is None
 
 
-@pytest.mark.parametrize("form", CARRIERS)
+@cases("form", CARRIERS)
 def test_deny_reaches_the_address_inside_a_carrier(form: str) -> None:
     policy = Policy(allow=["::/0", "0.0.0.0/0"], deny=["203.0.113.0/24"])
     assert not policy.permits(carriers("203.0.113.9")[form], 443)
@@ -225,7 +225,7 @@ def test_an_allowed_network_is_reachable_although_it_is_special() -> None:
     assert not policy.permits(ip_address("fc00::1"), 443)
 
 
-@pytest.mark.parametrize("network", ["168.63.129.16/32", "161.26.0.0/16", "166.8.0.0/14"])
+@cases("network", ["168.63.129.16/32", "161.26.0.0/16", "166.8.0.0/14"])
 def test_an_address_that_a_cloud_answers_is_reachable_where_it_is_allowed(network: str) -> None:
     first, _, last = inside(network)
     for address in (first, last):
@@ -270,7 +270,7 @@ def test_denying_all_of_ipv4_leaves_ipv6() -> None:
     assert policy.permits(ip_address("2606:4700::1"), 443)
 
 
-@pytest.mark.parametrize("text", ["8.8.8.8", "2606:4700::1", "::ffff:8.8.8.8", "10.0.0.1"])
+@cases("text", ["8.8.8.8", "2606:4700::1", "::ffff:8.8.8.8", "10.0.0.1"])
 def test_a_blocked_port_is_refused_everywhere(text: str) -> None:
     policy = Policy(allow=["10.0.0.0/8"], blocked_ports=[25, 465, 587])
     for port in (25, 465, 587):
@@ -289,7 +289,7 @@ def test_without_blocked_ports_mail_is_reachable() -> None:
     assert Policy().permits(ip_address("8.8.8.8"), 25)
 
 
-@pytest.mark.parametrize("text", ["fe80::1%eth0", "::1%1", "::ffff:127.0.0.1%lo"])
+@cases("text", ["fe80::1%eth0", "::1%1", "::ffff:127.0.0.1%lo"])
 def test_a_zone_opens_nothing(text: str) -> None:
     assert not DEFAULT.permits(ip_address(text), 443)
 
@@ -360,7 +360,7 @@ def is_own(address: Address) -> bool:
     return str(address) in OWN
 
 
-@pytest.mark.parametrize("text", [*OWN, "::ffff:8.8.8.8"])
+@cases("text", [*OWN, "::ffff:8.8.8.8"])
 def test_a_global_address_of_this_machine_is_refused_unless_it_is_configured(text: str) -> None:
     address = ip_address(text)
     assert Policy().permits(address, 443)

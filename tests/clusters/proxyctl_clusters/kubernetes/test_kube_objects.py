@@ -49,7 +49,7 @@ def pod_spec(task: Task = TASK) -> dict[str, Any]:
     return spec
 
 
-@pytest.mark.parametrize("part", ["initContainers", "containers"])
+@cases("part", ["initContainers", "containers"])
 def test_every_container_has_every_wall(part: str) -> None:
     for each in pod_spec()[part]:
         assert each["securityContext"] == {
@@ -129,7 +129,7 @@ def test_secrets_are_in_a_secret_that_goes_with_its_job() -> None:
         objects.secret_of(replace(TASK, env={"A": "x" * 1_000_000}), NAMED, job)
 
 
-@pytest.mark.parametrize("attempt_id", ["", "../x", "a/b", "x" * 1000])
+@cases("attempt_id", ["", "../x", "a/b", "x" * 1000])
 def test_an_attempt_without_an_identifier_has_no_name(attempt_id: str) -> None:
     with pytest.raises(TaskError):
         _ = Named("0123456789ab", attempt_id).name
@@ -152,7 +152,7 @@ def ended(exit_code: int, reason: str, message: str = "") -> dict[str, Any]:
     return {"containerStatuses": [{"name": "job", "state": state}]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pod", "end"),
     [
         (pod_with(), None),
@@ -170,7 +170,7 @@ def test_the_end_of_a_pod_is_that_of_its_job(pod: dict[str, Any], end: End | Non
     assert objects.end_of(pod) == end
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reason", "message", "is_own"),
     [
         ("Evicted", "Pod ephemeral local storage usage exceeds the total limit", True),
@@ -227,7 +227,7 @@ def test_the_reason_of_a_pod_that_does_not_come_to_the_gate_has_a_kind() -> None
     assert found.is_unscheduled
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reason", "end"),
     [
         ("ContainerCreating", None),

@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.names import Slow
 from support.base.ports import silent_port
 from support.base.waiting import until
@@ -157,7 +158,7 @@ async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
     assert port.counters.dials == {"connected": 1}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claimed", "told"),
     [
         (None, "198.51.100.7"),

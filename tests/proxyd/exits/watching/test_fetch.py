@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.exits.canaries import serving_tls
 from support.targets.targets import serving
 from support.targets.tls import make_certificate
@@ -33,7 +34,7 @@ async def fetched(data: bytes) -> Answer:
         return await fetch(await connected(target.port), page)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("url", "page"),
     [
         ("http://a.example", Page("http://a.example", False, "a.example", 80, "/")),
@@ -46,13 +47,13 @@ def test_a_page_by_its_url(url: str, page: Page) -> None:
     assert page.is_named is (page.host == "a.example")
 
 
-@pytest.mark.parametrize("url", ["", "ftp://a.example", "http://", "a.example/b", "http://a:99999"])
+@cases("url", ["", "ftp://a.example", "http://", "a.example/b", "http://a:99999"])
 def test_a_text_that_is_no_url_of_a_page_is_refused(url: str) -> None:
     with pytest.raises(ValueError):
         page_of(url)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "status", "body"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi"),
@@ -86,7 +87,7 @@ async def test_headers_that_lead_elsewhere_are_part_of_an_answer() -> None:
     assert await fetched(head % (b"a.example", b"Set-Cookie: id=1\r\nRefresh: 0\r\n")) != truth
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         b"\x00\x01\x02",
@@ -101,7 +102,7 @@ async def test_bytes_that_are_no_answer_are_junk(data: bytes) -> None:
         await fetched(data)
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         b"",

@@ -2,6 +2,7 @@ import random
 import ssl
 
 import pytest
+from support.base.cases import cases
 
 from proxyctl.attach.network.sniff import name_in
 
@@ -33,7 +34,7 @@ def test_an_http_request_names_its_host() -> None:
     assert name_in(b"GET / HTTP/1.1\r\nA: b\r\nhost:example.org:8080 \r\n\r\n") == "example.org"
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         b"",

@@ -237,7 +237,7 @@ def test_no_error_of_a_connect_is_a_fault_of_the_device() -> None:
         assert outcome_of(OSError(number, "")) is not DialOutcome.FAILED
 
 
-@pytest.mark.parametrize("relays", [EpollRelays, AsyncioRelays])
+@cases("relays", [EpollRelays, AsyncioRelays])
 async def test_a_socket_is_judged_again_where_it_has_connected(
     relays: Callable[..., EpollRelays | AsyncioRelays],
 ) -> None:

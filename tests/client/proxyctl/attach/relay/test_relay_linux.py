@@ -18,6 +18,7 @@ from functools import partial
 from ipaddress import ip_address
 
 import pytest
+from support.base.cases import cases
 from support.base.descriptors import descriptors
 from support.base.ports import closed_port, listening_port, silent_port
 from support.base.waiting import PATIENCE_SECONDS, until
@@ -376,7 +377,7 @@ async def test_a_mistake_cuts_one_relay_and_no_other(caplog: pytest.LogCaptureFi
     assert "a mistake" in caplog.text
 
 
-@pytest.mark.parametrize("ends_by", ["speaking", "ending", "resetting"])
+@cases("ends_by", ["speaking", "ending", "resetting"])
 async def test_a_work_connection_that_waits_is_lost_once(ends_by: str) -> None:
     losses: list[None] = []
     async with relaying() as relays:

@@ -3,6 +3,7 @@
 from ipaddress import ip_address
 
 import pytest
+from support.base.cases import cases
 
 from proxyctl.exit.base.denied import ADDRESSES_MAX, FRAMES_MAX, NETWORKS_MAX, Denied
 from proxyctl.protocol.frames import Deny, FrameError
@@ -20,7 +21,7 @@ def test_networks_are_denied_at_every_port_and_addresses_at_some() -> None:
     assert not denied.has(ip_address("45.33.32.156"), 80)
 
 
-@pytest.mark.parametrize(
+@cases(
     "frame",
     [
         Deny(("no network",), (), ()),

@@ -6,7 +6,7 @@ from support.base.cases import cases
 from proxyctl.exit.base.limits import DeviceLimits, LimitError, lesser, limits_from, size_from
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "size"),
     [
         ("0", 0),
@@ -75,6 +75,6 @@ def test_limits_are_stored_and_read() -> None:
     assert limits_from({}) == DeviceLimits()
 
 
-@pytest.mark.parametrize(("own", "asked", "least"), [(0, 0, 0), (5, 0, 5), (0, 5, 5), (3, 5, 3)])
+@cases(("own", "asked", "least"), [(0, 0, 0), (5, 0, 5), (0, 5, 5), (3, 5, 3)])
 def test_no_limit_is_the_loosest(own: int, asked: int, least: int) -> None:
     assert lesser(own, asked) == least

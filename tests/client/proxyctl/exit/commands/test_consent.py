@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.exits.api import TERMS, ExitApi, exit_api
 
 from proxyctl import files
@@ -158,9 +159,7 @@ def test_terms_that_cannot_be_are_not_agreed_to(path: Path, fields: dict, words:
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    "url", ["http://market.example", "market.example", "ftp://127.0.0.1", "http://", "https://"]
-)
+@cases("url", ["http://market.example", "market.example", "ftp://127.0.0.1", "http://", "https://"])
 def test_a_token_does_not_cross_the_network_in_clear(url: str) -> None:
     with pytest.raises(ApiError):
         api_address(url)

@@ -31,7 +31,7 @@ def problem(**said: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
+@cases(
     "image",
     [
         "debian",

@@ -1,6 +1,5 @@
 """Names of GPUs as drivers tell them, and as people write them."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.base.cases import cases
@@ -91,7 +90,7 @@ def test_the_name_of_the_driver_finds_it(name: str) -> None:
     assert gpus.is_known(name)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "names"),
     [
         ("A100", {"A100-SXM4-80GB", "A100-SXM4-40GB", "A100-PCIE-40GB", "A100 80GB PCIe"}),
@@ -113,7 +112,7 @@ def test_the_name_of_a_maker_is_any_of_its_cards() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["", "GPU", "fast", "7", "4090000", "disk", "x86_64"])
+@cases("name", ["", "GPU", "fast", "7", "4090000", "disk", "x86_64"])
 def test_a_text_that_is_no_name_is_not_known(name: str) -> None:
     assert not gpus.is_known(name)
 

@@ -63,7 +63,7 @@ def test_a_resource_that_it_lacks_or_does_not_report_does_not_fit(lacks: dict[st
     assert not fits(WHOLE, replace(RIG, **lacks))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lacks", "first"),
     [
         ({"slots": 0, "cores": 1.0}, "slots"),

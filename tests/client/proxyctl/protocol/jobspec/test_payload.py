@@ -59,7 +59,7 @@ def test_null_and_unknown_fields_say_nothing() -> None:
     assert payload_of(said) == Payload()
 
 
-@pytest.mark.parametrize("kind", _READERS)
+@cases("kind", _READERS)
 def test_each_field_is_read(kind: type) -> None:
     assert set(_READERS[kind]) == {each.name for each in fields(kind)}
 

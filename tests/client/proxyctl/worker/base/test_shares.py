@@ -1,6 +1,6 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.protocol.jobspec.payload import Resources
 from proxyctl.worker.base.record import Lend
@@ -33,7 +33,7 @@ def test_no_gpu_is_shared_and_the_smallest_that_is_enough_is_given() -> None:
     assert shares.take("c", Resources(vram_gb=1)) == ("GPU-small",)
 
 
-@pytest.mark.parametrize("cores", [0.0104, 0.0106, 1.3, 0.7])
+@cases("cores", [0.0104, 0.0106, 1.3, 0.7])
 def test_reported_free_resources_are_given(cores: float) -> None:
     shares = Shares(LEND, [])
     shares.take("a", Resources(cores=cores, ram_gb=cores, disk_gb=cores))

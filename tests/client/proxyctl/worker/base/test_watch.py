@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.workers.outward import to_loopback
 
 from proxyctl.worker.base import watch as watch_module
@@ -105,8 +106,8 @@ def send_file(port: int, which: str, is_stopped: Callable[[], bool]) -> None:
     assert not is_stopped()
 
 
-@pytest.mark.parametrize("which", FIRST)
-@pytest.mark.parametrize("read", [read_file, read_manifest])
+@cases("which", FIRST)
+@cases("read", [read_file, read_manifest])
 def test_a_stopped_attempt_waits_for_no_dripping_answer(
     read: Callable[[int, str, Callable[[], bool]], None], which: str
 ) -> None:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.mounts import small_disk
 from support.base.ports import closed_port
 from support.base.waiting import until
@@ -586,7 +587,7 @@ async def test_inputs_leave_the_reserve_of_the_disk_alone(
     assert disk.free_bytes(small) > free - (1 << 20)  # nothing is left on the disk
 
 
-@pytest.mark.parametrize(
+@cases(
     ("number", "kind"),
     [
         (errno.ENOSPC, "refused"),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 
 from proxyctl.attach.daemon.control import AttachError
@@ -27,7 +28,7 @@ def test_each_door_is_named_once() -> None:
     assert len(doors_of({**named(A), "doors": many})) == DOORS_MAX
 
 
-@pytest.mark.parametrize("doors", [None, 7, [7], ["a"], [{}], [{"host": 7}], {"host": "a"}])
+@cases("doors", [None, 7, [7], ["a"], [{}], [{"host": 7}], {"host": "a"}])
 def test_nonsense_is_no_door(doors: Any) -> None:
     with pytest.raises(LinkError):
         doors_of({**named(A), "doors": doors})

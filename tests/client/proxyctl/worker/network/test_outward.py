@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.ports import closed_port
 from support.daemons.process import ROOT
 from support.exits.home import (
@@ -206,7 +207,7 @@ def test_connections_for_strangers_are_made_in_one_place() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["files/web.py", "images/registry.py"])
+@cases("name", ["files/web.py", "images/registry.py"])
 def test_files_and_images_have_no_sockets_of_their_own(name: str) -> None:
     text = (ROOT / "client" / "proxyctl" / "worker" / name).read_text("utf-8")
     assert re.findall(r"socket\.(?:socket|create_connection|getaddrinfo)\(", text) == []

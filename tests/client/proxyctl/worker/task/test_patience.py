@@ -4,7 +4,6 @@ import threading
 import time
 from typing import Any
 
-import pytest
 from support.base.cases import cases
 from support.base.waiting import until_true
 
@@ -27,7 +26,7 @@ def over(patience: Patience) -> str:
     return failure.kind
 
 
-@pytest.mark.parametrize("kind", [INPUT, IMAGE])
+@cases("kind", [INPUT, IMAGE])
 def test_time_that_went_by_for_a_server_of_the_buyers_is_not_the_devices(kind: str) -> None:
     patience = Patience(0.2)
     assert patience.failure() is None

@@ -22,7 +22,7 @@ def test_socks_names_and_addresses() -> None:
     assert proxying.socks_wish(six) == Wish(ip_address("2001:db8::1"), 80)
 
 
-@pytest.mark.parametrize("request_", [b"\x04\x01\x00\x01\x00", b"\x05\x01\x00\x09\x00"])
+@cases("request_", [b"\x04\x01\x00\x01\x00", b"\x05\x01\x00\x09\x00"])
 def test_bytes_that_are_no_socks_request_are_refused(request_: bytes) -> None:
     """Another version, another kind of address."""
     with pytest.raises(AskingError):

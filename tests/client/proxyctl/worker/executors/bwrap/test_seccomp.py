@@ -5,6 +5,7 @@ import platform
 import struct
 
 import pytest
+from support.base.cases import cases
 
 from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.executors.bwrap import seccomp
@@ -52,7 +53,7 @@ def verdict(
             at += on_true if holds else on_false
 
 
-@pytest.mark.parametrize("machine", ARCHITECTURES)
+@cases("machine", ARCHITECTURES)
 def test_each_number_is_judged_as_the_table_says(machine: str) -> None:
     """The numbers in the table are allowed, and no other one, also of another architecture."""
     allowed = set(seccomp.numbers_of(NUMBERS, machine).values())
@@ -69,7 +70,7 @@ def test_each_number_is_judged_as_the_table_says(machine: str) -> None:
         assert verdict(machine, 0x40000000 | read) == errno.EPERM
 
 
-@pytest.mark.parametrize("machine", ARCHITECTURES)
+@cases("machine", ARCHITECTURES)
 def test_arguments_are_judged_by_their_low_half(machine: str) -> None:
     """High bits that the kernel ignores change nothing."""
     number = seccomp.numbers_of(CHECKED, machine)
@@ -92,7 +93,7 @@ def test_arguments_are_judged_by_their_low_half(machine: str) -> None:
     assert verdict(machine, number["personality"], 0x0400000) == errno.EPERM
 
 
-@pytest.mark.parametrize("machine", ARCHITECTURES)
+@cases("machine", ARCHITECTURES)
 def test_a_list_allows_its_calls_by_their_arguments_and_no_others(machine: str) -> None:
     calls = AllowList(
         names=("read", "open"),  # aarch64 has no open

@@ -16,6 +16,7 @@ from typing import cast
 
 import pytest
 from support.base.brief import brief
+from support.base.cases import cases
 from support.base.waiting import until_true
 from support.workers import engines, launching
 
@@ -260,7 +261,7 @@ def test_a_program_that_is_not_in_the_image_is_the_jobs_failure(
         assert not ending.lost
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "is_gone"),
     [
         ("error during connect: Post http://docker/create: EOF", True),
