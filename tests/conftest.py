@@ -23,7 +23,8 @@ from support.daemons.service import Service, running_in
 from market.money.audit import audit_ledger
 from proxyd.bounds import USUAL, Bounds
 from storage.engines.open import open_store
-from storage.engines.place import is_sqlite
+from storage.engines.place import SQLITE
+from storage.engines.sqlite import SqliteStore
 from storage.engines.store import Store
 
 pytest_plugins = [
@@ -138,7 +139,11 @@ async def store(store_url: str) -> AsyncIterator[Store]:
     One connection reads from SQLite: each one parses the whole schema, which takes longer than most
     tests. A daemon has more.
     """
-    opened = await open_store(store_url, pool_size=1 if is_sqlite(store_url) else 10)
+    opened: Store
+    if store_url.startswith(SQLITE):
+        opened = await SqliteStore.open(store_url.removeprefix(SQLITE), create=True, readers=1)
+    else:
+        opened = await open_store(store_url)
     yield opened
     await opened.close()
 

@@ -23,7 +23,7 @@ async def open_store(
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
-        pool_size: the most connections to PostgreSQL, and the most that read from SQLite.
+        pool_size: the most connections to PostgreSQL.
         create: whether to create an SQLite database that does not exist.
         statement_seconds: the limit on one statement of PostgreSQL; None for its usual one.
         is_shared: whether several processes serve from an SQLite database, which another has
@@ -35,14 +35,9 @@ async def open_store(
         CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
     """
     if url.startswith(SQLITE):
-        from storage.engines.sqlite import READERS, SqliteStore  # noqa: PLC0415 - see above
+        from storage.engines.sqlite import SqliteStore  # noqa: PLC0415 - see above
 
-        return await SqliteStore.open(
-            url.removeprefix(SQLITE),
-            create=create,
-            is_shared=is_shared,
-            readers=min(READERS, pool_size),
-        )
+        return await SqliteStore.open(url.removeprefix(SQLITE), create=create, is_shared=is_shared)
     from storage.engines.postgres import PostgresStore  # noqa: PLC0415 - see above
     from storage.engines.postgres_pooler import Pooler  # noqa: PLC0415 - see above
 

@@ -221,7 +221,7 @@ async def test_a_statement_about_everything_scans_nothing_within_a_scan(
 
 async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> None:
     """Of one referrer there may be many; they are counted for each bonus that waits."""
-    store = await open_store(sqlite.database(tmp_path), pool_size=1)
+    store = await open_store(sqlite.database(tmp_path))
 
     async def plan(tx: Transaction) -> list[str]:
         return await tx.all(
@@ -239,7 +239,7 @@ async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> N
 
 async def test_the_open_objects_of_a_user_are_counted_from_indexes(tmp_path: Path) -> None:
     """Each post counts the jobs of its buyer, perhaps thousands a day; only replicas are read."""
-    store = await open_store(sqlite.database(tmp_path), pool_size=1)
+    store = await open_store(sqlite.database(tmp_path))
     opcodes: list[str] = []
 
     class Explained:

@@ -123,7 +123,7 @@ async def ended(running: "asyncio.Task[None]") -> None:
 
 @pytest.fixture
 async def post(tmp_path: Path, clock: Clock) -> AsyncIterator[Post]:
-    store = await open_store(sqlite.database(tmp_path), pool_size=1)
+    store = await open_store(sqlite.database(tmp_path))
     yield Post(store, clock)
     await store.close()
 
