@@ -46,10 +46,16 @@ class Stops:
             )
         except (MarketError, StoreError) as error:
             _logger.warning(
-                "rule %s: no ticket for session %s: %s", finding.rule, finding.session_id, error
+                "rule %s found session %s, without a ticket: %s",
+                finding.rule,
+                finding.session_id,
+                error,
             )
             return
         if row is not None:
             _logger.warning(
-                "rule %s: session %s: ticket %d", finding.rule, finding.session_id, row.number
+                "rule %s found session %s: ticket %d is open",
+                finding.rule,
+                finding.session_id,
+                row.number,
             )

@@ -51,7 +51,12 @@ async def find(tx: Transaction, number: int) -> TicketRow | None:
 
 async def last_number(tx: Transaction) -> int:
     """Return the number of the newest ticket, 0 without one."""
-    return await tx.one(int, "SELECT number FROM tickets ORDER BY number DESC LIMIT 1") or 0
+    return (
+        await tx.one(
+            int, "SELECT number FROM tickets WHERE number > 0 ORDER BY number DESC LIMIT 1"
+        )
+        or 0
+    )
 
 
 async def count_open(tx: Transaction, *, most: int) -> int:
@@ -60,7 +65,7 @@ async def count_open(tx: Transaction, *, most: int) -> int:
         int,
         """
         SELECT COUNT(*) FROM (
-            SELECT 1 FROM tickets WHERE closed_at IS NULL LIMIT :most
+            SELECT 1 FROM tickets WHERE closed_at IS NULL AND due_at > 0 LIMIT :most
         ) AS counted
         """,
         most=most,
@@ -72,7 +77,7 @@ async def open_tickets(tx: Transaction, *, limit: int) -> list[TicketRow]:
     """Return the open tickets, the one that is due first before the others."""
     return await tx.all(
         TicketRow,
-        f"{_TICKET} WHERE closed_at IS NULL ORDER BY due_at, number LIMIT :limit",
+        f"{_TICKET} WHERE closed_at IS NULL AND due_at > 0 ORDER BY due_at, number LIMIT :limit",
         limit=limit,
     )
 

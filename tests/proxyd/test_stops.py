@@ -48,4 +48,4 @@ async def test_a_finding_that_cannot_be_reported_is_logged(
     monkeypatch.setattr("market.staff.rules.report", refuse)
     stops = Stops(Context(None, None, None))  # type: ignore[arg-type]
     await stops._report(Finding("scan", "session", 1, {}))
-    assert "rule scan: no ticket for session session" in caplog.text
+    assert "rule scan found session session, without a ticket" in caplog.text
