@@ -1,7 +1,7 @@
 """The customer who used an exit at a time towards an address.
 
-The records of connections come from outside, without the names of users. They are ranked by their
-match with the complaint, and only where one user is left, the user is named.
+The records of connections come from outside, without the names of users. The best
+matches with the complaint count, and the answer names a user only if they all have the same user.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -68,7 +68,7 @@ WORDS: Final = {
 
 
 class Use(Struct, frozen=True):
-    """One recorded connection. `ended` is None while it was open at the end of the records."""
+    """One recorded connection. `ended` is None if the records have no end of it."""
 
     session_id: str
     exit: str
@@ -120,7 +120,7 @@ async def look_up(
     ticket: int | None,
     search: Callable[[Question], Awaitable[Found]],
 ) -> Answer:
-    """Return the customer who used an exit, or the reason why there is none.
+    """Return the customer who used an exit, or the reasons for an answer without a customer.
 
     The look-up is an act in the log, with the question as its text; a ticket becomes `looked_up`.
 

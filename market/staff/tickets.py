@@ -27,7 +27,7 @@ URGENT_SECONDS = 2 * 3600
 
 
 class Category(StrEnum):
-    """What a complaint is about."""
+    """Kind of a complaint."""
 
     ABUSE = "abuse"
     SCAN = "scan"

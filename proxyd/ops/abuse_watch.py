@@ -34,7 +34,8 @@ _FAILURES: Final = frozenset(
 class Thresholds(Struct, frozen=True):
     """Figures of a minute above which a rule fires; 0 switches the rule off.
 
-    `scan_targets`: distinct targets on one port, of which more than `scan_failed_percent` failed.
+    `scan_targets`: distinct targets on one port, if more than `scan_failed_percent` of the dials
+    failed.
     `mail_refusals`: dials to refused mail ports. `login_connections`: connections to one host's
     ports 22, 445, 3389 and 5900.
     """

@@ -173,7 +173,7 @@ class Packer:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, now: int) -> None:
-        """Begin to compress what is over; if that runs already, the next hour does the rest."""
+        """Begin to compress the files of closed hours, unless the thread still runs."""
         if not self.is_busy:
             self._thread = threading.Thread(
                 target=self._run, args=(now,), name="access log packer", daemon=True

@@ -129,7 +129,7 @@ class Lines:
             fields["host"] = record.host
         elif self._target == "hash":
             fields["host_hash"] = self._hashed.of(record.host)
-            # Without this the hash of a name cannot be told from that of an address.
+            # The hash of a name looks like that of an address.
             if record.host and not is_address(record.host):
                 fields["name"] = True
         fields["port"] = record.port

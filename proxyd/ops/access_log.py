@@ -79,8 +79,8 @@ class AccessLog:
         self._waiting: deque[tuple[int, Access | Reached]] = deque()
         self._waiting_max = waiting_max
         self._idle_seconds = idle_seconds
-        # The open connections, each with the time of its beginning; those of the last second or
-        # two have no line yet.
+        # The open connections, each with the time of its beginning. A connection of the last
+        # two seconds has no line yet.
         self._open: dict[int, tuple[int, Reached]] = {}
         self._unwritten: deque[int] = deque()
         self._errors: list[OSError] = []  # of the last pass

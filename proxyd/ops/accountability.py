@@ -12,7 +12,7 @@ FREE_MIN_SHARE = 0.1
 
 
 def unanswerable(settings: Settings) -> Iterator[str]:
-    """Yield a line for each setting for which a complaint stays without an answer."""
+    """Yield a line for each setting that leaves complaints without an answer."""
     log, folder = settings.access_log, access_folder(settings)
     if folder is None:
         if settings.exits.host:

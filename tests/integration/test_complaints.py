@@ -97,7 +97,7 @@ def test_a_spammer_is_found_from_an_exit_address_and_a_minute(tmp_path: Path) ->
         nobody = asked(url, 1, *who, "--to", "203.0.113.9:22", **exits.settings)
         assert nobody["customer"] is None
         assert "all to other destinations" in nobody["gaps"][0]
-        # The one that is still open is found after kill -9, too.
+        # An open connection is also found after kill -9.
         daemon.stop(signal.SIGKILL)
         found = asked(
             url, 0, *who, "--to", f"127.0.0.1:{slow.port}", "--within", "90", **exits.settings

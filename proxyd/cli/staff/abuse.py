@@ -267,7 +267,7 @@ def _use(carried: Carried, question: Question, hashed: TargetHash) -> Use:
 
 
 def _gaps(question: Question, found: Searched) -> list[str]:
-    """Return a sentence for each reason for which a connection may be missing."""
+    """Return a sentence for each reason for a missing connection."""
     gaps = []
     if found.missing:
         hours = ", ".join(timestamp(each * 3600)[:13] + "h" for each in found.missing)
