@@ -68,7 +68,7 @@ WORDS: Final = {
 
 
 class Use(Struct, frozen=True):
-    """One recorded connection. `ended` is None if the records have no end of it."""
+    """One recorded connection. Without a recorded end `ended` is None."""
 
     session_id: str
     exit: str

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from proxyd.ops.access_lines import ENDED_LINE
 
@@ -199,24 +199,32 @@ def pack(folder: Path, now: int) -> None:
         OSError: the disk is full, or fails.
     """
     for each in list(files_of(folder)):
-        if each.is_packed or each.began + each.seconds + PACK_AFTER_SECONDS > now:
-            continue
-        packed = each.path.with_name(each.path.name + PACKED.removeprefix(PLAIN))
-        partial = packed.with_name(packed.name + PARTIAL)
-        with os.fdopen(
-            os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
-        ) as file:
-            with suppress(FileNotFoundError), packed.open("rb") as before:
-                shutil.copyfileobj(before, file, COPIED_BYTES)
-            with (
-                each.path.open("rb") as plain,
-                gzip.GzipFile("", "wb", 6, file) as compressed,  # a member of its own
-            ):
-                shutil.copyfileobj(plain, compressed, COPIED_BYTES)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(packed)
-        each.path.unlink()
+        if not each.is_packed and each.began + each.seconds + PACK_AFTER_SECONDS <= now:
+            with suppress(FileNotFoundError):  # deleted meanwhile, because it was too old
+                _pack(each.path)
+
+
+def _pack(path: Path) -> None:
+    packed = path.with_name(path.name + PACKED.removeprefix(PLAIN))
+    partial = packed.with_name(packed.name + PARTIAL)
+    with path.open("rb") as plain, _new(partial) as file:
+        with suppress(FileNotFoundError), packed.open("rb") as before:
+            shutil.copyfileobj(before, file, COPIED_BYTES)
+        with gzip.GzipFile("", "wb", 6, file) as compressed:  # a member of its own
+            shutil.copyfileobj(plain, compressed, COPIED_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(packed)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        packed.unlink()  # as the plain file was
+        raise
+
+
+def _new(path: Path) -> BinaryIO:
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def files_of(folder: Path) -> Iterator[HourFile]:

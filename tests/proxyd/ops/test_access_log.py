@@ -368,6 +368,16 @@ def test_closed_hours_are_compressed_and_late_lines_are_kept(tmp_path: Path) -> 
     log.close()
 
 
+def test_a_file_that_is_deleted_while_it_is_compressed_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path, [NOON]).close()
+    (plain,) = tmp_path.iterdir()
+    monkeypatch.setattr(os, "fsync", lambda _: plain.unlink())
+    pack(tmp_path, NOON + 2 * HOUR)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_start_compresses_the_hours_before_it(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON])
     log.close()
