@@ -1,14 +1,16 @@
 """The search of the access log for the connections through an exit at a time.
 
 Only the files of the asked hours are read: each has all connections that were open in its hour. A
-file is read in blocks, and only lines with one of the wanted texts are decoded.
+file is mapped, or unpacked in blocks, and only lines with one of the wanted texts are decoded.
 """
 
 import gzip
-from collections.abc import Callable, Iterator, Sequence
+import mmap
+import os
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -195,21 +197,36 @@ def _hours(wanted: Wanted) -> range:
 
 def _lines(file: HourFile, needles: Sequence[bytes]) -> Iterator[Line]:
     """Yield the lines of a file with one of the texts, and those about hours and losses."""
-    opener: Callable[..., object] = gzip.open if file.is_packed else open
-    with cast("BinaryIO", opener(file.path, "rb")) as opened:
-        rest = b""
-        while block := opened.read(BLOCK_BYTES):
-            text, found, rest = (rest + block).rpartition(b"\n")
-            if not found:
+    for text in _texts(file):
+        for each in _with(text, (*_HEADS, *needles)) if needles else _all(text):
+            try:
+                yield _decode(each)
+            except msgspec.MsgspecError:  # half a line that a full disk has left
                 continue
-            for each in _with(text, (*_HEADS, *needles)) if needles else text.splitlines():
-                try:
-                    yield _decode(each)
-                except msgspec.MsgspecError:  # half a line that a full disk has left
-                    continue
 
 
-def _with(text: bytes, needles: Sequence[bytes]) -> Iterator[bytes]:
+def _texts(file: HourFile) -> Iterator[bytes | mmap.mmap]:
+    """Yield the content of a file, mapped as a whole, or unpacked in blocks of whole lines."""
+    if not file.is_packed:
+        with file.path.open("rb") as plain:
+            if os.fstat(plain.fileno()).st_size:
+                with mmap.mmap(plain.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                    yield mapped
+        return
+    with gzip.open(file.path, "rb") as packed:
+        rest = b""
+        while block := packed.read(BLOCK_BYTES):
+            text, found, rest = (rest + block).rpartition(b"\n")
+            if found:
+                yield text
+
+
+def _all(text: bytes | mmap.mmap) -> Iterator[bytes]:
+    """Return the lines of a text; a mapped file is not copied as a whole."""
+    return iter(text.splitlines() if isinstance(text, bytes) else iter(text.readline, b""))
+
+
+def _with(text: bytes | mmap.mmap, needles: Sequence[bytes]) -> Iterator[bytes]:
     """Yield the lines of a text that have one of the needles."""
     begins = set()
     for needle in needles:
