@@ -40,7 +40,7 @@ class TextKind(StrEnum):
     REASON = "reason"
     NOTE = "note"
     SEARCH = "search"
-    DECISION = "decision"  # the subject of the act reads it
+    DECISION = "decision"  # both sides of a dispute read it
     TICKET = "ticket"
 
 

@@ -28,7 +28,6 @@ from market.staff.acts import (
     USER,
     Act,
     Changes,
-    TextKind,
     act,
     checked_text,
     reason,
@@ -40,8 +39,7 @@ from storage.accounts import suspensions as queries
 from storage.accounts.suspensions import SuspendedRow
 from storage.engines.store import Transaction
 from storage.staff import log as log_queries
-from storage.staff import suspending, writes
-from storage.staff.writes import TextRow
+from storage.staff import suspending
 
 SUPPORT_SECONDS = 86_400  # support is alone at night, and such a suspension ends by itself
 LONGEST_SECONDS = 10 * 365 * 86_400
@@ -109,7 +107,7 @@ async def suspend(
         shown_id, salt = context.identifiers.new(), secrets.token_hex(SALT_BYTES)
         row_number = (await log_queries.head(tx)).number + 1
         await suspending.insert_shown(
-            tx, TextRow(shown_id, TextKind.DECISION, row_number, user.id, shown, salt, now)
+            tx, shown_id, user.id, shown, number=row_number, salt=salt, now=now
         )
         await suspending.suspend(tx, user.id, chosen, shown_id=shown_id, now=now, ends_at=ends_at)
         ends = None if ends_at is None else timestamp(ends_at)
@@ -202,7 +200,7 @@ class Suspensions:
         return len(users)
 
     async def _end(self, tx: Transaction, user_id: str, now: int) -> None:
-        await writes.lock_head(tx)
+        await suspending.lock_orders(tx)
         await lock_user(tx, user_id)
         rows = await queries.of_user(tx, user_id)
         due = [row.part for row in rows if row.ends_at is not None and row.ends_at <= now]

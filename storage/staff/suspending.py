@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.store import Transaction, insert_row
-from storage.staff.writes import TextRow, insert_text
+from storage.staff.writes import TextRow, insert_text, lock_head
 
 # An order is kept for as long as a node may be away and come back.
 KEPT_SECONDS = 86_400
@@ -17,9 +17,16 @@ class EndedRow(NamedTuple):
     part: str
 
 
-async def insert_shown(tx: Transaction, text: TextRow) -> None:
-    """Add the text that a user reads about a suspension."""
-    await insert_text(tx, text)
+async def lock_orders(tx: Transaction) -> None:
+    """Lock the head of the log, as each act does: it also gives the orders their order."""
+    await lock_head(tx)
+
+
+async def insert_shown(
+    tx: Transaction, text_id: str, user_id: str, body: str, *, number: int, salt: str, now: int
+) -> None:
+    """Add the text that a user reads about a suspension, of the act with a number."""
+    await insert_text(tx, TextRow(text_id, "decision", number, user_id, body, salt, now))
 
 
 async def suspend(

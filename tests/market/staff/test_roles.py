@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from support.market.exits import exit_device
 from support.market.jobs import on, specified
-from support.market.market import Market
+from support.market.market import RULES, Market
 from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
 from support.market.staff_money import (
     LIMITS,
@@ -16,7 +17,13 @@ from support.market.staff_money import (
     refunded,
 )
 
+from market.accounts.keys import NewKey
+from market.accounts.letters import Letters
+from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
+from market.jobs.outcomes import Outcomes
+from market.jobs.postings import NewJob
+from market.money.money import GB, MICRO
 from market.staff import (
     accounts,
     approvals,
@@ -31,6 +38,8 @@ from market.staff import (
     search,
     second_person,
     site,
+    stopping,
+    suspending,
     tickets,
     users,
 )
@@ -45,6 +54,8 @@ from market.staff.roles import MATRIX, ON_ONESELF, Action, Author, Machine, Role
 from market.staff.site import Publication, TextKind
 from market.staff.tickets import Category, Facts, Outcome, State
 from storage.engines.store import Transaction
+from storage.exits import exits as exit_queries
+from storage.staff import suspending as writes
 from storage.staff import tickets as ticket_queries
 from storage.staff.rows import OwnedKeyRow
 
@@ -84,10 +95,58 @@ async def _revoke(market: Market, author: Author, other: Created) -> OwnedKeyRow
     return await keys.revoke(market.context, author, key.key.id, "over")
 
 
-async def prepare(market: Market, action: Action, other: Created) -> None:
-    """Lock the other member, or ask for an act, where an operation is about one of these."""
+def letters_of(market: Market) -> Letters:
+    return Letters(market.emails, "https://app.example.com")
+
+
+def _suspend(market: Market, author: Author, user: str) -> Awaitable[Any]:
+    return suspending.suspend(
+        market.context,
+        letters_of(market),
+        author,
+        user,
+        parts=suspending.ALL,
+        ends_at=market.clock.now + 3_600,
+        shown="spam",
+        why="a ticket",
+    )
+
+
+async def _on_a_session(market: Market, author: Author, act: Callable[..., Any]) -> None:
+    buyer = await market.person(usd="2")
+    bought = await market.bandwidth.buy(buyer, quota_bytes=GB, price_per_gb=None)
+    if act is stopping.let_session_go:
+        await market.store.write(writes.set_halted, bought.session_id, 1)
+    texts = () if act is stopping.show_session else ("a ticket",)
+    await act(market.context, author, bought.session_id, *texts)
+
+
+async def _revoke_key(market: Market, author: Author) -> None:
+    owner = await market.person()
+    key = await market.keys.create(owner, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
+    await stopping.revoke_key(market.context, author, key.row.id, "a ticket")
+
+
+async def _on_a_device(market: Market, author: Author, act: Callable[..., Any]) -> None:
+    device = await exit_device(market)
+    if act is stopping.pardon_device:
+        await market.store.write(exit_queries.bar, device.id, 1)
+    await act(market.context, author, device.id, "a ticket")
+
+
+async def _cancel_job(market: Market, author: Author) -> None:
+    buyer = await market.person(credit="2")
+    job = await market.jobs.create(buyer, NewJob("a title", "script", MICRO, 1, "", ""))
+    outcomes = Outcomes(market.context, RULES.jobs, market.bounds)
+    await stopping.cancel_job(market.context, outcomes, author, job, "a ticket")
+
+
+async def prepare(market: Market, action: Action, other: Created, user: str) -> None:
+    """Lock a member, suspend the user or ask for an act, where an operation is about that."""
     if action in (Action.APPROVAL_APPROVE, Action.APPROVAL_REFUSE):
         await corrected(market, Machine("asker"), await market.person(), 1, limits=NOTHING)
+    if action is Action.USER_RESUME:
+        await _suspend(market, ROOT, user)
     rows = {each.id: each for each in await accounts.listed(market.context, ROOT)}
     if action is Action.STAFF_UNLOCK and rows[other.id].locked_at is None:
         await accounts.lock(market.context, ROOT, other.id, "left")
@@ -156,6 +215,30 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.LOG_READ: lambda market, author, user, other: history.read(
         market.context, author, limit=1
     ),
+    Action.USER_SUSPEND: lambda market, author, user, other: _suspend(market, author, user),
+    Action.USER_RESUME: lambda market, author, user, other: suspending.resume(
+        market.context, letters_of(market), author, user, why="resolved"
+    ),
+    Action.SESSION_VIEW: lambda market, author, user, other: _on_a_session(
+        market, author, stopping.show_session
+    ),
+    Action.SESSION_HALT: lambda market, author, user, other: _on_a_session(
+        market, author, stopping.halt_session
+    ),
+    Action.SESSION_GO: lambda market, author, user, other: _on_a_session(
+        market, author, stopping.let_session_go
+    ),
+    Action.SESSION_END: lambda market, author, user, other: _on_a_session(
+        market, author, stopping.begin_end
+    ),
+    Action.KEY_REVOKE: lambda market, author, user, other: _revoke_key(market, author),
+    Action.DEVICE_BAR: lambda market, author, user, other: _on_a_device(
+        market, author, stopping.bar_device
+    ),
+    Action.DEVICE_PARDON: lambda market, author, user, other: _on_a_device(
+        market, author, stopping.pardon_device
+    ),
+    Action.JOB_CANCEL: lambda market, author, user, other: _cancel_job(market, author),
     Action.STAFF_LIST: lambda market, author, user, other: accounts.listed(market.context, author),
     Action.STAFF_CREATE: _create,
     Action.STAFF_ROLE: lambda market, author, user, other: accounts.set_role(
@@ -267,7 +350,7 @@ async def test_every_operation_is_tried_by_every_role(market: Market, action: Ac
     other = await member(market, Role.SUPPORT, "other")
     for role in Role:
         author = acting(await member(market, role))
-        await prepare(market, action, other)
+        await prepare(market, action, other, user)
         before = await dump(market)
         attempt = ATTEMPTS[action](market, author, user, other)
         if role in MATRIX[action]:
@@ -288,7 +371,7 @@ async def test_every_operation_is_tried_by_every_role(market: Market, action: Ac
 async def test_the_machine_may_do_every_operation(market: Market, action: Action) -> None:
     user = await market.person()
     other = await member(market, Role.SUPPORT, "other")
-    await prepare(market, action, other)
+    await prepare(market, action, other, user)
     await ATTEMPTS[action](market, ROOT, user, other)
     require(Machine("somebody"), action)
 
@@ -300,7 +383,7 @@ async def test_a_member_that_is_locked_or_has_changed_can_do_nothing(
 ) -> None:
     user = await market.person()
     other = await member(market, Role.SUPPORT, "other")
-    await prepare(market, action, other)
+    await prepare(market, action, other, user)
     await member(market, Role.OPERATOR, "last")
     created = await member(market, Role.OPERATOR)
     author = acting(created)
