@@ -1,4 +1,4 @@
-"""Orders of the staff that every node carries out at once: halt, go on, and look at devices again.
+"""Orders of the staff to every node: halt sessions, let them go on, look at devices again.
 
 An order is a row, in the transaction of its act. A notice calls the nodes on PostgreSQL; it has no
 content, because each node reads the orders that are new to it. So a lost notice delays an order
@@ -25,7 +25,7 @@ STEP_SECONDS = 0.02
 
 
 class HaltKind(StrEnum):
-    """What nodes do: cut and refuse sessions, forget the refusals, or look at devices again."""
+    """Work of the nodes: cut and refuse sessions, forget the refusals, or look at devices again."""
 
     HALT = "halt"
     GO = "go"
@@ -76,7 +76,7 @@ class Halts:
 
 
 class Answered(Struct, frozen=True):
-    """What the nodes have done with an order: how many connections they have cut, and how soon.
+    """Acknowledgements of an order: their number, the cut connections, and the seconds.
 
     `silent` are the nodes that have not acknowledged it: each acts when it can read the store.
     """
@@ -90,7 +90,7 @@ class Answered(Struct, frozen=True):
 async def expected(tx: Transaction) -> tuple[str, ...]:
     """Return the nodes that acknowledge an order of this transaction.
 
-    It is none for a database that one daemon serves alone.
+    A daemon that serves a database alone is no node.
     """
     return tuple(row.id for row in await nodes.seen(tx))
 

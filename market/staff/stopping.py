@@ -1,4 +1,4 @@
-"""Acts of the staff on one thing of a user: a session, a key, a device or a job, at once."""
+"""Acts of the staff on one session, key, device or job of any user."""
 
 import asyncio
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from storage.engines.store import Transaction
 class SuspendedRow(NamedTuple):
     """A suspended part of a user, with the text for the user ("" if erased); times in UTC seconds.
 
-    `ends_at` is None for a part that does not resume by itself.
+    Without an `ends_at` the part waits for the staff.
     """
 
     part: str

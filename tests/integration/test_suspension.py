@@ -18,7 +18,7 @@ from support.targets import threads
 
 SUSPEND = ["user", "suspend", "--shown", "spam was sent", "--reason", "ticket A-17", "--json"]
 RESUME = ["user", "resume", "--reason", "resolved", "--json"]
-# The bound of the product; a machine that runs other tests as well gets as much for itself.
+# The bound of the product.
 CUT_SECONDS = 1.0
 # A slow transfer leaves the processor to the rest of the test.
 PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
@@ -47,7 +47,7 @@ def connections(
 
 
 def drain(connection: socket.socket) -> bool:
-    """Read what was under way; return whether the connection has ended."""
+    """Read the rest of the bytes; return whether the connection has ended."""
     connection.settimeout(CUT_SECONDS)
     try:
         while connection.recv(1 << 20):

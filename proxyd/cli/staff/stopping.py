@@ -1,4 +1,4 @@
-"""Commands that stop things at once, on all nodes: users, sessions, keys, devices and jobs."""
+"""Commands that stop users, sessions, keys, devices and jobs on all nodes."""
 
 import re
 from argparse import Namespace
@@ -128,7 +128,7 @@ def _session_row(ordered: Ordered) -> Row:
 
 
 async def _cut(desk: Desk, ordered: Ordered, options: Namespace) -> Report:
-    """Wait for the nodes, and return what they have cut."""
+    """Wait for the nodes, and return the number of cut connections."""
     return await _nodes(desk, ordered, options, "cut")
 
 

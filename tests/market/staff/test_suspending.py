@@ -156,7 +156,7 @@ async def test_a_suspension_ends_by_itself(market: Market) -> None:
     assert await market.suspensions.end_due() == 1
     assert (await users.view(market.context, ROOT, user)).suspended == []
     kinds = [row.kind for row in await market.store.read(halt_queries.after, 0, limit=9)]
-    assert kinds == ["look", "go"]  # those of the first day are deleted
+    assert kinds == ["look", "go"]  # orders of the first day are deleted
 
 
 @pytest.mark.both_engines
