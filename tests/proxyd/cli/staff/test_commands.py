@@ -309,7 +309,7 @@ def test_a_user_is_suspended_and_resumed(run: Run, ada: None) -> None:
     year = datetime.now(UTC).year + 2
     document = answer(run, [*suspend, "--until", f"{year}-01-31T12:00"])
     assert document["suspended"]["until"] == f"{year}-01-31T12:00:00+00:00"
-    assert document["cut"] == {"nodes": 0, "answered": 0, "connections": 0, "seconds": 0.0}
+    assert document["cut"].items() >= {"nodes": 0, "answered": 0, "connections": 0}.items()
     resumed = answer(run, ["user", "resume", "ada", *BECAUSE])["resumed"]
     assert resumed["parts"] == "devices keys logins purchases sessions"
     refused(run(["user", "resume", "ada", *BECAUSE]), "No such part")
