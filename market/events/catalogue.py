@@ -99,7 +99,7 @@ class WalletCorrected(EventData, frozen=True):
 class LimitsChanged(EventData, frozen=True):
     """The operator has changed the user's limits or price; without a value, the service's holds.
 
-    `price_percent` is the part of the service's prices per GB. A limit of 0 is none.
+    `price_percent` is the part of the service's prices per GB. 0 removes a limit.
     """
 
     sessions: int | None

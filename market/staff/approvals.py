@@ -1,7 +1,7 @@
 """Amounts above a limit: the act waits until a second person approves it.
 
-The limit counts what its author has moved alone within 24 hours, and what its receiver got from
-single members, so that slices of a larger amount do not pass. An act above the limit is stored as
+The limit counts the amounts that the author has moved alone within 24 hours, and the amounts that
+the receiver got from single members: slices of a larger amount do not pass. An act above the limit is stored as
 a request: its payload never changes, and is carried out by the approval (`second_person`). The
 newest row of the log is locked meanwhile, so acts are decided one after the other.
 """
@@ -77,7 +77,7 @@ class State(StrEnum):
 
 
 class Outcome(Struct, frozen=True):
-    """What became of an act; `id` is its transfer or its subject, or the request that waits."""
+    """Outcome of an act; `id` is its transfer or its subject, or the request that waits."""
 
     state: State
     id: str
@@ -107,7 +107,7 @@ def payload_hash(text: str) -> str:
 async def earlier(tx: Transaction, context: Context, new: Amount) -> Outcome | None:
     """Return the outcome of an equal act that was done before or waits; None if it is new.
 
-    A request whose time is over is closed, so that its act can be asked for again.
+    A request whose time is over is closed, so that a new request for its act is possible.
 
     Raises:
         MarketError: `reference_reused`, when the earlier act was another one.

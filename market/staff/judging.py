@@ -83,7 +83,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Decided(Struct, frozen=True):
-    """What became of a decision: its outcome, and the reviews as they were before."""
+    """Outcome of a decision, and the reviews as they were before."""
 
     outcome: Outcome
     rows: list[ReviewRow]

@@ -31,7 +31,7 @@ Value = int | None | Kept
 class NewLimits(Struct, frozen=True):
     """New values of one user: None for the service's, `KEPT` for the present one.
 
-    A limit of 0 is none. `price_percent` is the part of the service's prices per GB. `until` is the
+    0 removes a limit. `price_percent` is the part of the service's prices per GB. `until` is the
     end of all of them, in UTC seconds; None for no end.
     """
 

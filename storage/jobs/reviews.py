@@ -34,7 +34,7 @@ class ReviewRow(NamedTuple):  # as wide as its table
 
 
 class DisputesRow(NamedTuple):
-    """The numbers of disputes, of those that were reversed, and of those decided in part."""
+    """The numbers of all disputes, of reversed disputes, and of disputes decided in part."""
 
     disputed: int
     reversed: int
@@ -54,7 +54,7 @@ REFERENCE = """
 # where the worker is paid in another currency.
 _KEPT = "CASE WHEN currency = 'credit' THEN price - earned ELSE price END"
 
-# Amount that the house gets in the end, if the price does not go back: less in a decision in part.
+# Amount that the house gets of an upheld price: less after a decision in part.
 _FEE = f"{_KEPT} - refunded + CASE WHEN currency = 'credit' THEN withheld ELSE 0 END"
 
 

@@ -8,7 +8,7 @@ COUNTED_MAX = 1_000
 
 
 class DeviceHistoryRow(NamedTuple):
-    """Attempts of a device by outcome, and its decided samples with those that were right."""
+    """Attempts of a device by outcome, its decided samples, and its right samples."""
 
     attempts: int
     completed: int

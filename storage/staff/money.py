@@ -43,7 +43,7 @@ async def find(tx: Transaction, business_key: str) -> MoneyRow | None:
 
 
 async def unapproved_of_author(tx: Transaction, author: str, currency: str, since: int) -> int:
-    """Return the sum that an author has moved alone after a time, whatever its direction."""
+    """Return the sum that an author has moved alone after a time; both directions add up."""
     return await _unapproved(tx, "author", author, currency, since)
 
 
@@ -181,7 +181,7 @@ async def corrections_against_house(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def refunded_too_much(tx: Transaction) -> list[DifferenceRow]:
-    """Return each deposit of which more was returned than was paid in."""
+    """Return each deposit whose refunds exceed the amount that was paid in."""
     return await tx.all(
         DifferenceRow,
         """

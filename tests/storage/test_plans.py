@@ -483,7 +483,10 @@ async def money_by_staff(market: Market, buyer: str) -> None:
     assert await approvals.listed(context, MACHINE, is_open=False, limit=3)
     await staff_money.history(context, MACHINE, buyer, limit=3)
     await limits_of_user.change(context, MACHINE, buyer, NewLimits(jobs=0), "agreed")
-    await judging.evidence(context, MACHINE, grown.OLDEST)
+    [job] = await market.store.read(
+        job_queries.page_of_user, user_id=buyer, status="", before="", limit=1
+    )
+    await judging.evidence(context, MACHINE, job.id)
 
 
 async def complaints(market: Market, buyer: str) -> None:

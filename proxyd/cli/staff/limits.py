@@ -38,7 +38,7 @@ def personal_row(row: UserLimitsRow) -> Row:
 
 
 def limits_of(personal: UserLimitsRow | None, settings: Settings) -> dict[str, int]:
-    """Return the limits that hold for a user; 0 is none."""
+    """Return the limits of a user; 0 means no limit."""
     own = personal._asdict() if personal is not None else {}
     service = settings.limits
     values = {

@@ -42,7 +42,7 @@ async def kinds(tx: Transaction) -> set[str]:
 
 @pytest.mark.both_engines
 async def test_everything_that_the_product_posts_is_told_apart(market: Market) -> None:
-    """But rewards for photos and refunds, which are looked at beside the rest of their rules."""
+    """But rewards, refunds and acts of the staff, which are tested beside their other rules."""
     buyer, worker = await market.person(usd="20", credit="20"), await market.person()
     await market.referrals.apply(worker, (await market.referrals.standing(buyer)).code)
     bought = await market.bandwidth.buy(buyer, quota_bytes=GB, price_per_gb=None)
@@ -61,6 +61,8 @@ async def test_everything_that_the_product_posts_is_told_apart(market: Market) -
     assert posted == {str(kind) for kind in TransferKind} - {
         TransferKind.REWARD,
         TransferKind.REFUND,
+        TransferKind.DEPOSIT_REFUND,
+        TransferKind.CORRECTION,
         *UNSEEN,
     }
 

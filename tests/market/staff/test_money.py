@@ -1,4 +1,4 @@
-"""Refunds of deposits and corrections: what may move, once, and with which traces."""
+"""Refunds of deposits and corrections: their limits, their repetition and their traces."""
 
 import asyncio
 import json

@@ -8,18 +8,21 @@ from support.base.clock import Clock
 from support.daemons.backed_up import settings_for
 from support.market.market import Market
 from support.market.staff import PASSWORD, ROOT
+from support.market.staff_money import ASKER, SECOND, corrected
 
 from config.load import load
 from config.settings import Settings
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
-from market.staff import accounts, attempts, keys, users
+from market.staff import accounts, attempts, keys, limits, users
 from market.staff.accounts import Credentials
 from market.staff.audit import audit_all
 from market.staff.callers import StaffScope
 from market.staff.factors import Factors
 from market.staff.keys import NewStaffKey, StaffKeys
+from market.staff.limits import NewLimits
 from market.staff.roles import Role
+from market.staff.second_person import approve
 from proxyd.backups.making import back_up_all
 from proxyd.backups.restoring import restore
 from proxyd.ops.signing_key import signing_key
@@ -39,6 +42,8 @@ REFUSED = {
     "DELETE FROM texts": "texts_are_only_erased",
     "UPDATE staff SET role = 'support'": "staff_keeps_an_operator",
     "DELETE FROM staff": "staff_is_only_locked",
+    "UPDATE approvals SET amount = 1": "approvals_are_decided_once",
+    "DELETE FROM staff_money": "staff_money_is_append_only",
 }
 
 
@@ -50,6 +55,7 @@ class Desk:
         self.market = Market(store, self.clock)
         self.factors = Factors(Sealing(signing_key(settings), b"staff factors"))
         self.codes: tuple[str, ...] = ()
+        self.request = ""  # of a correction that waits for a second person
         self.authenticator = TOTP("A" * 32)
         self.key = ""
 
@@ -72,6 +78,10 @@ class Desk:
         await self.market.store.write(
             run, "UPDATE texts SET body = '', salt = '', erased_at = 1 WHERE body LIKE '%telephone'"
         )
+        await corrected(self.market, ASKER, user, 5)
+        self.request = (await corrected(self.market, ASKER, user, 500)).id
+        new = NewLimits(price_percent=80)
+        await limits.change(context, ROOT, user, new, "agreed")
         self.codes = created.factor.codes
         authenticator = parse_uri(created.factor.uri)
         assert isinstance(authenticator, TOTP)
@@ -109,6 +119,8 @@ class Desk:
             there.clock.jump(60)
             await there.check(there.code())
             await there.check(self.codes[1])
+            done = await approve(there.market.context, SECOND, self.request)
+            assert (await there.market.bandwidth.terms_of(done.user_id)).price_default == 800_000
             for statement, name in REFUSED.items():
                 with pytest.raises(ConstraintError) as caught:
                     await store.write(run, statement)
@@ -151,7 +163,8 @@ async def test_a_moved_service_has_the_staff(
         each.table: each.rows
         for each in await move(Path(store_url.removeprefix("sqlite:///")), empty_postgres)
     }
-    assert (moved["staff"], moved["staff_log"], moved["texts"]) == (1, 6, 4)
+    assert (moved["staff"], moved["staff_log"], moved["texts"]) == (1, 9, 7)
     assert (moved["staff_attempts"], moved["staff_keys"]) == (2, 1)
+    assert (moved["approvals"], moved["staff_money"], moved["user_limits"]) == (1, 1, 1)
     await desk.assert_continued(empty_postgres, settings)
     desk.market.passwords.close()

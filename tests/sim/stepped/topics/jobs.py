@@ -77,7 +77,7 @@ async def _reports_devices(side: Side) -> Any:
 
 async def _finds_silent(side: Side) -> Any:
     before = side.market.clock.now
-    return await side.market.store.write(devices.mark_silent, before=before, limit=10)
+    return await side.market.store.write(devices.mark_silent, before=before, limit=20)
 
 
 JOBS: Mapping[str, Action] = {
