@@ -139,18 +139,6 @@ async def disputes(context: Context) -> list[ReviewRow]:
     return await context.store.read(queries.disputed, limit=DISPUTES_MAX)
 
 
-async def decide(context: Context, job_id: str, state: ReviewStatus) -> list[ReviewRow]:
-    """Decide a dispute as the operator. Return its reviews as they were before.
-
-    The same decision again changes nothing.
-
-    Raises:
-        MarketError: `job_not_found`; `not_reviewable`, when the job is not disputed.
-    """
-    chosen = decision(context.identifiers.new, state, context.now())
-    return await context.store.write(decide_in, chosen, job_id)
-
-
 def hold_of(review: ReviewRow) -> str:
     """Return the hold of the worker's earnings from a job in review."""
     attempt = f":attempt:{review.attempt}" if review.is_draw else ""
@@ -279,7 +267,13 @@ async def _expire(tx: Transaction, chosen: Decision, job_id: str) -> None:
 
 
 async def decide_in(tx: Transaction, chosen: Decision, job_id: str) -> list[ReviewRow]:
-    """Decide a dispute within a transaction; otherwise as `decide`."""
+    """Decide a dispute within an act of the staff, and return its reviews as they were before.
+
+    The same decision again changes nothing.
+
+    Raises:
+        MarketError: `job_not_found`; `not_reviewable`, when the job is not disputed.
+    """
     await tx.lock("jobs", [job_id])
     job = await job_queries.find(tx, job_id)
     if job is None:

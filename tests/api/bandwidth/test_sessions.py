@@ -15,6 +15,9 @@ from support.clients.story import reached, refused
 from support.daemons.service import Answer, Person, Service, running_in
 from support.targets import targets
 
+from market.staff import limits
+from market.staff.limits import NewLimits
+from market.staff.roles import Machine
 from proxyd.ops.listening import bound_port
 
 CREATE = "/api/bandwidth/create"
@@ -819,3 +822,20 @@ async def test_every_caller_can_read_the_offers_and_their_prices(tmp_path: Path)
             datetime.fromisoformat(session[name]) for name in ("created_at", "expires_at")
         )
         assert (ends - begun).total_seconds() == told["lifetime_seconds"]
+
+
+async def test_a_caller_with_a_login_reads_and_pays_their_own_price(service: Service) -> None:
+    buyer, other = await service.person(usd="10"), await service.person()
+    new = NewLimits(sessions=1, price_percent=50)
+    context = service.daemon.market.context
+    await limits.change(context, Machine("root"), buyer.email, new, "agreed")
+    terms = "/api/bandwidth/terms"
+    full = (await service.call("GET", terms)).body["price_per_gb"]
+    own = (await service.call("GET", terms, token=buyer.token)).body["price_per_gb"]
+    assert own == full / 2
+    assert (await service.call("GET", terms, token=other.token)).body["price_per_gb"] == full
+    assert (await service.call("GET", terms, token="wrong")).status == 401
+    bought = await create(service, buyer, '{"gb": 1}')
+    assert bought.body["cost_usd"] == own
+    refused = await create(service, buyer, '{"gb": 1}')
+    assert (refused.status, refused.code) == (400, "too_many_sessions")

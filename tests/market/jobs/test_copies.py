@@ -16,6 +16,7 @@ from support.market import books
 from support.market.books import refusal, stored_job
 from support.market.jobs import code_of, device_of, wanted
 from support.market.market import Market
+from support.market.reviews import decide_review
 from support.market.work import SMALL, ask, given, offer
 
 from market.accounts.bounds import Bounds
@@ -467,7 +468,7 @@ async def test_without_a_majority_each_is_in_review_as_other_work_is(market: Mar
     market.clock.now += DAY
     assert await market.reviews.expire() == 1
     assert await available(market, second.user_id) == 9 * MICRO
-    await reviews.decide(market.context, one, ReviewStatus.REVERSED)
+    await decide_review(market.context, one, ReviewStatus.REVERSED)
     assert await available(market, buyer) == 10 * MICRO
 
 
@@ -866,7 +867,7 @@ class Trial:
             "cancel": lambda: market.jobs.cancel(job.user_id, job.id),
             "confirm": lambda: market.reviews.confirm(job.user_id, job.id),
             "dispute": lambda: market.reviews.dispute(job.user_id, job.id, "wrong"),
-            "decide": lambda: reviews.decide(market.context, job.id, decided),
+            "decide": lambda: decide_review(market.context, job.id, decided),
             "wait": self.wait,
         }
         await things[chance.choice(self.WHAT)]()
@@ -890,7 +891,7 @@ class Trial:
                     (await stored_job(self.market, job_id)).user_id, job_id
                 )
             with suppress(MarketError):
-                await reviews.decide(self.market.context, job_id, ReviewStatus.UPHELD)
+                await decide_review(self.market.context, job_id, ReviewStatus.UPHELD)
         self.market.clock.now += DAY
         await self.market.reviews.expire()
 

@@ -10,6 +10,7 @@ from support.market import books
 from support.market.books import refusal, stored_job
 from support.market.jobs import code_of, device_of, history, on, specified
 from support.market.market import Market
+from support.market.reviews import decide_review
 
 from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code
@@ -56,7 +57,7 @@ async def done(market: Market, buyer: str, worker: str, **changes: Any) -> str:
 
 
 async def decided(market: Market, job_id: str, state: ReviewStatus) -> ReviewRow:
-    [review] = await reviews.decide(market.context, job_id, state)
+    [review] = await decide_review(market.context, job_id, state)
     return review
 
 

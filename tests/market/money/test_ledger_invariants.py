@@ -24,13 +24,13 @@ from support.base.clock import Clock
 from support.database import sqlite
 from support.market.jobs import prove
 from support.market.market import Market
+from support.market.reviews import decide_review
 
 from market.attempts.attempts import PROVEN_JOBS, Action, Ending, FailureKind, slots_left
 from market.bandwidth.leases import Grant, Usage
 from market.bandwidth.sessions import Purchase
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
-from market.jobs import reviews
 from market.jobs.attempt_reports import Named
 from market.jobs.jobs import NOTHING_SAID
 from market.jobs.postings import NewJob
@@ -319,7 +319,7 @@ class Marketplace(RuleBasedStateMachine):
     @rule(job=jobs, state=st.sampled_from([ReviewStatus.UPHELD, ReviewStatus.REVERSED]))
     def decide(self, job: str, state: ReviewStatus) -> None:
         review = self.reviews.get(job)
-        deciding = reviews.decide(self.market.context, job, state)
+        deciding = decide_review(self.market.context, job, state)
         if isinstance(self.attempt(deciding, Code.NOT_REVIEWABLE), Code) or review is None:
             return
         assert review.is_disputed

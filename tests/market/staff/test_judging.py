@@ -89,6 +89,7 @@ async def test_a_decision_pays_each_side_its_part(
     assert (await audit_all(market.store)).passed
 
 
+@pytest.mark.both_engines
 async def test_the_evidence_has_both_sides_and_their_history(market: Market) -> None:
     buyer, worker = await market.person(credit="30"), await market.person()
     first = await disputed(market, buyer, worker)

@@ -9,6 +9,7 @@ from support.base.waiting import until
 from support.market.books import stored_job
 from support.market.jobs import device_of, running, specified, wanted
 from support.market.market import Market
+from support.market.reviews import decide_review
 from support.market.work import ask, given, posted
 
 from market.accounts.bounds import Bounds
@@ -17,7 +18,6 @@ from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.deploys.deploys import NewDeploy
 from market.dispatch.asks import DispatchPace
-from market.jobs import reviews
 from market.jobs.hindrances import Hindrance
 from market.jobs.matching import Needs
 from market.money.audit import audit_ledger
@@ -287,7 +287,7 @@ async def test_a_result_that_the_operator_takes_back_was_wrong(market: Market) -
         await market.jobs.accept(device, job_id)
         await market.jobs.complete(device, job_id, "done", attempt=1)
         await market.reviews.dispute(buyer, job_id, "it is garbage")
-        await reviews.decide(market.context, job_id, decision)
+        await decide_review(market.context, job_id, decision)
         found = await reputation_of(market, device)
         assert found.checks == (decision is ReviewStatus.REVERSED)
     assert found.correctness == NEW.correctness // 2
