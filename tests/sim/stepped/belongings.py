@@ -63,7 +63,6 @@ class Belongings:
     second_sampled: DeviceRow | None = None
     staff: dict[str, str] = field(default_factory=dict)
     request: str = ""  # a correction of the user that waits for a second person
-    judgement: str = ""  # a decision about the judged job that waits as well
 
 
 def samples(market: Market) -> Samples:

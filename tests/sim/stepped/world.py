@@ -47,6 +47,7 @@ class World:
         leases: the open lease of a session on a node.
         jobs: by their state.
         devices: of the jobs that run, and idle ones.
+        judgement: the decision about the judged job, which waits for a second person.
     """
 
     people: dict[str, str] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class World:
     deploys: dict[str, str] = field(default_factory=dict)
     people_have: Belongings = field(default_factory=Belongings)
     dead: SeenRow | None = None
+    judgement: str = ""
 
     def usage(self, name: str, node: str, used: int, *exits: tuple[str, int]) -> Usage:
         """Return a node's report of a session."""
@@ -155,7 +157,7 @@ async def _jobs(world: World, here: Market) -> None:
         dict.fromkeys(Currency, 0),
         "half of it",
     )
-    world.people_have.judgement = asked.outcome.id
+    world.judgement = asked.outcome.id
     await here.store.write(_show_life, here.clock.now)
     copies = await here.jobs.create_copies(buyer, script(), Copying(3, "bytes"))
     for number, job_id in enumerate(copies):

@@ -119,7 +119,7 @@ async def _decides(percent: int, side: Side) -> Any:
 
 
 async def _approves_decision(side: Side) -> Any:
-    judgement = side.world.people_have.judgement
+    judgement = side.world.judgement
     outcome = await second_person.approve(side.market.context, Machine("second"), judgement)
     return outcome.state
 
