@@ -1,10 +1,10 @@
 """Amounts above a limit: the act waits until a second person approves it.
 
 The limit counts the amounts that the author has moved alone within 24 hours, and the amounts that
-the receiver got from single members: slices of a larger amount do not pass. An act above the limit
-is stored as a request: its payload never changes, and is carried out by the approval
-(`second_person`). The newest row of the log is locked meanwhile, so acts are decided one after the
-other.
+the receiver got from single members: slices of a larger amount do not pass. An act above the
+limit is stored as a request: its payload never changes, and is carried out by the approval
+(`second_person`). The newest row of the log is locked meanwhile, so acts are decided one after
+the other.
 """
 
 import hashlib
