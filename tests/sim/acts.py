@@ -26,8 +26,9 @@ from tests.sim.deeds import (
     deeds_of,
 )
 from tests.sim.deploys import DeployBooks, DeployBuyer, DeployPlan, ReplicaAgent, deploys_of
+from tests.sim.file_devices import FileAgent
 from tests.sim.files import SHARE as FILES_SHARE
-from tests.sim.files import FileAgent, FileBooks, FileBuyer, FilesPlan, files_of
+from tests.sim.files import FileBooks, FileBuyer, FilesPlan, files_of
 from tests.sim.folder import Folder
 from tests.sim.followers import Follower
 from tests.sim.jobs import Actor, AgentPlan, Records, device_name, owner_name

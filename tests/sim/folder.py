@@ -143,14 +143,14 @@ class Folder:
         warnings.filterwarnings("ignore", "coroutine '_File.use' was never awaited")
         sync = local.sync_folder
         for module in modules:
-            module.os, module.fcntl = self, calls  # type: ignore[attr-defined]
-        local.sync_folder = lambda _: None
+            vars(module).update(os=self, fcntl=calls)
+        vars(local).update(sync_folder=lambda _: None)
         try:
             yield
         finally:
             for module in modules:
-                module.os, module.fcntl = _Afterwards(), fcntl  # type: ignore[attr-defined]
-            local.sync_folder = sync
+                vars(module).update(os=_Afterwards(), fcntl=fcntl)
+            vars(local).update(sync_folder=sync)
             for number in tuple(self._open):
                 self.close(number)
             shutil.rmtree(self.root)

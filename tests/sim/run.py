@@ -6,7 +6,7 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -123,7 +123,9 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
     try:
         files = scenario.acts.files
         folder = None if files is None else Folder(world, files.full)
-        has_folder = nullcontext() if folder is None else folder.installed()
+        has_folder: AbstractContextManager[None] = (
+            nullcontext() if folder is None else folder.installed()
+        )
         with _drawn_secrets(world), _logged(world, folder), has_folder:
             simulation = Simulation(world, scenario, folder)
             try:
