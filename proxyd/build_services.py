@@ -26,6 +26,7 @@ from market.events.idempotency import Seal
 from market.market import Keys, Market
 from market.money.money import micro
 from market.photos.decoding import Photos
+from market.staff.alerts import Alerts
 from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
 from proxyd.app_port import AppPort, JobStreams
@@ -38,8 +39,10 @@ from proxyd.listeners import Listeners
 from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
 from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
+from proxyd.ops.alert_watch import AlertWatch
 from proxyd.ops.listening import bound_port
 from proxyd.ops.logo import look_of
+from proxyd.ops.machine import Machine
 from proxyd.ops.metrics import Metrics
 from proxyd.ops.status_watch import StatusWatch
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
@@ -143,6 +146,19 @@ def services_of(
         has_exits=bool(settings.exits.host),
         is_mail_away=mailer.is_server_away if settings.mail.host else None,
     )
+    alerts = AlertWatch(
+        Alerts(
+            market.context,
+            market.emails,
+            settings.alerts.email,
+            settings.site.name,
+            settings.alerts.summary_hour,
+        ),
+        Machine(settings),
+        metrics.upkeep,
+        metrics.dropped_records,
+        market.context.now,
+    )
     return Services(
         market,
         _http(
@@ -158,6 +174,7 @@ def services_of(
         ),
         mailer=mailer,
         status=status,
+        alerts=alerts,
         model=model,
         photos=photos,
         blobs=trade.blobs,

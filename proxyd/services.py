@@ -18,6 +18,8 @@ from proxyd import slices
 from proxyd.acceptor import Acceptor
 from proxyd.app_port import AppPort
 from proxyd.loop import cancellation
+from proxyd.ops.alert_watch import LOOK_SECONDS as ALERT_LOOK_SECONDS
+from proxyd.ops.alert_watch import AlertWatch
 from proxyd.ops.status_watch import StatusWatch
 from proxyd.outbound.mailer import Mailer
 from proxyd.outbound.webhooks import WebhookSender
@@ -44,6 +46,7 @@ class Services:
     Args:
         model: answers for the assistant; None where none is configured.
         status: looks at the parts of the service.
+        alerts: looks for reasons to alert the operators.
         app_port: the port of apps; None without one.
         staff_port: the port of the staff; None without one.
         is_held: whether e-mails and webhooks wait for the confirmation of a restored database.
@@ -60,11 +63,13 @@ class Services:
         blobs: Blobs,
         webhooks: WebhookSender,
         status: StatusWatch,
+        alerts: AlertWatch,
         app_port: AppPort | None = None,
         staff_port: StaffPort | None = None,
         is_held: bool = False,
     ) -> None:
         self._status = status
+        self._alerts = alerts
         self.market = market
         self.http = http
         self._mailer = mailer
@@ -84,6 +89,8 @@ class Services:
             look = self.webhooks.look
             tasks.every(WEBHOOK_LOOK_SECONDS, "webhooks", look, "webhooks that are due")
             tasks.every(LOOK_SECONDS, "status", self._status.look, "looks at the status")
+            look = self._alerts.look
+            tasks.every(ALERT_LOOK_SECONDS, "alerts", look, "alerts to the operators")
         if self.app_port is not None:
             self.app_port.spawn_tasks(tasks)
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from config.secrets import resolved
 from config.settings import Settings
+from market.staff.alerts import BACKUP
 from market.staff.audit import audit_all
 from proxyd import slices
 from proxyd.backups import contents, making, restoring
-from proxyd.cli.bookkeeping import report_in_words
+from proxyd.cli.bookkeeping import noted, report_in_words
 from proxyd.cli.output import moment
 from proxyd.ops import signing_key
-from proxyd.ops.books import AUDIT_STATEMENT_SECONDS
+from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, opened
 from storage.backups.errors import BackupError
 from storage.engines.claim import take_claim
 from storage.engines.errors import AlreadyClaimedError
@@ -38,7 +39,9 @@ async def back_up_all(
     if slices.bucket(settings) is not None:
         lines.append("the files of jobs are in the S3 store, and not in this backup")
     lines += [f"removed {name}" for name in made.removed]
-    return "\n".join(lines)
+    async with opened(settings) as store:
+        note = await noted(store, BACKUP, has_passed=True)
+    return "\n".join(lines) + note
 
 
 async def restore(

@@ -13,13 +13,16 @@ from market.exits.payouts import claw_back, claw_back_of_owner
 from market.jobs import reviews
 from market.money.audit import Report
 from market.money.money import Currency, as_decimal
+from market.staff.alerts import AUDIT
 from market.staff.audit import audit_all
 from proxyd.cli.output import moment, printable
 from proxyd.loop import clock
 from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, context_of, opened
 from storage.accounts.users import UserRow
+from storage.engines.errors import StoreError
 from storage.engines.place import place
-from storage.engines.store import Transaction
+from storage.engines.store import Store, Transaction
+from storage.site.alerts import note_upkeep
 
 Amounts = dict[Currency, int]
 
@@ -183,7 +186,17 @@ async def audit(settings: Settings) -> tuple[bool, str]:
     """
     async with opened(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
         report = await audit_all(store)
-    return report.passed, report_in_words(report)
+        note = await noted(store, AUDIT, has_passed=report.passed)
+    return report.passed, f"{report_in_words(report)}{note}"
+
+
+async def noted(store: Store, name: str, *, has_passed: bool) -> str:
+    """Record the outcome of a command for the alerts. Return a line if it cannot be recorded."""
+    try:
+        await store.write(note_upkeep, name, clock.seconds(), has_passed=has_passed)
+    except StoreError as error:
+        return f"\nthis outcome is not recorded for alerts: {error}"
+    return ""
 
 
 async def _add_funded(

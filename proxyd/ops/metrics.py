@@ -28,6 +28,7 @@ from proxyd.exits.dialling.tunnels import DeviceTunnels
 from proxyd.gateway import Gateway
 from proxyd.metering.meter import Meter
 from proxyd.ops.access_log import AccessLog
+from proxyd.ops.alert_watch import Upkeep
 from proxyd.ops.process_metrics import ProcessMetrics
 from proxyd.ops.role import Role
 from proxyd.ops.shared_metrics import SharedMetrics
@@ -88,6 +89,7 @@ class Metrics(Collector):
         self._jobs: list[StateRow] = []
         self._deploys: list[RolloutStateRow] = []
         self._samples: list[OutcomeRow] = []
+        self.upkeep = Upkeep()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -108,6 +110,11 @@ class Metrics(Collector):
 
         return generate_latest(self._registry if self.shared is None else self._all)
 
+    def dropped_records(self) -> int:
+        """Return the number of access records that this process has lost."""
+        log = self._sources.access_log
+        return 0 if log is None else log.dropped
+
     def describe(self) -> list[Metric]:
         """Empty: the metric set is only known at collection time."""
         return []
@@ -121,6 +128,8 @@ class Metrics(Collector):
             yield from _tunnel_metrics(self._sources.tunnels)
         yield from self._rest()
         yield from self._money()
+        if self._sources.market is not None:
+            yield from _upkeep(self.upkeep, self._sources.market.context.now())
 
     async def watch_loop(self) -> NoReturn:
         """Measure how late the event loop is, until cancelled."""
@@ -306,6 +315,28 @@ def _tunnel_metrics(tunnels: DeviceTunnels) -> Iterator[Metric]:
     yield _labelled("proxyd_tunnel_opens", "Streams asked for", "outcome", opens)
     moved = {"from_job": received, "to_job": sent}
     yield _labelled("proxyd_tunnel_bytes", "Bytes of streams", "direction", moved)
+
+
+def _upkeep(upkeep: Upkeep, now: int) -> Iterator[Metric]:
+    """Return the figures of the newest look at the machine, the backups and the audits."""
+    disks = GaugeMetricFamily("proxyd_disk_free_ratio", "Free share of a disk", labels=["folder"])
+    for name, share in upkeep.free.items():
+        disks.add_metric([name], share)
+    yield disks
+    certificates = GaugeMetricFamily(
+        "proxyd_certificate_seconds", "Seconds until a certificate expires", labels=["section"]
+    )
+    for name, seconds in upkeep.certificates.items():
+        certificates.add_metric([name], seconds)
+    yield certificates
+    age = GaugeMetricFamily("proxyd_backup_age_seconds", "Age of the newest backup")
+    if upkeep.looked.backup is not None:
+        age.add_metric([], now - upkeep.looked.backup.at)
+    yield age
+    audit = GaugeMetricFamily("proxyd_audit_passed", "Whether the newest audit found no difference")
+    if upkeep.looked.audit is not None:
+        audit.add_metric([], upkeep.looked.audit.has_passed)
+    yield audit
 
 
 def _exits(listener: ExitListener) -> Iterator[Metric]:

@@ -67,10 +67,18 @@ CREATE TABLE status_hours (
     CONSTRAINT status_hours_not_negative CHECK (seconds >= 0)
 );
 
--- Of each kind of alert the newest finding, and the time of its newest e-mail.
+-- Of each kind of alert the newest e-mail: when it was sent, and what it had found until then.
 CREATE TABLE alerts (
     kind TEXT PRIMARY KEY,
-    found_at BIGINT NOT NULL,
     sent_at BIGINT NOT NULL,
+    seen_at BIGINT NOT NULL,
     detail TEXT NOT NULL
+);
+
+-- The newest work of a command: a backup of everything, and an audit with its outcome.
+CREATE TABLE upkeep (
+    name TEXT PRIMARY KEY,
+    at BIGINT NOT NULL,
+    has_passed BIGINT NOT NULL,
+    CONSTRAINT upkeep_known_name CHECK (name IN ('audit', 'backup'))
 );

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import resource
+import shutil
 import socket
+import subprocess
 import time
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -155,13 +157,15 @@ async def test_on_an_older_kernel_descriptors_are_counted_beside_the_loop(
         await watching
 
 
-async def test_every_metric_of_the_dashboard_is_there(service: Service) -> None:
+async def test_every_metric_of_the_dashboard_is_there(tmp_path: Path) -> None:
     dashboard = json.loads((ROOT / "grafana" / "proxyd.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     named = set(re.findall(r"\b(?:proxyd|process)_\w+", " ".join(expressions)))
-    await until(lambda: bool(service.daemon.helpers.metrics._ledger))
-    async with service.http.get(f"{service.url}/metrics") as response:
-        text = await response.text()
+    port = {"host": "127.0.0.1", "port": 0}
+    async with running_in(tmp_path, exits=port, apps=port) as service:
+        await until(lambda: bool(service.daemon.helpers.metrics._ledger))
+        async with service.http.get(f"{service.url}/metrics") as response:
+            text = await response.text()
     told = {
         name
         for family in text_string_to_metric_families(text)
@@ -179,7 +183,23 @@ async def test_every_metric_of_the_dashboard_is_there(service: Service) -> None:
         if family.name.startswith("proxyd_")
     }
     shown = {re.sub(r"_(total|bucket)$", "", name) for name in named}
-    assert families - shown == set()
+    assert sorted(families - shown) == []
+
+
+def test_every_metric_of_the_alert_rules_is_documented() -> None:
+    """Check names and fields; promtool also checks the grammar where it is installed."""
+    path = ROOT / "grafana" / "proxyd.rules.yml"
+    rules = path.read_text()
+    alerts = re.findall(r"^ +- alert: (Proxyd\w+)$", rules, re.MULTILINE)
+    expressions = re.findall(r"^ +expr: '(.+)'$", rules, re.MULTILINE)
+    severities = re.findall(r"^ +severity: (?:warning|critical)$", rules, re.MULTILINE)
+    assert len(alerts) == len(set(alerts)) == len(expressions) == len(severities) > 15
+    documented = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    named = set(re.findall(r"\b(?:proxyd|process)_\w+", " ".join(expressions)))
+    missing = {name for name in named if f"`{re.sub('_bucket$', '', name)}`" not in documented}
+    assert missing == set()
+    if (promtool := shutil.which("promtool")) is not None:
+        subprocess.run([promtool, "check", "rules", str(path)], check=True)
 
 
 async def test_the_documentation_names_every_metric(service: Service) -> None:

@@ -1,0 +1,97 @@
+"""Queries on alerts to the operators, and on the upkeep that they are about."""
+
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+
+
+class AlertRow(NamedTuple):
+    """The newest e-mail of a kind of alert: its time, and the time of its newest finding."""
+
+    kind: str
+    sent_at: int
+    seen_at: int
+    detail: str
+
+
+class UpkeepRow(NamedTuple):
+    """The newest work of a command; `has_passed` is 0 or 1."""
+
+    at: int
+    has_passed: int
+
+
+async def find(tx: Transaction, kind: str) -> AlertRow | None:
+    """Return the newest e-mail of a kind."""
+    return await tx.one(
+        AlertRow, "SELECT kind, sent_at, seen_at, detail FROM alerts WHERE kind = :kind", kind=kind
+    )
+
+
+async def since(tx: Transaction, sent_at: int) -> list[AlertRow]:
+    """Return the kinds that were sent since a time; there are few kinds."""
+    return await tx.all(
+        AlertRow,
+        """
+        SELECT kind, sent_at, seen_at, detail FROM alerts WHERE sent_at >= :sent_at ORDER BY kind
+        """,
+        sent_at=sent_at,
+    )
+
+
+async def claim(tx: Transaction, row: AlertRow, *, quiet_since: int) -> bool:
+    """Claim the e-mail of a kind; return False if one was sent after `quiet_since`."""
+    claimed = await tx.run(
+        """
+        INSERT INTO alerts (kind, sent_at, seen_at, detail)
+        VALUES (:kind, :sent_at, :seen_at, :detail)
+        ON CONFLICT (kind) DO UPDATE SET
+            sent_at = excluded.sent_at, seen_at = excluded.seen_at, detail = excluded.detail
+        WHERE alerts.sent_at <= :quiet_since
+        """,
+        quiet_since=quiet_since,
+        **row._asdict(),
+    )
+    return claimed == 1
+
+
+async def note_upkeep(tx: Transaction, name: str, at: int, *, has_passed: bool) -> None:
+    """Record the outcome of a command, in the place of an earlier one."""
+    await tx.run(
+        """
+        INSERT INTO upkeep (name, at, has_passed) VALUES (:name, :at, :has_passed)
+        ON CONFLICT (name) DO UPDATE SET at = excluded.at, has_passed = excluded.has_passed
+        """,
+        name=name,
+        at=at,
+        has_passed=int(has_passed),
+    )
+
+
+async def upkeep(tx: Transaction, name: str) -> UpkeepRow | None:
+    """Return the newest work of a command."""
+    return await tx.one(
+        UpkeepRow, "SELECT at, has_passed FROM upkeep WHERE name = :name", name=name
+    )
+
+
+async def newest_dispute(tx: Transaction) -> int | None:
+    """Return the time of the newest dispute that waits for a decision."""
+    return await tx.one(
+        int,
+        """
+        SELECT disputed_at FROM job_reviews WHERE state = 'disputed'
+        ORDER BY disputed_at DESC, job_id DESC LIMIT 1
+        """,
+    )
+
+
+async def newest_barred(tx: Transaction) -> int | None:
+    """Return the time at which the newest barred exit was barred."""
+    return await tx.one(
+        int,
+        """
+        SELECT barred_at FROM exits WHERE barred_at IS NOT NULL
+        ORDER BY barred_at DESC, device_id DESC LIMIT 1
+        """,
+    )

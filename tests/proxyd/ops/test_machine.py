@@ -1,0 +1,59 @@
+"""Disks and certificates: their figures, and the alerts that follow."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.targets.tls import make_certificate
+
+from config.settings import ApiSettings, Settings, StorageSettings
+from market.staff.alerts import Finding, Looked
+from proxyd.loop import clock
+from proxyd.ops.alert_watch import AlertWatch, Upkeep
+from proxyd.ops.machine import Machine
+
+
+class Receiver:
+    """Takes the findings of a look."""
+
+    def __init__(self) -> None:
+        self.found: list[Finding] = []
+
+    async def look(self, findings: list[Finding]) -> Looked:
+        self.found = findings
+        return Looked(None, None)
+
+
+async def test_a_full_disk_an_old_certificate_and_lost_records_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_certificate(tmp_path).path
+    settings = Settings(
+        api=ApiSettings(tls_cert=str(made)),
+        storage=StorageSettings(url=f"sqlite:///{tmp_path}/proxyd.db"),
+    )
+    receiver, upkeep, dropped = Receiver(), Upkeep(), [0]
+    watch = AlertWatch(
+        receiver,  # type: ignore[arg-type] # it only looks
+        Machine(settings),
+        upkeep,
+        lambda: dropped[0],
+        clock.seconds,
+    )
+    await watch.look()
+    assert 0 < upkeep.free["database"] <= 1
+    assert "work" not in upkeep.free  # it does not exist yet
+    kinds: dict[str, Any] = {each.kind: each.text for each in receiver.found}
+    assert kinds.keys() <= {"certificate", "disk"}
+    usage = SimpleNamespace(free=9, total=100)
+    monkeypatch.setattr("proxyd.ops.machine.shutil.disk_usage", lambda _: usage)
+    made.write_bytes(b"damaged")
+    dropped[0] = 7
+    await watch.look()
+    kinds = {each.kind: each.text for each in receiver.found}
+    assert kinds.keys() == {"certificate", "disk", "access_log"}
+    assert "9 % left" in kinds["disk"]
+    assert kinds["access_log"].startswith("7 access records")
+    await watch.look()
+    assert "access_log" not in {each.kind for each in receiver.found}
