@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from config.settings import Settings
 
-NAME_MAX_CHARACTERS = 40  # the bar above the console has room for as many on a narrow screen
+NAME_MAX_CHARACTERS = 40  # fits into the bar above the console on a narrow screen
 SUPPORT_MAX_CHARACTERS = 200
 RECEIVERS_MAX = 10
 # WCAG 2.2, success criterion 1.4.3: of text and its ground.

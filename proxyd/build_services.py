@@ -154,7 +154,7 @@ def services_of(
             settings.site.name,
             settings.alerts.summary_hour,
         ),
-        Machine(settings),
+        Machine(settings, slices.work_folder(settings)),
         metrics.upkeep,
         metrics.dropped_records,
         market.context.now,

@@ -134,7 +134,7 @@ class Gate:
         self._agreed.add(user_id)
 
     async def _versions_to_record(self, tx: Transaction, papers: Papers) -> list[VersionRow]:
-        """Return the valid versions, each of which the papers of a new user accept."""
+        """Return the valid versions; the papers of a new user accept each of them."""
         versions = await _valid(tx, self._now())
         _refuse([each for each in versions if papers.accepted.get(each.kind, 0) < each.version])
         return versions
@@ -161,7 +161,7 @@ async def _valid(tx: Transaction, now: int) -> list[VersionRow]:
 async def _without(
     tx: Transaction, user_id: str, versions: tuple[VersionRow, ...]
 ) -> list[VersionRow]:
-    """Return the versions to which a user has not agreed, nor to a later one."""
+    """Return the versions without a consent of a user to them or to a later one."""
     return [
         each for each in versions if not await texts.agreed(tx, user_id, each.kind, each.version)
     ]

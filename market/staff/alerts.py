@@ -41,7 +41,7 @@ class Finding(Struct, frozen=True):
 
 
 class Looked(Struct, frozen=True):
-    """What the database has about upkeep, for the metrics."""
+    """Newest backup and audit in the database, for the metrics."""
 
     backup: UpkeepRow | None
     audit: UpkeepRow | None

@@ -243,7 +243,7 @@ def _checked(new: Publication) -> str:
 
 
 async def _place(tx: Transaction, new: Publication, now: int) -> tuple[int, int]:
-    """Return the version of a text, and the time from which it is valid.
+    """Return the version of a text and the beginning of its validity.
 
     Raises:
         MarketError: `invalid_field`, `text_not_found`.

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from config.settings import Settings
-from proxyd import slices
 from storage.engines.place import SQLITE, is_sqlite
 
 
@@ -14,10 +13,11 @@ class Machine:
 
     Args:
         settings: the settings of the daemon.
+        work: the folder of the files of jobs.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._folders = {"work": slices.work_folder(settings)}
+    def __init__(self, settings: Settings, work: Path) -> None:
+        self._folders = {"work": work}
         if is_sqlite(settings.storage.url):
             self._folders["database"] = Path(settings.storage.url.removeprefix(SQLITE)).parent
         if settings.access_log.folder:

@@ -17,7 +17,7 @@ class TextRow(NamedTuple):
 
 
 class VersionRow(NamedTuple):
-    """The version of a kind of text, and the time from which it is valid."""
+    """Version of a kind of text, with the beginning of its validity."""
 
     kind: str
     version: int

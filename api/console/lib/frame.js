@@ -120,12 +120,15 @@ function footer() {
 // The contact of the service, which comes after the page: no page waits for it.
 function contact() {
   const place = el("span", { class: "contact" });
-  site.facts().then((facts) => {
-    const { support } = facts;
-    place.append(...site.links(site.valid(facts)), el("a", { href: "/status" }, t("frame.status")));
-    if (support) place.append(el("a", { href: support.includes("://") ? support : `mailto:${support}` }, t("frame.support")));
-  }, unlessRefused);
+  linked(place).catch(unlessRefused);
   return place;
+}
+
+async function linked(place) {
+  const facts = await site.facts();
+  const { support } = facts;
+  place.append(...site.links(site.valid(facts)), el("a", { href: "/status" }, t("frame.status")));
+  if (support) place.append(el("a", { href: support.includes("://") ? support : `mailto:${support}` }, t("frame.support")));
 }
 
 async function spoken({ target }) {

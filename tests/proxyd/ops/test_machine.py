@@ -36,7 +36,7 @@ async def test_a_full_disk_an_old_certificate_and_lost_records_are_found(
     receiver, upkeep, dropped = Receiver(), Upkeep(), [0]
     watch = AlertWatch(
         receiver,  # type: ignore[arg-type] # it only looks
-        Machine(settings),
+        Machine(settings, tmp_path / "work"),
         upkeep,
         lambda: dropped[0],
         clock.seconds,
