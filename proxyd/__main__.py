@@ -85,21 +85,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     finish(clawback, "exits clawback")
     finish(exits.add_parser("list", help="the exits that are barred"), "exits list")
-    for name, words in (
-        ("show", "history and findings of an exit"),
-        ("pardon", "let a barred exit be an exit again"),
-    ):
-        command = exits.add_parser(name, help=words)
-        command.add_argument(
-            "device", type=text, metavar="DEVICE", help="the identifier of its worker token"
-        )
-        finish(command, f"exits {name}")
+    show = exits.add_parser("show", help="history and findings of an exit")
+    show.add_argument(
+        "device", type=text, metavar="DEVICE", help="the identifier of its worker token"
+    )
+    finish(show, "exits show")
+    staff.add_exits(exits)
 
-    jobs = topics.add_parser("jobs", help="jobs whose buyers dispute the result").add_subparsers(
+    jobs = topics.add_parser("jobs", help="disputed jobs, and the end of a job").add_subparsers(
         metavar="COMMAND", required=True
     )
     finish(jobs.add_parser("disputes", help="the disputes that wait for you"), "jobs disputes")
     money_parsers.add_jobs(jobs)
+    staff.add_jobs(jobs)
 
     ledger = topics.add_parser("ledger", help="the double-entry ledger").add_subparsers(
         metavar="COMMAND", required=True

@@ -264,6 +264,7 @@ TESTED_IN = {
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/cli/demo_files.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/parsing.py": "tests/proxyd/cli/test_commands.py",
+    "proxyd/cli/staff/abuse_parsers.py": "tests/proxyd/cli/staff/test_abuse.py",
     "proxyd/cli/staff/desk.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/finding.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/job_logs.py": "tests/proxyd/cli/staff/test_judging.py",

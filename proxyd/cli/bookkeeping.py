@@ -150,18 +150,6 @@ async def show_exit(settings: Settings, *, device_id: str) -> str:
     return "\n".join(lines)
 
 
-async def pardon_exit(settings: Settings, *, device_id: str) -> str:
-    """Pardon a barred exit, and return a report for the operator.
-
-    Raises:
-        MarketError: there is no such exit that is barred.
-        StoreError: the database cannot be used.
-    """
-    async with opened(settings) as store:
-        await exit_canaries.pardon(context_of(store), device_id)
-    return f"pardoned {device_id}: it may attach again; reversed payments stay reversed"
-
-
 async def list_disputes(settings: Settings) -> str:
     """Return the jobs whose buyers dispute the result, in words.
 

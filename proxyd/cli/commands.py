@@ -192,12 +192,6 @@ def _show_exit(settings: Settings, options: Namespace) -> int:
     return _answer(bookkeeping.show_exit(settings, device_id=options.device))
 
 
-def _pardon_exit(settings: Settings, options: Namespace) -> int:
-    from proxyd.cli import bookkeeping
-
-    return _answer(bookkeeping.pardon_exit(settings, device_id=options.device))
-
-
 def _list_disputes(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
 
@@ -292,9 +286,6 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "session go": _staff,
     "session end": _staff,
     "key revoke": _staff,
-    "device bar": _staff,
-    "device pardon": _staff,
-    "job cancel": _staff,
     "who": _staff,
     "ticket open": _staff,
     "ticket list": _staff,
@@ -334,9 +325,11 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "exits clawback": _claw_back,
     "exits list": _list_exits,
     "exits show": _show_exit,
-    "exits pardon": _pardon_exit,
+    "exits bar": _staff,
+    "exits pardon": _staff,
     "jobs disputes": _list_disputes,
     "jobs show": _staff,
+    "jobs cancel": _staff,
     "jobs uphold": _staff,
     "jobs reverse": _staff,
     "jobs split": _staff,

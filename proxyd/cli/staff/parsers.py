@@ -27,15 +27,6 @@ _ACTS = (
         },
     ),
     ("key", "API key", {"revoke": "revoke a key"}),
-    (
-        "device",
-        "exit",
-        {
-            "bar": "bar a device from being an exit; its earnings stay",
-            "pardon": "let a barred device be an exit again",
-        },
-    ),
-    ("job", "job", {"cancel": "cancel a job, as its buyer does"}),
 )
 
 
@@ -64,6 +55,28 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     _add_parts(resume)
     add_reason(resume)
     finish_command(resume, "user resume")
+
+
+def add_exits(exits: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the acts about exits."""
+    for word, words in (
+        ("bar", "bar a device from being an exit; its earnings stay"),
+        ("pardon", "let a barred device be an exit again"),
+    ):
+        command = exits.add_parser(word, help=words)
+        command.add_argument(
+            "device", type=text, metavar="DEVICE", help="the identifier of its worker token"
+        )
+        add_reason(command)
+        finish_command(command, f"exits {word}")
+
+
+def add_jobs(jobs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the act that cancels a job."""
+    cancel = jobs.add_parser("cancel", help="cancel a job, as its buyer does")
+    cancel.add_argument("job", type=text, metavar="JOB", help="the identifier of the job")
+    add_reason(cancel)
+    finish_command(cancel, "jobs cancel")
 
 
 def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

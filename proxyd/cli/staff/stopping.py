@@ -213,7 +213,7 @@ COMMANDS: dict[str, Command] = {
     "session go": _go,
     "session end": _end_session,
     "key revoke": _revoke,
-    "device bar": _bar,
-    "device pardon": _pardon,
-    "job cancel": _cancel,
+    "exits bar": _bar,
+    "exits pardon": _pardon,
+    "jobs cancel": _cancel,
 }

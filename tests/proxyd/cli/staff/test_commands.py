@@ -339,6 +339,6 @@ def test_a_session_is_halted_and_ended(run: Run, ada: None, database: Path) -> N
     refused(run(["session", "go", "s", *BECAUSE]), "not halted")
     refused(run(["session", "end", "none", *BECAUSE]), "no such session")
     refused(run(["key", "revoke", "none", *BECAUSE]), "no such API key")
-    refused(run(["device", "bar", "none", *BECAUSE]), "no such exit")
-    refused(run(["job", "cancel", "none", *BECAUSE]), "no such job")
+    refused(run(["exits", "bar", "none", *BECAUSE]), "no such exit")
+    refused(run(["jobs", "cancel", "none", *BECAUSE]), "no such job")
     misused(run(["session", "halt", "s"]), "--reason")
