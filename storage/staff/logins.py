@@ -128,10 +128,12 @@ async def live(tx: Transaction, login_id: str, *, now: int, seen_since: int) -> 
     return await tx.one(
         LoginRow,
         """
-        SELECT l.id, l.staff_id, s.email, s.role, l.seen_at, l.expires_at
-        FROM staff_logins AS l JOIN staff AS s ON s.id = l.staff_id
+        SELECT l.id, l.staff_id, (SELECT s.email FROM staff AS s WHERE s.id = l.staff_id),
+            (SELECT s.role FROM staff AS s WHERE s.id = l.staff_id), l.seen_at, l.expires_at
+        FROM staff_logins AS l
         WHERE l.id = :id AND l.ended_at IS NULL AND l.expires_at > :now
-            AND l.seen_at > :seen_since AND s.locked_at IS NULL
+            AND l.seen_at > :seen_since
+            AND (SELECT s.locked_at FROM staff AS s WHERE s.id = l.staff_id) IS NULL
         """,
         id=login_id,
         now=now,
