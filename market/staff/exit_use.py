@@ -68,7 +68,7 @@ WORDS: Final = {
 
 
 class Use(Struct, frozen=True):
-    """One recorded connection. Without a recorded end `ended` is None."""
+    """One recorded connection. The `ended` of a connection without a recorded end is absent (None)."""
 
     session_id: str
     exit: str

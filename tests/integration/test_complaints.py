@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.base.waiting import until_true
 from support.daemons import process
 from support.daemons.process import Process
@@ -39,6 +40,7 @@ def fetch(daemon: Process, proxy: dict[str, Any], port: int) -> None:
             pass
 
 
+@pytest.mark.long
 def test_a_spammer_is_found_from_an_exit_address_and_a_minute(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"
     spammer, password = process.funded(url, "20", "spammer")
