@@ -68,7 +68,7 @@ WORDS: Final = {
 
 
 class Use(Struct, frozen=True):
-    """One recorded connection. The `ended` of a connection without a recorded end is absent (None)."""
+    """One recorded connection; `ended` is absent (None) if its end is not recorded."""
 
     session_id: str
     exit: str
