@@ -49,6 +49,7 @@ _TRANSACTIONS = "market.bandwidth.lease_transactions"
 _LEASES = "market.bandwidth.leases"
 _BOOK = "market.bandwidth.lease_book"
 _CLUSTER = "proxyd.metering.cluster_writer"
+_LEAVING = "proxyd.metering.leaving"
 _SETTLING = "proxyd.metering.settling"
 _SESSIONS = "proxyd.metering.sessions"
 _SESSION = "proxyd.metering.session"
@@ -115,13 +116,13 @@ MUTANTS = (
     ),
     Mutant(
         "leases: a notice of a cut is forgotten where the session is unknown",
-        _CLUSTER,
+        _LEAVING,
         "            self._sessions.refuse(session_id, status, until)\n\n    def let_go",
         "            until = until  # and forgotten\n\n    def let_go",
     ),
     Mutant(
         "leases: a session whose end was taken back is released",
-        _CLUSTER,
+        _LEAVING,
         "            if session.is_leased:\n                del self._leaving[session_id]\n"
         "            elif self",
         "            if self",
@@ -129,7 +130,7 @@ MUTANTS = (
     ),
     Mutant(
         "leases: a recalled session is cut and never released",
-        _CLUSTER,
+        _LEAVING,
         "            self._sessions.cut(session_id, status)\n            self.let_go(session, None)\n",
         "            self._sessions.cut(session_id, status)\n",
     ),
