@@ -26,6 +26,7 @@ from market.events.idempotency import Seal
 from market.market import Keys, Market
 from market.money.money import micro
 from market.photos.decoding import Photos
+from market.site.status import LOOK_SECONDS as STATUS_SECONDS
 from market.staff.alerts import Alerts
 from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
@@ -39,6 +40,7 @@ from proxyd.listeners import Listeners
 from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
 from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
+from proxyd.ops.alert_watch import LOOK_SECONDS as ALERT_SECONDS
 from proxyd.ops.alert_watch import AlertWatch
 from proxyd.ops.listening import bound_port
 from proxyd.ops.logo import look_of
@@ -48,7 +50,7 @@ from proxyd.ops.status_watch import StatusWatch
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.readiness import Readiness
-from proxyd.services import Services
+from proxyd.services import Look, Services
 from proxyd.staff_port import StaffPort
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
@@ -173,8 +175,10 @@ def services_of(
             bounds.api,
         ),
         mailer=mailer,
-        status=status,
-        alerts=alerts,
+        looks=(
+            Look(STATUS_SECONDS, "status", status.look, "looks at the status"),
+            Look(ALERT_SECONDS, "alerts", alerts.look, "alerts to the operators"),
+        ),
         model=model,
         photos=photos,
         blobs=trade.blobs,

@@ -7,20 +7,17 @@ import asyncio
 import logging
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from api.server import HttpServer
 from config.settings import Settings
 from market.market import Market
 from market.photos.decoding import Photos
-from market.site.status import LOOK_SECONDS
 from proxyd import slices
 from proxyd.acceptor import Acceptor
 from proxyd.app_port import AppPort
 from proxyd.loop import cancellation
-from proxyd.ops.alert_watch import LOOK_SECONDS as ALERT_LOOK_SECONDS
-from proxyd.ops.alert_watch import AlertWatch
-from proxyd.ops.status_watch import StatusWatch
 from proxyd.outbound.mailer import Mailer
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.staff_port import StaffPort
@@ -40,13 +37,22 @@ API_RECEIVE_BUFFER_BYTES = 128 * 1024  # the loop reads no more than this in one
 _logger = logging.getLogger("daemon")
 
 
+class Look(NamedTuple):
+    """Repeated look at the service itself: its pause, name, function, and words for the log."""
+
+    seconds: float
+    name: str
+    run: Callable[[], Awaitable[object]]
+    what: str
+
+
 class Services:
     """The marketplace and its API, built but not started.
 
     Args:
         model: answers for the assistant; None where none is configured.
-        status: looks at the parts of the service.
-        alerts: looks for reasons to alert the operators.
+        looks: the repeated looks at the service itself; None of them on a restored database that
+            waits for its confirmation.
         app_port: the port of apps; None without one.
         staff_port: the port of the staff; None without one.
         is_held: whether e-mails and webhooks wait for the confirmation of a restored database.
@@ -62,14 +68,12 @@ class Services:
         photos: Photos,
         blobs: Blobs,
         webhooks: WebhookSender,
-        status: StatusWatch,
-        alerts: AlertWatch,
+        looks: Sequence["Look"],
         app_port: AppPort | None = None,
         staff_port: StaffPort | None = None,
         is_held: bool = False,
     ) -> None:
-        self._status = status
-        self._alerts = alerts
+        self._looks = looks
         self.market = market
         self.http = http
         self._mailer = mailer
@@ -88,9 +92,8 @@ class Services:
             tasks.spawn("mail", self._mailer.run())
             look = self.webhooks.look
             tasks.every(WEBHOOK_LOOK_SECONDS, "webhooks", look, "webhooks that are due")
-            tasks.every(LOOK_SECONDS, "status", self._status.look, "looks at the status")
-            look = self._alerts.look
-            tasks.every(ALERT_LOOK_SECONDS, "alerts", look, "alerts to the operators")
+            for each in self._looks:
+                tasks.every(each.seconds, each.name, each.run, each.what)
         if self.app_port is not None:
             self.app_port.spawn_tasks(tasks)
 

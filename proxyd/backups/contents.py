@@ -29,6 +29,8 @@ TLS_SETTINGS = (
     ("api", "tls_key"),
     ("apps", "tls_cert"),
     ("apps", "tls_key"),
+    ("staff", "tls_cert"),
+    ("staff", "tls_key"),
     ("exits", "tls_cert"),
     ("exits", "tls_key"),
     ("exits", "next_tls_cert"),

@@ -71,29 +71,22 @@ class AccessLog:
         waiting_max: int = WAITING_MAX,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        self._lines = Lines(target, client, TargetHash(key), process)
-        self._files = HourFiles(folder, keep_days)
-        self._packer = None if process else Packer(folder)
         self._now = now
-        self._watch = watch
         self._waiting: deque[tuple[int, Access | Reached]] = deque()
         self._waiting_max = waiting_max
         self._idle_seconds = idle_seconds
-        # The open connections, each with the time of its beginning. A connection of the last
-        # two seconds has no line yet.
-        self._open: dict[int, tuple[int, Reached]] = {}
-        self._unwritten: deque[int] = deque()
-        self._errors: list[OSError] = []  # of the last pass
-        self._failing = False
         self._overflowed = 0  # records that found the queue full
-        self._overflows_seen = 0
-        self._told_lost = 0
         self._wake = threading.Event()
         self._stop = threading.Event()
+        self._writer = _Writer(
+            Lines(target, client, TargetHash(key), process),
+            HourFiles(folder, keep_days),
+            None if process else Packer(folder),
+            watch,
+        )
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._turn(now())
-            self._files.flush()
+            self._writer.begin(now())
         except OSError as error:
             raise CannotRecordError(f"the access log in {folder}: {error.strerror}") from error
         self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
@@ -102,12 +95,12 @@ class AccessLog:
     @property
     def written(self) -> int:
         """The number of ended connections that were recorded."""
-        return self._files.written
+        return self._writer.files.written
 
     @property
     def dropped(self) -> int:
         """The number of lines that were dropped."""
-        return self._overflowed + self._files.dropped
+        return self._overflowed + self._writer.files.dropped
 
     def put(self, record: Access | Reached) -> None:
         """Queue a record for the thread, or drop it when too many wait."""
@@ -134,54 +127,113 @@ class AccessLog:
             self._wake.clear()
             self._take_all()
         self._take_all()
-        self._files.close()
+        self._writer.files.close()
 
     def _pause(self) -> float:
         """Return the longest time until something is to be done without a record."""
-        if self._unwritten:
+        if self._writer.has_unwritten:
             return BEGAN_SECONDS
         return min(self._idle_seconds, HOUR_SECONDS - self._now() % HOUR_SECONDS)
 
     def _take_all(self) -> None:
         """Write a line for each record that waits, and for each open connection that needs one."""
-        waiting, files, self._errors = self._waiting, self._files, []
+        waiting, writer = self._waiting, self._writer
         while waiting:
-            moment, record = waiting.popleft()
-            self._open_file_of(moment)
-            if isinstance(record, Reached):
-                self._open[record.connection] = (moment, record)
-                self._unwritten.append(record.connection)
-                if self._watch is not None:
-                    self._watch.reached(moment, record)
-            else:
-                found = self._open.pop(record.connection, None)
-                if self._watch is not None and found is None:
-                    self._watch.failed(moment, record)
-                files.add(self._lines.ended(moment, record, None if found is None else found[1]))
-            if files.waiting >= BURST_MAX_LINES:
-                self._flush()
+            writer.take(*waiting.popleft())
         now = self._now()
+        begun_until = now if self._stop.is_set() else now - BEGAN_SECONDS
+        writer.finish(now, begun_until, self._overflowed)
+
+
+class _Writer:
+    """The thread's side: the open connections, and the lines of each record.
+
+    Attributes:
+        files: the files of the hours.
+    """
+
+    def __init__(
+        self, lines: Lines, files: HourFiles, packer: Packer | None, watch: AbuseWatch | None
+    ) -> None:
+        self._lines = lines
+        self.files = files
+        self._packer = packer
+        self._watch = watch
+        # The open connections, each with the time of its beginning. A connection of the last
+        # two seconds has no line yet.
+        self._open: dict[int, tuple[int, Reached]] = {}
+        self._unwritten: deque[int] = deque()
+        self._errors: list[OSError] = []  # of the last pass
+        self._failing = False
+        self._overflowed = 0  # records that found the queue full, as of the last pass
+        self._told_lost = 0
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether an open connection has no line yet."""
+        return bool(self._unwritten)
+
+    def begin(self, now: int) -> None:
+        """Open the file of this hour.
+
+        Raises:
+            OSError: the folder cannot be used.
+        """
+        self._turn(now)
+        self.files.flush()
+
+    def take(self, moment: int, record: Access | Reached) -> None:
+        """Write the line of a record, or keep a connection that has begun."""
+        files = self.files
+        self._open_file_of(moment)
+        if isinstance(record, Reached):
+            self._open[record.connection] = (moment, record)
+            self._unwritten.append(record.connection)
+            if self._watch is not None:
+                self._watch.reached(moment, record)
+        else:
+            found = self._open.pop(record.connection, None)
+            if self._watch is not None and found is None:
+                self._watch.failed(moment, record)
+            files.add(self._lines.ended(moment, record, None if found is None else found[1]))
+        if files.waiting >= BURST_MAX_LINES:
+            self._flush()
+
+    def finish(self, now: int, begun_until: int, overflowed: int) -> None:
+        """Write the lines of open connections and of losses, and log an outage once.
+
+        Args:
+            now: the time, in UTC seconds.
+            begun_until: connections that began later have no line yet.
+            overflowed: the number of records so far that found the queue full.
+        """
         self._open_file_of(now)
-        self._write_begun(now if self._stop.is_set() else now - BEGAN_SECONDS)
-        if self._overflows_seen != self._overflowed:
-            self._forget()
-        has_lines = files.waiting > 0
+        self._write_begun(begun_until)
+        if self._overflowed != overflowed:
+            self._overflowed = overflowed
+            self._forget(now)
+        has_lines = self.files.waiting > 0
         self._flush()
         if has_lines and not self._errors:
             self._write_lost(now)
         if self._errors and not self._failing:  # one line for each outage
             _logger.error("access log: records dropped: %s", self._errors[0].strerror)
         self._failing = bool(self._errors)
+        self._errors = []
+
+    @property
+    def _lost(self) -> int:
+        return self._overflowed + self.files.dropped
 
     def _flush(self) -> None:
         try:
-            self._files.flush()
+            self.files.flush()
         except OSError as error:
             self._errors.append(error)
 
     def _open_file_of(self, moment: int) -> None:
         """Begin the file of an hour, if another one is open, or none could be opened."""
-        if moment // HOUR_SECONDS != self._files.hour:
+        if moment // HOUR_SECONDS != self.files.hour:
             try:
                 self._turn(moment)
             except OSError as error:
@@ -190,9 +242,9 @@ class AccessLog:
     def _turn(self, moment: int) -> None:
         """Begin the file of another hour, with a line for each open connection."""
         self._write_begun(moment)
-        files, lines = self._files, self._lines
+        files, lines = self.files, self._lines
         files.open(moment // HOUR_SECONDS)
-        files.add(lines.hour(moment, len(self._open), self.dropped))
+        files.add(lines.hour(moment, len(self._open), self._lost))
         for began, record in self._open.values():
             files.add(lines.reached(STILL, moment, began, record))
             if files.waiting >= BURST_MAX_LINES:
@@ -208,19 +260,18 @@ class AccessLog:
                 began, record = found
                 if began > until:
                     return
-                self._files.add(self._lines.reached(BEGAN, began, began, record))
+                self.files.add(self._lines.reached(BEGAN, began, began, record))
             self._unwritten.popleft()
 
     def _write_lost(self, now: int) -> None:
-        lost = self.dropped - self._told_lost
+        lost = self._lost - self._told_lost
         if lost:
-            self._files.add(self._lines.lost(now, lost))
+            self.files.add(self._lines.lost(now, lost))
             self._flush()
             self._told_lost += lost
 
-    def _forget(self) -> None:
+    def _forget(self, now: int) -> None:
         """Forget the open connections: the ends of some of them are among the lost records."""
-        self._overflows_seen = self._overflowed
-        self._write_begun(self._now())
+        self._write_begun(now)
         self._open.clear()
         self._unwritten.clear()

@@ -345,7 +345,6 @@ class ExitDial(Cancellable, Expiring):
         "_session",
         "_target",
         "_tried",
-        "_tried_at",
         "_wants",
         "_watch",
     )
@@ -360,7 +359,6 @@ class ExitDial(Cancellable, Expiring):
         self._questions = 0
         self._attempts: dict[_Attempt, None] = {}
         self._tried: list[Attached] = []
-        self._tried_at = 0.0  # when the last one was chosen
         self._evidence = Evidence()
         self._watch = Watch(exits.reactor.loop)
         self._began = 0.0
@@ -472,7 +470,7 @@ class ExitDial(Cancellable, Expiring):
         if self._tried:
             self._exits.counters.failovers += 1
         self._tried.append(chosen)
-        self._tried_at = self._exits.reactor.loop.time()
+        self._watch.chosen_at = self._exits.reactor.loop.time()
         self._watch.has_hedged = False
         attempt = _Attempt(self, chosen, self._pool_of(chosen))
         self._attempts[attempt] = None
@@ -633,8 +631,9 @@ class ExitDial(Cancellable, Expiring):
     def _note(self, attached: Attached, outcome: DialOutcome | None) -> None:
         exits, buyer = self._exits, self._session.user_id
         now = exits.reactor.loop.time()
+        began = self._watch.chosen_at
         exits.directory.note(
-            attached, outcome, now, began=self._tried_at, buyer=buyer, target=self._target.site
+            attached, outcome, now, began=began, buyer=buyer, target=self._target.site
         )
 
     def _give_up(self) -> None:

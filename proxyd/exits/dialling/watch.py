@@ -27,17 +27,27 @@ LATE_SECONDS: Final = 0.1
 class Watch:
     """The timer of one dial, and its last question to an exit.
 
+    `chosen_at` is when the last exit was chosen (loop time, seconds).
     `has_hedged` says whether the order went out a second time because the exit was slow, and
     `has_repeated` whether an order was repeated whose connection the exit had closed.
     """
 
-    __slots__ = ("_asked_at", "_due", "_loop", "_timer", "has_hedged", "has_repeated")
+    __slots__ = (
+        "_asked_at",
+        "_due",
+        "_loop",
+        "_timer",
+        "chosen_at",
+        "has_hedged",
+        "has_repeated",
+    )
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when that timer should ring (loop time, seconds)
         self._asked_at = 0.0  # when the exit was last asked for a sign of life
+        self.chosen_at = 0.0
         self.has_hedged = self.has_repeated = False
 
     def wait(self, seconds: float, then: Callable[[], None]) -> None:

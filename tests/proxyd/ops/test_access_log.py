@@ -167,7 +167,8 @@ def test_an_hour_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
         now[0] += DAY
     log.close()
     hours = [datetime.fromtimestamp(NOON + each * DAY, UTC) for each in (2, 3, 4)]
-    until_true(lambda: not (log._packer and log._packer.is_busy), "nothing is compressed now")
+    packer = log._writer._packer
+    until_true(lambda: not (packer and packer.is_busy), "nothing is compressed now")
     kept = sorted(tmp_path.glob("access-*.jsonl*"))
     assert [each.name[: len("access-2026-01-31T12")] for each in kept] == [
         f"access-{hour:%Y-%m-%dT%H}" for hour in hours
@@ -203,7 +204,7 @@ def test_a_disk_that_does_not_follow_costs_records_and_nothing_else(tmp_path: Pa
     fifo = tmp_path / "access-2026-02-01T12.jsonl"
     os.mkfifo(fifo)  # opening it waits, as a disk that hangs
     log.put(BEGUN)
-    until_true(lambda: log._open, "it is open")
+    until_true(lambda: log._writer._open, "it is open")
     now[0] += DAY
     log.put(ONE._replace(connection=8))
     until_true(lambda: not log._waiting, "the writer is stuck")
@@ -222,11 +223,11 @@ def test_ends_that_are_lost_leave_no_connection_open_for_ever(tmp_path: Path) ->
     now = [NOON]
     log = opened(tmp_path, now, waiting_max=1)
     log.put(BEGUN)
-    until_true(lambda: log._open, "it is open")
+    until_true(lambda: log._writer._open, "it is open")
     log.put(BEGUN._replace(connection=8))
     log.put(ONE)  # dropped: one record waits already
     assert log.dropped == 1
-    until_true(lambda: not log._open, "what is open is not known any more")
+    until_true(lambda: not log._writer._open, "what is open is not known any more")
     now[0] += HOUR
     log.close()
     [hour] = lines(tmp_path, "*T13.jsonl")
@@ -257,7 +258,7 @@ def test_lines_of_several_processes_in_one_file_are_whole(tmp_path: Path) -> Non
 
 def test_lines_that_a_full_disk_does_not_take_are_counted_as_dropped(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON])
-    os.dup2(os.open("/dev/full", os.O_WRONLY), log._files._descriptor)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), log._writer.files._descriptor)
     for _ in range(3):
         log.put(ONE)
     until_true(lambda: log.dropped == 3, "they are dropped")
@@ -309,7 +310,7 @@ def test_an_hour_has_a_line_for_each_connection_that_is_open(tmp_path: Path) -> 
     now = [NOON]
     log = opened(tmp_path, now)
     log.put(BEGUN)
-    until_true(lambda: log._open, "it is open")
+    until_true(lambda: log._writer._open, "it is open")
     now[0] += 10
     until_true(lambda: "began" in events(lines(tmp_path)), "its beginning is written")
     log.put(BEGUN._replace(connection=8))

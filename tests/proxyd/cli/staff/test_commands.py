@@ -234,7 +234,7 @@ def test_hostile_names_of_users_do_nothing_to_a_terminal(
         (["user", "show", ""], "1 to 254"),
         (["user", "note", EMAIL, ""], "1 to 2000"),
         (["user", "note", EMAIL, "x" * 2_001], "1 to 2000"),
-        (["log", "--action", "user.delete"], "the actions are: device.bar"),
+        (["log", "--action", "user.delete"], "the actions are: approval.approve"),
         ([*CREATE, "--reason", ""], "1 to 500"),
     ],
 )
