@@ -10,13 +10,14 @@ from support.base.clock import Clock
 from support.market.books import available, earned, held
 from support.market.jobs import device_of, prove
 from support.market.market import RULES, Market
+from support.market.reviews import decide_review
 
 from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.deploys.deploys import NewDeploy
 from market.deploys.templates import Change, Template
-from market.jobs.reviews import decide, disputes
+from market.jobs.reviews import disputes
 from market.money.audit import audit_ledger
 from market.money.money import Currency, micro
 from proxyctl.protocol.jobspec import Port, Ready
@@ -215,9 +216,9 @@ async def test_a_buyer_that_was_not_served_gets_back_the_drawn_amount(
     assert await market.reviews.expire() == 0
     assert len(await disputes(market.context)) == 2
     assert (await audit_ledger(market.store)).passed
-    rows = await decide(market.context, job_id, ReviewStatus.REVERSED)
+    rows = await decide_review(market.context, job_id, ReviewStatus.REVERSED)
     assert sum(row.price for row in rows) == spent
-    assert await decide(market.context, job_id, ReviewStatus.REVERSED)  # moves no more money
+    assert await decide_review(market.context, job_id, ReviewStatus.REVERSED)  # moves no more money
     assert [await earned(market, owner) for owner in owners] == [0, 0]
     assert await market.jobs.earned_today(owners[0]) == {}
     await market.jobs.cancel(user, job_id)
@@ -241,7 +242,7 @@ async def test_only_an_amount_that_is_still_in_review_can_be_disputed(market: Ma
     owned = await market.jobs.find(user, job.id)
     assert owned.review is not None
     assert (owned.review.state, owned.review.attempt) == ("disputed", 2)
-    rows = await decide(market.context, job.id, ReviewStatus.UPHELD)
+    rows = await decide_review(market.context, job.id, ReviewStatus.UPHELD)
     assert [row.attempt for row in rows] == [2]
     assert await available(market, owners[0], CREDIT) == await available(market, owners[1], CREDIT)
     with pytest.raises(MarketError) as caught:
@@ -409,7 +410,7 @@ class Life:
             await self.market.reviews.dispute(self.buyer, job_id, "slow")
         elif what == 2:
             state = self.random.choice((ReviewStatus.UPHELD, ReviewStatus.REVERSED))
-            await decide(self.market.context, job_id, state)
+            await decide_review(self.market.context, job_id, state)
         else:
             await self.market.reviews.expire()
 

@@ -10,6 +10,7 @@ from support.market import books
 from support.market.books import stored_job
 from support.market.jobs import code_of, device_of, on, specified, wanted
 from support.market.market import Market
+from support.market.reviews import decide_review
 from support.market.work import posted
 
 from market.attempts.attempts import WORK_KINDS, Ending, FailureKind
@@ -17,7 +18,6 @@ from market.base.errors import MarketError
 from market.base.states import JobStatus, ReviewStatus
 from market.jobs.copies import Copying
 from market.jobs.draws import SECONDS_MIN
-from market.jobs.reviews import decide
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import MICRO, Currency
@@ -155,7 +155,7 @@ async def test_a_buyer_disputes_each_attempt_that_is_in_review(market: Market) -
     await fails(market, job_id, workers[0], HOUR // 2)
     await market.reviews.dispute(buyer, job_id, "it ran nothing")
     await fails(market, job_id, workers[1], HOUR // 2)
-    assert len(await decide(market.context, job_id, ReviewStatus.REVERSED)) == 1
+    assert len(await decide_review(market.context, job_id, ReviewStatus.REVERSED)) == 1
     assert [await earned(market, each) for each in workers] == [0, 2_250_000]
     assert await available(market, buyer) == 2_500_000
     await market.jobs.cancel(buyer, job_id)
@@ -266,6 +266,6 @@ async def live(
         try:
             await market.reviews.dispute(buyer, job_id, "slow")
             state = chance.choice((ReviewStatus.UPHELD, ReviewStatus.REVERSED))
-            await decide(market.context, job_id, state)
+            await decide_review(market.context, job_id, state)
         except MarketError:  # nothing is in review
             continue
