@@ -157,7 +157,7 @@ coverage: setup
 		--override-ini timeout=600 --cov
 
 CHECKS = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/lint-imports \
-	&& $(VENV)/bin/oxlint --deny-warnings api/console
+	&& $(VENV)/bin/oxlint --deny-warnings api/console api/staff
 
 # Checks style, types and import rules, and the scripts of the console.
 lint: setup

@@ -41,7 +41,10 @@ def served(describe: Callable[[], bytes]) -> dict[str, Page]:
     )
     table = dict.fromkeys(SHELL_PATHS, shell)
     table[DOCUMENT_PATH] = Page("application/json", describe, HEADERS, is_packed=True)
-    for file in (FOLDER / "staff.js", *(console.FOLDER / name for name in SHARED)):
+    for file in (
+        *(FOLDER / f"staff.{kind}" for kind in ("js", "css")),
+        *(console.FOLDER / name for name in SHARED),
+    ):
         kind = console.KINDS[file.suffix]
         table[f"{ASSETS}/{file.name}"] = Page(kind, file.read_bytes(), HEADERS, is_packed=True)
     return table

@@ -25,6 +25,8 @@ async function ask(method, path, body) {
 }
 
 const may = (action) => me.may.includes(action);
+const moment = (text) => text && el("time", { datetime: text }, `${text.slice(0, 10)} ${text.slice(11, 19)}`);
+const count = (number) => number.toLocaleString("en");
 const heading = (text) => el("h1", { tabindex: "-1" }, text);
 const link = (hash, ...text) => el("a", { href: `#${hash}` }, ...text);
 const ofUser = (id) => `/user/${encodeURIComponent(id)}`;
@@ -57,16 +59,17 @@ function form(fields, button, act) {
 
 // A table of rows, each with the cells of `heads`: {title: cell(row)}.
 function table(title, rows, heads) {
-  const body = rows.map((row) => el("tr", {}, Object.values(heads).map((cell) => el("td", {}, cell(row) ?? "–"))));
+  const body = rows.map((row) => el("tr", {}, Object.entries(heads).map(([name, cell]) =>
+    el("td", { "data-label": name }, el("span", {}, cell(row) ?? "–")))));
   const head = el("tr", {}, Object.keys(heads).map((name) => el("th", { scope: "col" }, name)));
   const content = rows.length ? el("div", { class: "scroll", role: "group", "aria-label": title, tabindex: "0" },
-    el("table", {}, el("thead", {}, head), el("tbody", {}, body))) : el("p", { class: "hint" }, "none");
+    el("table", { class: "table" }, el("thead", {}, head), el("tbody", {}, body))) : el("p", { class: "hint" }, "none");
   return el("section", { class: "card" }, el("h2", {}, title), content);
 }
 
 function logTable(acts) {
   return table("History", acts, {
-    at: (each) => each.at,
+    "at (UTC)": (each) => moment(each.at),
     author: (each) => each.staff ?? (each.unix_user ? `${each.unix_user}@machine` : each.via),
     act: (each) => each.action,
     subject: (each) => (each.user_id ? link(ofUser(each.user_id), each.user_id) : each.subject_id),
@@ -105,18 +108,18 @@ async function userPage(name) {
   }) : null;
   return [
     heading(user.username),
-    el("p", {}, `${user.email} · ${user.verified_at ? "verified" : "not verified"} · since ${user.created_at}`),
+    el("p", {}, `${user.email} · ${user.verified_at ? "verified" : "not verified"} · since ${user.created_at.slice(0, 10)}`),
     el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · ")),
     el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),
-    table("Notes", page.notes, { at: (each) => each.at, author: (each) => each.author, note: (each) => each.text }),
+    table("Notes", page.notes, { "at (UTC)": (each) => moment(each.at), author: (each) => each.author, note: (each) => each.text }),
     note && el("section", { class: "card" }, note),
     table("Sessions", page.sessions, { session: (each) => each.id, state: (each) => each.status,
-      used: (each) => `${each.used_bytes} of ${each.quota_bytes} bytes`, expires: (each) => each.expires_at }),
-    table("Devices", page.devices, { device: (each) => each.name, type: (each) => each.type, "last seen": (each) => each.last_seen_at }),
+      used: (each) => `${count(each.used_bytes)} of ${count(each.quota_bytes)} bytes`, "expires (UTC)": (each) => moment(each.expires_at) }),
+    table("Devices", page.devices, { device: (each) => each.name, type: (each) => each.type, "last seen (UTC)": (each) => moment(each.last_seen_at) }),
     table("Jobs", page.jobs, { job: (each) => each.title, state: (each) => each.status, price: (each) => `${each.price} ${each.currency}` }),
-    table("Keys", page.keys, { key: (each) => each.prefix, name: (each) => each.name, "last used": (each) => each.last_used_at }),
-    table("Logins", page.logins, { at: (each) => each.at, network: (each) => each.network, program: (each) => each.program }),
-    table("Money", page.transactions, { at: (each) => each.at, kind: (each) => each.kind,
+    table("Keys", page.keys, { key: (each) => each.prefix, name: (each) => each.name, "last used (UTC)": (each) => moment(each.last_used_at) }),
+    table("Logins", page.logins, { "at (UTC)": (each) => moment(each.at), network: (each) => each.network, program: (each) => each.program }),
+    table("Money", page.transactions, { "at (UTC)": (each) => moment(each.at), kind: (each) => each.kind,
       amount: (each) => `${each.amount} ${each.currency}`, reference: (each) => each.reference }),
     logTable(page.log),
   ];
@@ -150,12 +153,12 @@ function search(event) {
 }
 
 function frame(content) {
-  const bar = el("header", { class: "top" }, link("", "proxyd staff"),
-    el("form", { role: "search", on: { submit: search } }, el("label", { for: "q", class: "visually-hidden" }, "Search for"),
+  const bar = el("header", { class: "top" }, el("a", { class: "brand", href: "#" }, "proxyd staff"),
+    el("form", { role: "search", class: "search", on: { submit: search } }, el("label", { for: "q", class: "visually-hidden" }, "Search for"),
       el("input", { id: "q", name: "q", type: "search", maxlength: 254, required: true }),
       el("button", { class: "button", type: "submit" }, "Search")),
     el("nav", { "aria-label": "Pages" }, may("log.read") && link("/log", "Log"), " ", may("staff.list") && link("/staff", "Staff")),
-    el("p", {}, `${me.email} · ${me.role} `, el("button", { class: "button", type: "button", on: { click: logOut } }, "Log out")));
+    el("p", { class: "me" }, `${me.email} · ${me.role} `, el("button", { class: "button", type: "button", on: { click: logOut } }, "Log out")));
   return [bar, el("main", { id: "main" }, content)];
 }
 
