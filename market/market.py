@@ -129,7 +129,7 @@ class Market:
         self.tokens = keys.tokens
         self.emails = Outbox(context, keys.sealing, "mail")
         self.site = rules.site
-        letters = Letters(self.emails, rules.app_url, rules.site.signature)
+        self.letters = letters = Letters(self.emails, rules.app_url, rules.site.signature)
         proofs = Proofs(context, self.emails, rules.app_url, rules.site.signature)
         self.texts = Texts(context)
         self.status = Status(context)

@@ -213,7 +213,7 @@ def staff_port_of(
     from market.staff.desk import StaffDesk  # noqa: PLC0415
 
     http = server(
-        StaffDesk(market.context, market.passwords, key),
+        StaffDesk(market.context, market.passwords, key, market.letters),
         seal=Seal(key),
         is_secure=slices.staff_is_secure(settings),
         allow=settings.staff.allow,

@@ -86,12 +86,17 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         webhooks=webhook_terms(settings),
         logs=log_terms(settings),
         event_feed=event_feed_terms(settings, descriptors),
-        site=SiteTerms(settings.site.name, settings.site.support, settings.site.registration),
+        site=site_terms(settings),
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
             "Inference": settings.market.inference_image,
         },
     )
+
+
+def site_terms(settings: Settings) -> SiteTerms:
+    """Return the name and the contact of the service, and the users who may open an account."""
+    return SiteTerms(settings.site.name, settings.site.support, settings.site.registration)
 
 
 def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]) -> Terms:

@@ -169,10 +169,20 @@ class UserItem(Struct):
     created_at: Timestamp
 
 
+class SuspendedItem(Struct):
+    """A suspended part of a user: the reason that the user reads, and its end, if it has one."""
+
+    part: str
+    shown: str
+    since: Timestamp
+    until: Timestamp | None
+
+
 class UserReply(Reply, kw_only=True):
     """A user, and the ten newest rows of each kind."""
 
     user: UserItem
+    suspended: list[SuspendedItem]
     balances: list[Balance]
     open: OpenItem
     transactions: list[TransactionItem]
@@ -305,6 +315,10 @@ def _user(page: UserPage) -> UserReply:
             verified_at=moment(user.email_verified_at),
             created_at=timestamp(user.created_at),
         ),
+        suspended=[
+            SuspendedItem(row.part, row.shown, timestamp(row.began_at), moment(row.ends_at))
+            for row in page.suspended
+        ],
         balances=[
             Balance("usd", money(profile.usd_available), money(profile.usd_held)),
             Balance("credit", money(profile.credit_available), money(profile.credit_held)),

@@ -28,6 +28,12 @@ SCOPES: Mapping[Action, StaffScope] = {
     Action.LOG_READ: StaffScope.READ,
     Action.STAFF_SELF: StaffScope.READ,
     Action.USER_NOTE: StaffScope.ACT,
+    Action.USER_SUSPEND: StaffScope.ACT,
+    Action.USER_RESUME: StaffScope.ACT,
+    Action.SESSION_HALT: StaffScope.ACT,
+    Action.SESSION_GO: StaffScope.ACT,
+    Action.SESSION_END: StaffScope.ACT,
+    Action.KEY_REVOKE: StaffScope.ACT,
 }
 
 

@@ -1,5 +1,6 @@
 """The services of the staff, for the staff API and its pages."""
 
+from market.accounts.letters import Letters
 from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.events.context import Context
@@ -15,10 +16,14 @@ class StaffDesk:
 
     Args:
         key: the signing key of the service; other keys are derived from it.
+        letters: e-mails to users.
     """
 
-    def __init__(self, context: Context, passwords: Passwords, key: bytes) -> None:
+    def __init__(
+        self, context: Context, passwords: Passwords, key: bytes, letters: Letters
+    ) -> None:
         self.context = context
+        self.letters = letters
         self.passwords = passwords
         self.factors = Factors(Sealing(key, b"staff factors"))
         self.logins = StaffLogins(context, passwords, self.factors, key)

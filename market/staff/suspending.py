@@ -92,9 +92,9 @@ async def suspend(
         raise MarketError(
             Code.INVALID_FIELD, "The end is after now, and within ten years.", field="until"
         )
+    user = await context.store.read(resolve, name)
     if _is_support(author) and (ends_at is None or ends_at > now + SUPPORT_SECONDS):
         raise MarketError(Code.NOT_PERMITTED, "The role support suspends for at most 24 hours.")
-    user = await context.store.read(resolve, name)
     chosen = tuple(part for part in Part if part in parts)
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:

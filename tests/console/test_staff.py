@@ -1,4 +1,4 @@
-"""The pages of the staff in a browser: log in with a code, search, view a user, write a note."""
+"""The pages of the staff in a browser: log in, search, view a user, write a note, suspend."""
 
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from proxyd.loop import clock
 
 
 @needs_chromium
-async def test_a_member_finds_a_user_and_writes_a_note(tmp_path: Path, visit: Visit) -> None:
+async def test_a_member_finds_a_user_writes_a_note_and_suspends(
+    tmp_path: Path, visit: Visit
+) -> None:
     visit.expect("401")  # before the login, and with a wrong code
     async with staffed(tmp_path) as staff:
         person = await staff.service.person(usd="5")
@@ -39,6 +41,20 @@ async def test_a_member_finds_a_user_and_writes_a_note(tmp_path: Path, visit: Vi
         await tab.click("Write note")
         await tab.until_text("<b>asked</b> by telephone", "table")
         assert not await faults(tab)
+        await tab.click("Suspend this user")
+        await tab.fill("Reason for the user", "Mail to strangers.")
+        await tab.fill("Reason for the staff", "ticket A-17")
+        await tab.click("Suspend")
+        await tab.until_text("1 of 1 nodes answered")
+        await tab.until_text("Mail to strangers.")
+        refused = await staff.service.call("GET", "/api/bandwidth/sessions", token=person.token)
+        assert refused.code == "account_suspended"
+        assert not await faults(tab)
+        await tab.fill("Reason to resume", "resolved")
+        await tab.click("Resume all")
+        await tab.until('!document.body.innerText.includes("Mail to strangers.")')
+        answer = await staff.service.call("GET", "/api/bandwidth/sessions", token=person.token)
+        assert answer.status == 200
         await tab.click("Log out")
         await tab.until_text("Staff login", "h1")
 

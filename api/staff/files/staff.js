@@ -5,6 +5,8 @@ import { el, replace } from "./dom.js";
 const API = "/staff/api/v1";
 const app = document.querySelector("#app");
 let me = null; // the member who is logged in
+let fieldsMade = 0; // so that each field has an identifier of its own
+let notice = ""; // the result of the last act, shown once
 
 class Refusal extends Error {
   constructor(status, { code, message }) {
@@ -37,8 +39,9 @@ function form(fields, button, act) {
   const submit = el("button", { class: "button primary", type: "submit" }, button);
   const inputs = fields.map(([name, label, props = {}]) => {
     const { rows, ...others } = props;
-    const input = el(rows ? "textarea" : "input", { id: name, name, required: true, ...(rows ? { rows } : {}), ...others });
-    return [name, el("div", { class: "field" }, el("label", { for: name }, label), input), input];
+    const id = `${name}-${++fieldsMade}`;
+    const input = el(rows ? "textarea" : "input", { id, name, required: true, ...(rows ? { rows } : {}), ...others });
+    return [name, el("div", { class: "field" }, el("label", { for: id }, label), input), input];
   });
   async function send(event) {
     event.preventDefault();
@@ -99,6 +102,53 @@ async function searchPage(text) {
   })) : el("p", {}, "Nothing is found.")];
 }
 
+const PARTS = ["logins", "keys", "sessions", "devices", "purchases"];
+
+// What the nodes have done with an order, in words.
+function cut(done) {
+  const answered = done.nodes - done.silent.length;
+  const silent = done.silent.length ? `; silent: ${done.silent.join(", ")}` : "";
+  return `${answered} of ${done.nodes} nodes answered within ${done.seconds} s, ${done.connections} connections cut${silent}`;
+}
+
+// A button that asks for the reason of an act, and shows its result in its place.
+function actButton(words, act) {
+  const place = el("span", {});
+  const button = el("button", { class: "button", type: "button", on: { click: () => replace(place, form(
+    [["reason", `Reason to ${words.toLowerCase()}`, { maxlength: 500 }]], words, async (body) => replace(place, await act(body)))) } }, words);
+  replace(place, button);
+  return place;
+}
+
+function suspension(user, suspended) {
+  const rows = table("Suspended", suspended, { part: (each) => each.part, reason: (each) => each.shown,
+    "since (UTC)": (each) => moment(each.since), "until (UTC)": (each) => moment(each.until) });
+  const boxes = PARTS.map((part) => el("label", { class: "part" }, el("input", { type: "checkbox", value: part, checked: true }), ` ${part}`));
+  const suspend = may("user.suspend") && form([
+    ["hours", "Hours, empty for no end", { inputmode: "numeric", pattern: "[1-9][0-9]{0,3}", required: false, value: "24" }],
+    ["shown", "Reason for the user", { maxlength: 500 }],
+    ["reason", "Reason for the staff", { maxlength: 500 }],
+  ], "Suspend", async ({ hours, shown, reason }) => {
+    const parts = boxes.map((box) => box.firstChild).filter((box) => box.checked).map((box) => box.value);
+    const until = hours ? new Date(Date.now() + hours * 3_600_000).toISOString() : null;
+    notice = cut(await ask("POST", `/users/${user.id}/suspend`, { parts, shown, reason, until }));
+    await show();
+  });
+  if (suspend) suspend.prepend(el("fieldset", {}, el("legend", {}, "Parts"), boxes));
+  const resume = may("user.resume") && suspended.length ? form([["why", "Reason to resume", { maxlength: 500 }]], "Resume all", async ({ why }) => {
+    notice = cut(await ask("POST", `/users/${user.id}/resume`, { reason: why }));
+    await show();
+  }) : null;
+  return [rows, resume && el("section", { class: "card" }, resume),
+    suspend && el("details", { class: "card" }, el("summary", {}, "Suspend this user"), suspend)];
+}
+
+function sessionActs(session) {
+  if (session.status !== "active" || !may("session.halt")) return null;
+  return [["Halt", "halt"], ["Go on", "go"], ["End", "end"]].map(([words, act]) =>
+    actButton(words, async (body) => cut(await ask("POST", `/sessions/${session.id}/${act}`, body))));
+}
+
 async function userPage(name) {
   const page = await ask("GET", `/users/${encodeURIComponent(name)}`);
   const { user, open } = page;
@@ -113,11 +163,17 @@ async function userPage(name) {
     el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),
     table("Notes", page.notes, { "at (UTC)": (each) => moment(each.at), author: (each) => each.author, note: (each) => each.text }),
     note && el("section", { class: "card" }, note),
+    suspension(user, page.suspended),
     table("Sessions", page.sessions, { session: (each) => each.id, state: (each) => each.status,
-      used: (each) => `${count(each.used_bytes)} of ${count(each.quota_bytes)} bytes`, "expires (UTC)": (each) => moment(each.expires_at) }),
+      used: (each) => `${count(each.used_bytes)} of ${count(each.quota_bytes)} bytes`, "expires (UTC)": (each) => moment(each.expires_at),
+      acts: sessionActs }),
     table("Devices", page.devices, { device: (each) => each.name, type: (each) => each.type, "last seen (UTC)": (each) => moment(each.last_seen_at) }),
     table("Jobs", page.jobs, { job: (each) => each.title, state: (each) => each.status, price: (each) => `${each.price} ${each.currency}` }),
-    table("Keys", page.keys, { key: (each) => each.prefix, name: (each) => each.name, "last used (UTC)": (each) => moment(each.last_used_at) }),
+    table("Keys", page.keys, { key: (each) => each.prefix, name: (each) => each.name, "last used (UTC)": (each) => moment(each.last_used_at),
+      acts: (each) => (each.revoked_at || !may("key.revoke") ? null : actButton("Revoke", async (body) => {
+        await ask("POST", `/users/keys/${each.id}/revoke`, body);
+        return "revoked";
+      })) }),
     table("Logins", page.logins, { "at (UTC)": (each) => moment(each.at), network: (each) => each.network, program: (each) => each.program }),
     table("Money", page.transactions, { "at (UTC)": (each) => moment(each.at), kind: (each) => each.kind,
       amount: (each) => `${each.amount} ${each.currency}`, reference: (each) => each.reference }),
@@ -159,7 +215,9 @@ function frame(content) {
       el("button", { class: "button", type: "submit" }, "Search")),
     el("nav", { "aria-label": "Pages" }, may("log.read") && link("/log", "Log"), " ", may("staff.list") && link("/staff", "Staff")),
     el("p", { class: "me" }, `${me.email} · ${me.role} `, el("button", { class: "button", type: "button", on: { click: logOut } }, "Log out")));
-  return [bar, el("main", { id: "main" }, content)];
+  const result = notice && el("p", { class: "notice", role: "status" }, notice);
+  notice = "";
+  return [bar, el("main", { id: "main" }, result, content)];
 }
 
 let turn = 0; // of the newest page: an older answer is dropped

@@ -16,7 +16,7 @@ from market.staff import stopping, suspending
 from market.staff.suspending import Ordered
 from proxyd.cli.staff.desk import Command, Desk, Report, Row, when
 from proxyd.ops.signing_key import signing_key
-from proxyd.slices import app_url, bounds, job_terms
+from proxyd.slices import app_url, bounds, job_terms, site_terms
 from storage.engines.claim import is_claimed
 from storage.engines.place import is_sqlite
 
@@ -202,7 +202,7 @@ def _letters(desk: Desk) -> Letters:
     """Return the letters of the service; the daemon sends them."""
     settings = desk.settings
     emails = Outbox(desk.context, Sealing(signing_key(settings), b"outbox"), "mail")
-    return Letters(emails, app_url(settings, settings.api.port))
+    return Letters(emails, app_url(settings, settings.api.port), site_terms(settings).signature)
 
 
 COMMANDS: dict[str, Command] = {

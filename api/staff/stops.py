@@ -1,0 +1,215 @@
+"""Routes that stop and resume a user, a session or a key, on all nodes."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from api.routing.listing import Timestamp
+from api.routing.routes import Call, Reply, StaffRoute
+from api.staff.users import FINDING, ONE
+from api.staff.words import PREFIX, Reason, author, moment
+from market.accounts.suspensions import Part
+from market.bandwidth import halts
+from market.base.errors import Code
+from market.staff import stopping, suspending
+from market.staff.acts import REASON_MAX_CHARACTERS
+from market.staff.desk import StaffDesk
+from market.staff.roles import Action
+from market.staff.suspending import ALL, Ordered
+
+SESSION = f"{PREFIX}/sessions/{{session}}"
+ALONE = ("",)  # the daemon that serves a database alone has no name among nodes
+
+
+class SuspendRequest(Struct):
+    """Parts to suspend; `shown` is the reason for the user, `until` null for no end."""
+
+    parts: Annotated[list[Part], Meta(min_length=1, max_length=len(Part))]
+    shown: Annotated[str, Meta(max_length=REASON_MAX_CHARACTERS)]
+    reason: Reason
+    until: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class ResumeRequest(Struct):
+    """Parts to resume: all by default."""
+
+    reason: Reason
+    parts: Annotated[list[Part], Meta(min_length=1, max_length=len(Part))] | None = None
+
+
+class ReasonRequest(Struct):
+    """The reason of an act, for the staff."""
+
+    reason: Reason
+
+
+class OrderReply(Reply, kw_only=True):
+    """An order, and what the nodes have done within a second.
+
+    `silent` are the nodes that have not answered: each acts when it can read the database.
+    """
+
+    user_id: str
+    session_id: str | None
+    parts: list[str]
+    until: Timestamp | None
+    nodes: int
+    connections: int
+    seconds: float
+    silent: list[str]
+
+
+class RevokedReply(Reply, kw_only=True):
+    """The revoked key, by the name that its owner gave it."""
+
+    name: str
+
+
+class StopRoutes:
+    """The routes that stop and resume."""
+
+    def __init__(self, desk: StaffDesk) -> None:
+        self._context = desk.context
+        self._letters = desk.letters
+
+    def table(self) -> list[StaffRoute]:
+        """Return the declarations."""
+        example = {"reason": "ticket A-17"}
+        over = (Code.SESSION_NOT_FOUND,)
+        return [
+            StaffRoute(
+                "POST",
+                f"{ONE}/suspend",
+                "Suspend parts of a user on all nodes",
+                self.suspend,
+                OrderReply,
+                action=Action.USER_SUSPEND,
+                body=SuspendRequest,
+                errors=FINDING,
+                example={
+                    "parts": ["logins", "sessions"],
+                    "until": "2030-01-31T12:00:00Z",
+                    "shown": "Your sessions sent mail to strangers.",
+                    **example,
+                },
+            ),
+            StaffRoute(
+                "POST",
+                f"{ONE}/resume",
+                "End the suspension of parts of a user",
+                self.resume,
+                OrderReply,
+                action=Action.USER_RESUME,
+                body=ResumeRequest,
+                errors=(*FINDING, Code.NOT_SUSPENDED),
+                example=example,
+            ),
+            *(
+                StaffRoute(
+                    "POST",
+                    f"{SESSION}/{word}",
+                    summary,
+                    handler,
+                    OrderReply,
+                    action=action,
+                    body=ReasonRequest,
+                    errors=errors,
+                    example=example,
+                )
+                for word, summary, handler, action, errors in (
+                    (
+                        "halt",
+                        "Cut a session on all nodes until it goes on",
+                        self.halt,
+                        Action.SESSION_HALT,
+                        over,
+                    ),
+                    (
+                        "go",
+                        "Let a halted session go on",
+                        self.let_go,
+                        Action.SESSION_GO,
+                        (*over, Code.SESSION_NOT_HALTED),
+                    ),
+                    ("end", "Cut a session, and settle it", self.end, Action.SESSION_END, over),
+                )
+            ),
+            StaffRoute(
+                "POST",
+                f"{PREFIX}/users/keys/{{key}}/revoke",
+                "Revoke an API key of a user",
+                self.revoke,
+                RevokedReply,
+                action=Action.KEY_REVOKE,
+                body=ReasonRequest,
+                errors=(Code.KEY_NOT_FOUND,),
+                example=example,
+            ),
+        ]
+
+    async def suspend(self, call: Call[SuspendRequest, Any]) -> OrderReply:
+        """Suspend parts of a user."""
+        body = call.body
+        ordered = await suspending.suspend(
+            self._context,
+            self._letters,
+            author(call),
+            call.path["user"],
+            parts=body.parts,
+            ends_at=None if body.until is None else int(body.until.timestamp()),
+            shown=body.shown,
+            why=body.reason,
+        )
+        return await self._answer(ordered)
+
+    async def resume(self, call: Call[ResumeRequest, Any]) -> OrderReply:
+        """Resume parts of a user."""
+        body = call.body
+        ordered = await suspending.resume(
+            self._context,
+            self._letters,
+            author(call),
+            call.path["user"],
+            parts=ALL if body.parts is None else body.parts,
+            why=body.reason,
+        )
+        return await self._answer(ordered)
+
+    async def halt(self, call: Call[ReasonRequest, Any]) -> OrderReply:
+        """Halt a session."""
+        return await self._answer(await stopping.halt_session(*self._session(call)))
+
+    async def let_go(self, call: Call[ReasonRequest, Any]) -> OrderReply:
+        """Let a halted session go on."""
+        return await self._answer(await stopping.let_session_go(*self._session(call)))
+
+    async def end(self, call: Call[ReasonRequest, Any]) -> OrderReply:
+        """End a session: the nodes report a last time, then it is settled."""
+        ordered = await stopping.begin_end(*self._session(call))
+        reply = await self._answer(ordered)
+        await stopping.finish_end(self._context, ordered.session_id or "")
+        return reply
+
+    async def revoke(self, call: Call[ReasonRequest, Any]) -> RevokedReply:
+        """Revoke a key."""
+        key, reason = call.path["key"], call.body.reason
+        name = await stopping.revoke_key(self._context, author(call), key, reason)
+        return RevokedReply(name=name)
+
+    def _session(self, call: Call[ReasonRequest, Any]) -> tuple[Any, ...]:
+        return self._context, author(call), call.path["session"], call.body.reason
+
+    async def _answer(self, ordered: Ordered) -> OrderReply:
+        names = ordered.nodes or ALONE
+        answer = await halts.answered(self._context, ordered.number, names)
+        return OrderReply(
+            user_id=ordered.user_id,
+            session_id=ordered.session_id,
+            parts=[str(each) for each in ordered.parts],
+            until=moment(ordered.ends_at),
+            nodes=answer.nodes,
+            connections=answer.connections,
+            seconds=answer.seconds,
+            silent=[each or "the daemon" for each in answer.silent],
+        )
