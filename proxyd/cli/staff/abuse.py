@@ -42,13 +42,6 @@ async def who_exit(desk: Desk, options: Namespace) -> Report:
     return _answer(question, answer)
 
 
-def status(report: Report) -> int:
-    """Return the exit status of a look-up: one customer, none, or several."""
-    if report["customer"] is not None:
-        return 0
-    return AMBIGUOUS if report["users"] > 1 else FAILED
-
-
 async def _open(desk: Desk, options: Namespace) -> Report:
     question = _question(options) if options.exit_ip else Question("", 0)
     facts = Facts(

@@ -3,6 +3,7 @@
 Each command prints lists of rows: as columns, or as one JSON document with the same names.
 """
 
+import importlib
 import json
 import sys
 from argparse import Namespace
@@ -10,7 +11,6 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff import abuse, finding, judging, keys, limits, members, money, site, stopping
 from proxyd.cli.staff.desk import Command, Desk, Report
 from proxyd.cli.staff.words import in_words
 from proxyd.loop import runner
@@ -22,10 +22,42 @@ WAITS = 3  # for a second person
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 
-GROUPS = (abuse, members, finding, judging, keys, limits, money, site, stopping)
-COMMANDS: dict[str, Command] = {
-    name: command for group in GROUPS for name, command in group.COMMANDS.items()
+# The module of a command, by the command or by its first words. Only this one is imported: others
+# would make each command wait for libraries that it does not need.
+MODULES = {
+    "approvals": "money",
+    "approve": "money",
+    "exits": "stopping",
+    "jobs": "judging",
+    "jobs cancel": "stopping",
+    "key": "stopping",
+    "log": "finding",
+    "money": "money",
+    "refuse": "money",
+    "rule": "abuse",
+    "session": "stopping",
+    "site": "site",
+    "staff": "members",
+    "staff attempts": "keys",
+    "staff key": "keys",
+    "status": "site",
+    "ticket": "abuse",
+    "user": "finding",
+    "user limit": "limits",
+    "user resume": "stopping",
+    "user suspend": "stopping",
+    "who": "finding",
 }
+
+
+def command_of(name: str) -> Command:
+    """Return the function of a command."""
+    prefix = name
+    while prefix not in MODULES:
+        prefix = prefix.rpartition(" ")[0]
+    module = importlib.import_module(f"proxyd.cli.staff.{MODULES[prefix]}")
+    command: Command = module.COMMANDS[name]
+    return command
 
 
 def carry_out(
@@ -63,7 +95,8 @@ def carry_out(
     words = report.pop("words", None)  # a sentence for people, in the place of the columns
     say(json.dumps(report) if options.json else words or in_words(report))
     if "customer" in report:
-        return abuse.status(report)
+        several = report["customer"] is None and report["users"] > 1
+        return MISUSED if several else 0 if report["customer"] is not None else FAILED
     if options.command == "who" and not report["found"]:
         return FAILED
     has_failed = report.get("silent") or (options.command == "site check" and report["problems"])
@@ -90,6 +123,6 @@ async def _run(settings: Settings, options: Namespace) -> Report:
     async with opened(settings, create=options.command == "staff create") as store:
         desk = Desk(settings, context_of(store))
         try:
-            return await COMMANDS[options.command](desk, options)
+            return await command_of(options.command)(desk, options)
         finally:
             desk.passwords.close()

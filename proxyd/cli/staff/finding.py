@@ -9,7 +9,6 @@ from market.money.money import as_decimal
 from market.staff import history, search, users
 from market.staff.search import HITS_MAX, Found
 from market.staff.users import COUNTED_MAX, UserPage
-from proxyd.cli.staff import abuse
 from proxyd.cli.staff.desk import Command, Desk, Report, Row, act_row, when
 from proxyd.cli.staff.limits import limits_of, personal_row
 from storage.staff.log import NEWEST
@@ -32,6 +31,8 @@ async def _who(desk: Desk, options: Namespace) -> Report:
     if (options.text is None) == (options.exit_ip is None):
         raise MarketError(Code.INVALID_FIELD, "Give a TEXT, or --exit-ip with --at.")
     if options.exit_ip is not None:
+        from proxyd.cli.staff import abuse  # its libraries are for this form alone
+
         return await abuse.who_exit(desk, options)
     return {
         "found": [

@@ -47,25 +47,25 @@ def test_the_installed_release_is_the_one_that_was_compared() -> None:
     assert_compared("msgspec", COMPARED_VERSION, SHIM)
 
 
-@cases(
-    ("pattern", "body", "parts"),
-    [
-        ("_PATH", b'{"text": 1}', {"path": "text"}),
-        ("_PATH", b'{"text": "x", "items": [{"count": "x"}]}', {"path": "items[0].count"}),
-        ("_MISSING", b"{}", {"field": "text"}),
-        ("_MISSING", b'{"text": "x", "inner": {}}', {"field": "count"}),
-        ("_GOT", b'{"text": 1}', {"got": "int"}),
-        ("_GOT", b"[]", {"got": "array"}),
-        ("_GOT", b'{"text": "x", "inner": "x"}', {"got": "str"}),
-        ("_GOT", b'{"text": null}', {"got": "null"}),
-        ("_LENGTH", b'{"text": "x", "few": []}', {"end": ">", "bound": "1"}),
-        ("_LENGTH", b'{"text": "x", "few": [1, 2, 3]}', {"end": "<", "bound": "2"}),
-        ("_CHOICE", b'{"text": "x", "word": "three"}', {"got": "'three'"}),
-        ("_CHOICE", b'{"text": "x", "word": "\\n"}', {"got": r"'\n'"}),
-        ("_OWN", b'{"text": "x", "own": 1}', {"words": "a number, got nothing"}),
-        ("_MALFORMED", b'{"text": x}', {"words": "invalid character", "byte": "9"}),
-    ],
-)
+MESSAGES = [
+    ("_PATH", b'{"text": 1}', {"path": "text"}),
+    ("_PATH", b'{"text": "x", "items": [{"count": "x"}]}', {"path": "items[0].count"}),
+    ("_MISSING", b"{}", {"field": "text"}),
+    ("_MISSING", b'{"text": "x", "inner": {}}', {"field": "count"}),
+    ("_GOT", b'{"text": 1}', {"got": "int"}),
+    ("_GOT", b"[]", {"got": "array"}),
+    ("_GOT", b'{"text": "x", "inner": "x"}', {"got": "str"}),
+    ("_GOT", b'{"text": null}', {"got": "null"}),
+    ("_LENGTH", b'{"text": "x", "few": []}', {"end": ">", "bound": "1"}),
+    ("_LENGTH", b'{"text": "x", "few": [1, 2, 3]}', {"end": "<", "bound": "2"}),
+    ("_CHOICE", b'{"text": "x", "word": "three"}', {"got": "'three'"}),
+    ("_CHOICE", b'{"text": "x", "word": "\\n"}', {"got": r"'\n'"}),
+    ("_OWN", b'{"text": "x", "own": 1}', {"words": "a number, got nothing"}),
+    ("_MALFORMED", b'{"text": x}', {"words": "invalid character", "byte": "9"}),
+]
+
+
+@cases(("pattern", "body", "parts"), MESSAGES)
 def test_a_message_reads_as_its_pattern_expects(
     pattern: str, body: bytes, parts: dict[str, str]
 ) -> None:
@@ -85,8 +85,7 @@ def test_every_pattern_for_a_message_has_been_tried() -> None:
         for name, value in vars(validation_messages).items()
         if isinstance(value, re.Pattern) and name != "_STEP"  # a path's, which `_PATH` has found
     }
-    (parameters,) = test_a_message_reads_as_its_pattern_expects.pytestmark
-    assert {case[0] for case in parameters.args[1]} == patterns
+    assert {pattern for pattern, _, _ in MESSAGES} == patterns
 
 
 def test_a_body_that_ends_too_early_is_not_called_malformed() -> None:

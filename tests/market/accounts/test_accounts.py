@@ -127,8 +127,8 @@ async def test_a_token_ends_with_its_time(market: Market) -> None:
 
 async def test_a_deposit_with_a_reference_is_made_once(market: Market) -> None:
     await register(market)
-    assert await market.deposit("ada@example.com", 5_000_000, "invoice 1")
-    assert not await market.deposit("ada@example.com", 5_000_000, "invoice 1")
+    assert await market.deposit("ada@example.com", 5_000_000, "invoice-1")
+    assert not await market.deposit("ada@example.com", 5_000_000, "invoice-1")
     wallet = await market.store.read(spendable, "ADA@example.com")
     assert wallet == {Currency.USD: 5_000_000, Currency.CREDIT: 0}
 
@@ -145,9 +145,9 @@ async def test_a_deposit_to_an_unknown_user_or_of_nothing_is_refused(market: Mar
 
 async def test_a_reference_names_one_deposit(market: Market) -> None:
     await register(market)
-    await market.deposit("ada@example.com", 5_000_000, "invoice 1")
+    await market.deposit("ada@example.com", 5_000_000, "invoice-1")
     with pytest.raises(MarketError) as caught:
-        await market.deposit("ada@example.com", 6_000_000, "invoice 1")
+        await market.deposit("ada@example.com", 6_000_000, "invoice-1")
     assert caught.value.code is Code.REFERENCE_REUSED
 
 

@@ -168,6 +168,7 @@ def test_only_the_acts_and_accounts_write_the_tables_of_the_staff() -> None:
         "accounts.py",
         "approvals.py",
         "attempts.py",
+        "exit_use.py",
         "limits.py",
         "logins.py",
         "rules.py",

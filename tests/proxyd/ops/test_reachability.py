@@ -147,6 +147,7 @@ def test_config_check_sees_its_sockets_and_the_given_unit(tmp_path: Path) -> Non
 
 def test_a_start_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     with supervising(tmp_path) as supervisor:
+        (tmp_path / "proxyd.db").unlink(missing_ok=True)
         supervisor.sockets["proxy"].close()
         supervisor.sockets["proxy"] = socket.create_server(("0.0.0.0", 0))
         with pytest.raises(AssertionError):
