@@ -228,7 +228,7 @@ def _number(text: str | None) -> int | None:
     """Return the version in a query.
 
     Raises:
-        TransportError: it is none.
+        TransportError: the text is no version.
     """
     if text is None:
         return None

@@ -45,7 +45,7 @@ class ReasonRequest(Struct):
 
 
 class OrderReply(Reply, kw_only=True):
-    """An order, and what the nodes have done within a second.
+    """Order to the nodes, and their answers within a second.
 
     `silent` are the nodes that have not answered: each acts when it can read the database.
     """

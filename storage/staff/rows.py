@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class ShownAttemptRow(NamedTuple):
-    """An attempt as a list shows it; without a member of the address, `staff_email` is None."""
+    """Attempt in a list; `staff_email` is None where no member has the address."""
 
     id: str
     created_at: int

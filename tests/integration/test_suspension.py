@@ -47,7 +47,7 @@ def connections(
 
 
 def drain(connection: socket.socket) -> bool:
-    """Read the rest of the bytes; return whether the connection has ended."""
+    """Read the remaining bytes. Return whether the connection has ended."""
     connection.settimeout(CUT_SECONDS)
     try:
         while connection.recv(1 << 20):

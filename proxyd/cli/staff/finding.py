@@ -31,7 +31,7 @@ async def _who(desk: Desk, options: Namespace) -> Report:
     if (options.text is None) == (options.exit_ip is None):
         raise MarketError(Code.INVALID_FIELD, "Give a TEXT, or --exit-ip with --at.")
     if options.exit_ip is not None:
-        from proxyd.cli.staff import abuse  # its libraries are for this form alone
+        from proxyd.cli.staff import abuse  # other forms do not wait for it
 
         return await abuse.who_exit(desk, options)
     return {

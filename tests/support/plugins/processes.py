@@ -121,7 +121,7 @@ class _Run:
             raise RuntimeError(f"a process of the tests is broken:\n{value}")
 
     def _next(self, process: _Process) -> int | None:
-        """Return the index of a process's next test, or None: there is none, or the run stops."""
+        """Return the index of the next test of a process; None at the end of the run."""
         if self._session.shouldfail or self._session.shouldstop:
             return None
         if not process.part:
