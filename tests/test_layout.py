@@ -475,6 +475,9 @@ ABOUT_SEVERAL = {
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
     "tests/market/staff/test_money_invariants.py": "market/staff/money.py and second_person.py",
+    "tests/proxyd/backups/test_site.py": (
+        "the tables of market/site, of tickets and of halts through the same"
+    ),
     "tests/proxyd/backups/test_staff.py": (
         "the tables of market/staff through a backup, a restoration and a move"
     ),
