@@ -16,12 +16,14 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b, sha256
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Final, Literal
 
 import msgspec
 
 from proxyd.access import Access, Reached
+from proxyd.egress.names import address_of_number, canonical, is_number
+from proxyd.wire.hosts import unmapped
 
 Target = Literal["host", "hash", "none"]
 Client = Literal["full", "network", "none"]
@@ -126,11 +128,12 @@ class Lines:
         elif self._client == "network":
             fields["client"] = network_of(record.client)
         if self._target == "host":
-            fields["host"] = record.host
+            fields["host"] = one_spelling(record.host)
         elif self._target == "hash":
-            fields["host_hash"] = self._hashed.of(record.host)
+            host = one_spelling(record.host)
+            fields["host_hash"] = self._hashed.of(host)
             # The hash of a name looks like that of an address.
-            if record.host and not is_address(record.host):
+            if host and not is_address(host):
                 fields["name"] = True
         fields["port"] = record.port
 
@@ -150,12 +153,39 @@ class Lines:
                 fields["seen_address"] = record.seen_address
 
     def _forms(self, addresses: Iterable[str]) -> Iterable[str]:
-        return addresses if self._target == "host" else map(self._hashed.of, addresses)
+        spelled = map(one_spelling, addresses)
+        return spelled if self._target == "host" else map(self._hashed.of, spelled)
 
 
+@lru_cache(HASHES_KEPT)
 def is_address(host: str) -> bool:
     """Return whether a host is an address, not a name."""
-    return ":" in host or host.replace(".", "").isdecimal()
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(HASHES_KEPT)
+def one_spelling(host: str) -> str:
+    """Return an address in the spelling of complaints; a name as it is.
+
+    A client chooses the spelling: an IPv4 address can be inside an IPv6 one, or a single number.
+    """
+    if is_address(host):
+        return unmapped(host)
+    key = canonical(host) or ""
+    address = address_of_number(key) if is_number(key) else None
+    return host if address is None else str(address)
+
+
+def mapped(host: str) -> tuple[str, ...]:
+    """Return the spellings of an IPv4 address inside an IPv6 one, as old records have them."""
+    if ":" in host or not is_address(host):
+        return ()
+    number = int(IPv4Address(host))
+    return (f"::ffff:{number >> 16:x}:{number & 0xFFFF:x}", f"::ffff:{host}")
 
 
 @lru_cache(NETWORKS_KEPT)

@@ -17,7 +17,15 @@ from msgspec import Struct
 
 from proxyd.access import UNKNOWN_EXIT
 from proxyd.ops.access_files import HOUR_SECONDS, HourFile, files_of
-from proxyd.ops.access_lines import ENDED, HOUR, LOST, TargetHash, is_address, timestamp
+from proxyd.ops.access_lines import (
+    ENDED,
+    HOUR,
+    LOST,
+    TargetHash,
+    is_address,
+    mapped,
+    timestamp,
+)
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FOUND_MAX: Final = 10_000
@@ -154,9 +162,11 @@ def compared(line: Line, host: str, hashed: TargetHash) -> bool | None:
     """Return whether a connection went to a host; None if the record does not show it."""
     if not (line.host or line.host_hash) or line.protocol == "udp":
         return None
-    wanted = hashed.of(host) if line.host_hash else host.lower()
+    wanted = {host.lower(), *mapped(host)}
+    if line.host_hash:
+        wanted = {hashed.of(each) for each in wanted}
     addresses = line.address_hashes or line.addresses
-    if wanted in (line.host_hash or line.host.lower(), *addresses):
+    if not wanted.isdisjoint((line.host_hash or line.host.lower(), *addresses)):
         return True
     is_name = line.name or bool(line.host and not is_address(line.host))
     if addresses or is_name != is_address(host):

@@ -129,6 +129,21 @@ def test_connections_to_other_destinations_are_counted_only(tmp_path: Path) -> N
     assert (numbers(found), found.elsewhere) == ([1], 1)
 
 
+@pytest.mark.parametrize(
+    "host", ["::ffff:cb00:7109", "::ffff:203.0.113.9", "3405803785", "0xcb.28937", "0313.0.0161.9"]
+)
+def test_no_spelling_of_an_address_hides_a_connection(tmp_path: Path, host: str) -> None:
+    written = Written(tmp_path)
+    dial = END._replace(reason="refused", host=host, exit="", exit_address="", bytes_up=0)
+    written.put(NOON + 5, ONE._replace(host=host, addresses=()))
+    written.put(NOON + 6, ONE._replace(connection=2, addresses=("::ffff:203.0.113.9",)))
+    written.put(NOON + 7, dial._replace(connection=3, tried=(("d1", EXIT),)))
+    written.close()
+    found = asked(tmp_path, NOON, NOON + 9, host=TARGET)
+    assert (numbers(found), found.elsewhere) == ([1, 2, 3], 0)
+    assert [compared(each.line, TARGET, TargetHash(KEY)) for each in found.carried] == [True] * 3
+
+
 def test_lost_lines_and_bounds_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +168,9 @@ def test_lost_lines_and_bounds_are_reported(
         ({"host": TARGET}, "a.test", None),
         ({"host": "a.test", "addresses": (TARGET, "203.0.113.8")}, TARGET, True),
         ({"host": "a.test", "addresses": (TARGET,)}, "203.0.113.10", False),
+        ({"host": "::ffff:cb00:7109"}, TARGET, True),
+        ({"host_hash": TargetHash(KEY).of("::ffff:cb00:7109")}, TARGET, True),
+        ({"host": "a.test", "addresses": ("::ffff:203.0.113.9",)}, TARGET, True),
         ({"host_hash": TargetHash(KEY).of("a.test"), "name": True}, "a.test", True),
         ({"host_hash": TargetHash(KEY).of("a.test"), "name": True}, TARGET, None),
         ({"host_hash": TargetHash(KEY).of(TARGET)}, "203.0.113.10", False),
