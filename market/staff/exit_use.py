@@ -1,7 +1,9 @@
 """The customer who used an exit at a time towards an address.
 
-The records of connections come from outside, without the names of users. The best
-matches with the complaint count, and the answer names a user only if they all have the same user.
+The records of connections come from outside, without the names of users. The best matches with the
+complaint count, and so does each other TCP connection whose record shows no destination: a buyer
+who uses a name for an address must not make an innocent user the only match. The answer names a
+user only if all of them have the same user.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -84,10 +86,14 @@ class Use(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """The connections in the records of a time, and the reasons for gaps, one sentence each."""
+    """The connections in the records of a time, and the reasons for gaps, one sentence each.
+
+    `has_more`: the connections are too many, and some are missing.
+    """
 
     uses: Sequence[Use]
     gaps: Sequence[str]
+    has_more: bool = False
 
 
 class RankedUse(Struct, frozen=True):
@@ -100,8 +106,9 @@ class RankedUse(Struct, frozen=True):
 class Answer(Struct, frozen=True):
     """The answer to a complaint.
 
-    `customer` is the user of all best matches, if they have one user. `uses` are the best matches,
-    `SHOWN_MAX` at most; `others` is the number of other connections at that time.
+    `customer` is the user of all possible connections, if they have one user. `uses` are the best
+    matches, and without a customer all possible ones, `SHOWN_MAX` at most; `others` is the number
+    of other connections at that time.
     """
 
     customer: OwnerRow | None
@@ -138,27 +145,29 @@ async def look_up(
     found = await search(question)
     ranked = rank(question, found.uses)
     best = [each for each in ranked if each.match == ranked[0].match]
-    sessions = list(dict.fromkeys(each.use.session_id for each in best))
+    possible = [*best, *_rivals(question, ranked[len(best) :], best)]
+    sessions = list(dict.fromkeys(each.use.session_id for each in possible))
     owners = await context.store.read(queries.owners, sessions[:SESSIONS_MAX])
     users = {each.user_id for each in owners}
-    is_one = len(users) == 1 and len(owners) == len(sessions)
+    is_one = len(users) == 1 and len(owners) == len(sessions) and not found.has_more
     customer = owners[0] if is_one else None
-    gaps = list(found.gaps)
+    shown = best if is_one else possible
+    gaps = [*found.gaps, *_datagrams(ranked, sessions)]
     if len(owners) < len(sessions):
         gaps.append(f"{len(sessions) - len(owners)} of {len(sessions)} sessions are not compared.")
     answer = Answer(
         customer=customer,
         users=len(users),
-        uses=tuple(best[:SHOWN_MAX]),
-        has_more=len(best) > SHOWN_MAX,
-        others=len(found.uses) - len(best),
+        uses=tuple(shown[:SHOWN_MAX]),
+        has_more=len(shown) > SHOWN_MAX,
+        others=len(found.uses) - len(shown),
         ask=_ask(question, ranked, is_one=is_one),
         gaps=tuple(gaps),
     )
 
     async def note(tx: Transaction) -> tuple[Answer, Changes]:
         changes: dict[str, tuple[str | int | None, str | int | None]] = {
-            "connections": (None, len(best)),
+            "connections": (None, len(shown)),
             "users": (None, len(users)),
         }
         if ticket is not None:
@@ -184,6 +193,34 @@ def rank(question: Question, uses: Sequence[Use]) -> list[RankedUse]:
     """Return the connections that match a question, the best match first, then the longest."""
     ranked = [RankedUse(use, match) for use in uses if (match := _match(question, use)) is not None]
     return sorted(ranked, key=lambda each: (each.match, each.use.started))
+
+
+def _rivals(
+    question: Question, worse: Sequence[RankedUse], best: Sequence[RankedUse]
+) -> list[RankedUse]:
+    """Return the worse matches that can be the cause all the same: TCP without a known destination.
+
+    The right source port of all best matches excludes them.
+    """
+    if not question.host or (
+        question.source_port and all(each.use.source_port == question.source_port for each in best)
+    ):
+        return []
+    return [
+        each
+        for each in worse
+        if each.use.destination is Destination.UNKNOWN and each.use.protocol != "udp"
+    ]
+
+
+def _datagrams(ranked: Sequence[RankedUse], sessions: Sequence[str]) -> list[str]:
+    """Return a sentence about datagrams of other sessions, which match by time alone."""
+    others = sum(
+        each.use.protocol == "udp" and each.use.session_id not in sessions for each in ranked
+    )
+    if not others:
+        return []
+    return [f"{others} connections of other sessions carried datagrams to unknown destinations."]
 
 
 def _match(question: Question, use: Use) -> Match | None:

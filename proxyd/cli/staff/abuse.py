@@ -237,7 +237,7 @@ async def _find(desk: Desk, question: Question) -> Found:
             Code.INVALID_FIELD, f"The access log in {folder}: {error.strerror}."
         ) from None
     uses = [_use(each, question, hashed) for each in found.carried]
-    return Found(uses, [*gaps, *_gaps(question, found)])
+    return Found(uses, [*gaps, *_gaps(question, found)], has_more=found.has_more)
 
 
 def _use(carried: Carried, question: Question, hashed: TargetHash) -> Use:

@@ -67,8 +67,10 @@ def test_a_connection_is_ranked_by_its_match(
 async def test_the_one_customer_of_the_best_matches_is_named(market: Market) -> None:
     ada, bob = [await market.person(usd="20") for _ in range(2)]
     of_ada, again, of_bob = [await session_of(market, each) for each in (ada, ada, bob)]
-    found = await answer(
-        market, SCAN, use(of_bob, destination=Destination.UNKNOWN), use(of_ada), use(again)
+    datagrams = use(of_bob, destination=Destination.UNKNOWN, port=0, protocol="udp")
+    found = await answer(market, SCAN, datagrams, use(of_ada), use(again))
+    assert found.gaps == (
+        "1 connections of other sessions carried datagrams to unknown destinations.",
     )
     assert found.customer is not None
     assert (found.customer.user_id, found.users, found.others, found.ask) == (ada, 1, 1, "")
@@ -89,6 +91,33 @@ async def test_several_customers_are_not_named_and_a_question_is_left(market: Ma
     assert found.ask.startswith("Please send the destination address and port")
     found = await answer(market, Question("192.0.2.1", AT, "203.0.113.9"), *uses)
     assert found.ask.startswith("Please send the destination port")
+
+
+async def test_a_connection_by_a_name_keeps_another_user_from_being_the_only_match(
+    market: Market,
+) -> None:
+    innocent, guilty = [await session_of(market, await market.person(usd="20")) for _ in range(2)]
+    by_name = use(guilty, destination=Destination.UNKNOWN)
+    found = await answer(market, SCAN, use(innocent), by_name)
+    assert (found.customer, found.users, found.others) == (None, 2, 0)
+    assert [each.use.session_id for each in found.uses] == [innocent, guilty]
+    with_port = Question("192.0.2.1", AT, "203.0.113.9", 22, 7)
+    found = await answer(market, with_port, use(innocent), by_name)
+    assert found.customer is None
+    found = await answer(market, with_port, use(innocent, source_port=7), by_name)
+    assert found.customer is not None
+    found = await answer(market, SCAN, use(innocent), use(guilty, destination=Destination(3)))
+    assert found.customer is not None
+
+
+async def test_too_many_connections_name_nobody(market: Market) -> None:
+    session = await session_of(market, await market.person(usd="20"))
+
+    async def find(_: Question) -> Found:
+        return Found((use(session),), ("More.",), has_more=True)
+
+    found = await exit_use.look_up(market.context, ROOT, SCAN, None, find)
+    assert (found.customer, found.users, found.gaps) == (None, 1, ("More.",))
 
 
 async def test_connections_elsewhere_name_nobody(market: Market) -> None:
