@@ -19,6 +19,8 @@ HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 QUIET_SECONDS = 6 * HOUR_SECONDS
 LIFETIME_SECONDS = DAY_SECONDS
+# Clocks of several daemons differ by less.
+CLOCKS_DIFFER_SECONDS = HOUR_SECONDS
 BACKUP_MAX_SECONDS = 26 * HOUR_SECONDS
 COUNTED_MAX = 100
 SUMMARY = "summary"
@@ -113,7 +115,7 @@ class Alerts:
         if before is not None and finding.seen_at and finding.seen_at <= before.seen_at:
             return
         row = AlertRow(finding.kind, now, finding.seen_at, finding.text)
-        if await queries.claim(tx, row, quiet_since=now - QUIET_SECONDS):
+        if await self._claim(tx, row, quiet_since=now - QUIET_SECONDS):
             await self._put(tx, f"alert {finding.kind}", f"alert: {finding.kind}", finding.text)
 
     async def _summarise(self, tx: Transaction, looked: Looked) -> None:
@@ -122,10 +124,14 @@ class Alerts:
         if now < due:
             return
         before = await queries.find(tx, SUMMARY)
-        if before is not None and before.sent_at >= due:
+        if before is not None and due <= before.sent_at <= now + CLOCKS_DIFFER_SECONDS:
             return
-        if await queries.claim(tx, AlertRow(SUMMARY, now, 0, ""), quiet_since=due - 1):
+        if await self._claim(tx, AlertRow(SUMMARY, now, 0, ""), quiet_since=due - 1):
             await self._put(tx, SUMMARY, "daily summary", await self._summary(tx, looked, now))
+
+    async def _claim(self, tx: Transaction, row: AlertRow, *, quiet_since: int) -> bool:
+        not_after = row.sent_at + CLOCKS_DIFFER_SECONDS
+        return await queries.claim(tx, row, quiet_since=quiet_since, not_after=not_after)
 
     async def _summary(self, tx: Transaction, looked: Looked, now: int) -> str:
         """Return the text of the daily summary, without personal data."""

@@ -62,15 +62,23 @@ class AlertWatch:
         self._seen_dropped = dropped
 
     def _findings(self, dropped: int) -> Iterator[Finding]:
-        for name, share in self._upkeep.free.items():
-            if share < DISK_MIN_SHARE:
-                percent = int(share * 100)
-                yield Finding("disk", f"The disk of the folder {name} has {percent} % left.")
-        for name, seconds in self._upkeep.certificates.items():
-            if seconds < CERTIFICATE_MIN_SECONDS:
-                days = max(seconds, 0) // DAY_SECONDS
-                text = f"The certificate {name}.tls_cert expires in {days} days, or is unreadable."
-                yield Finding("certificate", text)
+        # One finding of each kind: a second e-mail of the kind would wait six hours, and again
+        # come after the first one.
+        disks = [
+            f"The disk of the folder {name} has {int(share * 100)} % left."
+            for name, share in self._upkeep.free.items()
+            if share < DISK_MIN_SHARE
+        ]
+        if disks:
+            yield Finding("disk", " ".join(disks))
+        certificates = [
+            f"The certificate {name}.tls_cert expires in {max(seconds, 0) // DAY_SECONDS} days, "
+            "or is unreadable."
+            for name, seconds in self._upkeep.certificates.items()
+            if seconds < CERTIFICATE_MIN_SECONDS
+        ]
+        if certificates:
+            yield Finding("certificate", " ".join(certificates))
         if dropped > self._seen_dropped:
             lost = dropped - self._seen_dropped
             yield Finding("access_log", f"{lost} access records were lost: the disk is too slow.")

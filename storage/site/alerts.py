@@ -39,17 +39,21 @@ async def since(tx: Transaction, sent_at: int) -> list[AlertRow]:
     )
 
 
-async def claim(tx: Transaction, row: AlertRow, *, quiet_since: int) -> bool:
-    """Claim the e-mail of a kind; return False if one was sent after `quiet_since`."""
+async def claim(tx: Transaction, row: AlertRow, *, quiet_since: int, not_after: int) -> bool:
+    """Claim the e-mail of a kind; return False if one was sent after `quiet_since`.
+
+    An e-mail after `not_after` was sent by a clock that was wrong, and does not count.
+    """
     claimed = await tx.run(
         """
         INSERT INTO alerts (kind, sent_at, seen_at, detail)
         VALUES (:kind, :sent_at, :seen_at, :detail)
         ON CONFLICT (kind) DO UPDATE SET
             sent_at = excluded.sent_at, seen_at = excluded.seen_at, detail = excluded.detail
-        WHERE alerts.sent_at <= :quiet_since
+        WHERE alerts.sent_at <= :quiet_since OR alerts.sent_at > :not_after
         """,
         quiet_since=quiet_since,
+        not_after=not_after,
         **row._asdict(),
     )
     return claimed == 1

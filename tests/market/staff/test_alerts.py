@@ -50,6 +50,21 @@ async def test_a_state_is_reported_once_in_six_hours(market: Market) -> None:
     assert any(mail.subject == "Ada's: alert: disk" for mail in await sent(market))
 
 
+@pytest.mark.both_engines
+async def test_a_clock_that_was_wrong_silences_no_alert(market: Market) -> None:
+    alerts, right = made(market), market.clock.now + 6 * HOUR
+    market.clock.now = right + 400 * DAY
+    await alerts.look([DISK])
+    assert len(await sent(market)) == 2
+    market.clock.now = right
+    for _ in range(2):
+        await alerts.look([DISK])
+    assert [mail.subject for mail in await sent(market)] == [
+        "Ada's: alert: disk",
+        "Ada's: daily summary",
+    ]
+
+
 async def test_an_event_is_reported_once(market: Market) -> None:
     alerts = made(market)
     for seen_at in (5, 5, 9):

@@ -54,6 +54,36 @@ async def test_a_full_disk_an_old_certificate_and_lost_records_are_found(
     kinds = {each.kind: each.text for each in receiver.found}
     assert kinds.keys() == {"certificate", "disk", "access_log"}
     assert "9 % left" in kinds["disk"]
+    assert len(receiver.found) == len(kinds)
     assert kinds["access_log"].startswith("7 access records")
     await watch.look()
     assert "access_log" not in {each.kind for each in receiver.found}
+
+
+async def test_one_alert_names_each_full_disk_and_each_old_certificate() -> None:
+    receiver, machine = Receiver(), Failing()
+    watch = AlertWatch(
+        receiver,  # type: ignore[arg-type] # it only looks
+        machine,  # type: ignore[arg-type] # its figures
+        Upkeep(),
+        lambda: 0,
+        clock.seconds,
+    )
+    await watch.look()
+    texts = {each.kind: each.text for each in receiver.found}
+    assert len(receiver.found) == 2  # the second one of a kind would wait for ever
+    assert texts["disk"] == (
+        "The disk of the folder work has 9 % left. The disk of the folder database has 1 % left."
+    )
+    assert "api.tls_cert expires in 3 days" in texts["certificate"]
+    assert "exits.tls_cert expires in 0 days" in texts["certificate"]
+
+
+class Failing:
+    """A machine without room and with old certificates."""
+
+    def free(self) -> dict[str, float]:
+        return {"work": 0.09, "database": 0.01}
+
+    def certificates(self, _: int) -> dict[str, int]:
+        return {"api": 3 * 86_400, "exits": 0}
