@@ -5,11 +5,11 @@ import logging
 from collections import deque
 from typing import Final
 
-from market.base.errors import MarketError
+from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff import rules
 from proxyd.ops.abuse_watch import Finding
-from storage.engines.errors import StoreError
+from storage.engines.errors import StoreError, UnavailableError
 
 WAITING_MAX: Final = 1_000  # findings of an outage of the store; the newest are kept
 PAUSE_SECONDS: Final = 1.0
@@ -37,21 +37,33 @@ class Stops:
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             while self._waiting:
-                await self._report(self._waiting.popleft())
+                finding = self._waiting.popleft()
+                if not await self._report(finding):
+                    if len(self._waiting) < WAITING_MAX:
+                        self._waiting.appendleft(finding)
+                    break
 
-    async def _report(self, finding: Finding) -> None:
+    async def _report(self, finding: Finding) -> bool:
+        """Open the ticket of a finding; return False if that can succeed later.
+
+        The rule does not find the session again in the same hour.
+        """
         try:
             row = await rules.report(
                 self._context, finding.rule, finding.session_id, finding.at, finding.figures
             )
+        except UnavailableError:
+            return False
         except (MarketError, StoreError) as error:
+            if isinstance(error, MarketError) and error.code is Code.TICKET_STATE:
+                return False  # another daemon has taken the number of the ticket
             _logger.warning(
                 "rule %s found session %s, without a ticket: %s",
                 finding.rule,
                 finding.session_id,
                 error,
             )
-            return
+            return True
         if row is not None:
             _logger.warning(
                 "rule %s found session %s: ticket %d is open",
@@ -59,3 +71,4 @@ class Stops:
                 finding.session_id,
                 row.number,
             )
+        return True

@@ -1,5 +1,6 @@
 """A session above a figure of a rule has a ticket, from a real connection to the list."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from market.events.context import Context
 from market.staff import tickets
 from proxyd.ops.abuse_watch import Finding
 from proxyd.stops import Stops
+from storage.engines.errors import UnavailableError
 
 
 async def test_refused_mail_ports_open_a_ticket(tmp_path: Path) -> None:
@@ -47,5 +49,29 @@ async def test_a_finding_that_cannot_be_reported_is_logged(
 
     monkeypatch.setattr("market.staff.rules.report", refuse)
     stops = Stops(Context(None, None, None))  # type: ignore[arg-type]
-    await stops._report(Finding("scan", "session", 1, {}))
+    assert await stops._report(Finding("scan", "session", 1, {}))
     assert "rule scan found session session, without a ticket" in caplog.text
+
+
+@pytest.mark.parametrize("error", [UnavailableError("away"), MarketError(Code.TICKET_STATE)])
+async def test_a_finding_waits_for_the_store_and_for_its_number(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+
+    async def refuse_once(_: object, *finding: object) -> None:
+        reported.append(finding)
+        if len(reported) == 1:
+            raise error
+
+    monkeypatch.setattr("market.staff.rules.report", refuse_once)
+    monkeypatch.setattr("proxyd.stops.PAUSE_SECONDS", 0.0)
+    stops = Stops(Context(None, None, None))  # type: ignore[arg-type]
+    finding = Finding("scan", "session", 1, {})
+    stops.add(finding)
+    running = asyncio.create_task(stops.run())
+    try:
+        await until(lambda: asyncio.sleep(0, len(reported) == 2), "the finding is reported again")
+    finally:
+        running.cancel()
+    assert reported[0] == reported[1] == ("scan", "session", 1, {})
