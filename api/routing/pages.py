@@ -62,6 +62,7 @@ class Page:
         body: its bytes, or a function that makes them at the first request.
         is_packed: whether the bytes are compressed for clients that take them so; once, at the
             first request. They hold no secret, so their length says nothing.
+        varies: other fields of a request that choose among pages, for caches.
     """
 
     def __init__(
@@ -71,9 +72,11 @@ class Page:
         headers: dict[str, str],
         *,
         is_packed: bool = False,
+        varies: str = "",
     ) -> None:
         self.content_type = content_type
-        self.headers = {**headers, "Vary": "Accept-Encoding"} if is_packed else headers
+        vary = ", ".join(filter(None, ("Accept-Encoding" if is_packed else "", varies)))
+        self.headers = {**headers, "Vary": vary} if vary else headers
         self._is_packed = is_packed
         self._body = body
 

@@ -171,7 +171,13 @@ class PublicPages:
             main=main,
             links=" ".join(await self._links()),
         )
-        return Page("text/html; charset=utf-8", body.encode(), HEADERS, is_packed=True)
+        return Page(
+            "text/html; charset=utf-8",
+            body.encode(),
+            HEADERS,
+            is_packed=True,
+            varies="Accept-Language",
+        )
 
     async def _links(self) -> list[str]:
         links = [

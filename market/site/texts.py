@@ -13,6 +13,7 @@ KINDS = ("terms", "privacy", "imprint")
 LOOK_SECONDS = 10  # the age of the versions that a page shows
 BODIES_MAX = 32  # of at most 800 kB; a version never changes
 DEFAULT_LOCALE = "en"
+LANGUAGES_MAX = 20  # of a request; browsers send fewer than ten
 
 
 class Version(Struct, frozen=True):
@@ -26,7 +27,8 @@ class Version(Struct, frozen=True):
 
     def locale(self, wanted: str) -> str:
         """Return the language to show to a reader with an Accept-Language."""
-        asked = [each.partition(";")[0].strip().lower() for each in wanted.split(",")]
+        parts = wanted.split(",", LANGUAGES_MAX)[:LANGUAGES_MAX]
+        asked = [each.partition(";")[0].strip().lower() for each in parts]
         for language in asked:
             for locale in self.locales:
                 if language in (locale.lower(), locale[:2].lower()):

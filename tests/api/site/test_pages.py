@@ -4,6 +4,7 @@ from pathlib import Path
 
 from support.daemons.service import Service, running_in
 
+from market.site.texts import LANGUAGES_MAX, Version
 from market.staff import site
 from market.staff.roles import Machine
 from market.staff.site import DAY_SECONDS, NOTICE_DAYS, Publication, TextKind
@@ -47,6 +48,8 @@ async def test_a_text_is_read_in_a_language_and_a_version(tmp_path: Path) -> Non
             (2, False),
         ]
         assert facts.body["texts"][0]["locales"] == ["de", "en"]
+        async with service.http.get(service.url + "/terms") as answer:
+            assert answer.headers["Vary"] == "Accept-Encoding, Accept-Language"
 
 
 async def test_a_text_that_is_not_published_is_not_there(tmp_path: Path) -> None:
@@ -85,3 +88,9 @@ async def test_the_status_is_a_page_and_a_document(tmp_path: Path) -> None:
         assert "<h2>&lt;b&gt;</h2>" in page
         assert "a<br>&lt;i&gt;" in page
         assert "<td class=bad>failing</td>" in page
+
+
+def test_a_long_list_of_languages_costs_little() -> None:
+    version = Version("terms", 1, ("de", "en", "tr"), 0, is_valid=True)
+    assert version.locale("x," * (LANGUAGES_MAX - 1) + "tr") == "tr"
+    assert version.locale("x," * LANGUAGES_MAX + "tr") == "en"
