@@ -260,11 +260,11 @@ async def _place(tx: Transaction, new: Publication, now: int) -> tuple[int, int]
                 "publish a new version.",
             )
         return new.version, rows[0].valid_from
+    # A version is valid from its date on, also if an earlier version has a later date: a wrong year
+    # can be corrected.
     least = now
-    if newest:
-        if new.kind in CONSENT_KINDS:
-            least = now + NOTICE_DAYS * DAY_SECONDS
-        least = max(least, newest[0].valid_from)
+    if newest and new.kind in CONSENT_KINDS:
+        least = now + NOTICE_DAYS * DAY_SECONDS
     # A date is its first second: one that has begun counts as now.
     valid_from = new.valid_from
     if not newest or new.kind not in CONSENT_KINDS:
@@ -273,6 +273,6 @@ async def _place(tx: Transaction, new: Publication, now: int) -> tuple[int, int]
         raise MarketError(
             Code.INVALID_FIELD,
             f"A new version of the {new.kind} is valid {NOTICE_DAYS} days after its publication at "
-            "the earliest, and not before the version that it replaces.",
+            f"the earliest, and {YEARS_MAX_DAYS} days at the latest.",
         )
     return (newest[0].version + 1 if newest else 1), valid_from

@@ -14,6 +14,7 @@ import market.staff.site
 from market.base.errors import Code, MarketError
 from market.staff import history, site
 from market.staff.site import NOTICE_DAYS, TEXT_MAX_CHARACTERS, TextKind
+from storage.site import texts
 
 DAY = 86_400
 
@@ -99,10 +100,23 @@ async def test_users_have_fourteen_days_to_read_a_change(market: Market) -> None
     for days in (-1, 0, NOTICE_DAYS - 1):
         await refused(market, days=days)
     await publish(market, days=NOTICE_DAYS + 30)
-    await refused(market, days=NOTICE_DAYS + 29)
     await refused(market, locale="en", version=2)
     await publish(market, TextKind.IMPRINT)
     await publish(market, TextKind.IMPRINT)  # needs no consent, so it is valid now
+
+
+@pytest.mark.parametrize("kind", [TextKind.TERMS, TextKind.IMPRINT])
+async def test_a_version_with_a_wrong_year_is_replaced_before_it_is_valid(
+    market: Market, kind: TextKind
+) -> None:
+    await publish(market, kind)
+    await publish(market, kind, days=3_600)
+    right = await publish(market, kind, days=NOTICE_DAYS)
+    market.clock.now = right.valid_from
+    for days in (0, 3_650):
+        found = await market.store.read(texts.valid, kind, market.clock.now + days * 86_400)
+        assert found is not None
+        assert found.version == 3
 
 
 def test_only_acts_write() -> None:
