@@ -128,10 +128,12 @@ class Gate:
             self._due, self._looked_at = due, now
         if not self._due or user_id in self._agreed:
             return
-        _refuse(await self._store.read(_without, user_id, self._due))
+        due = self._due
+        _refuse(await self._store.read(_without, user_id, due))
         if len(self._agreed) >= AGREED_MAX:
             self._agreed.clear()
-        self._agreed.add(user_id)
+        if due == self._due:  # else a new version became due meanwhile
+            self._agreed.add(user_id)
 
     async def _versions_to_record(self, tx: Transaction, papers: Papers) -> list[VersionRow]:
         """Return the valid versions; the papers of a new user accept each of them."""
