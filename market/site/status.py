@@ -1,5 +1,6 @@
 """The status of the service: the state of its parts, the time that they worked, and notices."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Literal
@@ -55,6 +56,7 @@ class Status:
         self._now = context.now
         self._report: StatusReport | None = None
         self._reported_at = -REPORT_SECONDS
+        self._reading = asyncio.Lock()  # one visitor reads, and the others wait for the report
 
     async def look(self, components: Mapping[str, State]) -> None:
         """Record the state of each component.
@@ -70,16 +72,22 @@ class Status:
         Raises:
             StoreError: the database cannot be read, and could not since the start.
         """
-        now = self._now()
-        if self._report is None or not 0 <= now - self._reported_at < REPORT_SECONDS:
-            try:
-                self._report = await self._store.read(_report, now)
-            except UnavailableError:
-                if self._report is None:
-                    raise
-                self._report = _without_database(self._report)
-            self._reported_at = now
-        return self._report
+        if self._report is not None and self._is_new():
+            return self._report
+        async with self._reading:
+            if self._report is None or not self._is_new():
+                now = self._now()
+                try:
+                    self._report = await self._store.read(_report, now)
+                except UnavailableError:
+                    if self._report is None:
+                        raise
+                    self._report = _without_database(self._report)
+                self._reported_at = now
+            return self._report
+
+    def _is_new(self) -> bool:
+        return 0 <= self._now() - self._reported_at < REPORT_SECONDS
 
 
 async def _look(tx: Transaction, now: int, components: Mapping[str, State]) -> None:

@@ -1,5 +1,7 @@
 """Published texts as visitors read them: the valid version, the next one, and their bodies."""
 
+import asyncio
+
 from msgspec import Struct
 
 from market.base.errors import Code, MarketError
@@ -45,6 +47,7 @@ class Texts:
         self._store = context.store
         self._now = context.now
         self._looked_at = -LOOK_SECONDS
+        self._looking = asyncio.Lock()  # one visitor reads, and the others wait for the versions
         self._versions: tuple[Version, ...] = ()
         self._bodies: dict[tuple[str, int, str], str] = {}
 
@@ -56,15 +59,21 @@ class Texts:
         Raises:
             StoreError: the database cannot be read, and could not since the start.
         """
-        now = self._now()
-        if not 0 <= now - self._looked_at < LOOK_SECONDS:
-            try:
-                self._versions = tuple(await self._store.read(_versions, now))
-            except UnavailableError:
-                if self._looked_at < 0:
-                    raise
-            self._looked_at = now
-        return self._versions
+        if self._is_new():
+            return self._versions
+        async with self._looking:
+            if not self._is_new():
+                now = self._now()
+                try:
+                    self._versions = tuple(await self._store.read(_versions, now))
+                except UnavailableError:
+                    if self._looked_at < 0:
+                        raise
+                self._looked_at = now
+            return self._versions
+
+    def _is_new(self) -> bool:
+        return 0 <= self._now() - self._looked_at < LOOK_SECONDS
 
     async def find(self, kind: str, version: int | None) -> Version:
         """Return a version of a text; None is the valid one.

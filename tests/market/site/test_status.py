@@ -1,5 +1,6 @@
 """The status: states, shares of time, and notices, with and without the database."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from support.market.staff import ROOT
 
 from market.base.errors import Code, MarketError
 from market.site.status import COMPONENTS, State
+from market.site.texts import Texts
 from market.staff import site
 from storage.engines.errors import Cause, UnavailableError
 from storage.engines.store import Transaction
@@ -54,6 +56,23 @@ async def test_shares_count_failures_and_gaps(market: Market) -> None:
     assert found["mail"][1] == pytest.approx(2 / 10, abs=0.01)
     market.clock.now += 60
     assert (await states(market))["api"][0] == "unknown"
+
+
+async def test_visitors_at_the_same_time_cause_one_read(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, reads, read = Texts(market.context), list[object](), market.store.read
+
+    async def count(work: Any, *args: Any) -> Any:
+        reads.append(work)
+        return await read(work, *args)
+
+    monkeypatch.setattr(market.store, "read", count)
+    for _ in range(2):
+        await asyncio.gather(*(market.status.report() for _ in range(50)))
+        await asyncio.gather(*(texts.versions() for _ in range(50)))
+        market.clock.now += 10
+    assert len(reads) == 4
 
 
 async def test_hours_are_kept_for_ninety_days(market: Market) -> None:
