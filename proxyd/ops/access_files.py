@@ -107,12 +107,16 @@ class HourFiles:
         self.delete_old(hour)
 
     def delete_old(self, hour: int) -> None:
-        """Delete the files that are too old in an hour."""
+        """Delete the files that are too old in an hour; one that cannot be deleted is logged."""
         today = datetime.fromtimestamp(hour * HOUR_SECONDS, UTC).date()
         oldest = (today - timedelta(days=self._keep_days)).isoformat()
         for each in files_of(self._folder):
             if each.path.name[len(PREFIX) :][:_DAY_CHARACTERS] < oldest:
-                each.path.unlink(missing_ok=True)
+                try:
+                    each.path.unlink(missing_ok=True)
+                except OSError as error:  # the records of this hour do not depend on it
+                    _logger.error("access log: %s stays: %s", each.path.name, error.strerror)
+                    return
 
     def flush(self) -> None:
         """Write the lines that wait; if that fails they are dropped.
@@ -175,10 +179,15 @@ class Packer:
     def start(self, now: int) -> None:
         """Begin to compress the files of closed hours, unless the thread still runs."""
         if not self.is_busy:
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(now,), name="access log packer", daemon=True
             )
-            self._thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread is left; the next hour tries again
+                _logger.error("access log: closed hours are not compressed: %s", error)
+            else:
+                self._thread = thread
 
     def _run(self, now: int) -> None:
         with suppress(OSError):  # it only costs more of the processor

@@ -189,6 +189,45 @@ def test_old_files_go_while_no_connection_comes(tmp_path: Path) -> None:
     assert len(records(tmp_path)) == 1
 
 
+def test_an_old_file_that_cannot_be_deleted_costs_no_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "access-2020-01-31.jsonl").mkdir()  # as a file that only root may delete
+    now = [NOON]
+    log = opened(tmp_path, now)
+    log.put(BEGUN)
+    until_true(lambda: log._writer._open, "it is open")
+    now[0] += HOUR
+    log.put(ONE._replace(connection=9))
+    log.close()
+    assert events(lines(tmp_path, "*T13.jsonl")) == ["hour", "still", "ended"]
+    assert log.dropped == 0
+    assert "access-2020-01-31.jsonl stays: " in caplog.text
+
+
+def test_without_a_thread_for_compression_records_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [NOON]
+    log = opened(tmp_path, now)
+
+    class Refused:
+        def __init__(self, **_: object) -> None:
+            """Take the arguments of a thread."""
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    packer = log._writer._packer
+    until_true(lambda: not (packer and packer.is_busy), "nothing is compressed now")
+    monkeypatch.setattr("proxyd.ops.access_files.threading.Thread", Refused)
+    now[0] += HOUR
+    log.put(ONE)
+    log.close()
+    assert events(lines(tmp_path, "*T13.jsonl")) == ["hour", "ended"]
+    assert "not compressed: can't start new thread" in caplog.text
+
+
 def test_a_name_has_one_hash_however_it_is_written(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON], target="hash")
     for host in ("example.com", "Example.COM"):
