@@ -149,10 +149,14 @@ async def look_up(
     sessions = list(dict.fromkeys(each.use.session_id for each in possible))
     owners = await context.store.read(queries.owners, sessions[:SESSIONS_MAX])
     users = {each.user_id for each in owners}
-    is_one = len(users) == 1 and len(owners) == len(sessions) and not found.has_more
+    is_other_port = bool(question.port and best) and ranked[0].match is Match.DESTINATION
+    is_whole = len(owners) == len(sessions) and not found.has_more
+    is_one = len(users) == 1 and is_whole and not is_other_port
     customer = owners[0] if is_one else None
     shown = best if is_one else possible
     gaps = [*found.gaps, *_datagrams(ranked, sessions)]
+    if is_other_port:
+        gaps.append("The connections to this destination went to other ports of it.")
     if len(owners) < len(sessions):
         gaps.append(f"{len(sessions) - len(owners)} of {len(sessions)} sessions are not compared.")
     answer = Answer(

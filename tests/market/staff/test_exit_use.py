@@ -110,6 +110,17 @@ async def test_a_connection_by_a_name_keeps_another_user_from_being_the_only_mat
     assert found.customer is not None
 
 
+async def test_a_connection_to_another_port_of_the_destination_names_nobody(
+    market: Market,
+) -> None:
+    session = await session_of(market, await market.person(usd="20"))
+    found = await answer(market, SCAN, use(session, port=443))
+    assert (found.customer, found.users) == (None, 1)
+    assert found.gaps == ("The connections to this destination went to other ports of it.",)
+    found = await answer(market, Question("192.0.2.1", AT, "203.0.113.9"), use(session, port=443))
+    assert found.customer is not None
+
+
 async def test_too_many_connections_name_nobody(market: Market) -> None:
     session = await session_of(market, await market.person(usd="20"))
 
