@@ -155,6 +155,29 @@ async def test_keys_go_on_for_thirty_days_without_a_consent(market: Market) -> N
         assert (await market.keys.authenticate(key, "")).profile.user_id == user_id
 
 
+async def test_a_check_of_a_key_that_overlaps_a_new_version_is_repeated(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user_id, other = await register(market), await register(market, 1)
+    await publish(market)
+    await log_in(market, accepted={"terms": 1})
+    second = await publish(market, days=NOTICE_DAYS)
+    market.clock.now = second.valid_from + KEYS_GO_ON_SECONDS - 5
+    read = market.store.read
+
+    async def meanwhile(work: Any, *args: Any) -> Any:
+        found = await read(work, *args)
+        if args[:1] == (user_id,):
+            monkeypatch.setattr(market.store, "read", read)
+            market.clock.now += 10
+            assert await refusal(market.gate.check_key(other)) is Code.TERMS_NOT_ACCEPTED
+        return found
+
+    monkeypatch.setattr(market.store, "read", meanwhile)
+    await market.gate.check_key(user_id)
+    assert await refusal(market.gate.check_key(user_id)) is Code.TERMS_NOT_ACCEPTED
+
+
 @pytest.mark.both_engines
 @pytest.mark.parametrize(
     ("statement", "constraint"),
