@@ -43,6 +43,7 @@ from storage.trust.samples import OutcomeRow, by_outcome
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
 LAG_CHECK_SECONDS = 0.5
+ACCESS_DROPPED = "proxyd_access_dropped"
 # Summing the balances reads every account, so it is not done for each scrape.
 LEDGER_PAUSE_SECONDS = 60.0
 
@@ -111,7 +112,9 @@ class Metrics(Collector):
         return generate_latest(self._registry if self.shared is None else self._all)
 
     def dropped_records(self) -> int:
-        """Return the number of access records that this process has lost."""
+        """Return the number of access records that the processes of this daemon have lost."""
+        if self.shared is not None:
+            return self.shared.total(ACCESS_DROPPED)
         log = self._sources.access_log
         return 0 if log is None else log.dropped
 
@@ -199,7 +202,7 @@ class Metrics(Collector):
             yield from _deliveries(sources.market.webhooks)
         log = sources.access_log
         yield _count("proxyd_access_records", "Records written", log.written if log else 0)
-        yield _count("proxyd_access_dropped", "Records dropped", log.dropped if log else 0)
+        yield _count(ACCESS_DROPPED, "Records dropped", log.dropped if log else 0)
         build = GaugeMetricFamily("proxyd_build_info", "Which program", labels=["version", "way"])
         build.add_metric([sources.version, sources.way], 1)
         yield build

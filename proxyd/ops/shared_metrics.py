@@ -101,6 +101,11 @@ class SharedMetrics(Collector):
             "proxyd_process_restarts", "Processes started again", overview.restarts
         )
 
+    def total(self, name: str) -> int:
+        """Return a counter of all processes, over all its labels."""
+        found = (each.samples for each in self.collect() if each.name == name)
+        return int(sum(sample.value for samples in found for sample in samples))
+
     async def run(self) -> NoReturn:
         """Write this process's metrics periodically, until cancelled."""
         while True:

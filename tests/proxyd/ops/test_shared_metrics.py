@@ -73,6 +73,16 @@ def test_counters_and_gauges_are_added_up_and_a_start_is_the_first(
     }
 
 
+def test_a_counter_of_all_processes_is_one_number(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = process(role, 0, 10, Counts({"wrong": 1}, 2, 500.0), monkeypatch)
+    process(role, 1, 11, Counts({"wrong": 3, "over": 5}, 7, 400.0), monkeypatch)
+    role.overview.write(Overview([10, 11, 0], 4).encode())
+    monkeypatch.setattr(shared_metrics.os, "getpid", lambda: 10)
+    assert (first.total("proxyd_failures"), first.total("proxyd_unknown")) == (9, 0)
+
+
 def test_counts_of_the_dead_stay_and_their_open_connections_do_not(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
