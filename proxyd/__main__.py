@@ -11,7 +11,7 @@ from pathlib import Path
 
 from proxyd import __version__
 from proxyd.cli.parsing import add_amounts, add_config, count, finish, text
-from proxyd.cli.staff import abuse_parsers, money_parsers
+from proxyd.cli.staff import abuse_parsers, money_parsers, site_parsers
 from proxyd.cli.staff import parsers as staff
 from proxyd.compiled import finder
 
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_users(topics)
     staff.add_commands(topics)
-    staff.add_site(topics)
+    site_parsers.add_commands(topics)
     money_parsers.add_commands(topics)
     abuse_parsers.add_commands(topics)
 

@@ -273,6 +273,7 @@ TESTED_IN = {
     "proxyd/cli/staff/members.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/money_parsers.py": "tests/proxyd/cli/staff/test_money.py",
     "proxyd/cli/staff/parsers.py": "tests/proxyd/cli/staff/test_commands.py",
+    "proxyd/cli/staff/site_parsers.py": "tests/proxyd/cli/staff/test_site.py",
     "proxyd/cli/staff/stopping.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/words.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/compiled/compilation.py": "tests/proxyd/compiled/test_builder.py",

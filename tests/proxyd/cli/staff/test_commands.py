@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyotp import TOTP, parse_uri
 
+from proxyd.__main__ import main
 from proxyd.loop import clock
 from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
     EMAIL,
@@ -342,3 +343,13 @@ def test_a_session_is_halted_and_ended(run: Run, ada: None, database: Path) -> N
     refused(run(["exits", "bar", "none", *BECAUSE]), "no such exit")
     refused(run(["jobs", "cancel", "none", *BECAUSE]), "no such job")
     misused(run(["session", "halt", "s"]), "--reason")
+
+
+def test_a_lifetime_of_zero_days_is_refused_in_its_own_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["staff", "key", "create", "a@example.com", "--name", "n", "--scope", "read"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--allow-ip", "127.0.0.1", "--days", "0", "--reason", "r"])
+    assert ended.value.code == 2
+    assert "'0' is not a number from 1" in capsys.readouterr().err
