@@ -97,7 +97,7 @@ class Found(Struct, frozen=True):
 
 
 class RankedUse(Struct, frozen=True):
-    """A connection with its match; `match` None: it went elsewhere."""
+    """A connection, and its match with a complaint."""
 
     use: Use
     match: Match
@@ -139,7 +139,7 @@ async def look_up(
         search: returns the connections through the exit at that time.
 
     Raises:
-        MarketError: `not_permitted`, `ticket_not_found`, `invalid_field`.
+        MarketError: `not_permitted`, `ticket_not_found`; `ticket_state`, if the ticket is closed.
     """
     await context.store.read(_permit, author, ticket)
     found = await search(question)
@@ -175,7 +175,7 @@ async def look_up(
             "users": (None, len(users)),
         }
         if ticket is not None:
-            row = await tickets.found(tx, ticket)
+            row = await _open_ticket(tx, ticket)
             changed = _looked_up(row, customer)
             if changed != row:
                 await ticket_writes.change(tx, changed)
@@ -194,7 +194,7 @@ async def look_up(
 
 
 def rank(question: Question, uses: Sequence[Use]) -> list[RankedUse]:
-    """Return the connections that match a question, the best match first, then the longest."""
+    """Return the connections that match a question, the best match first, then the oldest."""
     ranked = [RankedUse(use, match) for use in uses if (match := _match(question, use)) is not None]
     return sorted(ranked, key=lambda each: (each.match, each.use.started))
 
@@ -266,8 +266,13 @@ def _looked_up(row: TicketRow, customer: OwnerRow | None) -> TicketRow:
 async def _permit(tx: Transaction, author: Author, ticket: int | None) -> None:
     await permit(tx, author, Action.SEARCH_EXIT)
     if ticket is not None:
-        row = await tickets.found(tx, ticket)
-        if row.state == State.CLOSED:
-            raise MarketError(Code.TICKET_STATE, "The ticket is closed.")
+        await _open_ticket(tx, ticket)
     elif isinstance(author, Member) and author.role is Role.SUPPORT:
         raise MarketError(Code.NOT_PERMITTED, "The support looks up an exit for a ticket only.")
+
+
+async def _open_ticket(tx: Transaction, number: int) -> TicketRow:
+    row = await tickets.found(tx, number)
+    if row.state == State.CLOSED:
+        raise MarketError(Code.TICKET_STATE, "The ticket is closed.")
+    return row

@@ -3,17 +3,16 @@
 The rules observe: a ticket shows what a threshold would have stopped, and a person decides.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
 from market.base.errors import Code, MarketError
 from market.events.context import Context
+from market.staff import tickets
 from market.staff.acts import TICKET, Act, Changes, Text, TextKind, act, permit
 from market.staff.roles import Action, Author, Rule
-from market.staff.tickets import DUE_SECONDS, OPEN_MAX, Category, State
+from market.staff.tickets import DUE_SECONDS, Category
 from storage.engines.store import Transaction
-from storage.staff import ticket_writes as writes
 from storage.staff import tickets as queries
 from storage.staff.tickets import CountRow, TicketRow
 
@@ -43,7 +42,8 @@ async def report(
         figures: the counts of the minute.
 
     Raises:
-        MarketError: `too_many_tickets`.
+        MarketError: `too_many_tickets`; `ticket_state`, if another ticket was opened at the same
+            time: a repetition finds it, or opens the next one.
     """
     category = CATEGORIES[rule]
     owners = await context.store.read(queries.owners, [session_id])
@@ -52,27 +52,15 @@ async def report(
     user_id = owners[0].user_id
     if await context.store.read(queries.has_open, user_id, category):
         return None
-    number = await context.store.read(queries.last_number) + 1
+    number = await tickets.next_number(context)
 
     async def change(tx: Transaction) -> tuple[TicketRow, Changes]:
-        if await queries.find(tx, number) is not None:
-            raise MarketError(Code.TICKET_STATE, "Another ticket was opened meanwhile.")
-        if await queries.count_open(tx, most=OPEN_MAX) >= OPEN_MAX:
-            raise MarketError(Code.TOO_MANY_TICKETS)
-        now = context.now()
+        if await queries.has_open(tx, user_id, category):
+            raise MarketError(Code.TICKET_STATE, "Another node has opened a ticket meanwhile.")
         facts = {"rule": rule, "session": session_id, "at": at, **figures}
-        row = TicketRow(
-            number=number,
-            category=category,
-            state=State.NEW,
-            opened_at=now,
-            due_at=now + DUE_SECONDS,
-            user_id=user_id,
-            facts=json.dumps(facts, sort_keys=True),
-            closed_at=None,
-            outcome=None,
+        row = await tickets.insert(
+            tx, context, number, category, facts, due_seconds=DUE_SECONDS, user_id=user_id
         )
-        await writes.insert(tx, row)
         changes: dict[str, tuple[int | str | None, int | str | None]] = {
             "state": (None, row.state),
             "rule": (None, rule),

@@ -96,33 +96,58 @@ async def open_ticket(
     """Open a ticket with the text of a complaint.
 
     Raises:
-        MarketError: `not_permitted`, `invalid_field`, `too_many_tickets`.
+        MarketError: `not_permitted`, `invalid_field`, `ticket_state`, `too_many_tickets`.
     """
     text = _text(complaint, "complaint")
-    number = await context.store.read(queries.last_number) + 1  # the log's head orders the acts
+    number = await next_number(context)
+    seconds = URGENT_SECONDS if category in URGENT else DUE_SECONDS
 
     async def change(tx: Transaction) -> tuple[TicketRow, Changes]:
-        if await queries.find(tx, number) is not None:
-            raise MarketError(Code.TICKET_STATE, "Another ticket was opened meanwhile; try again.")
-        if await queries.count_open(tx, most=OPEN_MAX) >= OPEN_MAX:
-            raise MarketError(Code.TOO_MANY_TICKETS)
-        now = context.now()
-        row = TicketRow(
-            number=number,
-            category=category,
-            state=State.NEW,
-            opened_at=now,
-            due_at=now + (URGENT_SECONDS if category in URGENT else DUE_SECONDS),
-            user_id=None,
-            facts=json.dumps(_shown(facts), sort_keys=True),
-            closed_at=None,
-            outcome=None,
-        )
-        await writes.insert(tx, row)
+        row = await insert(tx, context, number, category, _shown(facts), due_seconds=seconds)
         return row, {"state": (None, row.state), "category": (None, row.category)}
 
     new = Act(author, Action.TICKET_OPEN, TICKET, str(number), text=text)
     return await context.store.write(act, context, new, change)
+
+
+async def next_number(context: Context) -> int:
+    """Return the number of the next ticket; an act needs it before its transaction begins."""
+    return await context.store.read(queries.last_number) + 1
+
+
+async def insert(
+    tx: Transaction,
+    context: Context,
+    number: int,
+    category: Category,
+    facts: Mapping[str, str | int],
+    *,
+    due_seconds: int,
+    user_id: str | None = None,
+) -> TicketRow:
+    """Add a ticket within an act, and return it.
+
+    Raises:
+        MarketError: `ticket_state`, if another act took the number; `too_many_tickets`.
+    """
+    if await queries.find(tx, number) is not None:
+        raise MarketError(Code.TICKET_STATE, "Another ticket was opened meanwhile; try again.")
+    if await queries.count_open(tx, most=OPEN_MAX) >= OPEN_MAX:
+        raise MarketError(Code.TOO_MANY_TICKETS)
+    now = context.now()
+    row = TicketRow(
+        number=number,
+        category=category,
+        state=State.NEW,
+        opened_at=now,
+        due_at=now + due_seconds,
+        user_id=user_id,
+        facts=json.dumps(facts, sort_keys=True),
+        closed_at=None,
+        outcome=None,
+    )
+    await writes.insert(tx, row)
+    return row
 
 
 async def listed(

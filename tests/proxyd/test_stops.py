@@ -1,6 +1,5 @@
 """A session above a figure of a rule has a ticket, from a real connection to the list."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -49,29 +48,44 @@ async def test_a_finding_that_cannot_be_reported_is_logged(
 
     monkeypatch.setattr("market.staff.rules.report", refuse)
     stops = Stops(Context(None, None, None))  # type: ignore[arg-type]
-    assert await stops._report(Finding("scan", "session", 1, {}))
+    stops.add(Finding("scan", "session", 1, {}))
+    await stops.report()
     assert "rule scan found session session, without a ticket" in caplog.text
 
 
-@pytest.mark.parametrize("error", [UnavailableError("away"), MarketError(Code.TICKET_STATE)])
-async def test_a_finding_waits_for_the_store_and_for_its_number(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "failure", [UnavailableError("the server is away"), MarketError(Code.TICKET_STATE)]
+)
+async def test_a_finding_waits_for_the_store_and_for_other_tickets(
+    failure: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reported: list[object] = []
+    failures, reported = [failure, failure], list[str]()
 
-    async def refuse_once(_: object, *finding: object) -> None:
-        reported.append(finding)
-        if len(reported) == 1:
-            raise error
+    async def report(_context: object, rule: str, session_id: str, *_: object) -> None:
+        if failures:
+            raise failures.pop()
+        reported.append(session_id)
 
-    monkeypatch.setattr("market.staff.rules.report", refuse_once)
-    monkeypatch.setattr("proxyd.stops.PAUSE_SECONDS", 0.0)
-    stops = Stops(Context(None, None, None))  # type: ignore[arg-type]
-    finding = Finding("scan", "session", 1, {})
-    stops.add(finding)
-    running = asyncio.create_task(stops.run())
-    try:
-        await until(lambda: asyncio.sleep(0, len(reported) == 2), "the finding is reported again")
-    finally:
-        running.cancel()
-    assert reported[0] == reported[1] == ("scan", "session", 1, {})
+    monkeypatch.setattr("market.staff.rules.report", report)
+    stops = Stops(Context(None, None, None), waiting_max=2)  # type: ignore[arg-type]
+    for name in ("first", "second"):
+        stops.add(Finding("scan", name, 1, {}))
+    for _ in range(3):
+        await stops.report()
+    assert reported == ["first", "second"]
+    lines = [each for each in caplog.messages if "wait for the store" in each]
+    assert len(lines) == isinstance(failure, UnavailableError)
+
+
+async def test_new_findings_take_the_places_of_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = list[str]()
+
+    async def report(_context: object, rule: str, session_id: str, *_: object) -> None:
+        reported.append(session_id)
+
+    monkeypatch.setattr("market.staff.rules.report", report)
+    stops = Stops(Context(None, None, None), waiting_max=2)  # type: ignore[arg-type]
+    for name in ("old", "new", "newest"):
+        stops.add(Finding("scan", name, 1, {}))
+    await stops.report()
+    assert reported == ["new", "newest"]

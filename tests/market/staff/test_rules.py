@@ -5,6 +5,7 @@ from support.market.market import Market
 from support.market.staff import ROOT
 
 from market.base.errors import Code, MarketError
+from market.events.context import Context
 from market.money.money import GB
 from market.staff import rules, tickets
 from market.staff.audit import audit_all
@@ -38,7 +39,27 @@ async def test_a_finding_opens_one_ticket(market: Market) -> None:
 async def test_rules_do_not_flood_the_list(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     user = await market.person(usd="20")
     session = (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
-    monkeypatch.setattr(rules, "OPEN_MAX", 0)
+    monkeypatch.setattr(tickets, "OPEN_MAX", 0)
     with pytest.raises(MarketError) as refused:
         await rules.report(market.context, "scan", session, 1_000, FIGURES)
     assert refused.value.code is Code.TOO_MANY_TICKETS
+
+
+async def test_two_nodes_with_one_finding_open_one_ticket(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person(usd="20")
+    session = (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
+    next_number = tickets.next_number
+
+    async def late(context: Context) -> int:
+        monkeypatch.setattr(tickets, "next_number", next_number)
+        await rules.report(context, "scan", session, 1_000, FIGURES)  # of the other node
+        return await next_number(context)
+
+    monkeypatch.setattr(tickets, "next_number", late)
+    with pytest.raises(MarketError) as refused:
+        await rules.report(market.context, "scan", session, 1_000, FIGURES)
+    assert refused.value.code is Code.TICKET_STATE
+    assert await rules.report(market.context, "scan", session, 1_000, FIGURES) is None
+    assert len(await tickets.listed(market.context, ROOT, state=None, limit=9)) == 1
