@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from config.settings import Settings
+from proxyd.ops.access_place import access_folder
 from storage.engines.place import SQLITE, is_sqlite
 
 
@@ -20,14 +21,16 @@ class Machine:
         self._folders = {"work": work}
         if is_sqlite(settings.storage.url):
             self._folders["database"] = Path(settings.storage.url.removeprefix(SQLITE)).parent
-        if settings.access_log.folder:
-            self._folders["access_log"] = Path(settings.access_log.folder)
+        access_log = access_folder(settings)
+        if access_log is not None:
+            self._folders["access_log"] = access_log
         self._certificates = {
             name: Path(path)
             for name, path in (
                 ("api", settings.api.tls_cert),
                 ("exits", settings.exits.tls_cert),
                 ("apps", settings.apps.tls_cert),
+                ("staff", settings.staff.tls_cert),
             )
             if path
         }

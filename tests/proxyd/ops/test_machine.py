@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from support.targets.tls import make_certificate
 
-from config.settings import ApiSettings, Settings, StorageSettings
+from config.settings import (
+    ApiSettings,
+    AppSettings,
+    ExitSettings,
+    Settings,
+    StaffSettings,
+    StorageSettings,
+)
 from market.staff.alerts import Finding, Looked
 from proxyd.loop import clock
 from proxyd.ops.alert_watch import AlertWatch, Upkeep
@@ -87,3 +94,18 @@ class Failing:
 
     def certificates(self, _: int) -> dict[str, int]:
         return {"api": 3 * 86_400, "exits": 0}
+
+
+def test_every_listener_and_the_usual_folder_of_the_access_log_are_watched(tmp_path: Path) -> None:
+    path = str(make_certificate(tmp_path).path)
+    (tmp_path / "access").mkdir()
+    settings = Settings(
+        api=ApiSettings(tls_cert=path),
+        exits=ExitSettings(host="127.0.0.1", tls_cert=path),
+        apps=AppSettings(tls_cert=path),
+        staff=StaffSettings(tls_cert=path),
+        storage=StorageSettings(url=f"sqlite:///{tmp_path}/proxyd.db"),
+    )
+    machine = Machine(settings, tmp_path / "work")
+    assert machine.free().keys() == {"database", "access_log"}
+    assert machine.certificates(clock.seconds()).keys() == {"api", "exits", "apps", "staff"}
