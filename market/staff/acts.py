@@ -40,7 +40,7 @@ class TextKind(StrEnum):
     REASON = "reason"
     NOTE = "note"
     SEARCH = "search"
-    DECISION = "decision"  # both sides of a dispute read it
+    DECISION = "decision"  # its users read it: both sides of a dispute, or a suspended user
     TICKET = "ticket"
 
 

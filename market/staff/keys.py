@@ -11,7 +11,7 @@ from market.accounts.scopes import permits
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.accounts import find
-from market.staff.acts import STAFF, Act, Changes, act, checked_text, permit, reason
+from market.staff.acts import STAFF, Act, Changes, act, checked_text, permit, reason, require_name
 from market.staff.callers import StaffCaller, StaffScope
 from market.staff.roles import Action, Author, Role, Via
 from storage.engines.store import Transaction
@@ -155,6 +155,7 @@ async def revoke(context: Context, author: Author, key_id: str, why: str) -> Own
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `key_not_found`.
     """
+    require_name(key_id)
     text = reason(why)
 
     async def change(tx: Transaction) -> tuple[OwnedKeyRow, Changes]:
