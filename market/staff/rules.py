@@ -57,7 +57,7 @@ async def report(
     async def change(tx: Transaction) -> tuple[TicketRow, Changes]:
         if await queries.has_open(tx, user_id, category):
             raise MarketError(Code.TICKET_STATE, "Another node has opened a ticket meanwhile.")
-        facts = {"rule": rule, "session": session_id, "at": at, **figures}
+        facts: dict[str, str | int] = {"rule": rule, "session": session_id, "at": at, **figures}
         row = await tickets.insert(
             tx, context, number, category, facts, due_seconds=DUE_SECONDS, user_id=user_id
         )

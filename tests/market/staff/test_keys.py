@@ -81,3 +81,9 @@ async def test_a_key_lives_ninety_days_at_most(market: Market, days: int) -> Non
     with pytest.raises(MarketError) as error:
         await keys.create(market.context, ROOT, ada.id, structs.replace(NEW, days=days), "x")
     assert error.value.field == "expires_in_days"
+
+
+async def test_a_key_to_revoke_has_an_identifier_that_can_be_shown(market: Market) -> None:
+    with pytest.raises(MarketError) as refused:
+        await keys.revoke(market.context, ROOT, "a\0b", "leaked")
+    assert refused.value.code is Code.INVALID_FIELD
