@@ -23,6 +23,7 @@ from market.bandwidth.sessions import Purchase
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
 from market.money.money import GB, Currency, micro
+from market.site.gate import Papers
 from proxyd.cli import demo_files
 from proxyd.cli.demo_files import DemoFiles, beside, database_file
 from proxyd.daemon import Daemon
@@ -255,9 +256,14 @@ async def _device(daemon: Daemon, owner: str, suffix: str) -> str:
 
 
 async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]:
-    """Log in as a user of the demonstration; the first start creates it without an e-mail."""
+    """Log in as a user of the demonstration; the first start creates it without an e-mail.
+
+    The user accepts the published texts: the operator who tries `site publish` can start again.
+    """
+    versions = await daemon.market.texts.versions()
+    papers = Papers(accepted={each.kind: each.version for each in versions if each.is_valid})
     try:
-        login = await daemon.market.accounts.login(email=email, password=PASSWORD)
+        login = await daemon.market.accounts.login(email=email, password=PASSWORD, papers=papers)
     except MarketError as error:
         if error.code is not Code.INVALID_CREDENTIALS:
             raise
@@ -270,7 +276,7 @@ async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]
             now=clock.seconds(),
         )
         await daemon.store.write(accounts.add_user, user)
-        login = await daemon.market.accounts.login(email=email, password=PASSWORD)
+        login = await daemon.market.accounts.login(email=email, password=PASSWORD, papers=papers)
     return login.token, login.profile.user_id
 
 

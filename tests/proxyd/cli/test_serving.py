@@ -726,6 +726,24 @@ def test_the_demonstration_can_be_had_again(
         stopped(daemon, err)
 
 
+def test_the_demonstration_starts_again_after_terms_were_published(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
+) -> None:
+    daemon = serve("--demo")
+    until_true(lambda: is_printed(out()), "the demonstration is printed")
+    [more] = re.findall(r"^More examples, in this folder:  (.+)$", out(), re.MULTILINE)
+    text = tmp_path / "terms.md"
+    text.write_text("# Terms\n", encoding="utf-8")
+    publish = f"site publish terms --file {text} --reason new"
+    assert "version 1" in in_bash(more.replace("demo --examples", publish), tmp_path)
+    stopped(daemon, err)
+    daemon = serve("--demo")
+    until_true(lambda: is_printed(out()), "the demonstration is printed again")
+    fetch, _ = lines_of_curl(out())
+    assert in_bash(fetch, tmp_path) == ALIVE
+    stopped(daemon, err)
+
+
 @pytest.mark.long
 def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
     serve: Serve, out: Callable[[], str], err: Callable[[], str]
