@@ -7,6 +7,7 @@ user only if all of them have the same user.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Final
 
@@ -188,9 +189,22 @@ async def look_up(
         SEARCH if ticket is None else TICKET,
         None if ticket is None else str(ticket),
         None if customer is None else customer.user_id,
-        Text(TextKind.SEARCH, str(question)),
+        Text(TextKind.SEARCH, _words(question)),
     )
     return await context.store.write(act, context, new, note)
+
+
+def _words(question: Question) -> str:
+    """Return a question as the text in the log: the fields that are known."""
+    at = datetime.fromtimestamp(question.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = f"exit {question.exit_address} at {at}, within {question.within} s"
+    if question.host:
+        text += f", to {question.host}"
+    if question.port:
+        text += f", port {question.port}"
+    if question.source_port:
+        text += f", source port {question.source_port}"
+    return text
 
 
 def rank(question: Question, uses: Sequence[Use]) -> list[RankedUse]:

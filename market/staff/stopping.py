@@ -139,7 +139,10 @@ async def revoke_key(context: Context, author: Author, key_id: str, why: str) ->
     text = reason(why)
     found = await context.store.read(key_queries.find_live, key_id.lower(), context.now())
     if found is None:
-        raise MarketError(Code.KEY_NOT_FOUND, "There is no such API key, or it has ended.")
+        raise MarketError(
+            Code.KEY_NOT_FOUND,
+            "No valid API key has this identifier; proxyd who KEY prints the identifier of a key.",
+        )
 
     async def change(tx: Transaction) -> tuple[str, Changes]:
         if not await key_services.end(tx, context, found, context.now()):

@@ -239,9 +239,10 @@ async def _change(
     async def change(tx: Transaction) -> tuple[TicketRow, Changes]:
         row = await found(tx, number)
         if state not in TRANSITIONS[State(row.state)]:
-            raise MarketError(
-                Code.TICKET_STATE, f"The ticket is {row.state}; it cannot become {state}."
-            )
+            words = f"is {row.state} already"
+            if state != row.state:
+                words = f"is {row.state}; it cannot become {state}"
+            raise MarketError(Code.TICKET_STATE, f"The ticket {words}.")
         closed_at = context.now() if state is State.CLOSED else None
         changed = row._replace(state=state, closed_at=closed_at, outcome=outcome)
         await writes.change(tx, changed)

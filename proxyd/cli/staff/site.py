@@ -93,7 +93,9 @@ def _problems(settings: Settings, rows: list[TextRow], now: int) -> Iterator[str
         yield "mail.host is not set, so no e-mail reaches a user"
     for kind in TextKind:
         if not any(row.kind == kind and row.valid_from <= now for row in rows):
-            yield f"no version of the {kind} is valid: proxyd site publish {kind} --file FILE"
+            name = "privacy policy" if kind is TextKind.PRIVACY else kind
+            command = f"proxyd site publish {kind} --file FILE --reason TEXT"
+            yield f"no version of the {name} is valid: {command}"
 
 
 def _read(path: Path) -> str:

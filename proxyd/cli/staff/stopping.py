@@ -54,7 +54,7 @@ async def _resume(desk: Desk, options: Namespace) -> Report:
 async def _show_session(desk: Desk, options: Namespace) -> Report:
     shown = await stopping.show_session(desk.context, desk.author, options.session)
     row = shown.row
-    state = "suspended" if shown.is_suspended else "halted" if shown.halted_at else "goes on"
+    state = "suspended" if shown.is_suspended else "halted" if shown.halted_at else "open"
     return {
         "session": {
             "id": row.id,
@@ -82,7 +82,7 @@ async def _go(desk: Desk, options: Namespace) -> Report:
     ordered = await stopping.let_session_go(
         desk.context, desk.author, options.session, options.reason
     )
-    return {"goes_on": _session_row(ordered), **await _nodes(desk, ordered, options, "effective")}
+    return {"resumed": _session_row(ordered), **await _nodes(desk, ordered, options, "effective")}
 
 
 async def _end_session(desk: Desk, options: Namespace) -> Report:
@@ -159,8 +159,10 @@ def _words(answer: Answered) -> str:
     if not answer.nodes:
         return "no daemon runs"
     answered = answer.nodes - len(answer.silent)
+    nodes = "node" if answer.nodes == 1 else "nodes"
+    connections = "connection" if answer.connections == 1 else "connections"
     return (
-        f"on {answered} of {answer.nodes} nodes, {answer.connections} connections, "
+        f"on {answered} of {answer.nodes} {nodes}, {answer.connections} {connections}, "
         f"{answer.seconds:.2f} s"
     )
 

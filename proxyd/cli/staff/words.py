@@ -45,6 +45,8 @@ def _cell(value: object) -> str:
     """Return a value as one line, without the control characters of terminals."""
     if value is None or value in ("", {}):
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, Mapping):
         text = ", ".join(
             f"{name}: {_cell(old)} to {_cell(new)}" for name, (old, new) in value.items()

@@ -78,7 +78,9 @@ async def test_the_one_customer_of_the_best_matches_is_named(market: Market) -> 
     [row] = await history.read(market.context, ROOT, action="search.exit", limit=9)
     assert row.user_id == ada
     assert row.text is not None
-    assert "203.0.113.9" in row.text
+    assert row.text == (
+        "exit 192.0.2.1 at 2026-01-31T12:00:00Z, within 60 s, to 203.0.113.9, port 22"
+    )
     assert "203.0.113.9" not in row.changes
 
 

@@ -336,10 +336,10 @@ def test_a_session_is_halted_and_ended(run: Run, ada: None, database: Path) -> N
     assert halted["cut"]["nodes"] == 0
     shown = answer(run, ["session", "show", "name"])["session"]
     assert (shown["status"], shown["state"], shown["used_bytes"]) == ("active", "halted", 4)
-    assert "goes_on: session s" in run(["session", "go", "s", *BECAUSE]).stdout
+    assert "resumed: session s" in run(["session", "go", "s", *BECAUSE]).stdout
     refused(run(["session", "go", "s", *BECAUSE]), "not halted")
     refused(run(["session", "end", "none", *BECAUSE]), "no such session")
-    refused(run(["key", "revoke", "none", *BECAUSE]), "no such API key")
+    refused(run(["key", "revoke", "none", *BECAUSE]), "proxyd who KEY")
     refused(run(["exits", "bar", "none", *BECAUSE]), "no such exit")
     refused(run(["jobs", "cancel", "none", *BECAUSE]), "no such job")
     misused(run(["session", "halt", "s"]), "--reason")

@@ -38,6 +38,7 @@ def test_texts_are_published_and_checked(
     done = run(["site", "check"])
     assert done.returncode == 1
     assert "no version of the terms is valid" in done.stdout
+    assert "no version of the privacy policy is valid" in done.stdout
     text = tmp_path / "text.md"
     text.write_text("# Terms\n\nBe kind.\n")
     for kind in ("terms", "privacy", "imprint"):
