@@ -217,9 +217,7 @@ async def prepare(daemon: Daemon, files: DemoFiles) -> str:
     for session in old:
         await daemon.market.bandwidth.end(user_id, session.id)
     await _fund(daemon)  # after the ends, which release money
-    bought = await daemon.market.bandwidth.buy(
-        user_id, quota_bytes=SESSION_BYTES, price_per_gb=None
-    )
+    bought = await _buy(daemon, user_id)
     if daemon.exit_port is not None:
         await _offer_exit(daemon)
     if is_sqlite(daemon.settings.storage.url):
@@ -227,6 +225,21 @@ async def prepare(daemon: Daemon, files: DemoFiles) -> str:
         await _device(daemon, owner, WORKER_SUFFIX)
     files.write(token, _examples(daemon, files, bought))
     return _text(daemon, files, bought)
+
+
+async def _buy(daemon: Daemon, user_id: str) -> Purchase:
+    """Buy the session; the refusal of a suspended account names the command that resumes it."""
+    try:
+        return await daemon.market.bandwidth.buy(
+            user_id, quota_bytes=SESSION_BYTES, price_per_gb=None
+        )
+    except MarketError as error:
+        if error.code is not Code.ACCOUNT_SUSPENDED:
+            raise
+        resume = _command(daemon.settings, f"user resume {EMAIL} --reason TEXT")
+        raise MarketError(
+            error.code, f"The demonstration's account {EMAIL} is suspended; resume it: {resume}"
+        ) from None
 
 
 async def _offer_exit(daemon: Daemon) -> None:

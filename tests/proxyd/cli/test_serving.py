@@ -744,6 +744,24 @@ def test_the_demonstration_starts_again_after_terms_were_published(
     stopped(daemon, err)
 
 
+def test_the_start_of_a_suspended_demonstration_names_the_remedy(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
+) -> None:
+    daemon = serve("--demo")
+    until_true(lambda: is_printed(out()), "the demonstration is printed")
+    [more] = re.findall(r"^More examples, in this folder:  (.+)$", out(), re.MULTILINE)
+    suspend = f"user suspend {demo.EMAIL} --shown why --reason why"
+    in_bash(more.replace("demo --examples", suspend), tmp_path)
+    stopped(daemon, err)
+    daemon = serve("--demo")
+    assert daemon.wait(timeout=60) == 1
+    [remedy] = re.findall(r"is suspended; resume it: (.+) --reason TEXT$", err(), re.MULTILINE)
+    in_bash(f"{remedy} --reason over", tmp_path)
+    daemon = serve("--demo")
+    until_true(lambda: is_printed(out()), "the demonstration is printed again")
+    stopped(daemon, err)
+
+
 @pytest.mark.long
 def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
     serve: Serve, out: Callable[[], str], err: Callable[[], str]
