@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     finish(serve, "serve")
 
-    demo = topics.add_parser("demo", help="how to use the demonstration that runs")
+    demo = topics.add_parser("demo", help="print examples for the running demonstration")
     demo.add_argument(
         "--examples",
         action="store_true",
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     add_amounts(deposit)
     finish(deposit, "wallet deposit")
 
-    exits = topics.add_parser("exits", help="devices that sessions leave through").add_subparsers(
+    exits = topics.add_parser("exits", help="bar, show and pardon exit devices").add_subparsers(
         metavar="COMMAND", required=True
     )
     clawback = exits.add_parser(
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     money_parsers.add_jobs(jobs)
     staff.add_jobs(jobs)
 
-    ledger = topics.add_parser("ledger", help="the double-entry ledger").add_subparsers(
+    ledger = topics.add_parser("ledger", help="audit the double-entry ledger").add_subparsers(
         metavar="COMMAND", required=True
     )
     audit = ledger.add_parser("audit", help="recompute everything and compare")
@@ -176,7 +176,7 @@ def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     finish(restore, "restore")
 
-    storage = topics.add_parser("storage", help="the database").add_subparsers(
+    storage = topics.add_parser("storage", help="move the database to PostgreSQL").add_subparsers(
         metavar="COMMAND", required=True
     )
     move = storage.add_parser("move", help="copy the SQLite database into an empty PostgreSQL")
@@ -191,9 +191,9 @@ def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _add_users(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands about one user."""
-    user = topics.add_parser("user", help="open accounts, and look at one").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    user = topics.add_parser(
+        "user", help="open, show, suspend, resume and limit accounts"
+    ).add_subparsers(metavar="COMMAND", required=True)
     create = user.add_parser("create", help="open an account")
     create.add_argument("email", metavar="EMAIL", help="the address that logs in")
     create.add_argument(

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import secrets
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from msgspec import Struct
@@ -270,9 +271,11 @@ async def _place(tx: Transaction, new: Publication, now: int) -> tuple[int, int]
     if not newest or new.kind not in CONSENT_KINDS:
         valid_from = max(valid_from, least)
     if not least <= valid_from <= now + YEARS_MAX_DAYS * DAY_SECONDS:
+        first_day = datetime.fromtimestamp(-(-least // DAY_SECONDS) * DAY_SECONDS, UTC).date()
         raise MarketError(
             Code.INVALID_FIELD,
             f"A new version of the {new.kind} is valid {NOTICE_DAYS} days after its publication at "
-            f"the earliest, and {YEARS_MAX_DAYS} days at the latest.",
+            f"the earliest, and {YEARS_MAX_DAYS} days at the latest: valid_from is {first_day} or "
+            "later.",
         )
     return (newest[0].version + 1 if newest else 1), valid_from

@@ -84,7 +84,9 @@ async def resolve(tx: Transaction, name: str) -> UserRow:
     )
     found = {row.id: row for row in rows if row is not None}
     if not found:
-        raise MarketError(Code.USER_NOT_FOUND)
+        raise MarketError(
+            Code.USER_NOT_FOUND, f"No user has the identifier, e-mail address or name {name!r}."
+        )
     if len(found) > 1:
         raise MarketError(
             Code.AMBIGUOUS, f"Several users have this name: {', '.join(sorted(found))}."

@@ -1,6 +1,7 @@
 # ruff: noqa: F811 - fixtures of another file
 """Commands about the public side: their output and their refusals."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,16 @@ def test_texts_are_published_and_checked(
     for kind in ("terms", "privacy", "imprint"):
         publish = ["site", "publish", kind, "--file", str(text), *BECAUSE]
         assert answer(run, publish)["published"]["version"] == 1
-    refused(run(["site", "publish", "terms", "--file", str(text), *BECAUSE]), "14 days", code=2)
+    again = ["site", "publish", "terms", "--file", str(text), *BECAUSE]
+    early = run(again)
+    refused(early, "14 days", code=2)
+    [day] = re.findall(r"valid_from is (\S+) or later", early.stderr)
     environment |= {"PROXYD_SITE__SUPPORT": "help@example.com", "PROXYD_MAIL__HOST": "mail.example"}
     report = answer(run, ["site", "check"])
     assert report["problems"] == []
     assert report["site"]["support"] == "help@example.com"
     assert [row["kind"] for row in report["texts"]] == ["terms", "privacy", "imprint"]
+    assert answer(run, [*again, "--valid-from", day])["published"]["version"] == 2
 
 
 def test_notices_are_shown_and_ended(run: Run, ada: None) -> None:
