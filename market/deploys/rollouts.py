@@ -269,18 +269,19 @@ class Rollouts:
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`,
-                `payload_invalid`, `too_much_job_text`, `idempotency_key_reused`; with `replicas`
-                also as `scale`.
+                `payload_invalid`, `too_much_job_text`, `idempotency_key_reused`,
+                `account_suspended`; with `replicas` also as `scale`.
             Replayed: this was answered before.
         """
         if change == Change() and replicas is None:
             raise MarketError(Code.PAYLOAD_INVALID, NO_CHANGE)
 
         async def revise(tx: Transaction) -> tuple[int, Done]:
-            revision = await self._revise(tx, user_id, deploy_id, change, receipt)
-            if replicas is None:
-                return revision, Done()
-            return revision, await self._scale(tx, user_id, deploy_id, replicas, spender)
+            revision, done = await self._revise(tx, user_id, deploy_id, change, receipt), Done()
+            if replicas is not None:
+                done = await self._scale(tx, user_id, deploy_id, replicas, spender)
+            await _require_buyer(tx, user_id)
+            return revision, done
 
         with self._jobs.counting_refusals(user_id):
             async with reporting_limits(self._context, spender):
@@ -296,9 +297,13 @@ class Rollouts:
 
         Failed replicas get another chance.
         """
-        revision = await self._store.write(
-            self._revise, user_id, deploy_id, Change(), receipt, cause="restart"
-        )
+
+        async def restart(tx: Transaction) -> int:
+            number = await self._revise(tx, user_id, deploy_id, Change(), receipt, cause="restart")
+            await _require_buyer(tx, user_id)
+            return number
+
+        revision = await self._store.write(restart)
         self._hear_deploy(deploy_id)
         return revision
 
@@ -541,7 +546,9 @@ class Rollouts:
             raise MarketError(Code.REVISION_NOT_FOUND, field="revision")
         cause = f"rollback to {found.revision}"
         template = self._template(found)
-        return await self._add_revision(tx, deploy, rollout, template, cause, same=found)
+        new = await self._add_revision(tx, deploy, rollout, template, cause, same=found)
+        await _require_buyer(tx, user_id)
+        return new
 
     async def _scale(
         self,
@@ -562,8 +569,7 @@ class Rollouts:
         # All of it, so that it is refused here if it costs too much.
         done = await self._carry_out(tx, deploy, judge(scaled, rows, now), rows, most=None)
         if replicas > rollout.desired:
-            await lock_user(tx, user_id)
-            await require_may_buy(tx, user_id)
+            await _require_buyer(tx, user_id)
         more = max(replicas - rollout.desired, 0) * rollout.replica_price
         await spend(tx, spender, deploy.currency, more, now)
         return done
@@ -893,6 +899,18 @@ async def _own(
     if rollout.state == "over" and not may_be_over:
         raise MarketError(Code.DEPLOY_OVER)
     return deploy, rollout
+
+
+async def _require_buyer(tx: Transaction, user_id: str) -> None:
+    """Refuse new work of a user whose purchases are suspended, also on paid replicas.
+
+    It locks an account, so a transaction calls it after its last lock of a job.
+
+    Raises:
+        MarketError: `account_suspended`.
+    """
+    await lock_user(tx, user_id)
+    await require_may_buy(tx, user_id)
 
 
 async def _change(tx: Transaction, before: RolloutRow, after: RolloutRow) -> None:

@@ -20,8 +20,10 @@ from market.bandwidth import halts
 from market.bandwidth.halts import Halts
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
+from market.deploys.deploys import NewDeploy
+from market.deploys.templates import Change
 from market.jobs.postings import NewJob
-from market.money.money import GB, MICRO
+from market.money.money import GB, MICRO, Currency
 from market.staff import suspending, users
 from market.staff.audit import audit_all
 from market.staff.roles import Author, Role
@@ -140,6 +142,27 @@ async def test_devices_of_a_suspended_owner_get_no_jobs_and_carry_nothing(market
     await resume(market, owner)
     assert not (await market.exits.current(device.id)).paused
     await market.jobs.accept(device, job)
+
+
+async def test_a_suspended_buyer_gives_a_deploy_no_other_work(market: Market) -> None:
+    """A revision posts new jobs, with other work, on devices of strangers."""
+    user = await market.person(usd="20")
+    new = NewDeploy("web", "Docker", "A100", 1, 2, 2, Currency.USD, image="web:1")
+    deploy = (await market.deploys.create(user, new)).id
+    rollouts = market.rollouts
+    assert await rollouts.revise(user, deploy, Change(image="web:2")) == 2
+    await suspend(market, user, Part.PURCHASES)
+    for attempt in (
+        rollouts.revise(user, deploy, Change(image="evil:1")),
+        rollouts.revise(user, deploy, Change(image="evil:1"), replicas=1),
+        rollouts.restart(user, deploy),
+        rollouts.rollback(user, deploy, 1),
+    ):
+        assert await code_of(attempt) is Code.ACCOUNT_SUSPENDED
+    assert len(await rollouts.revisions(user, deploy)) == 2
+    await rollouts.scale(user, deploy, 1)
+    await resume(market, user)
+    assert await rollouts.rollback(user, deploy, 1) == 3
 
 
 async def test_a_suspension_ends_by_itself(market: Market) -> None:
