@@ -27,6 +27,7 @@ from market.staff.approvals import (
 from market.staff.roles import MATRIX, Action, Author
 from storage.engines.store import Transaction
 from storage.staff import approvals as queries
+from storage.staff import log as log_queries
 from storage.staff import money_writes as writes
 from storage.staff import staff as staff_queries
 from storage.staff.approvals import ApprovalRow
@@ -64,7 +65,7 @@ async def approve(context: Context, author: Author, approval_id: str, why: str =
 
     async def change(tx: Transaction) -> tuple[Outcome, Changes]:
         waiting = await _waiting(tx, context, row.id)
-        _require_another(waiting, author)
+        await _require_another(tx, waiting, author)
         await _require_asker(tx, waiting)
         if payload_hash(waiting.payload) != waiting.payload_hash:
             raise MarketError(Code.APPROVAL_OVER, "The stored request was changed; it is void.")
@@ -123,12 +124,11 @@ async def _waiting(tx: Transaction, context: Context, approval_id: str) -> Appro
     return row
 
 
-def _require_another(row: ApprovalRow, author: Author) -> None:
-    """Refuse the author of a request, also under the name of the Unix user who asked."""
-    names = {author_key(author)}
-    if author.unix_user is not None:
-        names.add(f"unix:{author.unix_user}")
-    if row.asked_by in names:
+async def _require_another(tx: Transaction, row: ApprovalRow, author: Author) -> None:
+    """Refuse the author of a request, and the Unix user who ran the command that asked."""
+    asked_as = await log_queries.unix_user_of(tx, row.log_number)
+    is_same_unix_user = author.unix_user is not None and author.unix_user == asked_as
+    if row.asked_by == author_key(author) or is_same_unix_user:
         raise MarketError(
             Code.NOT_PERMITTED, "You asked for this yourself: a second person has to approve it."
         )

@@ -98,6 +98,15 @@ async def head(tx: Transaction) -> HeadRow:
     return found
 
 
+async def unix_user_of(tx: Transaction, number: int) -> str | None:
+    """Return the Unix user of an act; None for an act without one."""
+    return await tx.one(
+        str,
+        "SELECT unix_user FROM staff_log WHERE number = :number AND unix_user IS NOT NULL",
+        number=number,
+    )
+
+
 async def shown(
     tx: Transaction,
     *,

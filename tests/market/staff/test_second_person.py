@@ -115,6 +115,8 @@ async def test_the_author_never_approves_under_any_name(market: Market) -> None:
         assert await refusal(approve(market.context, author, asked.id)) is Code.NOT_PERMITTED
     own = await corrected(market, finance, user, 70)
     assert await refusal(approve(market.context, finance, own.id)) is Code.NOT_PERMITTED
+    proved = await corrected(market, same, user, 71)
+    assert await refusal(approve(market.context, ASKER, proved.id)) is Code.NOT_PERMITTED
     assert await available(market, user) == 0
     await approve(market.context, finance, asked.id)
     await approve(market.context, SECOND, own.id)
