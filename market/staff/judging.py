@@ -235,7 +235,8 @@ def _amount(job: JobRow, disputed: list[ReviewRow], verdict: Verdict) -> Amount:
 def _decided_before(rows: list[ReviewRow], job: JobRow, verdict: Verdict) -> Decided:
     """Return the outcome of an equal decision of before."""
     same = [row for row in rows if row.state == verdict.state and row.disputed_at is not None]
-    same = [row for row in same if bool(row.refunded) == (verdict.word == SPLIT) or not row.price]
+    percent = verdict.buyer_percent if verdict.word == SPLIT else 0
+    same = [row for row in same if row.refunded == row.price * percent // 100]
     if not same:
         if any(row.disputed_at is not None and row.resolved_at is not None for row in rows):
             raise MarketError(

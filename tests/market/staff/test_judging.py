@@ -167,6 +167,16 @@ async def test_decisions_at_the_same_time_have_one_winner(market: Market) -> Non
     assert (await audit_all(market.store)).passed
 
 
+async def test_another_part_is_another_decision(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await disputed(market, buyer, worker)
+    await decide(market, job_id, Verdict(40))
+    for other in (Verdict(41), UPHOLD, REVERSE):
+        assert await refusal(decide(market, job_id, other)) is Code.NOT_REVIEWABLE
+    assert (await decide(market, job_id, Verdict(40))).outcome.state is State.DONE_BEFORE
+    assert await credits_of(market, buyer, worker) == [4_000_000, 5_400_000]
+
+
 async def test_a_job_that_is_not_disputed_is_not_decided(market: Market) -> None:
     buyer = await market.person(credit="10")
     job_id = await specified(market, buyer)
