@@ -1,4 +1,9 @@
-"""Attempts to prove a password and a code: recorded, and bounded by account and network."""
+"""Attempts to prove a password and a code: recorded, and bounded by account and network.
+
+A code has six digits. So an account has a bound over all networks, also against a guesser with many
+addresses. It does not count for a network from which the member has logged in: a guesser elsewhere
+locks no member out there.
+"""
 
 from msgspec import Struct
 
@@ -13,6 +18,7 @@ from storage.staff.logins import AttemptRow
 from storage.staff.rows import ShownAttemptRow
 
 WRONG_MAX = 5
+WRONG_OF_ACCOUNT_MAX = 20  # over all networks
 WINDOW_SECONDS = 15 * 60
 KEPT_SECONDS = 90 * 86_400
 
@@ -65,17 +71,9 @@ async def _begin(tx: Transaction, context: Context, attempt: Attempt, most: int 
     now = context.now()
     if most is not None:
         await writes.lock_head(tx)  # attempts of one account take turns, also on several nodes
-        wrong, oldest = await queries.count_wrong(
-            tx,
-            account=attempt.account,
-            network=attempt.network,
-            since=now - WINDOW_SECONDS,
-            most=most,
-        )
-        if wrong >= most:
-            wait = max(oldest + WINDOW_SECONDS - now, 1)
-            message = f"Too many attempts; the next is possible in {wait} s."
-            raise MarketError(Code.TOO_MANY_ATTEMPTS, message, retry_after_seconds=wait)
+        await _require_few(tx, attempt.account, attempt.network, now, most)
+        if not await queries.has_right(tx, account=attempt.account, network=attempt.network):
+            await _require_few(tx, attempt.account, None, now, WRONG_OF_ACCOUNT_MAX)
     row = AttemptRow(
         id=context.identifiers.new(),
         account=attempt.account,
@@ -88,6 +86,18 @@ async def _begin(tx: Transaction, context: Context, attempt: Attempt, most: int 
     )
     await queries.insert_attempt(tx, row, kept_since=now - KEPT_SECONDS)
     return row.id
+
+
+async def _require_few(
+    tx: Transaction, account: str, network: str | None, now: int, most: int
+) -> None:
+    wrong, oldest = await queries.count_wrong(
+        tx, account=account, network=network, since=now - WINDOW_SECONDS, most=most
+    )
+    if wrong >= most:
+        wait = max(oldest + WINDOW_SECONDS - now, 1)
+        message = f"Too many attempts; the next is possible in {wait} s."
+        raise MarketError(Code.TOO_MANY_ATTEMPTS, message, retry_after_seconds=wait)
 
 
 async def _listed(

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from storage.engines.paging import behind
-from storage.engines.store import Transaction, insert_row
+from storage.engines.store import Transaction, Value, insert_row
 from storage.staff.rows import ShownAttemptRow
 
 FORGET_MAX = 100  # rows that one new row makes room for
@@ -34,26 +34,48 @@ class LoginRow(NamedTuple):
 
 
 async def count_wrong(
-    tx: Transaction, *, account: str, network: str, since: int, most: int
+    tx: Transaction, *, account: str, network: str | None, since: int, most: int
 ) -> tuple[int, int]:
-    """Return the number of wrong attempts of an account and network, and the time of the oldest.
+    """Return the number of wrong attempts of an account, and the time of the oldest.
 
     Attempts at `since` and before do not count, and no more than `most` are counted.
+
+    Args:
+        tx: the transaction.
+        account: the account.
+        network: the network of the attempts; None for all networks.
+        since: in UTC seconds.
+        most: the largest number.
     """
+    of_network = "" if network is None else "AND network = :network"
+    values: dict[str, Value] = {} if network is None else {"network": network}
     found = await tx.all(
         int,
-        """
+        f"""
         SELECT created_at FROM staff_attempts
-        WHERE account = :account AND network = :network AND created_at > :since
-            AND right_at IS NULL
+        WHERE account = :account {of_network} AND created_at > :since AND right_at IS NULL
         ORDER BY created_at DESC LIMIT :most
         """,
         account=account,
-        network=network,
         since=since,
         most=most,
+        **values,
     )
     return len(found), min(found, default=since)
+
+
+async def has_right(tx: Transaction, *, account: str, network: str) -> bool:
+    """Return whether a kept attempt of an account and network was right."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 FROM staff_attempts
+        WHERE account = :account AND network = :network AND right_at IS NOT NULL LIMIT 1
+        """,
+        account=account,
+        network=network,
+    )
+    return found is not None
 
 
 async def insert_attempt(tx: Transaction, row: AttemptRow, *, kept_since: int) -> None:

@@ -11,7 +11,7 @@ from market.base.errors import Code, MarketError
 from market.base.sealing import derived
 from market.staff import accounts, attempts
 from market.staff.accounts import Created
-from market.staff.attempts import WINDOW_SECONDS, WRONG_MAX
+from market.staff.attempts import WINDOW_SECONDS, WRONG_MAX, WRONG_OF_ACCOUNT_MAX
 from market.staff.chain import audit_log
 from market.staff.logins import (
     IDLE_SECONDS,
@@ -90,6 +90,23 @@ async def test_many_nodes_compare_five_guesses_in_a_quarter_of_an_hour(market: M
     await log_in(logins_of(market), olga, olga.factor.codes[0], "192.0.2.8")  # another network
     market.clock.now += WINDOW_SECONDS
     await log_in(logins_of(market), olga, olga.factor.codes[1])
+
+
+@pytest.mark.both_engines
+async def test_a_guesser_with_many_addresses_has_twenty_guesses(market: Market) -> None:
+    """A code has six digits: without this bound, some thousand addresses guess it in a day."""
+    logins, olga = logins_of(market), await member(market, Role.OPERATOR)
+    await log_in(logins, olga, olga.factor.codes[0], "192.0.2.200")
+    codes = []
+    for each in range(WRONG_OF_ACCOUNT_MAX + 2):
+        with pytest.raises(MarketError) as error:
+            await log_in(logins, olga, "000000", f"2001:db8:0:{each:x}::1")
+        codes.append(error.value.code)
+    assert codes[:WRONG_OF_ACCOUNT_MAX] == [Code.INVALID_CREDENTIALS] * WRONG_OF_ACCOUNT_MAX
+    assert set(codes[WRONG_OF_ACCOUNT_MAX:]) == {Code.TOO_MANY_ATTEMPTS}
+    await log_in(logins, olga, olga.factor.codes[1], "192.0.2.200")  # the member's own network
+    market.clock.now += WINDOW_SECONDS
+    await log_in(logins, olga, olga.factor.codes[2], "192.0.2.8")
 
 
 async def test_guesses_at_an_address_without_a_member_are_bounded(market: Market) -> None:
