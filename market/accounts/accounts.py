@@ -368,7 +368,8 @@ class Accounts:
     async def is_current(self, caller: Caller) -> bool:
         """Return whether the login or key of a caller has neither ended nor expired.
 
-        Neither may be suspended, and a key must also permit the caller's address still.
+        Neither may be suspended, and a key must also permit the caller's address still. A login
+        that was suspended when the request began stays current: its path is open meanwhile.
 
         Raises:
             StoreError: the database is unavailable.
@@ -383,7 +384,7 @@ class Accounts:
             user_id=caller.profile.user_id,
             now=now,
         )
-        return login is not None and login[2] is None
+        return login is not None and (login[2] is None or caller.suspended is not None)
 
     async def _refuse_taken(
         self, username: str, email: str, receipt: Receipt[tuple[Login, bool]] | None

@@ -86,6 +86,7 @@ async def test_each_part_of_a_user_stops_and_resumes(market: Market) -> None:
     suspended = await market.accounts.authenticate(token)
     assert (caller.suspended, suspended.suspended) == (None, "spam was sent")
     assert not await market.accounts.is_current(caller)
+    assert await market.accounts.is_current(suspended)  # of a new password, whose body comes later
     assert not await market.accounts.is_current(by_key)
     with pytest.raises(MarketError, match="spam was sent") as refused:
         await market.keys.authenticate(key.key, "")
