@@ -1,8 +1,8 @@
 """Attempts to prove a password and a code: recorded, and bounded by account and network.
 
-A code has six digits. So an account has a bound over all networks, also against a guesser with many
-addresses. It does not count for a network from which the member has logged in: a guesser elsewhere
-locks no member out there.
+A code has six digits, and a guesser can have many addresses. So the attempts of an account are also
+bounded over all networks. This second bound does not apply to networks where the member has logged
+in before. Guesses from other networks lock no member out there.
 """
 
 from msgspec import Struct
