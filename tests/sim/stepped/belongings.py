@@ -24,7 +24,7 @@ from market.files.artifacts import ArtifactTerms
 from market.money.money import MICRO, Currency
 from market.notify.webhooks import Attempt
 from market.recovery import recovery
-from market.staff import accounts, money
+from market.staff import accounts, money, site, tickets
 from market.staff.factors import Factors
 from market.staff.roles import Machine, Role
 from storage.accounts import users
@@ -62,6 +62,8 @@ class Belongings:
     sampled: DeviceRow | None = None
     second_sampled: DeviceRow | None = None
     staff: dict[str, str] = field(default_factory=dict)
+    ticket: int = 0
+    invitation: str = ""
     request: str = ""  # a correction of the user that waits for a second person
 
 
@@ -72,7 +74,9 @@ def samples(market: Market) -> Samples:
 
 
 async def _staff(here: Market, rows: Belongings, user: str) -> None:
-    """Make two operators, so that one of them may be locked, and a correction that waits."""
+    """Make two operators, so that one may be locked, a ticket, an invitation, and a correction that
+    waits.
+    """
     factors = Factors(STAFF_SEALING)
     for name in ("first", "second"):
         created = await accounts.create(
@@ -97,6 +101,12 @@ async def _staff(here: Market, rows: Belongings, user: str) -> None:
         why="asked",
     )
     rows.request = asked.id
+    spam, nothing = tickets.Category.SPAM, tickets.Facts()
+    rows.ticket = (
+        await tickets.open_ticket(here.context, Machine("root"), spam, nothing, "a complaint")
+    ).number
+    invited = await site.invite(here.context, Machine("root"), uses=2, days=1, why="a friend")
+    rows.invitation = invited.row.id
 
 
 async def build(here: Market, user: str, worker: str) -> Belongings:

@@ -18,6 +18,7 @@ from tests.sim.stepped.topics.jobs import COPIES, JOBS, REVIEWS
 from tests.sim.stepped.topics.money import MONEY, REWARDS
 from tests.sim.stepped.topics.sessions import SESSIONS
 from tests.sim.stepped.topics.staff import STAFF
+from tests.sim.stepped.topics.stops import STOPS
 
 TOPICS: dict[str, Mapping[str, Action]] = {
     "sessions": SESSIONS,
@@ -34,6 +35,7 @@ TOPICS: dict[str, Mapping[str, Action]] = {
     "webhooks": WEBHOOKS,
     "files": FILES,
     "staff": STAFF,
+    "stops": STOPS,
 }
 
 

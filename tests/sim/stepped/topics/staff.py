@@ -6,9 +6,20 @@ from typing import Any
 
 from market.accounts.letters import Letters
 from market.money.money import MICRO, Currency
-from market.staff import accounts, limits, money, second_person, suspending, users
+from market.staff import (
+    accounts,
+    attempts,
+    limits,
+    money,
+    second_person,
+    site,
+    suspending,
+    tickets,
+    users,
+)
+from market.staff.attempts import Attempt
 from market.staff.limits import NewLimits
-from market.staff.roles import Machine, Role
+from market.staff.roles import Machine, Role, Via
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.sessions import buys
 
@@ -92,6 +103,29 @@ async def _changes_limits(side: Side) -> Any:
     await limits.change(side.market.context, ROOT, side.buyer, new, "agreed")
 
 
+async def _closes_ticket(outcome: tickets.Outcome, side: Side) -> Any:
+    ticket = side.world.people_have.ticket
+    closed = await tickets.close(side.market.context, ROOT, ticket, outcome, "over")
+    return closed.state
+
+
+async def _publishes(side: Side) -> Any:
+    new = site.Publication(site.TextKind.TERMS, "en", "# Terms", side.market.clock.now)
+    published = await site.publish(side.market.context, ROOT, new, "new terms")
+    return published.version
+
+
+async def _withdraws(side: Side) -> Any:
+    invitation = side.world.people_have.invitation
+    await site.withdraw(side.market.context, ROOT, invitation, "given away")
+
+
+async def _attempts_to_log_in(side: Side) -> Any:
+    member = side.world.people_have.staff["first"]
+    attempt = Attempt(member, member, "192.0.2.0/24", Via.API)
+    await attempts.begin(side.market.context, attempt, most=1)
+
+
 STAFF: Mapping[str, Action] = {
     "locks the first operator": partial(_locks, "first"),
     "locks the second operator": partial(_locks, "second"),
@@ -105,4 +139,9 @@ STAFF: Mapping[str, Action] = {
     "approves a correction": _approves,
     "refuses a correction": _refuses,
     "changes the price of a user": _changes_limits,
+    "closes a ticket": partial(_closes_ticket, tickets.Outcome.NO_MATCH),
+    "closes a ticket as unfounded": partial(_closes_ticket, tickets.Outcome.UNFOUNDED),
+    "attempts to log in": _attempts_to_log_in,
+    "publishes the terms": _publishes,
+    "withdraws an invitation": _withdraws,
 }
