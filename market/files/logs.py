@@ -467,7 +467,7 @@ class Logs:
                     state = await self._state(user_id, job_id)
                 is_over = _is_over(state, place.attempt)
                 if is_over:  # another daemon may report the end before the last bytes
-                    reader.wake(STREAMS)
+                    reader.streams.update(STREAMS)
                 async for event in self._unread(reader, job_id, place, is_over=is_over):
                     place = event.position
                     yield event

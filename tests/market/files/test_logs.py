@@ -27,6 +27,7 @@ from market.files.logs import (
     READ_LEAST_BYTES,
     Appended,
     Began,
+    Idle,
     Logs,
     LogTerms,
     Over,
@@ -388,6 +389,29 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
         assert isinstance(event, Wrote)
         assert event.data == b"last"
         assert isinstance(await anext(events), Over)
+
+
+async def test_a_reader_waits_without_a_look_while_the_job_waits_for_another_attempt(
+    market: Market, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    await append(logs, device, job_id, 0, b"first")
+    await market.job_sweeper.take_back_attempt(job_id, 1, "gone")
+    logs.pace = ReadPace(look_seconds=0.2)
+    looks: list[str] = []
+    read = LogFiles.read
+
+    def count(files: LogFiles, attempt: Attempt, stream: str, offset: int, most: int) -> Part:
+        looks.append(stream)
+        return read(files, attempt, stream, offset, most)
+
+    monkeypatch.setattr(LogFiles, "read", count)
+    events = logs.follow(buyer, job_id, position=None, number=None)
+    async with aclosing(events), asyncio.timeout(20):
+        assert [type(await anext(events)) for _ in range(2)] == [Began, Wrote]
+        assert isinstance(await anext(events), Idle)
+        assert len(looks) == 3  # one finds bytes, and one of each stream finds its end
 
 
 async def test_a_small_write_reaches_its_readers_without_a_look_at_the_disk(
