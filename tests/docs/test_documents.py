@@ -456,9 +456,9 @@ def test_the_walk_through_of_money_by_staff_runs(
 
 def test_the_walk_through_of_stopping_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     printed = walk_through("how-to/stopping.md", tmp_path, demonstration)
-    assert "cut: on 1 of 1 nodes, 0 connections" in printed
+    assert "cut: on 1 of 1 node, 0 connections" in printed
     assert "Your sessions sent mail to strangers." in printed
-    assert "effective: on 1 of 1 nodes" in printed
+    assert "effective: on 1 of 1 node" in printed
 
 
 def test_the_page_of_the_staff_has_the_matrix() -> None:

@@ -171,7 +171,6 @@ def test_only_the_acts_and_accounts_write_the_tables_of_the_staff() -> None:
         "exit_use.py",
         "limits.py",
         "logins.py",
-        "rules.py",
         "second_person.py",
         "tickets.py",
     }

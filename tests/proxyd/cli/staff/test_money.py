@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+from market.money.money import MICRO, Currency
+from market.staff import money
+from market.staff.roles import Machine
+from proxyd.loop import runner
+from proxyd.ops.books import context_of
+from storage.engines.open import open_store
 from tests.proxyd.cli.staff.test_commands import ME, answer
 from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
     EMAIL,
@@ -63,6 +69,22 @@ def test_a_refund_and_corrections_are_posted_once(run: Run, paid: None) -> None:
     assert run(["ledger", "audit"]).returncode == 0
 
 
+async def asked_by_another(database: Path) -> None:
+    """Ask for a correction as another Unix user."""
+    store = await open_store(f"sqlite:///{database}")
+    await money.correct(
+        context_of(store),
+        Machine("another"),
+        EMAIL,
+        dict.fromkeys(Currency, MICRO),
+        amount=50_000_001,
+        currency=Currency.USD,
+        reference="c-2",
+        why="asked by telephone",
+    )
+    await store.close()
+
+
 def test_an_amount_above_the_limit_waits_and_its_author_cannot_approve(
     run: Run, paid: None, database: Path
 ) -> None:
@@ -76,14 +98,15 @@ def test_an_amount_above_the_limit_waits_and_its_author_cannot_approve(
     assert (again.returncode, request["id"] in again.stdout) == (3, True)
     refused(run(["approve", request["id"]]), "a second person has to approve it")
     refused(run(["approve", "none"]), "No act with this identifier waits")
-    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
-        connection.execute("DROP TRIGGER approvals_decided_once")
-        connection.execute("UPDATE approvals SET asked_by = 'unix:another'")
+    assert run(["refuse", request["id"], *BECAUSE]).returncode == 0
+    runner.run(asked_by_another(database))
+    [request] = answer(run, ["approvals"])["approvals"]
+    assert request["by"] == "unix:another"
     approved = answer(run, ["approve", request["id"], "--reason", "seen"])["approved"]
     assert approved["amount"] == "50.000001"
     refused(run(["approve", request["id"]]), "was approved before")
     assert run(["approvals"]).stdout == "approvals: none\n"
-    [decided] = answer(run, ["approvals", "--all"])["approvals"]
+    [decided, _] = answer(run, ["approvals", "--all"])["approvals"]
     assert (decided["state"], decided["decided_by"]) == ("approved", f"unix:{ME}")
     assert run(["ledger", "audit"]).returncode == 0
 
