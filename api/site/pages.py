@@ -207,10 +207,11 @@ def _status(report: StatusReport) -> str:
         f"<p>{escape(each.body).replace(chr(10), '<br>')}</p>"
         for each in report.notices
     )
+    seen = f"Seen at {_moment(report.at)}." if report.at else "Not seen yet."
     return (
         f"<h1>Status</h1>\n{notices}\n<table>\n"
         "<tr><th>Part</th><th>Now</th><th>24 hours</th><th>90 days</th></tr>\n"
-        f"{rows}\n</table>\n<p class=hint>Seen at {_moment(report.at)}.</p>"
+        f"{rows}\n</table>\n<p class=hint>{seen}</p>"
     )
 
 

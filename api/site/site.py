@@ -58,9 +58,9 @@ class PublicNotice(Struct):
 
 
 class StatusReply(Reply, kw_only=True):
-    """The status of the service, at most 5 s older than `at`, which is the newest look."""
+    """The status of the service; `at` is the newest look, null before the first one."""
 
-    at: Timestamp
+    at: Timestamp | None
     components: list[PublicComponent]
     notices: list[PublicNotice]
 
@@ -110,7 +110,7 @@ class SiteRoutes:
         """Return the status, as the page at `/status` shows it."""
         report = await self._status.report()
         return StatusReply(
-            at=timestamp(report.at),
+            at=timestamp(report.at) if report.at else None,
             components=[
                 PublicComponent(each.name, each.state, each.day, each.ninety_days)
                 for each in report.components

@@ -58,6 +58,15 @@ async def test_a_text_that_is_not_published_is_not_there(tmp_path: Path) -> None
             assert (await read(service, path))[0] == 404
 
 
+async def test_the_status_before_the_first_look_has_no_time(tmp_path: Path) -> None:
+    async with running_in(tmp_path) as service:
+        answer = await service.call("GET", "/status.json")
+        assert answer.body["at"] is None
+        assert {each["state"] for each in answer.body["components"]} == {"unknown"}
+        _, page = await read(service, "/status")
+        assert "Not seen yet." in page
+
+
 async def test_a_client_agrees_by_the_api(tmp_path: Path) -> None:
     ada = {"username": "ada", "email": "ada@example.com", "password": "correct horse"}
     async with running_in(tmp_path) as service:
