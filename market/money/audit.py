@@ -68,11 +68,17 @@ async def _audit(tx: Transaction) -> Report:
                 for row in await queries.overdrawn(tx)
             ),
         ),
-        Check("held money is the sum of open holds", _lines(await queries.held_against_holds(tx))),
-        Check("every hold was set aside in full", _lines(await queries.holds_without_posting(tx))),
+        Check(
+            "held money is the sum of open holds",
+            difference_lines(await queries.held_against_holds(tx)),
+        ),
+        Check(
+            "every hold was set aside in full",
+            difference_lines(await queries.holds_without_posting(tx)),
+        ),
         Check(
             "every resolved hold paid its capture, and released the rest",
-            _lines(await queries.resolutions_against_postings(tx)),
+            difference_lines(await queries.resolutions_against_postings(tx)),
         ),
         Check(
             "open holds are open work",
@@ -95,13 +101,13 @@ async def _audit(tx: Transaction) -> Report:
         ),
         Check(
             "every reward for a photo was paid once, and nothing else was",
-            _lines(await assistant_queries.rewards_against_postings(tx)),
+            difference_lines(await assistant_queries.rewards_against_postings(tx)),
         ),
         Check(
             "holds are drawn from as attempts were paid, for the time that their jobs have",
             (
-                *_lines(await draw_queries.against_holds(tx)),
-                *_lines(await draw_queries.against_postings(tx)),
+                *difference_lines(await draw_queries.against_holds(tx)),
+                *difference_lines(await draw_queries.against_postings(tx)),
                 *_counts(await draw_queries.overused(tx)),
             ),
         ),
@@ -116,11 +122,11 @@ async def _review_checks(tx: Transaction) -> tuple[Check, ...]:
     return (
         Check(
             "the house's money in review belongs to jobs in review",
-            _lines(await review_queries.kept_against_reviews(tx)),
+            difference_lines(await review_queries.kept_against_reviews(tx)),
         ),
         Check(
             "every job in review was paid for, and its worker's part is held",
-            _lines(await review_queries.reviews_against_holds(tx)),
+            difference_lines(await review_queries.reviews_against_holds(tx)),
         ),
         Check(
             "copies are paid for, or given back, as their comparison was decided",
@@ -128,11 +134,11 @@ async def _review_checks(tx: Transaction) -> tuple[Check, ...]:
         ),
         Check(
             "samples are paid for that were right, and no others",
-            _lines(await sample_queries.against_money(tx)),
+            difference_lines(await sample_queries.against_money(tx)),
         ),
         Check(
             "every review that was decided paid its worker and the house, or its buyer",
-            _lines(await review_queries.resolutions_against_postings(tx)),
+            difference_lines(await review_queries.resolutions_against_postings(tx)),
         ),
     )
 
@@ -149,26 +155,26 @@ async def _exit_checks(tx: Transaction) -> tuple[Check, ...]:
         ),
         Check(
             "exits earn their share of the price of their bytes",
-            _lines(await exit_queries.earned_against_price(tx)),
+            difference_lines(await exit_queries.earned_against_price(tx)),
         ),
         Check(
             "the house's debt to exits equals its advances for active sessions",
             (
-                *_lines(await exit_queries.payable_against_advances(tx)),
-                *_lines(await exit_queries.advances_against_use(tx)),
-                *_lines(await exit_queries.advances_against_holds(tx)),
+                *difference_lines(await exit_queries.payable_against_advances(tx)),
+                *difference_lines(await exit_queries.advances_against_use(tx)),
+                *difference_lines(await exit_queries.advances_against_holds(tx)),
             ),
         ),
         Check(
             "every settled session paid its exits their earnings",
             (
-                *_lines(await exit_queries.earnings_against_use(tx)),
-                *_lines(await exit_queries.earnings_against_postings(tx)),
+                *difference_lines(await exit_queries.earnings_against_use(tx)),
+                *difference_lines(await exit_queries.earnings_against_postings(tx)),
             ),
         ),
         Check(
             "pending money is the sum of earnings that are neither paid out nor reversed",
-            _lines(await exit_queries.pending_against_earnings(tx)),
+            difference_lines(await exit_queries.pending_against_earnings(tx)),
         ),
     )
 
@@ -181,7 +187,8 @@ def _unbalanced(totals: list[TotalRow]) -> list[str]:
     return [f"{currency} sums to {as_decimal(total)}" for currency, total in sums.items() if total]
 
 
-def _lines(rows: list[DifferenceRow]) -> tuple[str, ...]:
+def difference_lines(rows: list[DifferenceRow]) -> tuple[str, ...]:
+    """Return a line for each difference of money: its reference, and both amounts."""
     return tuple(
         f"{row.reference}: expected {as_decimal(row.expected)}, found {as_decimal(row.actual)}"
         for row in rows

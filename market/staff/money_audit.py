@@ -1,10 +1,8 @@
 """The audit of the money that the staff has moved, and of its approvals."""
 
-from market.money.audit import Check
-from market.money.money import as_decimal
+from market.money.audit import Check, difference_lines
 from market.staff.approvals import payload_hash
 from storage.engines.store import Store, Transaction
-from storage.money.ledger import DifferenceRow
 from storage.staff import approvals as approval_queries
 from storage.staff import money as queries
 
@@ -23,7 +21,7 @@ async def _audit(tx: Transaction) -> tuple[Check, ...]:
         Check(
             "every refund and correction is one act of the staff, on the account of its user",
             (
-                *_lines(await queries.acts_against_postings(tx)),
+                *difference_lines(await queries.acts_against_postings(tx)),
                 *(
                     f"{row.reference}: moved the money of another user"
                     for row in await queries.acts_of_others(tx)
@@ -32,16 +30,16 @@ async def _audit(tx: Transaction) -> tuple[Check, ...]:
         ),
         Check(
             "the house's account of corrections is minus their sum",
-            _lines(await queries.corrections_against_house(tx)),
+            difference_lines(await queries.corrections_against_house(tx)),
         ),
         Check(
             "no deposit is refunded by more than was paid in",
-            _lines(await queries.refunded_too_much(tx)),
+            difference_lines(await queries.refunded_too_much(tx)),
         ),
         Check(
             "every approved request was carried out as it was asked, and approved by another",
             (
-                *_lines(await queries.approvals_against_acts(tx)),
+                *difference_lines(await queries.approvals_against_acts(tx)),
                 *(
                     f"{row.reference}: its approval is missing"
                     for row in await queries.acts_without_approval(tx)
@@ -53,11 +51,4 @@ async def _audit(tx: Transaction) -> tuple[Check, ...]:
                 ),
             ),
         ),
-    )
-
-
-def _lines(rows: list[DifferenceRow]) -> tuple[str, ...]:
-    return tuple(
-        f"{row.reference}: expected {as_decimal(row.expected)}, found {as_decimal(row.actual)}"
-        for row in rows
     )
