@@ -39,7 +39,7 @@ def carry_out(options: Namespace) -> int:
 def _carry_out(options: Namespace) -> int:
     settings = load(options.config, os.environ, _checks(options))
     logs.set_up(settings.log.level, settings.log.format)
-    return COMMANDS[options.command](settings, options)
+    return COMMANDS.get(options.command, _staff)(settings, options)
 
 
 def reporting(work: Callable[[], int], source: str = "") -> int:
@@ -273,66 +273,16 @@ def _amounts(options: Namespace) -> "Amounts":
     return {Currency.USD: options.usd, Currency.CREDIT: options.credits}
 
 
+# All other commands are those of the staff, with a table in `cli.staff.commands`.
 COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "serve": _serve,
     "demo": _demo,
     "user create": _create_user,
-    "user show": _staff,
-    "user note": _staff,
-    "user suspend": _staff,
-    "user resume": _staff,
-    "session show": _staff,
-    "session halt": _staff,
-    "session go": _staff,
-    "session end": _staff,
-    "key revoke": _staff,
-    "who": _staff,
-    "ticket open": _staff,
-    "ticket list": _staff,
-    "ticket show": _staff,
-    "ticket move": _staff,
-    "ticket answer": _staff,
-    "ticket close": _staff,
-    "rule list": _staff,
-    "log": _staff,
-    "staff create": _staff,
-    "staff list": _staff,
-    "staff role": _staff,
-    "staff lock": _staff,
-    "staff unlock": _staff,
-    "staff reset-factor": _staff,
-    "staff check": _staff,
-    "site invite": _staff,
-    "site invitations": _staff,
-    "site withdraw": _staff,
-    "site publish": _staff,
-    "site check": _staff,
-    "status notice": _staff,
-    "status end": _staff,
-    "status notices": _staff,
-    "staff key create": _staff,
-    "staff key list": _staff,
-    "staff key revoke": _staff,
-    "staff attempts": _staff,
-    "user limit": _staff,
-    "money refund": _staff,
-    "money correct": _staff,
-    "money history": _staff,
-    "approvals": _staff,
-    "approve": _staff,
-    "refuse": _staff,
     "wallet deposit": _deposit,
     "exits clawback": _claw_back,
     "exits list": _list_exits,
     "exits show": _show_exit,
-    "exits bar": _staff,
-    "exits pardon": _staff,
     "jobs disputes": _list_disputes,
-    "jobs show": _staff,
-    "jobs cancel": _staff,
-    "jobs uphold": _staff,
-    "jobs reverse": _staff,
-    "jobs split": _staff,
     "ledger audit": _audit,
     "backup": _backup,
     "restore": _restore,

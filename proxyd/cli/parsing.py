@@ -10,7 +10,7 @@ WITHIN_MAX = 3_600  # a search reads each hour that this touches
 
 
 def finish(parser: argparse.ArgumentParser, command: str) -> None:
-    """Complete the parser of a command; its name is the key of `commands.COMMANDS`."""
+    """Complete the parser of a command; its name is a key of a table `COMMANDS`."""
     add_config(parser)
     parser.set_defaults(command=command)
 
