@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class ShownAttemptRow(NamedTuple):
-    """Attempt in a list; `staff_email` is None where no member has the address."""
+    """Attempt in a list; `staff_email` is None for an address without a member."""
 
     id: str
     created_at: int
