@@ -173,7 +173,9 @@ class Bus:
             self._has_urgent.clear()
             unsent, self._unsent = self._unsent, {}
             urgent_first = sorted(unsent.items(), key=lambda item: not item[0].is_urgent)
-            texts = [text for topic, keys in urgent_first for text in self._texts(topic, keys)]
+            texts = [
+                text for topic, keys in urgent_first for text in notices(topic, self._origin, keys)
+            ]
             try:
                 for start in range(0, len(texts), TEXTS_PER_UNIT):
                     await store.write(_notify, texts[start : start + TEXTS_PER_UNIT])
@@ -186,15 +188,22 @@ class Bus:
                 )
                 await asyncio.sleep(self._failed_seconds)
 
-    def _texts(self, topic: Topic[Any], keys: Iterable[str]) -> Iterator[str]:
-        """Yield notices that name all keys, as few as can be."""
-        head = text = f"{topic.word} {self._origin}"
-        for key in keys:
-            if len(text) + len(key) >= TEXT_MAX_BYTES:
-                yield text
-                text = head
-            text = f"{text} {key}"
-        yield text
+
+def notices(topic: Topic[Any], origin: str, keys: Iterable[str]) -> Iterator[str]:
+    """Yield notices that name all keys, as few as can be.
+
+    Args:
+        topic: the topic of the keys.
+        origin: the name of the bus; a command without a bus has a name of its own.
+        keys: without spaces, at least one.
+    """
+    head = text = f"{topic.word} {origin}"
+    for key in keys:
+        if len(text) + len(key) >= TEXT_MAX_BYTES:
+            yield text
+            text = head
+        text = f"{text} {key}"
+    yield text
 
 
 async def _notify(tx: Transaction, texts: Sequence[str]) -> None:

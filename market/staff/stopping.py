@@ -9,7 +9,7 @@ from msgspec import Struct
 from market.accounts import keys as key_services
 from market.bandwidth.halts import HaltKind
 from market.bandwidth.leases import RECALL_SECONDS, RECALL_STEP_SECONDS, Leases
-from market.base.bus import DEVICES
+from market.base.bus import DEVICES, notices
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
 from market.events.context import Context
@@ -193,8 +193,8 @@ async def cancel_job(
         if not stopped:
             raise MarketError(Code.JOB_OVER)
         devices = sorted({each.device_id for each in stopped if each.device_id is not None})
-        if devices:  # as the bus of another daemon notifies about them
-            await tx.notify(*(f"{DEVICES.word} staff {each}" for each in devices))
+        if devices:
+            await tx.notify(*notices(DEVICES, "staff", devices))
         ordered = await order(tx, HaltKind.LOOK, user_id, None, now=context.now())
         return ordered, {"status": (stopped[0].status, "cancelled"), "jobs": (None, len(stopped))}
 

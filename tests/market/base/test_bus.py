@@ -22,6 +22,7 @@ from market.base.bus import (
     WAITING,
     Bus,
     Topic,
+    notices,
 )
 from storage.engines.errors import UnavailableError
 from storage.engines.open import open_store
@@ -143,7 +144,7 @@ def test_of_an_event_other_processes_get_the_keys() -> None:
     events = [row(number) for number in range(120)]
     here.publish(EVENTS, events)
     assert (rows, keys) == (events, [])
-    texts = list(here._texts(EVENTS, here._unsent[EVENTS]))
+    texts = list(notices(EVENTS, here._origin, here._unsent[EVENTS]))
     assert len(texts) > 1
     assert all(len(text.encode()) <= TEXT_MAX_BYTES for text in texts)
     for text in texts:

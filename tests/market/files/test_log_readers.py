@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 
-from market.base.bus import BETWEEN_DAEMONS, LOGS, Bus
+from market.base.bus import BETWEEN_DAEMONS, LOGS, Bus, notices
 from market.base.errors import Code, MarketError
 from market.files.log_readers import STREAMS, Reader, ReaderBounds, Readers
 
@@ -70,7 +70,7 @@ async def test_readers_in_other_daemons_are_woken() -> None:
         rested(reader)
         ours.written("a", "out")
         ours.written("b", "err")
-        [text] = here._texts(LOGS, here._unsent[LOGS])
+        [text] = notices(LOGS, here._origin, here._unsent[LOGS])
         assert await echo.wait(0)
         for bus in (here, there):
             bus.hear(text)

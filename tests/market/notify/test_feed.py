@@ -8,7 +8,7 @@ from support.base.waiting import until
 from support.market.events import rows_of
 from support.market.market import Market
 
-from market.base.bus import BETWEEN_DAEMONS, EVENTS
+from market.base.bus import BETWEEN_DAEMONS, EVENTS, notices
 from market.base.errors import MarketError
 from market.base.ids import Identifiers
 from market.events import recording as event_log
@@ -95,7 +95,7 @@ async def test_an_event_that_another_daemon_records_is_sent(market: Market) -> N
     news = [NewEvent("u", Ping(f"{number}"), f"{number}") for number in range(60)]
     rows = await market.store.write(event_log.record_all, other, news)
     await ping(market, other, "somebody else")
-    for text in other.bus._texts(EVENTS, other.bus._unsent[EVENTS]):
+    for text in notices(EVENTS, other.bus._origin, other.bus._unsent[EVENTS]):
         context.bus.hear(text)
     assert [await next_row(items) for _ in rows] == rows
     await items.aclose()
