@@ -65,7 +65,7 @@ from market.accounts.accounts import Caller
 from market.base.errors import MarketError
 from market.base.networks import counted_network
 from market.events.idempotency import Replayed, Seal
-from market.staff.callers import StaffCaller
+from market.staff.base.callers import StaffCaller
 from storage.blobs.base import BlobError, FullError
 from storage.engines.errors import StoreError, UnknownOutcomeError, level_of
 

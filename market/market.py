@@ -55,7 +55,7 @@ from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
 from market.site.status import Status
 from market.site.texts import Texts
-from market.staff.suspending import Suspensions
+from market.staff.stopping.suspending import Suspensions
 from storage.blobs.base import Blobs
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from proxyd import __version__
 from proxyd.cli.parsing import add_amounts, add_config, count, finish, text
-from proxyd.cli.staff import abuse_parsers, money_parsers, site_parsers
 from proxyd.cli.staff import parsers as staff
+from proxyd.cli.staff.abuse import abuse_parsers
+from proxyd.cli.staff.money import money_parsers
+from proxyd.cli.staff.site import site_parsers
 from proxyd.compiled import finder
 
 

@@ -27,7 +27,7 @@ from market.market import Keys, Market
 from market.money.money import micro
 from market.photos.decoding import Photos
 from market.site.status import LOOK_SECONDS as STATUS_SECONDS
-from market.staff.alerts import Alerts
+from market.staff.site.alerts import Alerts
 from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
 from proxyd.app_port import AppPort, JobStreams

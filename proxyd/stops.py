@@ -7,7 +7,7 @@ from typing import Final
 
 from market.base.errors import Code, MarketError
 from market.events.context import Context
-from market.staff import rules
+from market.staff.abuse import rules
 from proxyd.ops.abuse_watch import Finding
 from storage.engines.errors import StoreError, UnavailableError, level_of
 

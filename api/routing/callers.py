@@ -13,8 +13,8 @@ from market.accounts.keys import is_key
 from market.accounts.scopes import Grant
 from market.accounts.suspensions import refusal
 from market.base.errors import Code, MarketError
-from market.staff.callers import StaffCaller
-from market.staff.roles import Via
+from market.staff.base.callers import StaffCaller
+from market.staff.base.roles import Via
 from storage.devices.devices import DeviceRow
 
 WORKER_TOKEN = "X-Worker-Token"  # noqa: S105 - the name of a header

@@ -13,8 +13,8 @@ from market.accounts.scopes import Scope
 from market.accounts.spending import Spender
 from market.base.errors import Code
 from market.events.idempotency import KeyedRequest, Receipt
-from market.staff.callers import StaffCaller
-from market.staff.roles import MATRIX, Action
+from market.staff.base.callers import StaffCaller
+from market.staff.base.roles import MATRIX, Action
 from storage.blobs.base import Content
 from storage.devices.devices import DeviceRow
 
@@ -258,8 +258,9 @@ class Route(Struct, frozen=True):
 class StaffRoute(Route, frozen=True, kw_only=True):
     """One endpoint of the staff API, and the operation that the role of a caller has to permit.
 
-    A key of the staff also needs the scope of the operation (`market/staff/callers.py`). Everyone
-    may log in; every other operation needs a login or a key.
+    A key of the staff also needs the scope of the operation
+    (`market/staff/base/callers.py`). Everyone may log in; every other operation needs a login or
+    a key.
     """
 
     action: Action

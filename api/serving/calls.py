@@ -20,7 +20,7 @@ from api.serving.forms import Form, Uploads
 from market.accounts.accounts import Caller
 from market.base.errors import Code, MarketError
 from market.events.idempotency import KeyedRequest, Seal
-from market.staff.callers import StaffCaller
+from market.staff.base.callers import StaffCaller
 from storage.devices.devices import DeviceRow
 
 ENDED = "The login or API key has ended while the body of the request was on its way."

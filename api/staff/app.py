@@ -19,7 +19,7 @@ from api.staff.users import UserRoutes
 from market.base.errors import Code, MarketError
 from market.events.idempotency import Seal
 from market.staff.desk import StaffDesk
-from market.staff.logins import LIFETIME_SECONDS
+from market.staff.members.logins import LIFETIME_SECONDS
 
 BODY_MAX_BYTES = 256 * 1024
 

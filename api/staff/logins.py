@@ -10,12 +10,12 @@ from api.routing.routes import Call, Nothing, Reply, StaffRoute, WithCookie
 from api.staff.words import PREFIX, moment
 from market.base.errors import Code
 from market.base.user_fields import EMAIL_MAX_CHARACTERS
-from market.staff import attempts
-from market.staff.callers import StaffScope
+from market.staff.base.callers import StaffScope
+from market.staff.base.roles import MATRIX, Action, Role, Via
 from market.staff.desk import StaffDesk
-from market.staff.logins import Proof
-from market.staff.roles import MATRIX, Action, Role, Via
-from storage.staff.rows import ShownAttemptRow
+from market.staff.members import attempts
+from market.staff.members.logins import Proof
+from storage.staff.base.rows import ShownAttemptRow
 
 Email = Annotated[str, Meta(max_length=EMAIL_MAX_CHARACTERS)]
 Password = Annotated[str, Meta(max_length=128)]

@@ -12,14 +12,19 @@ from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.words import PREFIX, Name, Reason, author, moment
 from market.accounts.keys import ADDRESSES_MAX
 from market.base.errors import Code
-from market.staff import accounts, keys
-from market.staff.accounts import Created
-from market.staff.callers import StaffScope
+from market.staff.base.callers import StaffScope
+from market.staff.base.roles import Action, Role
 from market.staff.desk import StaffDesk
-from market.staff.keys import LIFETIME_MAX_DAYS, NAME_MAX_CHARACTERS, IssuedStaffKey, NewStaffKey
-from market.staff.roles import Action, Role
-from storage.staff.rows import OwnedKeyRow
-from storage.staff.staff import ListedStaffRow, StaffRow
+from market.staff.members import accounts, keys
+from market.staff.members.accounts import Created
+from market.staff.members.keys import (
+    LIFETIME_MAX_DAYS,
+    NAME_MAX_CHARACTERS,
+    IssuedStaffKey,
+    NewStaffKey,
+)
+from storage.staff.base.rows import OwnedKeyRow
+from storage.staff.base.staff import ListedStaffRow, StaffRow
 
 ALL = f"{PREFIX}/staff"
 ONE = f"{ALL}/{{member}}"

@@ -12,11 +12,11 @@ from api.staff.words import PREFIX, Reason, author, moment
 from market.accounts.suspensions import Part
 from market.bandwidth import halts
 from market.base.errors import Code
-from market.staff import stopping, suspending
-from market.staff.acts import REASON_MAX_CHARACTERS
+from market.staff.base.acts import REASON_MAX_CHARACTERS
+from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
-from market.staff.roles import Action
-from market.staff.suspending import ALL, Ordered
+from market.staff.stopping import stopping, suspending
+from market.staff.stopping.suspending import ALL, Ordered
 
 SESSION = f"{PREFIX}/sessions/{{session}}"
 ALONE = ("",)  # the daemon that serves a database alone has no name among nodes

@@ -9,13 +9,13 @@ from api.routing.listing import Limit, Listing, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.words import PREFIX, ActItem, Name, act_item, author, moment
 from market.base.errors import Code
-from market.staff import history, search, users
-from market.staff.acts import NOTE_MAX_CHARACTERS
+from market.staff.base.acts import NOTE_MAX_CHARACTERS
+from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
-from market.staff.roles import Action
-from market.staff.search import Found
-from market.staff.users import UserPage
-from storage.staff.log import NEWEST
+from market.staff.finding import history, search, users
+from market.staff.finding.search import Found
+from market.staff.finding.users import UserPage
+from storage.staff.base.log import NEWEST
 
 ONE = f"{PREFIX}/users/{{user}}"
 FINDING = (Code.USER_NOT_FOUND, Code.AMBIGUOUS)

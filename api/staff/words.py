@@ -9,9 +9,9 @@ from msgspec import Meta, Struct, structs
 from api.openapi import STAFF_PREFIX as PREFIX
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Reply
-from market.staff.acts import NAME_MAX_CHARACTERS, REASON_MAX_CHARACTERS
-from market.staff.roles import Member
-from storage.staff.log import ShownLogRow
+from market.staff.base.acts import NAME_MAX_CHARACTERS, REASON_MAX_CHARACTERS
+from market.staff.base.roles import Member
+from storage.staff.base.log import ShownLogRow
 
 __all__ = ["PREFIX", "ActItem", "Changed", "Name", "Reason", "act_item", "author", "moment"]
 

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from market.money.audit import Report, audit_ledger
-from market.staff.chain import audit_log
-from market.staff.money_audit import audit_money
+from market.staff.base.chain import audit_log
+from market.staff.money.money_audit import audit_money
 from storage.engines.store import Store
 
 

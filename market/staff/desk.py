@@ -4,11 +4,11 @@ from market.accounts.letters import Letters
 from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.events.context import Context
-from market.staff.callers import StaffCaller
-from market.staff.factors import Factors
-from market.staff.keys import StaffKeys, is_key
-from market.staff.logins import StaffLogins
-from market.staff.roles import Via
+from market.staff.base.callers import StaffCaller
+from market.staff.base.roles import Via
+from market.staff.members.factors import Factors
+from market.staff.members.keys import StaffKeys, is_key
+from market.staff.members.logins import StaffLogins
 
 
 class StaffDesk:

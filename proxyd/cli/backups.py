@@ -5,8 +5,8 @@ from pathlib import Path
 
 from config.secrets import resolved
 from config.settings import Settings
-from market.staff.alerts import BACKUP
 from market.staff.audit import audit_all
+from market.staff.site.alerts import BACKUP
 from proxyd import slices
 from proxyd.backups import contents, making, restoring
 from proxyd.cli.bookkeeping import noted, report_in_words

@@ -13,8 +13,8 @@ from market.exits.payouts import claw_back, claw_back_of_owner
 from market.jobs import reviews
 from market.money.audit import Report
 from market.money.money import Currency, as_decimal
-from market.staff.alerts import AUDIT
 from market.staff.audit import audit_all
+from market.staff.site.alerts import AUDIT
 from proxyd.cli.output import moment, printable
 from proxyd.loop import clock
 from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, context_of, opened

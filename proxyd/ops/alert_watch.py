@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from market.staff.alerts import Alerts, Finding, Looked
+from market.staff.site.alerts import Alerts, Finding, Looked
 from proxyd.ops.machine import Machine
 
 LOOK_SECONDS = 60.0

@@ -1,6 +1,6 @@
 """The statements of the staff about the public side; only `market.staff` may import them.
 
-The transaction of each statement also writes a row of the staff's log (`market/staff/acts.py`).
+The transaction of each statement also writes a row of the log (`market/staff/base/acts.py`).
 """
 
 from storage.engines.store import Transaction, insert_row

@@ -5,9 +5,9 @@ from pathlib import Path
 from support.console.browser import Visit
 from support.daemons.service import running_in
 
-from market.staff import site
-from market.staff.roles import Machine
-from market.staff.site import Publication, TextKind
+from market.staff.base.roles import Machine
+from market.staff.site import site
+from market.staff.site.site import Publication, TextKind
 
 LOGO = '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32"><path d="M0 0h9v9z"/></svg>'
 

@@ -7,7 +7,7 @@ from support.console.axe import faults
 from support.console.browser import Visit, needs_chromium
 from support.market.staff import PASSWORD, code_at
 
-from market.staff.roles import Role
+from market.staff.base.roles import Role
 from proxyd.loop import clock
 
 

@@ -29,7 +29,7 @@ from market.accounts.keys import new_text
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.events.catalogue import CATALOGUE
-from market.staff.roles import MATRIX, Role
+from market.staff.base.roles import MATRIX, Role
 from proxyctl.protocol.jobspec import (
     Checkpoint,
     Input,

@@ -10,7 +10,7 @@ from support.market.staff import ROOT
 
 from market.base.errors import Code, MarketError
 from market.events.context import Context
-from market.staff import tickets
+from market.staff.abuse import tickets
 from proxyd.ops.abuse_watch import Finding
 from proxyd.stops import Stops
 from storage.engines.errors import UnavailableError
@@ -46,7 +46,7 @@ async def test_a_finding_that_cannot_be_reported_is_logged(
     async def refuse(*_: object) -> None:
         raise MarketError(Code.TOO_MANY_TICKETS)
 
-    monkeypatch.setattr("market.staff.rules.report", refuse)
+    monkeypatch.setattr("market.staff.abuse.rules.report", refuse)
     stops = Stops(Context(None, None, None))  # type: ignore[arg-type]
     stops.add(Finding("scan", "session", 1, {}))
     await stops.report()
@@ -66,7 +66,7 @@ async def test_a_finding_waits_for_the_store_and_for_other_tickets(
             raise failures.pop()
         reported.append(session_id)
 
-    monkeypatch.setattr("market.staff.rules.report", report)
+    monkeypatch.setattr("market.staff.abuse.rules.report", report)
     stops = Stops(Context(None, None, None), waiting_max=2)  # type: ignore[arg-type]
     for name in ("first", "second"):
         stops.add(Finding("scan", name, 1, {}))
@@ -83,7 +83,7 @@ async def test_new_findings_take_the_places_of_old_ones(monkeypatch: pytest.Monk
     async def report(_context: object, rule: str, session_id: str, *_: object) -> None:
         reported.append(session_id)
 
-    monkeypatch.setattr("market.staff.rules.report", report)
+    monkeypatch.setattr("market.staff.abuse.rules.report", report)
     stops = Stops(Context(None, None, None), waiting_max=2)  # type: ignore[arg-type]
     for name in ("old", "new", "newest"):
         stops.add(Finding("scan", name, 1, {}))

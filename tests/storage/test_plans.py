@@ -41,28 +41,20 @@ from market.jobs.reviews import disputes
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
-from market.staff import (
-    accounts,
-    approvals,
-    attempts,
-    exit_use,
-    history,
-    judging,
-    rules,
-    search,
-    second_person,
-    tickets,
-)
-from market.staff import keys as staff_keys
-from market.staff import limits as limits_of_user
-from market.staff import money as staff_money
-from market.staff import users as staff_users
-from market.staff.callers import StaffScope
-from market.staff.exit_use import Destination, Found, Question, Use
-from market.staff.keys import NewStaffKey, StaffKeys
-from market.staff.limits import NewLimits
-from market.staff.logins import Proof, StaffLogins
-from market.staff.roles import Machine, Role, Via
+from market.staff.abuse import exit_use, rules, tickets
+from market.staff.abuse.exit_use import Destination, Found, Question, Use
+from market.staff.base.callers import StaffScope
+from market.staff.base.roles import Machine, Role, Via
+from market.staff.finding import history, search
+from market.staff.finding import users as staff_users
+from market.staff.members import accounts, attempts
+from market.staff.members import keys as staff_keys
+from market.staff.members.keys import NewStaffKey, StaffKeys
+from market.staff.members.logins import Proof, StaffLogins
+from market.staff.money import approvals, judging, second_person
+from market.staff.money import limits as limits_of_user
+from market.staff.money import money as staff_money
+from market.staff.money.limits import NewLimits
 from proxyctl.protocol.jobspec import Payload
 from storage.accounts import keys as key_queries
 from storage.accounts import users

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff.desk import Command, Desk, Report
-from proxyd.cli.staff.words import in_words
+from proxyd.cli.staff.base.desk import Command, Desk, Report
+from proxyd.cli.staff.base.words import in_words
 from proxyd.loop import runner
 from proxyd.ops.books import context_of, opened
 

@@ -15,9 +15,9 @@ from support.clients.story import reached, refused
 from support.daemons.service import Answer, Person, Service, running_in
 from support.targets import targets
 
-from market.staff import limits
-from market.staff.limits import NewLimits
-from market.staff.roles import Machine
+from market.staff.base.roles import Machine
+from market.staff.money import limits
+from market.staff.money.limits import NewLimits
 from proxyd.ops.listening import bound_port
 
 CREATE = "/api/bandwidth/create"

@@ -5,9 +5,9 @@ from pathlib import Path
 from support.daemons.service import Service, running_in
 
 from market.site.texts import LANGUAGES_MAX, Version
-from market.staff import site
-from market.staff.roles import Machine
-from market.staff.site import DAY_SECONDS, NOTICE_DAYS, Publication, TextKind
+from market.staff.base.roles import Machine
+from market.staff.site import site
+from market.staff.site.site import DAY_SECONDS, NOTICE_DAYS, Publication, TextKind
 
 
 async def publish(

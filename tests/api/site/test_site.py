@@ -5,8 +5,8 @@ from typing import Any
 
 from support.daemons.service import Answer, Service, running_in
 
-from market.staff import site
-from market.staff.roles import Machine
+from market.staff.base.roles import Machine
+from market.staff.site import site
 
 ADA = {"username": "ada", "email": "ada@example.com", "password": "correct horse"}
 

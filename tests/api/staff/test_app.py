@@ -12,7 +12,7 @@ from support.clients.staff import PREFIX, StaffApi, staffed
 
 from api.routing.routes import Auth, Reply, StaffRoute
 from market.base.ids import Identifiers
-from market.staff.roles import MATRIX, Action, Role
+from market.staff.base.roles import MATRIX, Action, Role
 
 
 @pytest.fixture

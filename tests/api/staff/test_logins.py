@@ -6,7 +6,7 @@ import pytest
 from support.clients.staff import StaffApi
 from support.market.staff import PASSWORD, code_at
 
-from market.staff.roles import MATRIX, Role
+from market.staff.base.roles import MATRIX, Role
 from proxyd.loop import clock
 from storage.engines.store import Transaction
 

@@ -6,7 +6,7 @@ import pytest
 from support.clients.staff import StaffApi, staffed
 from support.market.staff import PASSWORD
 
-from market.staff.roles import Role
+from market.staff.base.roles import Role
 
 KEY: dict[str, Any] = {
     "member": "ada@staff.example.com",

@@ -2,7 +2,7 @@
 
 from support.clients.staff import StaffApi
 
-from market.staff.roles import Role
+from market.staff.base.roles import Role
 
 SUSPEND = {"parts": ["logins", "sessions"], "shown": "Mail to strangers.", "reason": "ticket A-17"}
 

@@ -2,7 +2,7 @@
 
 from support.clients.staff import StaffApi
 
-from market.staff.roles import Role
+from market.staff.base.roles import Role
 
 
 async def test_a_member_finds_a_user_and_writes_a_note(staff: StaffApi) -> None:

@@ -12,7 +12,7 @@ from market.accounts.keys import NewKey
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.site.gate import KEYS_GO_ON_SECONDS, Papers, SiteTerms, code_hash
-from market.staff.site import NOTICE_DAYS, TextKind
+from market.staff.site.site import NOTICE_DAYS, TextKind
 from storage.engines.errors import ConstraintError
 from storage.engines.store import Transaction
 

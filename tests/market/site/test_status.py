@@ -10,7 +10,7 @@ from support.market.staff import ROOT
 from market.base.errors import Code, MarketError
 from market.site.status import COMPONENTS, State
 from market.site.texts import Texts
-from market.staff import site
+from market.staff.site import site
 from storage.engines.errors import Cause, UnavailableError
 from storage.engines.store import Transaction
 from storage.site import status as queries

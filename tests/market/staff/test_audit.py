@@ -4,10 +4,10 @@ from support.market.market import Market
 from support.market.staff import ROOT
 
 from market.money.audit import audit_ledger
-from market.staff import users
 from market.staff.audit import audit_all
-from market.staff.chain import audit_log
-from market.staff.money_audit import audit_money
+from market.staff.base.chain import audit_log
+from market.staff.finding import users
+from market.staff.money.money_audit import audit_money
 from storage.engines.store import Transaction
 
 

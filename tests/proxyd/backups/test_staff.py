@@ -14,15 +14,17 @@ from config.load import load
 from config.settings import Settings
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
-from market.staff import accounts, attempts, keys, limits, users
-from market.staff.accounts import Credentials
 from market.staff.audit import audit_all
-from market.staff.callers import StaffScope
-from market.staff.factors import Factors
-from market.staff.keys import NewStaffKey, StaffKeys
-from market.staff.limits import NewLimits
-from market.staff.roles import Role
-from market.staff.second_person import approve
+from market.staff.base.callers import StaffScope
+from market.staff.base.roles import Role
+from market.staff.finding import users
+from market.staff.members import accounts, attempts, keys
+from market.staff.members.accounts import Credentials
+from market.staff.members.factors import Factors
+from market.staff.members.keys import NewStaffKey, StaffKeys
+from market.staff.money import limits
+from market.staff.money.limits import NewLimits
+from market.staff.money.second_person import approve
 from proxyd.backups.making import back_up_all
 from proxyd.backups.restoring import restore
 from proxyd.ops.signing_key import signing_key

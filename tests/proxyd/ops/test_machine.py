@@ -15,7 +15,7 @@ from config.settings import (
     StaffSettings,
     StorageSettings,
 )
-from market.staff.alerts import Finding, Looked
+from market.staff.site.alerts import Finding, Looked
 from proxyd.loop import clock
 from proxyd.ops.alert_watch import AlertWatch, Upkeep
 from proxyd.ops.machine import Machine

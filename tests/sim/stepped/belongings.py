@@ -24,13 +24,16 @@ from market.files.artifacts import ArtifactTerms
 from market.money.money import MICRO, Currency
 from market.notify.webhooks import Attempt
 from market.recovery import recovery
-from market.staff import accounts, money, site, tickets
-from market.staff.factors import Factors
-from market.staff.roles import Machine, Role
+from market.staff.abuse import tickets
+from market.staff.base.roles import Machine, Role
+from market.staff.members import accounts
+from market.staff.members.factors import Factors
+from market.staff.money import money
+from market.staff.site import site
 from storage.accounts import users
 from storage.devices.devices import DeviceRow
 from storage.files.artifacts import ArtifactRow
-from storage.staff import suspending
+from storage.staff.stopping import suspending
 
 LIMIT = 12 * MICRO  # of a key, in credits: one order of 10 is within it, two are not
 PASSWORD = "long enough"

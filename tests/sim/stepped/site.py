@@ -11,7 +11,7 @@ from support.base.clock import Clock
 from support.market.market import Market
 
 from market.money.audit import audit_ledger
-from market.staff.chain import audit_log
+from market.staff.base.chain import audit_log
 from storage.engines.open import open_store
 from storage.engines.postgres import PostgresStore
 from tests.sim.stepped.store import SteppedStore

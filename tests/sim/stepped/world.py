@@ -19,9 +19,9 @@ from market.jobs.copies import Copying
 from market.jobs.postings import NewJob
 from market.jobs.specs import Spec
 from market.money.money import MICRO, Currency
-from market.staff import judging
-from market.staff.judging import Verdict
-from market.staff.roles import Machine
+from market.staff.base.roles import Machine
+from market.staff.money import judging
+from market.staff.money.judging import Verdict
 from proxyctl.protocol.jobspec import payload_of, resources_of
 from storage.bandwidth.nodes import SeenRow
 from storage.devices.devices import DeviceRow

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from market.staff import accounts
-from market.staff.accounts import Created
-from market.staff.roles import Role
+from market.staff.base.roles import Role
+from market.staff.members import accounts
+from market.staff.members.accounts import Created
 from proxyd.ops.listening import bound_port
 from support.daemons.declared import declared
 from support.daemons.service import Answer, Service, running_in

@@ -1,8 +1,8 @@
 """The public side of a marketplace of a test: modes of registration, invitations and texts."""
 
 from market.site.gate import Registration
-from market.staff import site
-from market.staff.site import DAY_SECONDS, Invited, Publication, TextKind
+from market.staff.site import site
+from market.staff.site.site import DAY_SECONDS, Invited, Publication, TextKind
 from storage.site.texts import TextRow
 from support.market.market import Market
 from support.market.staff import ROOT

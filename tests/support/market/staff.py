@@ -2,10 +2,10 @@
 
 from pyotp import TOTP, parse_uri
 
-from market.staff import accounts
-from market.staff.accounts import Created
-from market.staff.factors import Factors
-from market.staff.roles import Machine, Member, Role, Via
+from market.staff.base.roles import Machine, Member, Role, Via
+from market.staff.members import accounts
+from market.staff.members.accounts import Created
+from market.staff.members.factors import Factors
 from support.market.market import STAFF_SEALING, Market
 
 PASSWORD = "a long password"

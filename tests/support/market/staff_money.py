@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from market.money.money import MICRO, Currency
-from market.staff import approvals, money
-from market.staff.approvals import Outcome
-from market.staff.roles import Author, Machine
+from market.staff.base.roles import Author, Machine
+from market.staff.money import approvals, money
+from market.staff.money.approvals import Outcome
 from storage.accounts import users
 from support.market.market import Market
 

@@ -8,9 +8,9 @@ from market.base.states import ReviewStatus
 from market.dispatch.claims import claim
 from market.jobs import reviews
 from market.money.money import MICRO, Currency
-from market.staff import judging, second_person
-from market.staff.judging import Verdict
-from market.staff.roles import Machine
+from market.staff.base.roles import Machine
+from market.staff.money import judging, second_person
+from market.staff.money.judging import Verdict
 from storage.devices import devices
 from storage.dispatch.claims import PairRow
 from tests.sim.stepped.side import Action, Side

@@ -6,20 +6,15 @@ from typing import Any
 
 from market.accounts.letters import Letters
 from market.money.money import MICRO, Currency
-from market.staff import (
-    accounts,
-    attempts,
-    limits,
-    money,
-    second_person,
-    site,
-    suspending,
-    tickets,
-    users,
-)
-from market.staff.attempts import Attempt
-from market.staff.limits import NewLimits
-from market.staff.roles import Machine, Role, Via
+from market.staff.abuse import tickets
+from market.staff.base.roles import Machine, Role, Via
+from market.staff.finding import users
+from market.staff.members import accounts, attempts
+from market.staff.members.attempts import Attempt
+from market.staff.money import limits, money, second_person
+from market.staff.money.limits import NewLimits
+from market.staff.site import site
+from market.staff.stopping import suspending
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.sessions import buys
 

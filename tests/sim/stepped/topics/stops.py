@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from market.staff import stopping
-from market.staff.roles import Machine
-from market.staff.suspending import Ordered
+from market.staff.base.roles import Machine
+from market.staff.stopping import stopping
+from market.staff.stopping.suspending import Ordered
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.accounts import KEYS
 from tests.sim.stepped.topics.exits import EXITS

@@ -1,0 +1,1 @@
+"""Complaints about traffic: tickets, rules, and the search of access records."""

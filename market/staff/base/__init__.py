@@ -1,0 +1,1 @@
+"""Roles, callers, acts, and the log of the acts."""

@@ -1,0 +1,83 @@
+"""Callers of the staff API: members with a login, and programs with a key of a member."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.staff.base.roles import Action, Member, Role, Via, require
+
+NO_KEYS = "No staff key permits {action}; log in."
+NO_SCOPE = "{action} needs a staff key with the scope {scope}."
+
+
+class StaffScope(StrEnum):
+    """Part of the staff API that a key permits, within the role of its member."""
+
+    READ = "read"
+    ACT = "act"
+
+
+# The scope of each operation that a key may call. No key permits an operation without a row: the
+# accounts of the staff, and their logins, passwords and keys, need a person.
+SCOPES: Mapping[Action, StaffScope] = {
+    Action.SEARCH: StaffScope.READ,
+    Action.SEARCH_ADDRESS: StaffScope.READ,
+    Action.USER_VIEW: StaffScope.READ,
+    Action.LOG_READ: StaffScope.READ,
+    Action.STAFF_SELF: StaffScope.READ,
+    Action.USER_NOTE: StaffScope.ACT,
+    Action.USER_SUSPEND: StaffScope.ACT,
+    Action.USER_RESUME: StaffScope.ACT,
+    Action.SESSION_HALT: StaffScope.ACT,
+    Action.SESSION_GO: StaffScope.ACT,
+    Action.SESSION_END: StaffScope.ACT,
+    Action.KEY_REVOKE: StaffScope.ACT,
+}
+
+
+class StaffCaller(Struct, frozen=True):
+    """A member who calls: by a login, or by a key with scopes.
+
+    `session_id` is the identifier of the login or key; `expires_at` is in UTC seconds.
+    """
+
+    session_id: str
+    staff_id: str
+    email: str
+    role: Role
+    via: Via
+    expires_at: int
+    scopes: frozenset[str] | None = None
+
+    @property
+    def member(self) -> Member:
+        """The caller as the author of an act."""
+        return Member(self.staff_id, self.role, self.via)
+
+    @property
+    def user_id(self) -> str:
+        """The owner of the rate and of the Idempotency-Keys."""
+        return self.staff_id
+
+    @property
+    def purse_id(self) -> str:
+        """The key in use, "" for a login; each has Idempotency-Keys of its own."""
+        return "" if self.scopes is None else self.session_id
+
+    def require(self, action: Action) -> None:
+        """Check that the role of the caller, and the scopes of its key, permit an operation.
+
+        Raises:
+            MarketError: `not_permitted`, `scope_missing`.
+        """
+        require(self.member, action)
+        if self.scopes is None:
+            return
+        scope = SCOPES.get(action)
+        if scope is None:
+            raise MarketError(Code.SCOPE_MISSING, NO_KEYS.format(action=action.value))
+        if scope not in self.scopes:
+            message = NO_SCOPE.format(action=action.value, scope=scope.value)
+            raise MarketError(Code.SCOPE_MISSING, message)

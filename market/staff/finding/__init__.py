@@ -1,0 +1,1 @@
+"""Search for users, their pages and their history."""

@@ -1,0 +1,154 @@
+"""One user as the staff sees them: found by a name, viewed on one page, and noted about."""
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.user_fields import email_key, username_key
+from market.events.context import Context
+from market.money import ledger
+from market.money.money import Currency
+from market.staff.base.acts import (
+    NOTE_MAX_CHARACTERS,
+    USER,
+    Act,
+    Changes,
+    Text,
+    TextKind,
+    act,
+    checked_text,
+    require_name,
+)
+from market.staff.base.roles import Action, Author
+from storage.accounts import keys as key_queries
+from storage.accounts import suspensions as suspension_queries
+from storage.accounts import user_limits as limit_queries
+from storage.accounts import users as user_queries
+from storage.accounts.keys import KeyRow
+from storage.accounts.suspensions import SuspendedRow
+from storage.accounts.user_limits import UserLimitsRow
+from storage.accounts.users import LoginRow, LoginSessionRow, UserRow
+from storage.bandwidth import sessions as session_queries
+from storage.bandwidth.sessions import ListedRow
+from storage.devices import devices as device_queries
+from storage.devices.devices import DeviceRow
+from storage.engines.store import Transaction
+from storage.jobs import jobs as job_queries
+from storage.jobs.jobs import OwnJobRow
+from storage.money import ledger as ledger_queries
+from storage.money.ledger import MovedRow
+from storage.staff.base import log as log_queries
+from storage.staff.base.log import NoteRow, ShownLogRow
+from storage.staff.finding import search as search_queries
+from storage.staff.finding.search import OpenRow
+
+LISTED_MAX = 10
+COUNTED_MAX = 1_000
+
+
+class UserPage(Struct, frozen=True):
+    """All that the staff sees of a user: the newest rows of each kind.
+
+    A count of `open` above `COUNTED_MAX` is `COUNTED_MAX` + 1.
+    """
+
+    user: UserRow
+    profile: LoginRow
+    suspended: list[SuspendedRow]
+    open: OpenRow
+    personal: UserLimitsRow | None
+    transactions: list[MovedRow]
+    sessions: list[ListedRow]
+    devices: list[DeviceRow]
+    jobs: list[OwnJobRow]
+    keys: list[KeyRow]
+    logins: list[LoginSessionRow]
+    notes: list[NoteRow]
+    log: list[ShownLogRow]
+
+
+async def resolve(tx: Transaction, name: str) -> UserRow:
+    """Return the user with an identifier, an e-mail address, or a user name.
+
+    An identifier comes first: another user may have chosen it as their name.
+
+    Raises:
+        MarketError: `invalid_field`, `user_not_found`; `ambiguous`, with the users of this name.
+    """
+    require_name(name)
+    by_id = await user_queries.find(tx, name.lower())
+    if by_id is not None:
+        return by_id
+    rows = (
+        await user_queries.find_by_email(tx, email_key(name)),
+        await user_queries.find_by_username(tx, username_key(name)),
+    )
+    found = {row.id: row for row in rows if row is not None}
+    if not found:
+        raise MarketError(
+            Code.USER_NOT_FOUND, f"No user has the identifier, e-mail address or name {name!r}."
+        )
+    if len(found) > 1:
+        raise MarketError(
+            Code.AMBIGUOUS, f"Several users have this name: {', '.join(sorted(found))}."
+        )
+    [row] = found.values()
+    return row
+
+
+async def view(context: Context, author: Author, name: str) -> UserPage:
+    """Return one user's page; the log records that their data was read.
+
+    Raises:
+        MarketError: `not_permitted`, `user_not_found`, `ambiguous`.
+    """
+    user = await context.store.read(resolve, name)
+
+    async def look(tx: Transaction) -> tuple[UserPage, Changes]:
+        return await _page(tx, user, context.now()), {}
+
+    new = Act(author, Action.USER_VIEW, USER, user.id, user.id)
+    return await context.store.write(act, context, new, look)
+
+
+async def note(context: Context, author: Author, name: str, body: str) -> str:
+    """Write a note about a user; return the user's identifier.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
+    """
+    text = Text(TextKind.NOTE, checked_text(body, "note", NOTE_MAX_CHARACTERS))
+    user = await context.store.read(resolve, name)
+
+    async def change(_: Transaction) -> tuple[str, Changes]:
+        return user.id, {}
+
+    new = Act(author, Action.USER_NOTE, USER, user.id, user.id, text)
+    return await context.store.write(act, context, new, change)
+
+
+async def _page(tx: Transaction, user: UserRow, now: int) -> UserPage:
+    profile = await user_queries.profile(tx, user.id)
+    if profile is None:
+        raise MarketError(Code.USER_NOT_FOUND)
+    usd, credit = (ledger.available(user.id, each) for each in (Currency.USD, Currency.CREDIT))
+    return UserPage(
+        user=user,
+        profile=profile,
+        suspended=await suspension_queries.of_user(tx, user.id),
+        personal=await limit_queries.find_valid(tx, user.id, now),
+        open=await search_queries.open_things(tx, user.id, now=now, most=COUNTED_MAX + 1),
+        transactions=await ledger_queries.moved(
+            tx, usd=usd, credit=credit, before="", limit=LISTED_MAX
+        ),
+        sessions=await session_queries.page(
+            tx, user_id=user.id, only="", before="", limit=LISTED_MAX
+        ),
+        devices=await device_queries.page(tx, user_id=user.id, before="", limit=LISTED_MAX),
+        jobs=await job_queries.page_of_user(
+            tx, user_id=user.id, status="", before="", limit=LISTED_MAX
+        ),
+        keys=await key_queries.all_of(tx, user.id, now=now, limit=LISTED_MAX),
+        logins=await user_queries.logins(tx, user.id, now=now, limit=LISTED_MAX),
+        notes=await log_queries.notes(tx, user.id, limit=LISTED_MAX),
+        log=await log_queries.shown(tx, user_id=user.id, limit=LISTED_MAX),
+    )

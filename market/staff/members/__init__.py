@@ -1,0 +1,1 @@
+"""The members of the staff: accounts, logins, factors and keys."""

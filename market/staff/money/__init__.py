@@ -1,0 +1,1 @@
+"""Refunds, corrections, limits, judgements, and their approval by a second person."""

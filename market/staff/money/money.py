@@ -1,0 +1,277 @@
+"""Money of users that the staff moves: refunds of deposits, and corrections.
+
+Both are transfers of the ledger. A refund returns the unspent rest of a deposit at most; the
+operator pays it back by hand. Spending takes the oldest money first, so the newest deposits are
+unspent. A correction adds or takes money, for an account of the house, and never takes more than is
+available. A reference names each of them, and makes a repetition harmless.
+"""
+
+from functools import partial
+from typing import Literal
+
+from msgspec import Struct
+
+from market.accounts.accounts import deposit_key
+from market.accounts.wallet import Change, change_of
+from market.base.errors import Code, MarketError
+from market.base.user_fields import check_reference
+from market.events.catalogue import WalletCorrected, WalletRefunded
+from market.events.catalogue import amount as shown
+from market.events.context import Context
+from market.events.recording import record as record_event
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import Currency, as_decimal
+from market.staff.base.acts import USER, Act, Changes, act, permit, reason
+from market.staff.base.roles import Action, Author
+from market.staff.finding.users import resolve
+from market.staff.money import approvals
+from market.staff.money.approvals import Amount, Limits, Outcome, Posting
+from storage.accounts.users import UserRow
+from storage.engines.store import Transaction
+from storage.money import ledger as ledger_queries
+from storage.staff.money import money as queries
+from storage.staff.money.money import DepositRow
+
+REFUND, CORRECTION = "refund", "correction"
+
+
+class History(Struct, frozen=True):
+    """A user's balances and the newest changes of their wallet."""
+
+    user: UserRow
+    available: dict[Currency, int]
+    held: dict[Currency, int]
+    changes: list[Change]
+
+
+async def refund(
+    context: Context,
+    author: Author,
+    name: str,
+    limits: Limits,
+    *,
+    amount: int,
+    currency: Currency,
+    deposit: str,
+    reference: str,
+    why: str,
+) -> Outcome:
+    """Return a part of a deposit to the user outside of the service, or ask a second person.
+
+    Args:
+        context: the store, identifiers and the time.
+        author: the member of the staff.
+        name: the user.
+        limits: the amounts that one person may move.
+        amount: micro-units, above zero.
+        currency: the currency of the deposit.
+        deposit: the reference of the deposit.
+        reference: names this refund; a repetition changes nothing.
+        why: the reason, for the staff.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`,
+            `deposit_not_found`, `refund_too_large`, `reference_reused`.
+    """
+    if amount <= 0:
+        raise MarketError(Code.INVALID_FIELD, "A refund is above zero.", field="amount")
+    check_reference(reference)
+    user = await context.store.read(resolve, name)
+    new = Amount(
+        Action.MONEY_REFUND,
+        f"{REFUND}:{reference}:{currency}",
+        user.id,
+        currency,
+        -amount,
+        {
+            "user": user.id,
+            "currency": currency,
+            "amount": -amount,
+            "reference": reference,
+            "deposit": deposit,
+        },
+    )
+    return await _move(context, author, new, limits, why)
+
+
+async def correct(
+    context: Context,
+    author: Author,
+    name: str,
+    limits: Limits,
+    *,
+    amount: int,
+    currency: Currency,
+    reference: str,
+    why: str,
+) -> Outcome:
+    """Add money to a user's wallet, or take some, or ask a second person.
+
+    Args:
+        context: the store, identifiers and the time.
+        author: the member of the staff.
+        name: the user.
+        limits: the amounts that one person may move.
+        amount: micro-units, negative to take money; not zero.
+        currency: the currency of the amount.
+        reference: names this correction; a repetition changes nothing.
+        why: the reason, for the staff.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`,
+            `insufficient_funds`, `amount_too_large`, `reference_reused`.
+    """
+    if not amount:
+        raise MarketError(Code.INVALID_FIELD, "A correction of zero is none.", field="amount")
+    check_reference(reference)
+    user = await context.store.read(resolve, name)
+    new = Amount(
+        Action.MONEY_CORRECT,
+        f"{CORRECTION}:{reference}:{currency}",
+        user.id,
+        currency,
+        amount,
+        {"user": user.id, "currency": currency, "amount": amount, "reference": reference},
+    )
+    return await _move(context, author, new, limits, why)
+
+
+async def history(
+    context: Context, author: Author, name: str, *, before: str = "", limit: int
+) -> History:
+    """Return a user's balances, and the changes of their wallet before one, the newest first.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
+    """
+    return await context.store.read(_history, author, name, before, limit)
+
+
+async def post(
+    tx: Transaction, context: Context, new: Amount, posting: Posting
+) -> tuple[Outcome, Changes]:
+    """Post a refund or a correction within an act, if its conditions hold now.
+
+    Raises:
+        MarketError: `deposit_not_found`, `refund_too_large`, `insufficient_funds`,
+            `amount_too_large`.
+    """
+    account = ledger.available(new.user_id, new.currency)
+    is_refund = new.action is Action.MONEY_REFUND
+    house = ledger.deposits(new.currency) if is_refund else ledger.corrections(new.currency)
+    movement = Movement(house, account, new.amount)
+    if new.amount < 0:
+        movement = Movement(account, house, -new.amount)
+    await ledger.lock(tx, [movement])
+    before = await ledger_queries.balance(tx, account) or 0
+    deposit = await _check(tx, new, before)
+    transfer = Transfer(
+        context.identifiers.new(),
+        new.business_key,
+        TransferKind.DEPOSIT_REFUND if is_refund else TransferKind.CORRECTION,
+        str(new.payload["reference"]),
+        new.currency,
+        (movement,),
+        context.now(),
+    )
+    is_new = await ledger.post(tx, transfer)
+    assert is_new  # noqa: S101 - its amount is recorded in the same transaction, once
+    outcome = await approvals.record(
+        tx,
+        context,
+        posting.author,
+        new,
+        act_id=transfer.id,
+        approval_id=posting.approval_id,
+        deposit_id=deposit.id if deposit else None,
+    )
+    await _tell(tx, context, new, transfer)
+    changes: Changes = {
+        "transfer": (None, transfer.id),
+        f"available_{new.currency}": (before, before + new.amount),
+    }
+    return outcome, changes
+
+
+async def unspent(tx: Transaction, account: str, deposit: DepositRow, available: int) -> int:
+    """Return the part of a deposit that is neither spent nor returned, in micro-units.
+
+    Args:
+        tx: the transaction.
+        account: the account that received the deposit.
+        deposit: the deposit.
+        available: the balance of the account.
+    """
+    newer = await queries.newer_money(tx, account, deposit.id)
+    left = deposit.amount - await queries.refunded(tx, deposit.id)
+    return max(0, min(left, available - newer))
+
+
+async def _move(context: Context, author: Author, new: Amount, limits: Limits, why: str) -> Outcome:
+    text = reason(why)
+
+    async def change(tx: Transaction) -> tuple[Outcome, Changes]:
+        before = await approvals.earlier(tx, context, new)
+        if before is not None:
+            return before, {"repeated": (None, before.id)}
+        if await approvals.needs_second(tx, context, author, new, limits):
+            account = ledger.available(new.user_id, new.currency)
+            await _check(tx, new, await ledger_queries.balance(tx, account) or 0)
+            return await approvals.ask(tx, context, author, new)
+        return await post(tx, context, new, Posting(approvals.author_key(author)))
+
+    made = Act(author, new.action, USER, new.user_id, new.user_id, text)
+    return await context.store.write(act, context, made, change)
+
+
+async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:
+    """Check the conditions of a refund or a correction; return the deposit of a refund."""
+    if new.action is not Action.MONEY_REFUND:
+        if available + new.amount < 0:
+            raise MarketError(
+                Code.INSUFFICIENT_FUNDS,
+                f"The user has {as_decimal(available)} {new.currency} available; a correction "
+                "takes no more.",
+            )
+        return None
+    account = ledger.available(new.user_id, new.currency)
+    key = deposit_key(str(new.payload["deposit"]), new.currency)
+    deposit = await queries.find_deposit(tx, key, account)
+    if deposit is None:
+        raise MarketError(Code.DEPOSIT_NOT_FOUND)
+    rest = await unspent(tx, account, deposit, available)
+    if -new.amount > rest:
+        raise MarketError(
+            Code.REFUND_TOO_LARGE,
+            f"{as_decimal(rest)} {new.currency} of this deposit are neither spent nor returned; a "
+            "refund returns no more.",
+        )
+    return deposit
+
+
+async def _tell(tx: Transaction, context: Context, new: Amount, transfer: Transfer) -> None:
+    """Record the event for the user."""
+    currency: Literal["usd", "credit"] = "usd" if new.currency is Currency.USD else "credit"
+    event: WalletRefunded | WalletCorrected
+    if new.action is Action.MONEY_REFUND:
+        deposit = str(new.payload["deposit"])
+        event = WalletRefunded(shown(-new.amount), currency, transfer.reference, deposit)
+    else:
+        event = WalletCorrected(shown(new.amount), currency, transfer.reference)
+    await record_event(tx, context, new.user_id, event, subject_id=transfer.id)
+
+
+async def _history(tx: Transaction, author: Author, name: str, before: str, limit: int) -> History:
+    await permit(tx, author, Action.MONEY_HISTORY)
+    user = await resolve(tx, name)
+    account, held = partial(ledger.available, user.id), partial(ledger.held, user.id)
+    rows = await ledger_queries.moved(
+        tx, usd=account(Currency.USD), credit=account(Currency.CREDIT), before=before, limit=limit
+    )
+    return History(
+        user=user,
+        available={each: await ledger_queries.balance(tx, account(each)) or 0 for each in Currency},
+        held={each: await ledger_queries.balance(tx, held(each)) or 0 for each in Currency},
+        changes=[change_of(row) for row in rows],
+    )

@@ -1,0 +1,1 @@
+"""The name, texts and notices of the site, and alerts to operators."""

@@ -1,0 +1,1 @@
+"""Stops of users, sessions, keys, exits and jobs."""

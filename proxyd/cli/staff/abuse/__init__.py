@@ -1,0 +1,1 @@
+"""Commands: complaints about traffic: tickets, rules, and the search of access records."""

@@ -1,0 +1,1 @@
+"""Commands: roles, callers, acts, and the log of the acts."""

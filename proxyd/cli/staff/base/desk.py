@@ -1,0 +1,76 @@
+"""The services of the staff for one command, and the rows of its report."""
+
+import json
+import os
+import pwd
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from config.settings import Settings
+from market.accounts.passwords import Passwords
+from market.base.sealing import Sealing
+from market.events.context import Context
+from market.staff.base.roles import Machine
+from market.staff.members.factors import Factors
+from proxyd.cli.output import moment
+from proxyd.ops.signing_key import signing_key
+from storage.staff.base.log import ShownLogRow
+
+Row = Mapping[str, Any]
+Report = dict[str, Any]
+
+
+class Desk:
+    """The staff's services for one command.
+
+    Args:
+        settings: the settings of the daemon.
+        context: the open store.
+    """
+
+    def __init__(self, settings: Settings, context: Context) -> None:
+        auth = settings.auth
+        self.settings = settings
+        self.context = context
+        self.author = Machine(unix_user())
+        self.passwords = Passwords(
+            time_cost=auth.argon2_time_cost, memory_kib=auth.argon2_memory_kib
+        )
+
+    def factors(self) -> Factors:
+        """Return the second factors; a command that needs none reads no signing key."""
+        return Factors(Sealing(signing_key(self.settings), b"staff factors"))
+
+
+Command = Callable[[Desk, Namespace], Awaitable[Report]]
+
+
+def unix_user() -> str:
+    """Return the name of the user that runs this command, or the number of a user without one."""
+    uid = os.getuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def act_row(row: ShownLogRow) -> Row:
+    """Return an act of the log as a row of a report."""
+    author = row.staff_email or ("rule" if row.via == "rule" else "")
+    if row.unix_user is not None:
+        author = f"{author} {row.unix_user}@machine".strip()
+    return {
+        "number": row.number,
+        "at": when(row.at),
+        "author": author,
+        "action": row.action,
+        "subject": f"{row.subject_kind} {row.subject_id or ''}".strip(),
+        "changes": json.loads(row.changes),
+        "text": row.text,
+    }
+
+
+def when(seconds: int | None) -> str | None:
+    """Return a time of a report, or None for a time that is absent."""
+    return None if seconds is None else moment(seconds)

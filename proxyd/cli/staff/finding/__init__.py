@@ -1,0 +1,1 @@
+"""Commands: search for users, their pages and their history."""

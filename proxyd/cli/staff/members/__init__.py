@@ -1,0 +1,1 @@
+"""Commands: the members of the staff: accounts, logins, factors and keys."""

@@ -1,0 +1,1 @@
+"""Commands: refunds, corrections, limits, judgements, and their approval by a second person."""

@@ -1,0 +1,164 @@
+"""Commands about jobs that are disputed: the evidence, and the decision."""
+
+import asyncio
+from argparse import Namespace
+
+from market.money.money import as_decimal
+from market.staff.money import judging
+from market.staff.money.approvals import State
+from market.staff.money.judging import DeviceEvidence, Evidence, Verdict
+from proxyd import slices
+from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
+from proxyd.cli.staff.money import job_logs
+from proxyd.cli.staff.money.money import report
+from storage.files.log_files import Attempt
+from storage.jobs.reviews import DisputesRow, ReviewRow
+
+UNSAID = "decided by the operator"
+
+
+async def _show(desk: Desk, options: Namespace) -> Report:
+    found = await judging.evidence(desk.context, desk.author, options.job)
+    number = options.attempt or found.job.attempts
+    work = desk.settings.work
+    lines = []
+    if number:
+        lines = await asyncio.to_thread(
+            job_logs.shown,
+            slices.log_terms(desk.settings).folder,
+            work.log_keep_bytes,
+            Attempt(found.job.id, number),
+            options.stream,
+            options.search,
+        )
+    return {**_page(found), f"{options.stream} of attempt {number}": lines}
+
+
+async def _decide(desk: Desk, options: Namespace) -> Report:
+    percent = {"jobs uphold": 0, "jobs reverse": 100}.get(options.command)
+    verdict = Verdict(options.percent if percent is None else percent)
+    limits = slices.approval_limits(desk.settings)
+    decided = await judging.decide(
+        desk.context, desk.author, options.job, verdict, limits, options.reason or UNSAID
+    )
+    outcome, rows = decided.outcome, decided.rows
+    if outcome.state is State.WAITS:
+        return report(outcome, "decided")
+    job_id = outcome.id
+    price, earned = sum(row.price for row in rows), sum(row.earned for row in rows)
+    words = _words(verdict, rows, price, earned)
+    return {
+        "decided": {
+            "job": job_id,
+            "decision": verdict.word,
+            "buyer_percent": verdict.buyer_percent,
+            "price": as_decimal(price),
+            "currency": rows[0].currency,
+        },
+        "words": f"{job_id}: {words}",
+    }
+
+
+def _words(verdict: Verdict, rows: list[ReviewRow], price: int, earned: int) -> str:
+    currency = rows[0].currency
+    if verdict.word == judging.REVERSE:
+        return f"the buyer has {as_decimal(price)} {currency} back"
+    back = sum(row.price * verdict.buyer_percent // 100 for row in rows)
+    kept = sum(row.earned * (100 - verdict.buyer_percent) // 100 for row in rows)
+    workers = "worker has" if len({row.user_id for row in rows}) == 1 else "workers have"
+    if verdict.word == judging.UPHOLD:
+        return f"the {workers} {as_decimal(earned)} credit"
+    return (
+        f"the buyer has {as_decimal(back)} {currency} back, the {workers} {as_decimal(kept)} credit"
+    )
+
+
+def _page(found: Evidence) -> Report:
+    job = found.job
+    return {
+        "job": {
+            "id": job.id,
+            "title": job.title,
+            "type": job.job_type,
+            "status": job.status,
+            "buyer": job.user_id,
+            "price": as_decimal(job.price_held),
+            "currency": job.currency,
+            "hours": job.duration_hrs,
+            "created": when(job.created_at),
+            "finished": when(job.finished_at),
+        },
+        "order": {
+            "description": job.description,
+            "requirements": job.requirements,
+            "payload": found.payload,
+        },
+        "result": {"text": job.result, "failure": job.failure_reason},
+        "statements": [
+            {
+                "attempt": row.attempt,
+                "state": row.state,
+                "price": as_decimal(row.price),
+                "earned": as_decimal(row.earned),
+                "refunded": as_decimal(row.refunded),
+                "worker": row.user_id,
+                "disputed": when(row.disputed_at),
+                "reason": row.reason,
+            }
+            for row in found.reviews
+        ],
+        "attempts": [
+            {
+                "attempt": row.attempt,
+                "device": row.device_id,
+                "began": when(row.work_started_at),
+                "ended": when(row.ended_at),
+                "outcome": row.outcome,
+                "exit_code": row.exit_code,
+                "failure": row.failure_kind,
+                "cpu_seconds": row.cpu_seconds,
+                "memory_bytes": row.max_memory_bytes,
+                "reason": row.reason,
+            }
+            for row in found.attempts
+        ],
+        "files": [
+            {
+                "attempt": row.attempt,
+                "kind": row.kind,
+                "name": row.name,
+                "bytes": row.size_bytes,
+                "sha256": row.digest,
+                "whole": when(row.whole_at),
+            }
+            for row in found.artifacts
+        ],
+        "devices": [_device(each) for each in found.devices],
+        "buyer": _disputes(found.buyer_disputes),
+    }
+
+
+def _device(found: DeviceEvidence) -> Row:
+    history = found.history
+    return {
+        "device": found.device_id,
+        "owner": found.owner_id,
+        "attempts": history.attempts,
+        "completed": history.completed,
+        "failed": history.failed,
+        "lost": history.lost,
+        "samples": f"{history.samples_right}/{history.samples}",
+        **_disputes(found.disputes),
+    }
+
+
+def _disputes(row: DisputesRow) -> Row:
+    return {"disputes": row.disputed, "reversed": row.reversed, "split": row.split}
+
+
+COMMANDS: dict[str, Command] = {
+    "jobs show": _show,
+    "jobs uphold": _decide,
+    "jobs reverse": _decide,
+    "jobs split": _decide,
+}

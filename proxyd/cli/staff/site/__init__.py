@@ -1,0 +1,1 @@
+"""Commands: the name, texts and notices of the site, and alerts to operators."""

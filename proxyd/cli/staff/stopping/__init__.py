@@ -1,0 +1,1 @@
+"""Commands: stops of users, sessions, keys, exits and jobs."""

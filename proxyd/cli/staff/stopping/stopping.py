@@ -1,0 +1,221 @@
+"""Commands that stop users, sessions, keys, devices and jobs on all nodes."""
+
+import re
+from argparse import Namespace
+from datetime import UTC, datetime
+
+from market.accounts.letters import Letters
+from market.accounts.outbox import Outbox
+from market.accounts.suspensions import Part
+from market.bandwidth import halts
+from market.bandwidth.halts import Answered
+from market.base.errors import Code, MarketError
+from market.base.sealing import Sealing
+from market.jobs.outcomes import Outcomes
+from market.staff.stopping import stopping, suspending
+from market.staff.stopping.suspending import Ordered
+from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
+from proxyd.ops.signing_key import signing_key
+from proxyd.slices import app_url, bounds, job_terms, site_terms
+from storage.engines.claim import is_claimed
+from storage.engines.place import is_sqlite
+
+_SPAN = re.compile(r"([1-9]\d{0,4})([mhd])")
+_SECONDS = {"m": 60, "h": 3_600, "d": 86_400}
+
+
+async def _suspend(desk: Desk, options: Namespace) -> Report:
+    ordered = await suspending.suspend(
+        desk.context,
+        _letters(desk),
+        desk.author,
+        options.user,
+        parts=[Part(each) for each in options.parts],
+        ends_at=_end(options.until, desk.context.now()),
+        shown=options.shown,
+        why=options.reason,
+    )
+    return {"suspended": _parts_row(ordered), **await _cut(desk, ordered, options)}
+
+
+async def _resume(desk: Desk, options: Namespace) -> Report:
+    ordered = await suspending.resume(
+        desk.context,
+        _letters(desk),
+        desk.author,
+        options.user,
+        parts=[Part(each) for each in options.parts],
+        why=options.reason,
+    )
+    row = {name: value for name, value in _parts_row(ordered).items() if name != "until"}
+    return {"resumed": row, **await _nodes(desk, ordered, options, "effective")}
+
+
+async def _show_session(desk: Desk, options: Namespace) -> Report:
+    shown = await stopping.show_session(desk.context, desk.author, options.session)
+    row = shown.row
+    state = "suspended" if shown.is_suspended else "halted" if shown.halted_at else "open"
+    return {
+        "session": {
+            "id": row.id,
+            "user": row.user_id,
+            "status": row.status,
+            "state": state if row.status == "active" else None,
+            "halted": when(shown.halted_at),
+            "used_bytes": row.bytes_used,
+            "quota_bytes": row.quota_bytes,
+            "created": when(row.created_at),
+            "expires": when(row.expires_at),
+            "nodes_with_a_lease": shown.leases,
+        }
+    }
+
+
+async def _halt(desk: Desk, options: Namespace) -> Report:
+    ordered = await stopping.halt_session(
+        desk.context, desk.author, options.session, options.reason
+    )
+    return {"halted": _session_row(ordered), **await _cut(desk, ordered, options)}
+
+
+async def _go(desk: Desk, options: Namespace) -> Report:
+    ordered = await stopping.let_session_go(
+        desk.context, desk.author, options.session, options.reason
+    )
+    return {"resumed": _session_row(ordered), **await _nodes(desk, ordered, options, "effective")}
+
+
+async def _end_session(desk: Desk, options: Namespace) -> Report:
+    context = desk.context
+    ordered = await stopping.begin_end(context, desk.author, options.session, options.reason)
+    report = await _cut(desk, ordered, options)
+    session_id = ordered.session_id or ""
+    await stopping.finish_end(context, session_id)
+    return {"ended": _session_row(ordered), **report}
+
+
+async def _revoke(desk: Desk, options: Namespace) -> Report:
+    name = await stopping.revoke_key(desk.context, desk.author, options.key, options.reason)
+    return {"revoked": {"key": options.key, "name": name}}
+
+
+async def _bar(desk: Desk, options: Namespace) -> Report:
+    ordered = await stopping.bar_device(desk.context, desk.author, options.device, options.reason)
+    row = {"device": options.device, "user": ordered.user_id}
+    return {"barred": row, **await _nodes(desk, ordered, options, "effective")}
+
+
+async def _pardon(desk: Desk, options: Namespace) -> Report:
+    ordered = await stopping.pardon_device(
+        desk.context, desk.author, options.device, options.reason
+    )
+    row = {"device": options.device, "user": ordered.user_id}
+    return {"pardoned": row, **await _nodes(desk, ordered, options, "effective")}
+
+
+async def _cancel(desk: Desk, options: Namespace) -> Report:
+    settings = desk.settings
+    outcomes = Outcomes(desk.context, job_terms(settings), lambda: bounds(settings))
+    ordered = await stopping.cancel_job(
+        desk.context, outcomes, desk.author, options.job, options.reason
+    )
+    row = {"job": options.job, "user": ordered.user_id}
+    return {"cancelled": row, **await _nodes(desk, ordered, options, "effective")}
+
+
+def _session_row(ordered: Ordered) -> Row:
+    return {"session": ordered.session_id, "user": ordered.user_id}
+
+
+async def _cut(desk: Desk, ordered: Ordered, options: Namespace) -> Report:
+    """Wait for the nodes, and return the number of cut connections."""
+    return await _nodes(desk, ordered, options, "cut")
+
+
+async def _nodes(desk: Desk, ordered: Ordered, options: Namespace, verb: str) -> Report:
+    """Wait for the acknowledgements of the nodes; return them, and the nodes that are silent."""
+    url = desk.settings.storage.url
+    names = ordered.nodes
+    if is_sqlite(url) and not names:
+        # One daemon has no name among nodes.
+        names = ("",) if is_claimed(url) else ()
+    answer = await halts.answered(desk.context, ordered.number, names)
+    report: Report = {verb: _numbers(answer) if options.json else _words(answer)}
+    if answer.silent:
+        report["silent"] = [each or "the daemon" for each in answer.silent]
+    return report
+
+
+def _numbers(answer: Answered) -> Row:
+    return {
+        "nodes": answer.nodes,
+        "answered": answer.nodes - len(answer.silent),
+        "connections": answer.connections,
+        "seconds": answer.seconds,
+    }
+
+
+def _words(answer: Answered) -> str:
+    if not answer.nodes:
+        return "no daemon runs"
+    answered = answer.nodes - len(answer.silent)
+    nodes = "node" if answer.nodes == 1 else "nodes"
+    connections = "connection" if answer.connections == 1 else "connections"
+    return (
+        f"on {answered} of {answer.nodes} {nodes}, {answer.connections} {connections}, "
+        f"{answer.seconds:.2f} s"
+    )
+
+
+def _parts_row(ordered: Ordered) -> Row:
+    return {
+        "user": ordered.user_id,
+        "parts": " ".join(ordered.parts),
+        "until": when(ordered.ends_at),
+    }
+
+
+def _end(text: str | None, now: int) -> int | None:
+    """Return a time in UTC seconds: of a span from now, or of a date and time.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if text is None:
+        return None
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        return now + int(span[1]) * _SECONDS[span[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return int(moment.timestamp())
+    except (ValueError, OverflowError):
+        raise MarketError(
+            Code.INVALID_FIELD,
+            f"--until {text!r} is neither a span such as 90m, 24h or 7d, nor a UTC time such as "
+            "2030-01-31T12:00.",
+            field="until",
+        ) from None
+
+
+def _letters(desk: Desk) -> Letters:
+    """Return the letters of the service; the daemon sends them."""
+    settings = desk.settings
+    emails = Outbox(desk.context, Sealing(signing_key(settings), b"outbox"), "mail")
+    return Letters(emails, app_url(settings, settings.api.port), site_terms(settings).signature)
+
+
+COMMANDS: dict[str, Command] = {
+    "user suspend": _suspend,
+    "user resume": _resume,
+    "session show": _show_session,
+    "session halt": _halt,
+    "session go": _go,
+    "session end": _end_session,
+    "key revoke": _revoke,
+    "exits bar": _bar,
+    "exits pardon": _pardon,
+    "jobs cancel": _cancel,
+}

@@ -1,0 +1,1 @@
+"""Queries: complaints about traffic: tickets, rules, and the search of access records."""

@@ -1,0 +1,1 @@
+"""Queries: roles, callers, acts, and the log of the acts."""

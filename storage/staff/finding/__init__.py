@@ -1,0 +1,1 @@
+"""Queries: search for users, their pages and their history."""

@@ -1,0 +1,1 @@
+"""Queries: the members of the staff: accounts, logins, factors and keys."""

@@ -1,0 +1,1 @@
+"""Queries: refunds, corrections, limits, judgements, and their approval by a second person."""

@@ -1,0 +1,1 @@
+"""Queries: stops of users, sessions, keys, exits and jobs."""

@@ -1,0 +1,119 @@
+"""The statements that suspend users and halt sessions; only `market.staff` may import them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.engines.store import Transaction, insert_row
+from storage.staff.base.writes import TextRow, insert_text, lock_head
+
+# An order is kept for as long as a node may be away and come back.
+KEPT_SECONDS = 86_400
+
+
+class EndedRow(NamedTuple):
+    """A part whose suspension is over."""
+
+    user_id: str
+    part: str
+
+
+async def lock_orders(tx: Transaction) -> None:
+    """Lock the head of the log, as each act does: it also gives the orders their order."""
+    await lock_head(tx)
+
+
+async def insert_shown(
+    tx: Transaction, text_id: str, user_id: str, body: str, *, number: int, salt: str, now: int
+) -> None:
+    """Add the text that a user reads about a suspension, of the act with a number."""
+    await insert_text(tx, TextRow(text_id, "decision", number, user_id, body, salt, now))
+
+
+async def suspend(
+    tx: Transaction,
+    user_id: str,
+    parts: Sequence[str],
+    *,
+    shown_id: str,
+    now: int,
+    ends_at: int | None,
+) -> None:
+    """Suspend parts of a user; a part that is suspended gets the new text and end."""
+    for part in parts:
+        await tx.run(
+            """
+            INSERT INTO suspended_parts (user_id, part, shown_id, began_at, ends_at)
+            VALUES (:user_id, :part, :shown_id, :now, :ends_at)
+            ON CONFLICT (user_id, part) DO UPDATE SET
+                shown_id = excluded.shown_id, began_at = excluded.began_at,
+                ends_at = excluded.ends_at
+            """,
+            user_id=user_id,
+            part=part,
+            shown_id=shown_id,
+            now=now,
+            ends_at=ends_at,
+        )
+
+
+async def resume(tx: Transaction, user_id: str, parts: Sequence[str]) -> None:
+    """End the suspension of parts of a user."""
+    for part in parts:
+        await tx.run(
+            "DELETE FROM suspended_parts WHERE user_id = :user_id AND part = :part",
+            user_id=user_id,
+            part=part,
+        )
+
+
+async def due(tx: Transaction, *, now: int, limit: int) -> list[EndedRow]:
+    """Return the parts whose suspension is over by now, the oldest first."""
+    return await tx.all(
+        EndedRow,
+        """
+        SELECT user_id, part FROM suspended_parts
+        WHERE ends_at IS NOT NULL AND ends_at <= :now ORDER BY ends_at LIMIT :limit
+        """,
+        now=now,
+        limit=limit,
+    )
+
+
+async def set_halted(tx: Transaction, session_id: str, halted_at: int | None) -> None:
+    """Halt one session, or let it go on with None."""
+    await tx.run(
+        "UPDATE bandwidth_sessions SET halted_at = :halted_at WHERE id = :id",
+        id=session_id,
+        halted_at=halted_at,
+    )
+
+
+async def order(
+    tx: Transaction, kind: str, user_id: str, session_id: str | None, *, now: int
+) -> int:
+    """Add an order to all nodes, and return its number; the caller has locked the log's head.
+
+    Orders that every node has had time for are deleted; the newest stays, because nodes count from
+    it.
+    """
+    number = (await tx.one(int, "SELECT COALESCE(MAX(number), 0) FROM halts") or 0) + 1
+    await insert_row(
+        tx,
+        "halts",
+        number=number,
+        kind=kind,
+        user_id=user_id,
+        session_id=session_id,
+        created_at=now,
+    )
+    for table in ("halt_acks", "halts"):
+        await tx.run(
+            f"""
+            DELETE FROM {table} WHERE number < :number AND number IN (
+                SELECT number FROM halts WHERE created_at < :old ORDER BY number LIMIT 100
+            )
+            """,
+            number=number,
+            old=now - KEPT_SECONDS,
+        )
+    return number

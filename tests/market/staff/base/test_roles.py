@@ -1,0 +1,385 @@
+"""The matrix of permissions: every operation is tried by every role."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from support.market.exits import exit_device
+from support.market.jobs import on, specified
+from support.market.market import RULES, Market
+from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
+from support.market.staff_money import (
+    LIMITS,
+    NOTHING,
+    corrected,
+    deposited,
+    newest_request,
+    refunded,
+)
+
+from market.accounts.keys import NewKey
+from market.accounts.letters import Letters
+from market.accounts.scopes import Scope
+from market.base.errors import Code, MarketError
+from market.jobs.outcomes import Outcomes
+from market.jobs.postings import NewJob
+from market.money.money import GB, MICRO
+from market.staff.abuse import exit_use, rules, tickets
+from market.staff.abuse.exit_use import Found, Question
+from market.staff.abuse.tickets import Category, Facts, Outcome, State
+from market.staff.base.acts import permit
+from market.staff.base.callers import StaffScope
+from market.staff.base.roles import MATRIX, ON_ONESELF, Action, Author, Machine, Role, require
+from market.staff.finding import history, search, users
+from market.staff.members import accounts, attempts, keys
+from market.staff.members.accounts import Created
+from market.staff.members.keys import NewStaffKey
+from market.staff.money import approvals, judging, limits, money, second_person
+from market.staff.money.judging import Verdict
+from market.staff.money.limits import NewLimits
+from market.staff.site import site
+from market.staff.site.site import Publication, TextKind
+from market.staff.stopping import stopping, suspending
+from storage.engines.store import Transaction
+from storage.exits import exits as exit_queries
+from storage.staff.abuse import tickets as ticket_queries
+from storage.staff.base.rows import OwnedKeyRow
+from storage.staff.stopping import suspending as writes
+
+KEY = NewStaffKey(name="reports", scopes=(StaffScope.READ,), allow_ips=("192.0.2.7",))
+# Operations that leave no row in the log.
+READS = (
+    Action.SEARCH,
+    Action.LOG_READ,
+    Action.STAFF_LIST,
+    Action.MONEY_HISTORY,
+    Action.APPROVAL_LIST,
+    Action.STAFF_SELF,
+    Action.STAFF_ATTEMPTS,
+    Action.STAFF_KEY_LIST,
+    Action.SITE_CHECK,
+    Action.TICKET_READ,
+    Action.RULE_READ,
+)
+Attempt = Callable[[Market, Author, str, Created], Awaitable[Any]]
+
+
+def _create(market: Market, author: Author, _user: str, _other: Created) -> Awaitable[Any]:
+    return accounts.create(
+        market.context,
+        market.passwords,
+        FACTORS,
+        author,
+        email="new@staff.example.com",
+        password=PASSWORD,
+        role=Role.SUPPORT,
+        why="hired",
+    )
+
+
+async def _revoke(market: Market, author: Author, other: Created) -> OwnedKeyRow:
+    [key] = await keys.listed(market.context, ROOT)
+    return await keys.revoke(market.context, author, key.key.id, "over")
+
+
+def letters_of(market: Market) -> Letters:
+    return Letters(market.emails, "https://app.example.com")
+
+
+def _suspend(market: Market, author: Author, user: str) -> Awaitable[Any]:
+    return suspending.suspend(
+        market.context,
+        letters_of(market),
+        author,
+        user,
+        parts=suspending.ALL,
+        ends_at=market.clock.now + 3_600,
+        shown="spam",
+        why="a ticket",
+    )
+
+
+async def _on_a_session(market: Market, author: Author, act: Callable[..., Any]) -> None:
+    buyer = await market.person(usd="2")
+    bought = await market.bandwidth.buy(buyer, quota_bytes=GB, price_per_gb=None)
+    if act is stopping.let_session_go:
+        await market.store.write(writes.set_halted, bought.session_id, 1)
+    texts = () if act is stopping.show_session else ("a ticket",)
+    await act(market.context, author, bought.session_id, *texts)
+
+
+async def _revoke_key(market: Market, author: Author) -> None:
+    owner = await market.person()
+    key = await market.keys.create(owner, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
+    await stopping.revoke_key(market.context, author, key.row.id, "a ticket")
+
+
+async def _on_a_device(market: Market, author: Author, act: Callable[..., Any]) -> None:
+    device = await exit_device(market)
+    if act is stopping.pardon_device:
+        await market.store.write(exit_queries.bar, device.id, 1)
+    await act(market.context, author, device.id, "a ticket")
+
+
+async def _cancel_job(market: Market, author: Author) -> None:
+    buyer = await market.person(credit="2")
+    job = await market.jobs.create(buyer, NewJob("a title", "script", MICRO, 1, "", ""))
+    outcomes = Outcomes(market.context, RULES.jobs, market.bounds)
+    await stopping.cancel_job(market.context, outcomes, author, job, "a ticket")
+
+
+async def prepare(market: Market, action: Action, other: Created, user: str) -> None:
+    """Lock a member, suspend the user or ask for an act, where an operation is about that."""
+    if action in (Action.APPROVAL_APPROVE, Action.APPROVAL_REFUSE):
+        await corrected(market, Machine("asker"), await market.person(), 1, limits=NOTHING)
+    if action is Action.USER_RESUME:
+        await _suspend(market, ROOT, user)
+    rows = {each.id: each for each in await accounts.listed(market.context, ROOT)}
+    if action is Action.STAFF_UNLOCK and rows[other.id].locked_at is None:
+        await accounts.lock(market.context, ROOT, other.id, "left")
+    if action is Action.STAFF_KEY_REVOKE and not await keys.listed(market.context, ROOT):
+        await keys.create(market.context, ROOT, other.id, KEY, "reports")
+    if action.startswith("ticket.") or action is Action.SEARCH_EXIT:
+        await complain(market, ROOT)
+
+
+async def _refund(market: Market, author: Author, user: str, _other: Created) -> None:
+    deposit = await deposited(market, user, 10)
+    await refunded(market, author, user, 1, deposit=deposit)
+
+
+async def _look(market: Market, author: Author, user: str, _other: Created) -> None:
+    await judging.evidence(market.context, author, await _disputed(market, user))
+
+
+async def _decide(market: Market, author: Author, user: str, _other: Created) -> None:
+    job_id = await _disputed(market, user)
+    await judging.decide(market.context, author, job_id, Verdict(0), LIMITS, "read the log")
+
+
+async def _disputed(market: Market, worker: str) -> str:
+    """Have a job done by a user, and dispute it."""
+    buyer = await market.person(credit="10")
+    job_id = await specified(market, buyer)
+    await market.jobs.complete(await on(market, job_id, worker), job_id, "done")
+    await market.reviews.dispute(buyer, job_id, "empty")
+    return job_id
+
+
+async def _approve(market: Market, author: Author, _user: str, _other: Created) -> None:
+    await second_person.approve(market.context, author, await newest_request(market))
+
+
+async def _refuse(market: Market, author: Author, _user: str, _other: Created) -> None:
+    await second_person.refuse(market.context, author, await newest_request(market), "no")
+
+
+async def complain(market: Market, author: Author) -> Any:
+    return await tickets.open_ticket(market.context, author, Category.SCAN, Facts(), "a scan")
+
+
+async def on_newest(
+    change: Callable[..., Awaitable[Any]], market: Market, author: Author, *values: object
+) -> Any:
+    number = await market.store.read(ticket_queries.last_number)
+    return await change(market.context, author, number, *values)
+
+
+async def nothing(_: Question) -> Found:
+    return Found((), ())
+
+
+# How each operation is tried: by an author, about a user, or on another member.
+ATTEMPTS: dict[Action, Attempt] = {
+    Action.SEARCH: lambda market, author, user, other: search.who(market.context, author, "ada"),
+    Action.SEARCH_ADDRESS: lambda market, author, user, other: search.who(
+        market.context, author, "203.0.113.9"
+    ),
+    Action.USER_VIEW: lambda market, author, user, other: users.view(market.context, author, user),
+    Action.USER_NOTE: lambda market, author, user, other: users.note(
+        market.context, author, user, "called"
+    ),
+    Action.LOG_READ: lambda market, author, user, other: history.read(
+        market.context, author, limit=1
+    ),
+    Action.USER_SUSPEND: lambda market, author, user, other: _suspend(market, author, user),
+    Action.USER_RESUME: lambda market, author, user, other: suspending.resume(
+        market.context, letters_of(market), author, user, why="resolved"
+    ),
+    Action.SESSION_VIEW: lambda market, author, user, other: _on_a_session(
+        market, author, stopping.show_session
+    ),
+    Action.SESSION_HALT: lambda market, author, user, other: _on_a_session(
+        market, author, stopping.halt_session
+    ),
+    Action.SESSION_GO: lambda market, author, user, other: _on_a_session(
+        market, author, stopping.let_session_go
+    ),
+    Action.SESSION_END: lambda market, author, user, other: _on_a_session(
+        market, author, stopping.begin_end
+    ),
+    Action.KEY_REVOKE: lambda market, author, user, other: _revoke_key(market, author),
+    Action.DEVICE_BAR: lambda market, author, user, other: _on_a_device(
+        market, author, stopping.bar_device
+    ),
+    Action.DEVICE_PARDON: lambda market, author, user, other: _on_a_device(
+        market, author, stopping.pardon_device
+    ),
+    Action.JOB_CANCEL: lambda market, author, user, other: _cancel_job(market, author),
+    Action.STAFF_LIST: lambda market, author, user, other: accounts.listed(market.context, author),
+    Action.STAFF_CREATE: _create,
+    Action.STAFF_ROLE: lambda market, author, user, other: accounts.set_role(
+        market.context, author, other.id, Role.FINANCE, "moved"
+    ),
+    Action.STAFF_LOCK: lambda market, author, user, other: accounts.lock(
+        market.context, author, other.id, "left"
+    ),
+    Action.STAFF_UNLOCK: lambda market, author, user, other: accounts.unlock(
+        market.context, author, other.id, "came back"
+    ),
+    Action.MONEY_REFUND: _refund,
+    Action.MONEY_CORRECT: lambda market, author, user, other: corrected(market, author, user, 1),
+    Action.MONEY_HISTORY: lambda market, author, user, other: money.history(
+        market.context, author, user, limit=1
+    ),
+    Action.APPROVAL_LIST: lambda market, author, user, other: approvals.listed(
+        market.context, author, limit=1
+    ),
+    Action.APPROVAL_APPROVE: _approve,
+    Action.APPROVAL_REFUSE: _refuse,
+    Action.JOB_VIEW: _look,
+    Action.JOB_DECIDE: _decide,
+    Action.USER_LIMIT: lambda market, author, user, other: limits.change(
+        market.context, author, user, NewLimits(sessions=1), "agreed"
+    ),
+    Action.USER_PRICE: lambda market, author, user, other: limits.change(
+        market.context, author, user, NewLimits(price_percent=90), "agreed"
+    ),
+    Action.STAFF_RESET_FACTOR: lambda market, author, user, other: accounts.reset_factor(
+        market.context, FACTORS, author, other.id, "a new telephone"
+    ),
+    Action.SITE_CHECK: lambda market, author, user, other: site.published(market.context, author),
+    Action.SITE_INVITE: lambda market, author, user, other: site.invite(
+        market.context, author, uses=1, days=1, why="a friend"
+    ),
+    Action.SITE_PUBLISH: lambda market, author, user, other: site.publish(
+        market.context, author, Publication(TextKind.TERMS, "en", "Be kind.", 0), "the first"
+    ),
+    Action.STATUS_NOTICE: lambda market, author, user, other: site.notify(
+        market.context, author, severity="info", title="Work tonight", body="", why="planned"
+    ),
+    Action.STAFF_SELF: lambda market, author, user, other: market.store.read(
+        permit, author, Action.STAFF_SELF
+    ),
+    Action.STAFF_ATTEMPTS: lambda market, author, user, other: attempts.listed(
+        market.context, author, limit=1
+    ),
+    Action.STAFF_KEY_CREATE: lambda market, author, user, other: keys.create(
+        market.context, author, other.id, KEY, "reports"
+    ),
+    Action.STAFF_KEY_LIST: lambda market, author, user, other: keys.listed(market.context, author),
+    Action.STAFF_KEY_REVOKE: lambda market, author, user, other: _revoke(market, author, other),
+    Action.SEARCH_EXIT: lambda market, author, user, other: exit_use.look_up(
+        market.context, author, Question("192.0.2.1", 1_000), 1, nothing
+    ),
+    Action.TICKET_OPEN: lambda market, author, user, other: complain(market, author),
+    Action.TICKET_READ: lambda market, author, user, other: on_newest(tickets.show, market, author),
+    Action.TICKET_MOVE: lambda market, author, user, other: on_newest(
+        tickets.move, market, author, State.CONTACTED, "wrote to the customer"
+    ),
+    Action.TICKET_ANSWER: lambda market, author, user, other: on_newest(
+        tickets.answer, market, author, "we have acted"
+    ),
+    Action.TICKET_CLOSE: lambda market, author, user, other: on_newest(
+        tickets.close, market, author, Outcome.UNFOUNDED, "no abuse"
+    ),
+    Action.RULE_READ: lambda market, author, user, other: rules.counts(market.context, author),
+    Action.TICKET_LEGAL: lambda market, author, user, other: on_newest(
+        tickets.move, market, author, State.LEGAL, "a court asks"
+    ),
+}
+
+
+async def dump(market: Market) -> dict[str, list[Any]]:
+    """Return the rows of the tables that staff write."""
+
+    async def read(tx: Transaction) -> dict[str, list[Any]]:
+        return {
+            table: sorted(
+                await tx.all(lambda *row: row, f"SELECT {columns} FROM {table}"), key=repr
+            )
+            for table, columns in (
+                ("staff", "id, role, locked_at, sealed_factor"),
+                ("staff_recovery", "staff_id, code_hash, used_at"),
+                ("staff_log", "number, action, staff_id, unix_user"),
+                ("staff_log_head", "number"),
+                ("texts", "id, body"),
+                ("staff_keys", "id, revoked_at"),
+                ("tickets", "number, state, user_id"),
+            )
+        }
+
+    return await market.store.read(read)
+
+
+def test_every_operation_has_a_row_and_an_attempt() -> None:
+    assert set(MATRIX) == set(Action)
+    assert set(ATTEMPTS) == set(Action) - ON_ONESELF
+
+
+def test_operators_may_do_everything() -> None:
+    assert all(Role.OPERATOR in roles for roles in MATRIX.values())
+
+
+@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF))
+async def test_every_operation_is_tried_by_every_role(market: Market, action: Action) -> None:
+    user = await market.person()
+    other = await member(market, Role.SUPPORT, "other")
+    for role in Role:
+        author = acting(await member(market, role))
+        await prepare(market, action, other, user)
+        before = await dump(market)
+        attempt = ATTEMPTS[action](market, author, user, other)
+        if role in MATRIX[action]:
+            await attempt
+            rows = (await dump(market))["staff_log"]
+            newest = max(rows, key=lambda row: int(row[0]))
+            is_logged = action not in READS
+            assert (newest[1:] == (action, author.staff_id, "root")) is is_logged
+            continue
+        with pytest.raises(MarketError) as refused:
+            await attempt
+        assert refused.value.code is Code.NOT_PERMITTED
+        assert await dump(market) == before
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF))
+async def test_the_machine_may_do_every_operation(market: Market, action: Action) -> None:
+    user = await market.person()
+    other = await member(market, Role.SUPPORT, "other")
+    await prepare(market, action, other, user)
+    await ATTEMPTS[action](market, ROOT, user, other)
+    require(Machine("somebody"), action)
+
+
+@pytest.mark.parametrize("state", ["locked", "another role", "unknown"])
+@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF))
+async def test_a_member_that_is_locked_or_has_changed_can_do_nothing(
+    market: Market, action: Action, state: str
+) -> None:
+    user = await market.person()
+    other = await member(market, Role.SUPPORT, "other")
+    await prepare(market, action, other, user)
+    await member(market, Role.OPERATOR, "last")
+    created = await member(market, Role.OPERATOR)
+    author = acting(created)
+    if state == "locked":
+        await accounts.lock(market.context, ROOT, created.id, "left")
+    elif state == "another role":
+        await accounts.set_role(market.context, ROOT, created.id, Role.SUPPORT, "moved")
+    else:
+        author = acting(Created("nobody", "", Role.OPERATOR, created.factor))
+    with pytest.raises(MarketError) as refused:
+        await ATTEMPTS[action](market, author, user, other)
+    assert refused.value.code is Code.NOT_PERMITTED

@@ -1,0 +1,125 @@
+"""E-mails to the operators: once in six hours of each kind, and a daily summary."""
+
+from collections.abc import Sequence
+
+import pytest
+from support.market.market import Market
+from support.market.staff import ROOT
+
+from market.accounts.mail import Message, decoded
+from market.staff.finding import users
+from market.staff.site.alerts import Alerts, Finding
+from storage.engines.store import Transaction
+from storage.site import alerts as queries
+
+HOUR, DAY = 3_600, 86_400
+DISK = Finding("disk", "The disk has 3 % left.")
+
+
+def made(market: Market, receivers: Sequence[str] = ("olga@example.com",)) -> Alerts:
+    market.clock.now = market.clock.now // DAY * DAY  # six hours before the summary
+    return Alerts(market.context, market.emails, receivers, "Ada's", 6)
+
+
+async def sent(market: Market) -> list[Message]:
+    """Return the waiting e-mails, and delete them."""
+    found = []
+    for row in await market.emails.due(again=False, limit=100):
+        item = await market.emails.claim(row)
+        assert item is not None
+        found.append(decoded(item.payload))
+        await market.emails.done(item)
+    return found
+
+
+@pytest.mark.both_engines
+async def test_a_state_is_reported_once_in_six_hours(market: Market) -> None:
+    alerts = made(market, ("olga@example.com", "omar@example.com"))
+    await alerts.look([DISK])
+    mails = await sent(market)
+    assert sorted(mail.to for mail in mails) == ["olga@example.com", "omar@example.com"]
+    assert mails[0].subject == "Ada's: alert: disk"
+    for _ in range(5):
+        market.clock.now += HOUR - 1
+        await alerts.look([DISK])
+    assert await sent(market) == []
+    await alerts.look([DISK, Finding("certificate", "It expires in 3 days.")])
+    assert {mail.subject for mail in await sent(market)} == {"Ada's: alert: certificate"}
+    market.clock.now += HOUR + 5
+    await alerts.look([DISK])
+    assert any(mail.subject == "Ada's: alert: disk" for mail in await sent(market))
+
+
+@pytest.mark.both_engines
+async def test_a_clock_that_was_wrong_silences_no_alert(market: Market) -> None:
+    alerts, right = made(market), market.clock.now + 6 * HOUR
+    market.clock.now = right + 400 * DAY
+    await alerts.look([DISK])
+    assert len(await sent(market)) == 2
+    market.clock.now = right
+    for _ in range(2):
+        await alerts.look([DISK])
+    assert [mail.subject for mail in await sent(market)] == [
+        "Ada's: alert: disk",
+        "Ada's: daily summary",
+    ]
+
+
+async def test_an_event_is_reported_once(market: Market) -> None:
+    alerts = made(market)
+    for seen_at in (5, 5, 9):
+        await alerts.look([Finding("exit", "A device was barred.", seen_at)])
+        market.clock.now += 2 * HOUR
+    assert len(await sent(market)) == 1  # the second event waits for six hours to pass
+    market.clock.now += HOUR // 2
+    await alerts.look([Finding("exit", "A device was barred.", 9)])
+    await sent(market)
+    market.clock.now += 7 * HOUR
+    await alerts.look([Finding("exit", "A device was barred.", 9)])
+    assert [mail for mail in await sent(market) if "exit" in mail.subject] == []
+
+
+@pytest.mark.both_engines
+async def test_upkeep_is_reported(market: Market) -> None:
+    alerts = made(market)
+    assert await alerts.look([]) == (await alerts.look([]))
+    assert await sent(market) == []
+    for name, has_passed in (("audit", False), ("backup", True)):
+        await market.store.write(queries.note_upkeep, name, market.clock.now, has_passed=has_passed)
+    looked = await alerts.look([])
+    assert looked.audit is not None
+    assert (looked.audit.has_passed, len(await sent(market))) == (0, 1)
+    market.clock.now += 27 * HOUR
+    await alerts.look([])
+    subjects = {mail.subject for mail in await sent(market)}
+    assert {"Ada's: alert: backup", "Ada's: alert: audit"} <= subjects
+
+
+@pytest.mark.both_engines
+async def test_the_summary_has_the_head_of_the_log(market: Market) -> None:
+    alerts = made(market)
+    await alerts.look([DISK])
+    await users.note(market.context, ROOT, await market.person(), "called at home")
+    await sent(market)
+    market.clock.now += 6 * HOUR
+    for _ in range(2):
+        await alerts.look([])
+    [mail] = await sent(market)
+    assert mail.subject == "Ada's: daily summary"
+
+    async def head(tx: Transaction) -> str | None:
+        return await tx.one(str, "SELECT hash FROM staff_log_head")
+
+    assert f"hash   {await market.store.read(head)}" in mail.text
+    assert "number 1" in mail.text
+    assert "Acts of the staff in 24 hours: 1" in mail.text
+    assert "disk: The disk has 3 % left." in mail.text
+    assert "called" not in mail.text
+    market.clock.now += DAY
+    await alerts.look([])
+    assert len(await sent(market)) == 1
+
+
+async def test_without_receivers_nothing_is_sent(market: Market) -> None:
+    await made(market, ()).look([DISK])
+    assert await sent(market) == []

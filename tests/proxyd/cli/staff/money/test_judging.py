@@ -1,0 +1,101 @@
+# ruff: noqa: F811 - fixtures of another file
+"""Commands about disputed jobs: the evidence with its log, and the decision."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.base.clock import Clock
+from support.market.market import Market
+
+from proxyd.cli.staff.money import job_logs
+from storage.engines.open import open_store
+from storage.files.log_files import Attempt, LogFiles
+from tests.proxyd.cli.staff.test_commands import answer
+from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
+    EMAIL,
+    ada,
+    database,
+    database_of_ada,
+    disputed,
+    environment,
+    misused,
+    refused,
+    rows,
+    run,
+)
+
+Run = Callable[..., Any]
+KEPT = 8 * 1024 * 1024
+LOG = b"".join(b"step %d\n" % at for at in range(400)) + b"No space left on device\nbye\x1b[2J\n"
+
+
+@pytest.fixture
+async def job(run: Run, ada: None, environment: dict[str, str], database: Path) -> str:
+    """Begin with a disputed job for 10 credits, and its log."""
+    assert run(["wallet", "deposit", EMAIL, "--credits", "20"]).returncode == 0
+    ((user,),) = rows(database, "SELECT id FROM users")
+    store = await open_store(environment["PROXYD_STORAGE__URL"])
+    market = Market(store, Clock())
+    try:
+        job_id = await disputed(market, str(user))
+    finally:
+        market.passwords.close()
+        await store.close()
+    logs = LogFiles(database.parent / "work" / "logs", keep_bytes=KEPT)
+    logs.write(Attempt(job_id, 1), "stdout", 0, LOG)
+    return job_id
+
+
+async def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str) -> None:
+    shown = answer(run, ["jobs", "show", job, "--search", "no SPACE"])
+    assert shown["job"]["id"] == job
+    assert shown["statements"][0]["reason"] == "an empty file,\nand\x1b[2J"
+    assert shown["attempts"][0]["outcome"] == "completed"
+    lines = shown["stdout of attempt 1"]
+    assert [each["line"] for each in lines] == [399, 400, 401, 402]
+    assert [each["text"] for each in lines if each["hit"]] == ["No space left on device"]
+    words = run(["jobs", "show", job]).stdout
+    assert "\x1b" not in words
+    assert "an empty file,?and?[2J" in words
+    assert "step 398" in words
+    assert "step 300" not in words
+    assert answer(run, ["jobs", "show", job, "--stream", "stderr"])["stderr of attempt 1"] == []
+    waits = run(["jobs", "split", job, "40"], PROXYD_STAFF__APPROVAL_CREDITS="1")
+    assert (waits.returncode, waits.stdout.startswith("waits: approval ")) == (3, True)
+    [request] = answer(run, ["approvals"])["approvals"]
+    assert run(["refuse", request["id"], "--reason", "alone here"]).returncode == 0
+    split = ["jobs", "split", job, "40", "--reason", "four of ten files are missing"]
+    for _ in range(2):
+        done = run(split)
+        assert done.stdout == (
+            f"{job}: the buyer has 4.00 credit back, the worker has 5.40 credit\n"
+        )
+    assert answer(run, split)["decided"]["decision"] == "split"
+    refused(run(["jobs", "reverse", job]), "a decision is final")
+    assert run(["ledger", "audit"]).returncode == 0
+    acts = [each["action"] for each in answer(run, ["log", "--action", "job.view"])["log"]]
+    assert len(acts) == 3
+
+
+@pytest.mark.parametrize("percent", ["0", "100", "x", "-1", "1.5", ""])
+def test_a_part_is_a_percentage(run: Run, ada: None, percent: str) -> None:
+    misused(run(["jobs", "split", "job", "--", percent]), "")
+
+
+def test_a_job_that_is_not_there_is_refused(run: Run, ada: None) -> None:
+    refused(run(["jobs", "show", "none"]), "There is no such job")
+    refused(run(["jobs", "split", "none", "5"]), "There is no such job")
+    refused(run(["jobs", "show", ""]), "1 to 254", code=2)
+
+
+def test_a_long_log_is_read_over_its_cut(tmp_path: Path) -> None:
+    files = LogFiles(tmp_path, keep_bytes=1024 * 1024)
+    attempt, line = Attempt("0" * 8, 1), b"x" * 1_023 + b"\n"
+    for at in range(5):
+        files.write(attempt, "stdout", at * 1024 * 1024, line * 1024)
+    found = job_logs.shown(tmp_path, 1024 * 1024, attempt, "stdout", "were cut out")
+    assert any(each["hit"] for each in found)
+    assert all(len(str(each["text"])) <= job_logs.LINE_MAX_CHARACTERS for each in found)
+    assert job_logs.shown(tmp_path, 1024 * 1024, attempt, "stderr", "") == []
