@@ -74,6 +74,29 @@ def corrections(currency: Currency) -> str:
     return f"house:corrections:{currency}"
 
 
+def losses() -> str:
+    """Return the house's account of spent payments that a bank took back, in USD.
+
+    Its balance is minus their sum.
+    """
+    return f"house:losses:{Currency.USD}"
+
+
+def fees() -> str:
+    """Return the house's account of the fees of payouts, in USD."""
+    return f"house:fees:{Currency.USD}"
+
+
+def payouts() -> str:
+    """Return the house's account of money that payouts sent to its users, in USD."""
+    return f"house:payouts:{Currency.USD}"
+
+
+def exchange(currency: Currency) -> str:
+    """Return the house's account that takes credits for a payout, and gives USD for them."""
+    return f"house:exchange:{currency}"
+
+
 def exit_payable() -> str:
     """Return the house's account of its debt to exits, in USD.
 
