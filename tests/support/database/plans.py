@@ -18,13 +18,16 @@ from storage.engines.store import Store, Transaction
 
 STEPS_PER_CALL = 10
 
+EMPTY_TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND reltuples <= 0"
+
 
 @dataclass
 class Statement:
     """Statement with its text, its plan, and the number of rows that it read.
 
     `scans` are the parts of the plan that read all of a table, `inner_scans` those that read all of
-    anything, anew for each row of something else.
+    anything, anew for each row of something else. A table without rows when it was analysed has no
+    inner scans: all of its plans cost the same, and PostgreSQL takes any.
     """
 
     sql: str
@@ -82,7 +85,8 @@ class _Explaining:
             reads = re.match(r"\s*(SELECT|WITH)\b", sql) is not None
             how = f"{'ANALYZE, TIMING OFF, ' if reads else ''}FORMAT JSON"
             [text] = await self._tx.all(str, f"EXPLAIN ({how}) {sql}", **values)
-            _read_postgres(statement, json.loads(text)[0]["Plan"])
+            empty = await self._tx.all(str, EMPTY_TABLES)
+            _read_postgres(statement, json.loads(text)[0]["Plan"], frozenset(empty))
         return self._counting(statement)
 
     @contextmanager
@@ -150,7 +154,13 @@ def _read_sqlite(statement: Statement, rows: list[tuple[int, int, int, str]]) ->
                 statement.inner_scans.append(words)
 
 
-def _read_postgres(statement: Statement, node: dict[str, Any], *, is_inner: bool = False) -> None:
+def _read_postgres(
+    statement: Statement,
+    node: dict[str, Any],
+    empty: frozenset[str],
+    *,
+    is_inner: bool = False,
+) -> None:
     kind, on = node["Node Type"], node.get("Relation Name", node.get("Alias", ""))
     condition = node.get("Index Cond") or node.get("Recheck Cond") or ""
     words = f"{kind} {on} {condition} {node.get('Filter', '')}".strip()
@@ -160,9 +170,10 @@ def _read_postgres(statement: Statement, node: dict[str, Any], *, is_inner: bool
     statement.work += int(rows * node.get("Actual Loops", 0))
     if kind == "Seq Scan":
         statement.scans.append(words)
-    if is_inner and (kind in ("Seq Scan", "CTE Scan") or ("Index" in kind and not condition)):
+    is_whole = kind in ("Seq Scan", "CTE Scan") or ("Index" in kind and not condition)
+    if is_inner and is_whole and on not in empty:
         statement.inner_scans.append(words)
     for child in node.get("Plans", []):
         relation = child.get("Parent Relationship")
         repeats = (kind == "Nested Loop" and relation == "Inner") or relation == "SubPlan"
-        _read_postgres(statement, child, is_inner=is_inner or repeats)
+        _read_postgres(statement, child, empty, is_inner=is_inner or repeats)
