@@ -1,5 +1,6 @@
 """The search of the access log: one hour's file answers, also a compressed one."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,27 @@ class Written:
     def __init__(self, folder: Path, process: int | None = None) -> None:
         self.folder = folder
         self.now = [NOON]
+        self.passes = 0
         self.log = AccessLog(
             folder,
             target="hash",
             client="none",
             keep_days=90,
             key=KEY,
-            now=lambda: self.now[0],
+            now=self._now,
             process=process,
         )
 
+    def _now(self) -> int:
+        self.passes += threading.current_thread() is not threading.main_thread()
+        return self.now[0]
+
     def put(self, at: int, *put: Access | Reached) -> None:
         until_true(lambda: not self.log._waiting, "the thread has taken all")
+        # The thread reads the clock at the end of a pass; no earlier pass may see the new time.
+        passes = self.passes
+        self.log._wake.set()
+        until_true(lambda: self.passes > passes, "the thread has written all")
         self.now[0] = at
         for each in put:
             self.log.put(each)
