@@ -80,6 +80,8 @@ UPLOADS_MAX = 48
 UPLOADS_PER_USER_MAX = 16
 UPLOADS_WAITING_MAX = 256
 SWEEP_MAX = 200
+# The second one sees the content that another request inserted during the first one.
+CONTENT_ATTEMPTS = 2
 NOT_WHOLE = "The artifact is not there yet: it was announced, and is not finished."
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -815,8 +817,8 @@ async def _content(
 
     Bytes that were received twice are recorded as dropped, so that the second copy is deleted.
     """
-    if is_checked:
-        shared = await queries.shared_content(tx, row.digest)
+    for _ in range(CONTENT_ATTEMPTS if is_checked else 1):
+        shared = await queries.shared_content(tx, row.digest) if is_checked else None
         if shared is not None:
             await tx.lock("artifact_contents", [shared])
             if await queries.has_content(tx, shared):
@@ -829,10 +831,10 @@ async def _content(
                     dropped_at=now,
                 )
                 return shared
-    if await queries.insert_content(
-        tx, content_id=key, digest=row.digest, size_bytes=row.size_bytes, is_checked=is_checked
-    ):
-        return key
+        if await queries.insert_content(
+            tx, content_id=key, digest=row.digest, size_bytes=row.size_bytes, is_checked=is_checked
+        ):
+            return key
     raise MarketError(Code.TOO_BUSY, "The same content was sent a moment ago; try again.")
 
 

@@ -1,10 +1,11 @@
 """Units on files: announced, received, shared, needed, deleted; the bytes are in no folder."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from market.files import artifacts
 from proxyctl.protocol.jobspec import Input
@@ -47,7 +48,8 @@ async def _posts_with_input(side: Side) -> Any:
     file = side.world.people_have.files["whole"]
     made = script()
     payload = replace(SPEC.payload, inputs=(Input("data", artifact_id=file.id),))
-    await side.market.jobs.create(side.buyer, replace(made, spec=replace(SPEC, payload=payload)))
+    new = structs.replace(made, spec=structs.replace(SPEC, payload=payload))
+    await side.market.jobs.create(side.buyer, new)
 
 
 FILES: Mapping[str, Action] = {
