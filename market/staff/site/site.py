@@ -11,7 +11,15 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.site.gate import ALPHABET, CODE_CHARACTERS, CONSENT_KINDS, code_hash
-from market.staff.base.acts import Act, Changes, act, checked_text, permit, reason
+from market.staff.base.acts import (
+    Act,
+    Changes,
+    act,
+    checked_text,
+    permit,
+    reason,
+    require_name,
+)
 from market.staff.base.roles import Action, Author
 from storage.engines.store import Transaction
 from storage.site import invitations, status, texts
@@ -32,6 +40,17 @@ DAYS_MAX = 365
 LISTED_MAX = 100
 TEXT_MAX_CHARACTERS = 200_000
 LOCALE = re.compile("[a-z]{2}(-[A-Z]{2})?")
+# The codes of ISO 639-1.
+LANGUAGES = frozenset(
+    re.findall(
+        "..",
+        "aaabaeafakamanarasavayazbabebgbibmbnbobrbscacechcocrcscucvcydadedvdzeeeleneoeseteufafffifj"
+        "fofrfygagdglgngugvhahehihohrhthuhyhziaidieigiiikioisitiujajvkakgkikjkkklkmknkokrkskukvkwky"
+        "lalblglilnloltlulvmgmhmimkmlmnmrmsmtmynanbndnengnlnnnonrnvnyocojomorospapiplpsptqurmrnroru"
+        "rwsascsdsesgsiskslsmsnsosqsrssstsusvswtatetgthtitktltntotrtstttwtyugukuruzvevivowawoxhyiyo"
+        "zazhzu",
+    )
+)
 # Users read a changed text before it is valid. The first text replaces none, and the imprint needs
 # no consent.
 NOTICE_DAYS = 14
@@ -103,6 +122,7 @@ async def withdraw(context: Context, author: Author, invitation_id: str, why: st
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `invitation_not_found`.
     """
+    require_name(invitation_id)
 
     async def change(tx: Transaction) -> tuple[None, Changes]:
         left = await withdraw_invitation(tx, invitation_id)
@@ -203,6 +223,7 @@ async def finish(context: Context, author: Author, notice_id: str, why: str) -> 
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `notice_not_found`.
     """
+    require_name(notice_id)
 
     async def change(tx: Transaction) -> tuple[None, Changes]:
         if not await end_notice(tx, notice_id, context.now()):
@@ -238,8 +259,10 @@ def _checked(new: Publication) -> str:
         raise MarketError(Code.INVALID_FIELD, f"A text has 1 to {TEXT_MAX_CHARACTERS} characters.")
     if not all(each.isprintable() or each in "\n\t" for each in body):
         raise MarketError(Code.INVALID_FIELD, "The text has characters that cannot be shown.")
-    if not LOCALE.fullmatch(new.locale):
-        raise MarketError(Code.INVALID_FIELD, "A language is written as en or pt-BR.")
+    if not LOCALE.fullmatch(new.locale) or new.locale[:2] not in LANGUAGES:
+        raise MarketError(
+            Code.INVALID_FIELD, "A language is a code of ISO 639-1, written as en or pt-BR."
+        )
     return body
 
 

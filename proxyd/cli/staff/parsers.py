@@ -143,6 +143,11 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         _add_member(command)
         add_reason(command)
         finish_command(command, f"staff {name}")
+    declare = staff.add_parser("declare", help="note that a user is a member's own account")
+    _add_member(declare)
+    add_user(declare)
+    add_reason(declare)
+    finish_command(declare, "staff declare")
     check = staff.add_parser(
         "check", help="check a password and a code, two lines of standard input; uses up the code"
     )

@@ -14,7 +14,17 @@ from market.base.networks import plain
 from market.staff.abuse import exit_use, rules, tickets
 from market.staff.abuse.exit_use import WORDS, Answer, Destination, Found, Question, Use
 from market.staff.abuse.tickets import Category, Facts, Outcome, State
-from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, act_row, when
+from proxyd.cli.staff.base.desk import (
+    FAILED,
+    MISUSED,
+    Command,
+    Desk,
+    Ended,
+    Report,
+    Row,
+    act_row,
+    when,
+)
 from proxyd.egress.own import OwnAddresses
 from proxyd.ops.access_lines import TargetHash, timestamp
 from proxyd.ops.access_place import access_folder, access_key
@@ -25,11 +35,10 @@ from storage.staff.abuse.tickets import TicketRow
 
 DAY_SECONDS: Final = 86_400
 PORT_MAX: Final = 65_535
-FAILED, AMBIGUOUS = 1, 2
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
-async def who_exit(desk: Desk, options: Namespace) -> Report:
+async def who_exit(desk: Desk, options: Namespace) -> Report | Ended:
     """Return the customer who used an exit at a time towards an address."""
     question = _question(options)
     if question.at > desk.context.now():
@@ -39,7 +48,10 @@ async def who_exit(desk: Desk, options: Namespace) -> Report:
         return await _find(desk, asked)
 
     answer = await exit_use.look_up(desk.context, desk.author, question, options.ticket, find)
-    return _answer(question, answer)
+    report = _answer(question, answer)
+    if answer.customer is not None:
+        return report
+    return Ended(report, MISUSED if answer.users > 1 else FAILED)
 
 
 async def _open(desk: Desk, options: Namespace) -> Report:

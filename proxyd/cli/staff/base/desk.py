@@ -5,7 +5,7 @@ import os
 import pwd
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from config.settings import Settings
 from market.accounts.passwords import Passwords
@@ -17,8 +17,20 @@ from proxyd.cli.output import moment
 from proxyd.ops.signing_key import signing_key
 from storage.staff.base.log import ShownLogRow
 
+FAILED = 1
+MISUSED = 2
+WAITS = 3  # for a second person
+
 Row = Mapping[str, Any]
+# Lists of rows by name. `words` is a sentence for people, in the place of the columns.
 Report = dict[str, Any]
+
+
+class Ended(NamedTuple):
+    """The report of a command that ends with another exit status than 0."""
+
+    report: Report
+    status: int
 
 
 class Desk:
@@ -43,7 +55,7 @@ class Desk:
         return Factors(Sealing(signing_key(self.settings), b"staff factors"))
 
 
-Command = Callable[[Desk, Namespace], Awaitable[Report]]
+Command = Callable[[Desk, Namespace], Awaitable[Report | Ended]]
 
 
 def unix_user() -> str:

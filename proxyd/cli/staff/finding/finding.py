@@ -9,7 +9,7 @@ from market.money.money import as_decimal
 from market.staff.finding import history, search, users
 from market.staff.finding.search import HITS_MAX, Found
 from market.staff.finding.users import COUNTED_MAX, UserPage
-from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, act_row, when
+from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, act_row, when
 from proxyd.cli.staff.money.limits import limits_of, personal_row
 from storage.staff.base.log import NEWEST
 
@@ -27,18 +27,16 @@ async def _log(desk: Desk, options: Namespace) -> Report:
     return {"log": [act_row(row) for row in rows]}
 
 
-async def _who(desk: Desk, options: Namespace) -> Report:
+async def _who(desk: Desk, options: Namespace) -> Report | Ended:
     if (options.text is None) == (options.exit_ip is None):
         raise MarketError(Code.INVALID_FIELD, "Give a TEXT, or --exit-ip with --at.")
     if options.exit_ip is not None:
         from proxyd.cli.staff.abuse import abuse  # other forms do not wait for it
 
         return await abuse.who_exit(desk, options)
-    return {
-        "found": [
-            _found(each) for each in await search.who(desk.context, desk.author, options.text)
-        ]
-    }
+    found = await search.who(desk.context, desk.author, options.text)
+    report: Report = {"found": [_found(each) for each in found]}
+    return report if found else Ended(report, FAILED)
 
 
 async def _show(desk: Desk, options: Namespace) -> Report:

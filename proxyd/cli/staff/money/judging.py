@@ -8,9 +8,10 @@ from market.staff.money import judging
 from market.staff.money.approvals import State
 from market.staff.money.judging import DeviceEvidence, Evidence, Verdict
 from proxyd import slices
-from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
+from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money import job_logs
 from proxyd.cli.staff.money.money import report
+from proxyd.ops.books import approval_limits
 from storage.files.log_files import Attempt
 from storage.jobs.reviews import DisputesRow, ReviewRow
 
@@ -34,10 +35,10 @@ async def _show(desk: Desk, options: Namespace) -> Report:
     return {**_page(found), f"{options.stream} of attempt {number}": lines}
 
 
-async def _decide(desk: Desk, options: Namespace) -> Report:
+async def _decide(desk: Desk, options: Namespace) -> Report | Ended:
     percent = {"jobs uphold": 0, "jobs reverse": 100}.get(options.command)
     verdict = Verdict(options.percent if percent is None else percent)
-    limits = slices.approval_limits(desk.settings)
+    limits = approval_limits(desk.settings)
     decided = await judging.decide(
         desk.context, desk.author, options.job, verdict, limits, options.reason or UNSAID
     )
