@@ -142,8 +142,9 @@ async def declare(context: Context, author: Author, name: str, user: str, why: s
     async def change(tx: Transaction) -> tuple[str, Changes]:
         row = await user_queries.find(tx, user.lower())
         row = row or await user_queries.find_by_email(tx, email_key(user))
+        row = row or await user_queries.find_by_username(tx, username_key(user))
         if row is None:
-            raise MarketError(Code.USER_NOT_FOUND, "No user has this identifier or e-mail address.")
+            raise MarketError(Code.USER_NOT_FOUND)
         if not await writes.declare_user(tx, member.id, row.id, context.now()):
             raise MarketError(Code.STAFF_UNCHANGED, "This user was declared before.")
         return row.id, {"own_user": (None, row.id)}

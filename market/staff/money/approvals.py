@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Literal
 
 from msgspec import Struct
 
@@ -231,6 +232,13 @@ async def _listed(
 ) -> list[ShownApprovalRow]:
     await permit(tx, author, Action.APPROVAL_LIST)
     return await queries.page(tx, is_open=is_open, before=before, limit=limit)
+
+
+def state_of(row: ApprovalRow, now: int) -> Literal["waits", "approved", "refused", "expired"]:
+    """Return the state of a request at a time (UTC seconds)."""
+    if row.decision is None:
+        return "expired" if row.expires_at <= now else "waits"
+    return Decision(row.decision).value
 
 
 def _outcome(state: State, act_id: str, new: Amount, expires_at: int | None = None) -> Outcome:

@@ -7,7 +7,7 @@ from proxyd.cli.parsing import count, finish, limit, number, port, text, within
 # As in `market.accounts.suspensions`.
 PARTS = ("logins", "keys", "sessions", "devices", "purchases")
 ROLES = ("support", "finance", "operator")  # as in `market.staff`, which no parser waits for
-SCOPES = ("read", "act")  # as above
+SCOPES = ("read", "act", "money", "abuse")  # as above
 
 # Commands about one thing of a user: the topic, its name, and each command with its help.
 _ACTS = (

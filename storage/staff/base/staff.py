@@ -78,16 +78,6 @@ async def owns(tx: Transaction, staff_id: str, user_id: str) -> bool:
     return found is not None
 
 
-async def own_users(tx: Transaction, staff_id: str) -> list[str]:
-    """Return the users that a member has declared as their own, at most `LISTED_MAX`."""
-    return await tx.all(
-        str,
-        "SELECT user_id FROM staff_users WHERE staff_id = :staff_id ORDER BY user_id LIMIT :limit",
-        staff_id=staff_id,
-        limit=LISTED_MAX,
-    )
-
-
 async def has_other_operator(tx: Transaction, staff_id: str) -> bool:
     """Return whether an operator that is not locked remains without one member."""
     found = await tx.one(

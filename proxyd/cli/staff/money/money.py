@@ -163,10 +163,9 @@ def in_words(amounts: Mapping[Currency, int]) -> str:
 
 def _approval(shown: ShownApprovalRow, now: int) -> Report:
     row = shown.approval
-    state = row.decision or ("expired" if row.expires_at <= now else "waits")
     return {
         "id": row.id,
-        "state": state,
+        "state": approvals.state_of(row, now),
         "action": row.action,
         "user": shown.username,
         "amount": as_decimal(row.amount),
