@@ -56,20 +56,6 @@ def _parser() -> argparse.ArgumentParser:
     money_parsers.add_commands(topics)
     abuse_parsers.add_commands(topics)
 
-    wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    deposit = wallet.add_parser("deposit", help="pay money into an account")
-    deposit.add_argument("email", type=text, metavar="EMAIL", help="address of the account")
-    deposit.add_argument(
-        "--reference",
-        type=text,
-        metavar="TEXT",
-        help="names this deposit; repeating the command with the same one changes nothing",
-    )
-    add_amounts(deposit)
-    finish(deposit, "wallet deposit")
-
     exits = topics.add_parser("exits", help="bar, show and pardon exit devices").add_subparsers(
         metavar="COMMAND", required=True
     )

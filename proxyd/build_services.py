@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from api import console
@@ -40,8 +41,10 @@ from proxyd.listeners import Listeners
 from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
 from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
+from proxyd.ops import exit_records
 from proxyd.ops.alert_watch import LOOK_SECONDS as ALERT_SECONDS
 from proxyd.ops.alert_watch import AlertWatch
+from proxyd.ops.books import approval_limits
 from proxyd.ops.listening import bound_port
 from proxyd.ops.logo import look_of
 from proxyd.ops.machine import Machine
@@ -210,10 +213,18 @@ def staff_port_of(
         return None
     # Here, so that a daemon without it does not wait for its routes.
     from api.staff.app import server  # noqa: PLC0415
-    from market.staff.desk import StaffDesk  # noqa: PLC0415
+    from market.staff.desk import StaffDesk, StaffTerms  # noqa: PLC0415
 
+    terms = StaffTerms(
+        limits=approval_limits(settings),
+        logs=slices.log_terms(settings),
+        outcomes=market.jobs.outcomes,
+        search=partial(exit_records.find, settings, market.context),
+        rules=exit_records.rules_of(settings),
+        app_url=slices.app_url(settings, settings.api.port),
+    )
     http = server(
-        StaffDesk(market.context, market.passwords, key, market.letters),
+        StaffDesk(market.context, market.passwords, key, market.letters, terms),
         seal=Seal(key),
         is_secure=slices.staff_is_secure(settings),
         allow=settings.staff.allow,

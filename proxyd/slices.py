@@ -29,7 +29,7 @@ from market.files.logs import LogTerms
 from market.jobs.overdue import Leases
 from market.jobs.terms import JobTerms
 from market.market import Rules
-from market.money.money import Currency, micro
+from market.money.money import micro
 from market.notify.feed import EventFeedTerms
 from market.notify.webhooks import FIRST_FREE_PORT, WebhookTerms
 from market.photos.decoding import PhotoLimits
@@ -246,12 +246,6 @@ def bounds(settings: Settings) -> Bounds:
         new_device_slots=settings.jobs.new_device_slots,
         new_owner_slots=settings.jobs.new_owner_slots,
     )
-
-
-def approval_limits(settings: Settings) -> dict[Currency, int]:
-    """Return the amounts above which an act of the staff needs a second person."""
-    staff = settings.staff
-    return {Currency.USD: micro(staff.approval_usd), Currency.CREDIT: micro(staff.approval_credits)}
 
 
 def login_limits(settings: Settings) -> LoginLimits:

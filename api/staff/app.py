@@ -11,10 +11,14 @@ from api.http.prefer import Handling
 from api.routing.cookies import Cookies
 from api.routing.routes import StaffRoute
 from api.server import Face, HttpServer
+from api.staff.jobs import JudgingRoutes
 from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
+from api.staff.money import MoneyRoutes
 from api.staff.pages import served
+from api.staff.site import SiteRoutes
 from api.staff.stops import StopRoutes
+from api.staff.tickets import TicketRoutes
 from api.staff.users import UserRoutes
 from market.base.errors import Code, MarketError
 from market.events.idempotency import Seal
@@ -31,6 +35,10 @@ def routes(desk: StaffDesk, cookies: Cookies) -> list[StaffRoute]:
         *UserRoutes(desk).table(),
         *StopRoutes(desk).table(),
         *MemberRoutes(desk).table(),
+        *MoneyRoutes(desk).table(),
+        *JudgingRoutes(desk).table(),
+        *TicketRoutes(desk).table(),
+        *SiteRoutes(desk).table(),
     ]
 
 

@@ -30,6 +30,12 @@ class StaffLoginRequest(Struct):
     code: FactorCode
 
 
+class FactorRequest(Struct):
+    """A code of the authenticator, or a recovery code."""
+
+    code: FactorCode
+
+
 class StaffPasswordRequest(Struct):
     """A new password, with the old one and a code as the proof."""
 
@@ -129,6 +135,17 @@ class LoginRoutes:
             ),
             StaffRoute(
                 "POST",
+                f"{PREFIX}/factor",
+                "Prove my second factor again; acts that move money want it every five minutes",
+                self.factor,
+                Reply,
+                action=Action.STAFF_CHECK,
+                body=FactorRequest,
+                errors=(Code.SECOND_FACTOR_WRONG, Code.TOO_MANY_ATTEMPTS),
+                example={"code": "123456"},
+            ),
+            StaffRoute(
+                "POST",
                 f"{PREFIX}/password",
                 "Change my password; my other logins end",
                 self.password,
@@ -192,6 +209,11 @@ class LoginRoutes:
                 may=sorted(action for action, roles in MATRIX.items() if caller.role in roles),
             )
         )
+
+    async def factor(self, call: Call[FactorRequest, Any]) -> Reply:
+        """Prove the second factor of the caller again."""
+        await self._desk.logins.prove(call.staff, call.body.code, address=call.address)
+        return Reply()
 
     async def password(self, call: Call[StaffPasswordRequest, Any]) -> Reply:
         """Change the password of the caller."""

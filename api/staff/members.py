@@ -9,7 +9,7 @@ from api.http.identifiers import in_path
 from api.http.literals import KEY_STATUSES, KeyStatus
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
-from api.staff.words import PREFIX, Name, Reason, author, moment
+from api.staff.words import PREFIX, Name, Reason, ReasonRequest, author, moment
 from market.accounts.keys import ADDRESSES_MAX
 from market.base.errors import Code
 from market.staff.base.callers import StaffScope
@@ -40,9 +40,10 @@ class NewMemberRequest(Struct):
     reason: Reason
 
 
-class ReasonRequest(Struct):
-    """The reason of an act, which is kept with the log."""
+class DeclareRequest(Struct):
+    """A user that is the member's own account."""
 
+    user: Name
     reason: Reason
 
 
@@ -88,6 +89,12 @@ class MemberReply(Reply, kw_only=True):
 
     id: str
     email: str
+
+
+class DeclaredReply(Reply, kw_only=True):
+    """The user that a member has declared."""
+
+    user_id: str
 
 
 class FactorReply(Reply, kw_only=True):
@@ -216,6 +223,18 @@ class MemberRoutes:
             ),
             StaffRoute(
                 "POST",
+                f"{ONE}/declare",
+                "Declare a user as my own account; I do no act about it from then on",
+                self.declare,
+                DeclaredReply,
+                action=Action.STAFF_DECLARE,
+                body=DeclareRequest,
+                idempotent=True,
+                errors=(Code.STAFF_NOT_FOUND, Code.STAFF_UNCHANGED, Code.USER_NOT_FOUND),
+                example={"user": "olga", "reason": "my own account"},
+            ),
+            StaffRoute(
+                "POST",
                 f"{ONE}/reset-factor",
                 "Replace the second factor of a member; all logins end",
                 self.reset_factor,
@@ -298,6 +317,12 @@ class MemberRoutes:
             )
         )
 
+    async def declare(self, call: Call[DeclareRequest, Any]) -> DeclaredReply:
+        """Declare a user as the caller's own account."""
+        by, body, name = author(call, _declared), call.body, call.path["member"]
+        user = await accounts.declare(self._desk.context, by, name, body.user, body.reason)
+        return _declared(user)
+
     async def lock(self, call: Call[ReasonRequest, Any]) -> MemberReply:
         """Lock a member."""
         return await self._change(call, accounts.lock)
@@ -354,6 +379,10 @@ def _member(row: ListedStaffRow) -> StaffItem:
         locked_at=moment(row.locked_at),
         codes_left=row.codes_left,
     )
+
+
+def _declared(user_id: str) -> DeclaredReply:
+    return DeclaredReply(user_id=user_id)
 
 
 def _changed(row: StaffRow) -> MemberReply:

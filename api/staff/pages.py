@@ -42,7 +42,8 @@ def served(describe: Callable[[], bytes]) -> dict[str, Page]:
     table = dict.fromkeys(SHELL_PATHS, shell)
     table[DOCUMENT_PATH] = Page("application/json", describe, HEADERS, is_packed=True)
     for file in (
-        *(FOLDER / f"staff.{kind}" for kind in ("js", "css")),
+        *sorted(FOLDER.glob("*.js")),
+        FOLDER / "staff.css",
         *(console.FOLDER / name for name in SHARED),
     ):
         kind = console.KINDS[file.suffix]

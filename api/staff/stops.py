@@ -1,4 +1,4 @@
-"""Routes that stop and resume a user, a session or a key, on all nodes."""
+"""Routes that stop and resume users, sessions, keys, devices and jobs, on all nodes."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from api.routing.listing import Timestamp
 from api.routing.routes import Call, Reply, StaffRoute
 from api.staff.users import FINDING, ONE
-from api.staff.words import PREFIX, Reason, author, moment
+from api.staff.words import PREFIX, Reason, ReasonRequest, author, moment
 from market.accounts.suspensions import Part
 from market.bandwidth import halts
 from market.base.errors import Code
@@ -19,6 +19,7 @@ from market.staff.stopping import stopping, suspending
 from market.staff.stopping.suspending import ALL, Ordered
 
 SESSION = f"{PREFIX}/sessions/{{session}}"
+DEVICE = f"{PREFIX}/devices/{{device}}"
 ALONE = ("",)  # the daemon that serves a database alone has no name among nodes
 
 
@@ -36,12 +37,6 @@ class ResumeRequest(Struct):
 
     reason: Reason
     parts: Annotated[list[Part], Meta(min_length=1, max_length=len(Part))] | None = None
-
-
-class ReasonRequest(Struct):
-    """The reason of an act, for the staff."""
-
-    reason: Reason
 
 
 class OrderReply(Reply, kw_only=True):
@@ -72,6 +67,7 @@ class StopRoutes:
     def __init__(self, desk: StaffDesk) -> None:
         self._context = desk.context
         self._letters = desk.letters
+        self._outcomes = desk.terms.outcomes
 
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""
@@ -135,6 +131,42 @@ class StopRoutes:
                     ("end", "Cut a session, and settle it", self.end, Action.SESSION_END, over),
                 )
             ),
+            *(
+                StaffRoute(
+                    "POST",
+                    path,
+                    summary,
+                    handler,
+                    OrderReply,
+                    action=action,
+                    body=ReasonRequest,
+                    errors=errors,
+                    example=example,
+                )
+                for path, summary, handler, action, errors in (
+                    (
+                        f"{DEVICE}/bar",
+                        "Bar a device from being an exit; its earnings stay",
+                        self.bar,
+                        Action.DEVICE_BAR,
+                        (Code.TOKEN_NOT_FOUND,),
+                    ),
+                    (
+                        f"{DEVICE}/pardon",
+                        "Let a barred device be an exit again",
+                        self.pardon,
+                        Action.DEVICE_PARDON,
+                        (Code.TOKEN_NOT_FOUND,),
+                    ),
+                    (
+                        f"{PREFIX}/jobs/{{job}}/cancel",
+                        "Cancel a job, as its buyer does",
+                        self.cancel,
+                        Action.JOB_CANCEL,
+                        (Code.JOB_NOT_FOUND, Code.JOB_OVER),
+                    ),
+                )
+            ),
             StaffRoute(
                 "POST",
                 f"{PREFIX}/users/keys/{{key}}/revoke",
@@ -190,6 +222,26 @@ class StopRoutes:
         reply = await self._answer(ordered)
         await stopping.finish_end(self._context, ordered.session_id or "")
         return reply
+
+    async def bar(self, call: Call[ReasonRequest, Any]) -> OrderReply:
+        """Bar a device from being an exit."""
+        device, reason = call.path["device"], call.body.reason
+        ordered = await stopping.bar_device(self._context, author(call), device, reason)
+        return await self._answer(ordered)
+
+    async def pardon(self, call: Call[ReasonRequest, Any]) -> OrderReply:
+        """Let a barred device be an exit again."""
+        device, reason = call.path["device"], call.body.reason
+        ordered = await stopping.pardon_device(self._context, author(call), device, reason)
+        return await self._answer(ordered)
+
+    async def cancel(self, call: Call[ReasonRequest, Any]) -> OrderReply:
+        """Cancel a job."""
+        job, reason = call.path["job"], call.body.reason
+        ordered = await stopping.cancel_job(
+            self._context, self._outcomes, author(call), job, reason
+        )
+        return await self._answer(ordered)
 
     async def revoke(self, call: Call[ReasonRequest, Any]) -> RevokedReply:
         """Revoke a key."""

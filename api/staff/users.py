@@ -7,13 +7,14 @@ from msgspec import Meta, Struct
 from api.routing.codec import money
 from api.routing.listing import Limit, Listing, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
-from api.staff.words import PREFIX, ActItem, Name, act_item, author, moment
+from api.staff.words import PREFIX, ActItem, Name, act_item, author, items, moment
 from market.base.errors import Code
 from market.staff.base.acts import NOTE_MAX_CHARACTERS
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
 from market.staff.finding import history, search, users
 from market.staff.finding.search import Found
+from market.staff.finding.tables import TABLES, balances
 from market.staff.finding.users import UserPage
 from storage.staff.base.log import NEWEST
 
@@ -97,9 +98,10 @@ class TransactionItem(Struct):
 
 
 class SessionItem(Struct):
-    """A session of a user."""
+    """A session of a user; clients name it by `proxy_user` at the proxy."""
 
     id: str
+    proxy_user: str
     status: str
     used_bytes: int
     quota_bytes: int
@@ -306,7 +308,7 @@ def _found(found: Found) -> FoundItem:
 
 
 def _user(page: UserPage) -> UserReply:
-    user, profile = page.user, page.profile
+    user = page.user
     return UserReply(
         user=UserItem(
             id=user.id,
@@ -315,88 +317,18 @@ def _user(page: UserPage) -> UserReply:
             verified_at=moment(user.email_verified_at),
             created_at=timestamp(user.created_at),
         ),
-        suspended=[
-            SuspendedItem(row.part, row.shown, timestamp(row.began_at), moment(row.ends_at))
-            for row in page.suspended
-        ],
+        suspended=items(page.suspended, TABLES["suspended"], SuspendedItem),
         balances=[
-            Balance("usd", money(profile.usd_available), money(profile.usd_held)),
-            Balance("credit", money(profile.credit_available), money(profile.credit_held)),
+            Balance(currency, money(available), money(held))
+            for currency, available, held in balances(page)
         ],
         open=OpenItem(*page.open),
-        transactions=[
-            TransactionItem(
-                id=row.id,
-                at=timestamp(row.created_at),
-                kind=row.kind,
-                amount=money(row.amount),
-                currency=row.currency,
-                reference=row.reference,
-            )
-            for row in page.transactions
-        ],
-        sessions=[
-            SessionItem(
-                id=row.id,
-                status=row.status,
-                used_bytes=row.bytes_used,
-                quota_bytes=row.quota_bytes,
-                created_at=timestamp(row.created_at),
-                expires_at=timestamp(row.expires_at),
-            )
-            for row in page.sessions
-        ],
-        devices=[
-            DeviceItem(
-                id=row.id,
-                name=row.name,
-                type=row.device_type,
-                last_seen_at=moment(row.last_heartbeat_at),
-                revoked_at=moment(row.revoked_at),
-            )
-            for row in page.devices
-        ],
-        jobs=[
-            JobItem(
-                id=row.id,
-                title=row.title,
-                type=row.job_type,
-                status=row.status,
-                price=money(row.price_held),
-                currency=row.currency,
-                created_at=timestamp(row.created_at),
-            )
-            for row in page.jobs
-        ],
-        keys=[
-            UserKeyItem(
-                id=row.id,
-                name=row.name,
-                prefix=row.prefix,
-                last_used_at=moment(row.last_used_at),
-                last_used_network=row.last_used_network,
-                expires_at=moment(row.expires_at),
-                revoked_at=moment(row.revoked_at),
-            )
-            for row in page.keys
-        ],
-        logins=[
-            LoginItem(
-                id=row.id,
-                at=timestamp(row.created_at),
-                network=row.network,
-                program=row.user_agent,
-            )
-            for row in page.logins
-        ],
-        notes=[
-            NoteItem(
-                number=row.number,
-                at=timestamp(row.created_at),
-                author=row.staff_email or row.unix_user,
-                text=row.body,
-            )
-            for row in page.notes
-        ],
+        transactions=items(page.transactions, TABLES["transactions"], TransactionItem),
+        sessions=items(page.sessions, TABLES["sessions"], SessionItem),
+        devices=items(page.devices, TABLES["devices"], DeviceItem),
+        jobs=items(page.jobs, TABLES["jobs"], JobItem),
+        keys=items(page.keys, TABLES["keys"], UserKeyItem),
+        logins=items(page.logins, TABLES["logins"], LoginItem),
+        notes=items(page.notes, TABLES["notes"], NoteItem),
         log=[act_item(row) for row in page.log],
     )

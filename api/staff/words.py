@@ -1,24 +1,44 @@
 """Parts that the routes of the staff share: reasons, authors, and acts of the log."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, convert, structs
 
 from api.openapi import STAFF_PREFIX as PREFIX
+from api.routing.codec import money
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Reply
 from market.staff.base.acts import NAME_MAX_CHARACTERS, REASON_MAX_CHARACTERS
+from market.staff.base.columns import Column, written
 from market.staff.base.roles import Member
 from storage.staff.base.log import ShownLogRow
 
-__all__ = ["PREFIX", "ActItem", "Changed", "Name", "Reason", "act_item", "author", "moment"]
+__all__ = [
+    "PREFIX",
+    "ActItem",
+    "Changed",
+    "Name",
+    "Reason",
+    "ReasonRequest",
+    "act_item",
+    "author",
+    "items",
+    "moment",
+]
 
 Reason = Annotated[str, Meta(max_length=REASON_MAX_CHARACTERS)]
 Name = Annotated[str, Meta(max_length=NAME_MAX_CHARACTERS)]
 Value = str | int | bool | None
 _Outcome = TypeVar("_Outcome")
+_Item = TypeVar("_Item", bound=Struct)
+
+
+class ReasonRequest(Struct):
+    """The reason of an act, which is kept with the log."""
+
+    reason: Reason
 
 
 class Changed(Struct):
@@ -72,6 +92,12 @@ def author(call: Call[Any, Any], reply: Callable[[_Outcome], Reply] | None = Non
     """
     member = call.staff.member
     return member if reply is None else structs.replace(member, receipt=call.receipt(reply))
+
+
+def items(rows: Iterable[Any], columns: Sequence[Column], item: type[_Item]) -> list[_Item]:
+    """Return rows as items whose fields have the names of the columns."""
+    found = written(rows, columns, write_time=moment, write_money=money)
+    return [convert(row, item) for row in found]
 
 
 def moment(seconds: int | None) -> str | None:

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,18 +21,15 @@ from market.base.user_fields import (
     PASSWORD_MAX_CHARACTERS,
     check_email,
     check_password,
-    check_reference,
     check_username,
     email_key,
     username_key,
 )
-from market.events.catalogue import LoginNewNetwork, PasswordChanged, WalletDeposited
-from market.events.catalogue import amount as shown
+from market.events.catalogue import LoginNewNetwork, PasswordChanged
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
 from market.money import ledger
-from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency
 from market.site.gate import NO_PAPERS, Gate, Papers
 from storage.accounts import device_codes
@@ -477,71 +473,21 @@ async def add_user(tx: Transaction, user: UserRow) -> None:
     await ledger.open_accounts(tx, user.id)
 
 
-async def deposit(
-    tx: Transaction,
-    context: Context,
-    *,
-    email: str,
-    currency: Currency,
-    amount: int,
-    reference: str,
-    transfer_id: str,
-    now: int,
-) -> bool:
-    """Pay money into a user's wallet; False when this reference was deposited before.
-
-    Args:
-        tx: the transaction.
-        context: records it for its user.
-        email: whose wallet.
-        currency: the currency of the amount.
-        amount: micro-units, above zero.
-        reference: names this deposit, once and for all. A deposit of before may have a reference
-            that is not permitted any more, and can be repeated.
-        transfer_id: the identifier of the transfer.
-        now: UTC seconds.
-
-    Raises:
-        MarketError: `user_not_found`, `invalid_field`, `amount_too_large`; `reference_reused`, when
-            the reference is another deposit's.
-    """
-    user = await queries.find_by_email(tx, email_key(email))
-    if user is None:
-        raise MarketError(Code.USER_NOT_FOUND, f"There is no user with the address {email}.")
-    if amount <= 0:
-        raise MarketError(Code.INVALID_FIELD, "A deposit must be above zero.", field=str(currency))
-    movement = Movement(ledger.deposits(currency), ledger.available(user.id, currency), amount)
-    key = deposit_key(reference, currency)
-    if not await ledger.posted(tx, key):
-        check_reference(reference)
-    transfer = Transfer(
-        transfer_id, key, TransferKind.DEPOSIT, reference, currency, (movement,), now
-    )
-    if await ledger.post(tx, transfer):
-        name: Literal["usd", "credit"] = "usd" if currency is Currency.USD else "credit"
-        deposited = WalletDeposited(shown(amount), name, reference)
-        await record(tx, context, user.id, deposited, subject_id=transfer_id)
-        return True
-    if await ledger.posted(tx, key) != [movement]:
-        raise MarketError(Code.REFERENCE_REUSED)
-    return False
-
-
 def deposit_key(reference: str, currency: Currency) -> str:
     """Return the business key of a deposit."""
     return f"deposit:{reference}:{currency}"
 
 
-async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:
-    """Return a user's spendable money, in micro-units by currency.
+async def spendable(tx: Transaction, user_id: str) -> tuple[str, dict[Currency, int]]:
+    """Return a user's e-mail address, and the spendable money in micro-units by currency.
 
     Raises:
         MarketError: `user_not_found`.
     """
-    user = await queries.find_by_email(tx, email_key(email))
+    user = await queries.find(tx, user_id)
     if user is None:
-        raise MarketError(Code.USER_NOT_FOUND, f"There is no user with the address {email}.")
-    return {
+        raise MarketError(Code.USER_NOT_FOUND)
+    return user.email, {
         currency: await ledger_queries.balance(tx, ledger.available(user.id, currency)) or 0
         for currency in Currency
     }

@@ -343,6 +343,11 @@ class Code(Enum):
         Kind.UNAUTHENTICATED,
         "The code of the second factor is wrong, or was used before.",
     )
+    FACTOR_EXPIRED = (
+        "factor_expired",
+        Kind.UNAUTHENTICATED,
+        "This needs a code of the second factor within the last five minutes; prove it again.",
+    )
     REFERENCE_REUSED = (
         "reference_reused",
         Kind.INVALID,

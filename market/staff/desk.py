@@ -1,28 +1,64 @@
 """The services of the staff, for the staff API and its pages."""
 
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import Struct
+
 from market.accounts.letters import Letters
 from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.events.context import Context
+from market.files.logs import LogTerms
+from market.jobs.outcomes import Outcomes
+from market.staff.abuse.exit_use import Found, Question
+from market.staff.abuse.rules import RuleSetting
 from market.staff.base.callers import StaffCaller
 from market.staff.base.roles import Via
 from market.staff.members.factors import Factors
 from market.staff.members.keys import StaffKeys, is_key
 from market.staff.members.logins import StaffLogins
+from market.staff.money.approvals import Limits
+
+
+class StaffTerms(Struct, frozen=True):
+    """Settings and services of the daemon that the staff uses.
+
+    Args:
+        limits: the amounts above which an act needs a second person.
+        logs: the folder and the bounds of the logs of jobs.
+        outcomes: the ends of jobs.
+        search: returns the recorded connections of a question about an exit.
+        rules: the rules against scans and spam.
+        app_url: the address of the pages for users.
+    """
+
+    limits: Limits
+    logs: LogTerms
+    outcomes: Outcomes
+    search: Callable[[Question], Awaitable[Found]]
+    rules: Sequence[RuleSetting]
+    app_url: str
 
 
 class StaffDesk:
     """The services of the staff.
 
     Args:
+        terms: settings and services of the daemon.
         key: the signing key of the service; other keys are derived from it.
         letters: e-mails to users.
     """
 
     def __init__(
-        self, context: Context, passwords: Passwords, key: bytes, letters: Letters
+        self,
+        context: Context,
+        passwords: Passwords,
+        key: bytes,
+        letters: Letters,
+        terms: StaffTerms,
     ) -> None:
         self.context = context
+        self.terms = terms
         self.letters = letters
         self.passwords = passwords
         self.factors = Factors(Sealing(key, b"staff factors"))

@@ -1,11 +1,8 @@
 """Bookkeeping by the operator, also beside a running daemon: accounts, deposits, the audit."""
 
-import secrets
-
 from config.settings import Settings
 from market.accounts import accounts
 from market.accounts.passwords import Passwords
-from market.base.errors import Code, MarketError
 from market.base.ids import Identifiers
 from market.events.context import Context
 from market.exits import canaries as exit_canaries
@@ -14,10 +11,15 @@ from market.jobs import reviews
 from market.money.audit import Report
 from market.money.money import Currency, as_decimal
 from market.staff.audit import audit_all
+from market.staff.base.roles import Machine
+from market.staff.money import deposits
+from market.staff.money.approvals import Outcome, State
 from market.staff.site.alerts import AUDIT
 from proxyd.cli.output import moment, printable
+from proxyd.cli.staff.base.desk import unix_user
+from proxyd.cli.staff.money.money import in_words
 from proxyd.loop import clock
-from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, context_of, opened
+from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, approval_limits, context_of, opened
 from storage.accounts.users import UserRow
 from storage.engines.errors import StoreError
 from storage.engines.place import place
@@ -55,35 +57,16 @@ async def create_user(
     finally:
         passwords.close()
     async with opened(settings, create=True) as store:
-        balance = await store.write(_add_funded, context_of(store), user, amounts)
-    return f"created {email} ({user.id}) in {place(settings.storage.url)}: {_in_words(balance)}"
-
-
-async def deposit(
-    settings: Settings, *, email: str, amounts: Amounts, reference: str | None
-) -> str:
-    """Pay money into an account.
-
-    Args:
-        settings: say which database.
-        email: whose account.
-        amounts: in millionths.
-        reference: names this deposit; a second one of that name changes nothing.
-
-    Returns:
-        a report for the operator.
-
-    Raises:
-        MarketError: both amounts are zero, or no such account exists.
-        StoreError: the database cannot be used.
-    """
-    if not any(amounts.values()):
-        raise MarketError(Code.INVALID_FIELD, "Nothing to deposit: give --usd or --credits.")
-    name = reference or secrets.token_hex(16)
-    async with opened(settings) as store:
-        new, balance = await store.write(_deposit_all, context_of(store), email, amounts, name)
-    done = "deposited" if new else "was deposited before"
-    return f"{done}; {email} has {_in_words(balance)}"
+        outcomes, balance = await store.write(
+            _add_funded, settings, context_of(store), user, amounts
+        )
+    lines = [f"created {email} ({user.id}) in {place(settings.storage.url)}: {in_words(balance)}"]
+    lines += [
+        f"{as_decimal(each.amount)} {each.currency} waits: approval {each.id}"
+        for each in outcomes
+        if each.state is State.WAITS
+    ]
+    return "\n".join(lines)
 
 
 async def claw_back_exit(
@@ -188,34 +171,23 @@ async def noted(store: Store, name: str, *, has_passed: bool) -> str:
 
 
 async def _add_funded(
-    tx: Transaction, context: Context, user: UserRow, amounts: Amounts
-) -> Amounts:
+    tx: Transaction, settings: Settings, context: Context, user: UserRow, amounts: Amounts
+) -> tuple[list[Outcome], Amounts]:
+    """Add a user, and pay the amounts in: an act, which may wait for a second person."""
     await accounts.add_user(tx, user)
-    _, balance = await _deposit_all(tx, context, user.email, amounts, f"opening:{user.id}")
-    return balance
-
-
-async def _deposit_all(
-    tx: Transaction, context: Context, email: str, amounts: Amounts, reference: str
-) -> tuple[bool, Amounts]:
-    new = False
-    for currency, amount in amounts.items():
-        if amount:
-            new |= await accounts.deposit(
-                tx,
-                context,
-                email=email,
-                currency=currency,
-                amount=amount,
-                reference=reference,
-                transfer_id=context.identifiers.new(),
-                now=context.now(),
-            )
-    return new, await accounts.spendable(tx, email)
-
-
-def _in_words(amounts: Amounts) -> str:
-    return ", ".join(f"{as_decimal(amount)} {currency}" for currency, amount in amounts.items())
+    outcomes: list[Outcome] = []
+    if any(amounts.values()):
+        outcomes = await deposits.deposit_in(
+            tx,
+            context,
+            Machine(unix_user()),
+            user.id,
+            approval_limits(settings),
+            amounts,
+            f"opening:{user.id}",
+        )
+    _, balance = await accounts.spendable(tx, user.id)
+    return outcomes, balance
 
 
 def report_in_words(report: Report) -> str:

@@ -162,15 +162,6 @@ def _password(*, from_stdin: bool) -> str:
     return password
 
 
-def _deposit(settings: Settings, options: Namespace) -> int:
-    from proxyd.cli import bookkeeping
-
-    work = bookkeeping.deposit(
-        settings, email=options.email, amounts=_amounts(options), reference=options.reference
-    )
-    return _answer(work)
-
-
 def _claw_back(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
 
@@ -278,7 +269,6 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "serve": _serve,
     "demo": _demo,
     "user create": _create_user,
-    "wallet deposit": _deposit,
     "exits clawback": _claw_back,
     "exits list": _list_exits,
     "exits show": _show_exit,

@@ -24,6 +24,8 @@ from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
 from market.money.money import GB, Currency, micro
 from market.site.gate import Papers
+from market.staff.base.roles import Rule
+from market.staff.money import deposits
 from proxyd.cli import demo_files
 from proxyd.cli.demo_files import DemoFiles, beside, database_file
 from proxyd.daemon import Daemon
@@ -216,7 +218,7 @@ async def prepare(daemon: Daemon, files: DemoFiles) -> str:
     )
     for session in old:
         await daemon.market.bandwidth.end(user_id, session.id)
-    await _fund(daemon)  # after the ends, which release money
+    await _fund(daemon, user_id)  # after the ends, which release money
     bought = await _buy(daemon, user_id)
     if daemon.exit_port is not None:
         await _offer_exit(daemon)
@@ -293,22 +295,14 @@ async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]
     return login.token, login.profile.user_id
 
 
-async def _fund(daemon: Daemon) -> None:
-    """Fill both wallets up to the same sum."""
-    has = await daemon.store.read(accounts.spendable, EMAIL)
-    for currency in Currency:
-        if has[currency] < FUNDS:
-            transfer = daemon.market.context.identifiers.new()
-            await daemon.store.write(
-                accounts.deposit,
-                daemon.market.context,
-                email=EMAIL,
-                currency=currency,
-                amount=FUNDS - has[currency],
-                reference=transfer,
-                transfer_id=transfer,
-                now=clock.seconds(),
-            )
+async def _fund(daemon: Daemon, user_id: str) -> None:
+    """Fill both wallets up to the same sum; a rule of the daemon pays in, and no person."""
+    _, has = await daemon.store.read(accounts.spendable, user_id)
+    missing = {currency: max(0, FUNDS - has[currency]) for currency in Currency}
+    if any(missing.values()):
+        context = daemon.market.context
+        author, reference = Rule("demonstration"), context.identifiers.new()
+        await deposits.deposit(context, author, user_id, {}, amounts=missing, reference=reference)
 
 
 def _text(daemon: Daemon, files: DemoFiles, bought: Purchase) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from config.settings import Settings
 from market.base.ids import Identifiers
 from market.events.context import Context
+from market.money.money import Currency, micro
 from proxyd.loop import clock
 from storage.engines.open import open_store
 from storage.engines.store import Store
@@ -48,3 +49,9 @@ async def opened(
 def context_of(store: Store) -> Context:
     """Return a store with the clock and the identifiers of this machine."""
     return Context(store, Identifiers(clock.milliseconds), clock.seconds)
+
+
+def approval_limits(settings: Settings) -> dict[Currency, int]:
+    """Return the amounts above which an act of the staff needs a second person."""
+    staff = settings.staff
+    return {Currency.USD: micro(staff.approval_usd), Currency.CREDIT: micro(staff.approval_credits)}

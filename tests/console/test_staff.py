@@ -29,7 +29,7 @@ async def test_a_member_finds_a_user_writes_a_note_and_suspends(
         assert not await faults(tab)
         await tab.fill("Code", code_at(ada, clock.seconds()))
         await tab.click("Log in")
-        await tab.until_text("Search", "h1")
+        await tab.until_text("Queue", "h1")
         assert await tab.run("document.cookie") == ""
         assert "Staff" not in await tab.text("nav")  # the role has no list of members
         await tab.fill("Search for", person.email)

@@ -1,84 +1,14 @@
-// The pages of the staff: log in, search, one user with notes, the log, and the members. No string is read as HTML.
+// The pages of the staff: log in, queue, search, one user with notes, the log, and the members. Other pages have files
+// of their own. No string is read as HTML.
 
 import { el, replace } from "./dom.js";
+import { disputeCells, jobPage } from "./staff_jobs.js";
+import { approvalCells, approvalsPage, moneyPage } from "./staff_money.js";
+import { actButton, ask, at, authorOf, card, count, cut, done, form, heading, link, logTable, may, moment, ofUser, state, table } from "./staff_parts.js";
+import { sitePage } from "./staff_site.js";
+import { ticketCells, ticketPage, ticketsPage } from "./staff_tickets.js";
 
-const API = "/staff/api/v1";
 const app = document.querySelector("#app");
-let me = null; // the member who is logged in
-let fieldsMade = 0; // so that each field has an identifier of its own
-let notice = ""; // the result of the last act, shown once
-
-class Refusal extends Error {
-  constructor(status, { code, message }) {
-    super(message);
-    Object.assign(this, { status, code });
-  }
-}
-
-async function ask(method, path, body) {
-  const headers = { "X-Requested-By": "console" };
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (method === "POST") headers["Idempotency-Key"] = crypto.randomUUID?.() ?? String(Math.random());
-  const answer = await fetch(API + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
-  const parsed = await answer.json();
-  if (answer.ok) return parsed;
-  if (parsed.error.code === "unauthorized") me = null;
-  throw new Refusal(answer.status, parsed.error);
-}
-
-const may = (action) => me.may.includes(action);
-const moment = (text) => text && el("time", { datetime: text }, `${text.slice(0, 10)} ${text.slice(11, 19)}`);
-const count = (number) => number.toLocaleString("en");
-const heading = (text) => el("h1", { tabindex: "-1" }, text);
-const link = (hash, ...text) => el("a", { href: `#${hash}` }, ...text);
-const ofUser = (id) => `/user/${encodeURIComponent(id)}`;
-
-// A form whose fields are [name, label, properties]; `act` gets their values, and its error is shown.
-function form(fields, button, act) {
-  const problem = el("p", { role: "alert", class: "error" });
-  const submit = el("button", { class: "button primary", type: "submit" }, button);
-  const inputs = fields.map(([name, label, props = {}]) => {
-    const { rows, ...others } = props;
-    const id = `${name}-${++fieldsMade}`;
-    const input = el(rows ? "textarea" : "input", { id, name, required: true, ...(rows ? { rows } : {}), ...others });
-    return [name, el("div", { class: "field" }, el("label", { for: id }, label), input), input];
-  });
-  async function send(event) {
-    event.preventDefault();
-    const wasIn = me !== null;
-    submit.disabled = true;
-    problem.textContent = "";
-    try {
-      await act(Object.fromEntries(inputs.map(([name, , input]) => [name, input.value])));
-    } catch (error) {
-      problem.textContent = error.message;
-      if (wasIn && !me) await show(); // the login has ended meanwhile
-    } finally {
-      submit.disabled = false;
-    }
-  }
-  return el("form", { on: { submit: send } }, inputs.map(([, field]) => field), problem, submit);
-}
-
-// A table of rows, each with the cells of `heads`: {title: cell(row)}.
-function table(title, rows, heads) {
-  const body = rows.map((row) => el("tr", {}, Object.entries(heads).map(([name, cell]) =>
-    el("td", { "data-label": name }, el("span", {}, cell(row) ?? "–")))));
-  const head = el("tr", {}, Object.keys(heads).map((name) => el("th", { scope: "col" }, name)));
-  const content = rows.length ? el("div", { class: "scroll", role: "group", "aria-label": title, tabindex: "0" },
-    el("table", { class: "table" }, el("thead", {}, head), el("tbody", {}, body))) : el("p", { class: "hint" }, "none");
-  return el("section", { class: "card" }, el("h2", {}, title), content);
-}
-
-function logTable(acts) {
-  return table("History", acts, {
-    "at (UTC)": (each) => moment(each.at),
-    author: (each) => each.staff ?? (each.unix_user ? `${each.unix_user}@machine` : each.via),
-    act: (each) => each.action,
-    subject: (each) => (each.user_id ? link(ofUser(each.user_id), each.user_id) : each.subject_id),
-    text: (each) => each.text,
-  });
-}
 
 function loginPage() {
   return [heading("Staff login"), form([
@@ -104,22 +34,6 @@ async function searchPage(text) {
 
 const PARTS = ["logins", "keys", "sessions", "devices", "purchases"];
 
-// What the nodes have done with an order, in words.
-function cut(done) {
-  const answered = done.nodes - done.silent.length;
-  const silent = done.silent.length ? `; silent: ${done.silent.join(", ")}` : "";
-  return `${answered} of ${done.nodes} nodes answered within ${done.seconds} s, ${done.connections} connections cut${silent}`;
-}
-
-// A button that asks for the reason of an act, and shows its result in its place.
-function actButton(words, act) {
-  const place = el("span", {});
-  const button = el("button", { class: "button", type: "button", on: { click: () => replace(place, form(
-    [["reason", `Reason to ${words.toLowerCase()}`, { maxlength: 500 }]], words, async (body) => replace(place, await act(body)))) } }, words);
-  replace(place, button);
-  return place;
-}
-
 function suspension(user, suspended) {
   const rows = table("Suspended", suspended, { part: (each) => each.part, reason: (each) => each.shown,
     "since (UTC)": (each) => moment(each.since), "until (UTC)": (each) => moment(each.until) });
@@ -131,15 +45,13 @@ function suspension(user, suspended) {
   ], "Suspend", async ({ hours, shown, reason }) => {
     const parts = boxes.map((box) => box.firstChild).filter((box) => box.checked).map((box) => box.value);
     const until = hours ? new Date(Date.now() + hours * 3_600_000).toISOString() : null;
-    notice = cut(await ask("POST", `/users/${user.id}/suspend`, { parts, shown, reason, until }));
-    await show();
+    await done(cut(await ask("POST", `/users/${user.id}/suspend`, { parts, shown, reason, until })));
   });
   if (suspend) suspend.prepend(el("fieldset", {}, el("legend", {}, "Parts"), boxes));
   const resume = may("user.resume") && suspended.length ? form([["why", "Reason to resume", { maxlength: 500 }]], "Resume all", async ({ why }) => {
-    notice = cut(await ask("POST", `/users/${user.id}/resume`, { reason: why }));
-    await show();
+    await done(cut(await ask("POST", `/users/${user.id}/resume`, { reason: why })));
   }) : null;
-  return [rows, resume && el("section", { class: "card" }, resume),
+  return [rows, resume && card(resume),
     suspend && el("details", { class: "card" }, el("summary", {}, "Suspend this user"), suspend)];
 }
 
@@ -147,6 +59,12 @@ function sessionActs(session) {
   if (session.status !== "active" || !may("session.halt")) return null;
   return [["Halt", "halt"], ["Go on", "go"], ["End", "end"]].map(([words, act]) =>
     actButton(words, async (body) => cut(await ask("POST", `/sessions/${session.id}/${act}`, body))));
+}
+
+function deviceActs(device) {
+  if (!may("device.bar")) return null;
+  return [["Bar as an exit", "bar"], ["Pardon", "pardon"]].map(([words, act]) =>
+    actButton(words, async (body) => cut(await ask("POST", `/devices/${device.id}/${act}`, body))));
 }
 
 async function userPage(name) {
@@ -159,31 +77,64 @@ async function userPage(name) {
   return [
     heading(user.username),
     el("p", {}, `${user.email} · ${user.verified_at ? "verified" : "not verified"} · since ${user.created_at.slice(0, 10)}`),
-    el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · ")),
+    el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · "), " · ",
+      link(`/money/${at(user.id)}`, "Money")),
     el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),
     table("Notes", page.notes, { "at (UTC)": (each) => moment(each.at), author: (each) => each.author, note: (each) => each.text }),
-    note && el("section", { class: "card" }, note),
+    note && card(note),
     suspension(user, page.suspended),
-    table("Sessions", page.sessions, { session: (each) => each.id, state: (each) => each.status,
+    table("Sessions", page.sessions, { session: (each) => each.id, "proxy user": (each) => each.proxy_user, state: (each) => each.status,
       used: (each) => `${count(each.used_bytes)} of ${count(each.quota_bytes)} bytes`, "expires (UTC)": (each) => moment(each.expires_at),
       acts: sessionActs }),
-    table("Devices", page.devices, { device: (each) => each.name, type: (each) => each.type, "last seen (UTC)": (each) => moment(each.last_seen_at) }),
-    table("Jobs", page.jobs, { job: (each) => each.title, state: (each) => each.status, price: (each) => `${each.price} ${each.currency}` }),
+    table("Devices", page.devices, { device: (each) => each.name, type: (each) => each.type, "last seen (UTC)": (each) => moment(each.last_seen_at),
+      acts: deviceActs }),
+    table("Jobs", page.jobs, { job: (each) => link(`/job/${at(each.id)}`, each.title), state: (each) => each.status, price: (each) => `${each.price} ${each.currency}` }),
     table("Keys", page.keys, { key: (each) => each.prefix, name: (each) => each.name, "last used (UTC)": (each) => moment(each.last_used_at),
       acts: (each) => (each.revoked_at || !may("key.revoke") ? null : actButton("Revoke", async (body) => {
         await ask("POST", `/users/keys/${each.id}/revoke`, body);
         return "revoked";
       })) }),
     table("Logins", page.logins, { "at (UTC)": (each) => moment(each.at), network: (each) => each.network, program: (each) => each.program }),
-    table("Money", page.transactions, { "at (UTC)": (each) => moment(each.at), kind: (each) => each.kind,
+    table("Newest transactions", page.transactions, { "at (UTC)": (each) => moment(each.at), kind: (each) => each.kind,
       amount: (each) => `${each.amount} ${each.currency}`, reference: (each) => each.reference }),
     logTable(page.log),
   ];
 }
 
-async function logPage() {
-  const { acts } = await ask("GET", "/log");
-  return [heading("Log"), logTable(acts)];
+// The queue: what waits for this member, the first due one first.
+async function queuePage() {
+  const none = {};
+  const [{ tickets = [] }, { disputes = [] }, { approvals = [] }, { acts = [] }] = await Promise.all([
+    may("ticket.read") ? ask("GET", "/tickets?limit=20") : none,
+    may("job.view") ? ask("GET", "/disputes") : none,
+    may("approval.list") ? ask("GET", "/approvals?limit=20") : none,
+    may("log.read") ? ask("GET", "/log?action=user.suspend&limit=10") : none,
+  ]);
+  return [
+    heading("Queue"),
+    table("Complaints that are due", tickets, ticketCells),
+    table("Disputes", disputes, disputeCells),
+    may("approval.list") && table("Waiting for a second person", approvals, { ...approvalCells, page: () => link("/approvals", "decide") }),
+    may("log.read") && table("Newest stops", acts, { "at (UTC)": (each) => moment(each.at), author: authorOf,
+      user: (each) => link(ofUser(each.user_id), each.user_id), reason: (each) => each.text }),
+  ];
+}
+
+async function logPage(query) {
+  const filters = new URLSearchParams(query);
+  const { acts, before } = await ask("GET", `/log?${filters}`);
+  const older = new URLSearchParams(filters);
+  older.set("before", before);
+  const field = (name, label) => [name, label, { maxlength: 254, required: false, value: filters.get(name) ?? "" }];
+  return [
+    heading("Log"),
+    card(form([field("user", "User"), field("staff", "Member"), field("action", "Act, such as user.view")], "Filter", async (values) => {
+      const wanted = new URLSearchParams(Object.entries(values).filter(([, value]) => value));
+      await go(`#/log/${at(wanted)}`);
+    })),
+    logTable(acts, "Acts"),
+    before && el("p", {}, link(`/log/${at(older)}`, "Older acts")),
+  ];
 }
 
 async function staffPage() {
@@ -192,7 +143,16 @@ async function staffPage() {
     state: (each) => (each.locked_at ? "locked" : "active"), "recovery codes": (each) => each.codes_left })];
 }
 
-const PAGES = { "": searchPage, search: searchPage, user: userPage, log: logPage, staff: staffPage };
+const PAGES = { "": queuePage, search: searchPage, user: userPage, money: moneyPage, approvals: approvalsPage, job: jobPage,
+  tickets: ticketsPage, ticket: ticketPage, site: sitePage, log: logPage, staff: staffPage };
+const MENU = [["/", "Queue", "staff.self"], ["/tickets", "Complaints", "ticket.read"], ["/approvals", "Approvals", "approval.list"],
+  ["/site", "Public side", "site.check"], ["/log", "Log", "log.read"], ["/staff", "Staff", "staff.list"]];
+
+// Opens a page, also the one that is open.
+async function go(hash) {
+  if (location.hash === hash) await show();
+  else location.hash = hash;
+}
 
 async function logOut() {
   await ask("POST", "/logout").catch(() => {});
@@ -203,9 +163,7 @@ async function logOut() {
 function search(event) {
   event.preventDefault();
   const text = event.target.elements.q.value.trim();
-  const hash = `#/search/${encodeURIComponent(text)}`;
-  if (location.hash === hash) show();
-  else location.hash = hash;
+  go(`#/search/${at(text)}`);
 }
 
 function frame(content) {
@@ -213,10 +171,10 @@ function frame(content) {
     el("form", { role: "search", class: "search", on: { submit: search } }, el("label", { for: "q", class: "visually-hidden" }, "Search for"),
       el("input", { id: "q", name: "q", type: "search", maxlength: 254, required: true }),
       el("button", { class: "button", type: "submit" }, "Search")),
-    el("nav", { "aria-label": "Pages" }, may("log.read") && link("/log", "Log"), " ", may("staff.list") && link("/staff", "Staff")),
-    el("p", { class: "me" }, `${me.email} · ${me.role} `, el("button", { class: "button", type: "button", on: { click: logOut } }, "Log out")));
-  const result = notice && el("p", { class: "notice", role: "status" }, notice);
-  notice = "";
+    el("nav", { "aria-label": "Pages" }, MENU.filter(([, , action]) => may(action)).map(([hash, words]) => [link(hash, words), " "])),
+    el("p", { class: "me" }, `${state.me.email} · ${state.me.role} `, el("button", { class: "button", type: "button", on: { click: logOut } }, "Log out")));
+  const result = state.notice && el("p", { class: "notice", role: "status" }, state.notice);
+  state.notice = "";
   return [bar, el("main", { id: "main" }, result, content)];
 }
 
@@ -224,18 +182,29 @@ let turn = 0; // of the newest page: an older answer is dropped
 
 async function show() {
   const mine = ++turn;
-  const [, name = "", argument = ""] = location.hash.replace("#", "").split("/");
+  const [, name = "", ...given] = location.hash.replace("#", "").split("/");
   let content;
   try {
-    me = (await ask("GET", "/me")).member;
-    content = await (PAGES[name] ?? searchPage)(decodeURIComponent(argument));
+    state.me = (await ask("GET", "/me")).member;
+    content = await (Object.hasOwn(PAGES, name) ? PAGES[name] : queuePage)(...given.map(decodeURIComponent));
   } catch (error) {
     content = [heading("Failed"), el("p", { role: "alert" }, error.message)];
   }
   if (mine !== turn) return;
-  replace(app, me ? frame(content) : el("main", { class: "bare" }, loginPage()));
+  replace(app, state.me ? frame(content) : el("main", { class: "bare" }, loginPage()));
   document.querySelector("h1").focus();
 }
 
+// The key / goes to the search, unless it is typed into a field.
+function press(event) {
+  const field = document.querySelector("#q");
+  if (event.key !== "/" || !field || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, textarea, select")) return;
+  event.preventDefault();
+  field.focus();
+}
+
+state.show = show;
 addEventListener("hashchange", show);
+addEventListener("keydown", press);
 show();

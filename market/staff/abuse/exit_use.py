@@ -207,6 +207,14 @@ def _words(question: Question) -> str:
     return text
 
 
+def shown_destination(question: Question) -> str | None:
+    """Return the destination of a question as HOST or HOST:PORT; None if it is unknown."""
+    if not question.host:
+        return None
+    host = f"[{question.host}]" if ":" in question.host else question.host
+    return f"{host}:{question.port}" if question.port else host
+
+
 def rank(question: Question, uses: Sequence[Use]) -> list[RankedUse]:
     """Return the connections that match a question, the best match first, then the oldest."""
     ranked = [RankedUse(use, match) for use in uses if (match := _match(question, use)) is not None]

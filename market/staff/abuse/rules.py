@@ -6,6 +6,8 @@ The rules observe: a ticket shows what a threshold would have stopped, and a per
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.abuse import tickets
@@ -24,6 +26,15 @@ CATEGORIES: Final = {
     "mail": Category.SPAM,
     "login": Category.BREAK_IN,
 }
+
+
+class RuleSetting(Struct, frozen=True):
+    """A rule by the settings: `mode` is "observe" or "off"; above `more_than` it opens a ticket."""
+
+    name: str
+    mode: str
+    more_than: int
+    of: str
 
 
 async def report(

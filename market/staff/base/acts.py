@@ -126,6 +126,8 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
         is_own = new.subject_kind == STAFF and new.subject_id == new.author.staff_id
         if is_own != (new.action in ON_ONESELF):
             raise MarketError(Code.NOT_PERMITTED, "Another member has to do this.")
+        if new.action is not Action.STAFF_DECLARE:
+            await require_stranger(tx, new.author, new.user_id)
     result, changes = await change(tx)
     before = await log_queries.head(tx)
     now, number = context.now(), before.number + 1
@@ -158,6 +160,20 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
     if receipt is not None:
         await answers.keep(tx, receipt, result)
     return result
+
+
+async def require_stranger(tx: Transaction, author: Author, user_id: str | None) -> None:
+    """Check that a user is not the author: by the e-mail address, or declared as the author's own.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+    if not isinstance(author, Member) or user_id is None:
+        return
+    if await queries.owns(tx, author.staff_id, user_id):
+        raise MarketError(
+            Code.NOT_PERMITTED, "This is an account of your own; another member has to do this."
+        )
 
 
 async def permit(tx: Transaction, author: Author, action: Action) -> None:

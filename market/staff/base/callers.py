@@ -17,10 +17,13 @@ class StaffScope(StrEnum):
 
     READ = "read"
     ACT = "act"
+    MONEY = "money"
+    ABUSE = "abuse"
 
 
 # The scope of each operation that a key may call. No key permits an operation without a row: the
-# accounts of the staff, and their logins, passwords and keys, need a person.
+# accounts of the staff, their logins, passwords and keys, approvals, and published texts need a
+# person.
 SCOPES: Mapping[Action, StaffScope] = {
     Action.SEARCH: StaffScope.READ,
     Action.SEARCH_ADDRESS: StaffScope.READ,
@@ -34,13 +37,47 @@ SCOPES: Mapping[Action, StaffScope] = {
     Action.SESSION_GO: StaffScope.ACT,
     Action.SESSION_END: StaffScope.ACT,
     Action.KEY_REVOKE: StaffScope.ACT,
+    Action.DEVICE_BAR: StaffScope.ACT,
+    Action.DEVICE_PARDON: StaffScope.ACT,
+    Action.JOB_CANCEL: StaffScope.ACT,
+    Action.STATUS_NOTICE: StaffScope.ACT,
+    Action.SITE_INVITE: StaffScope.ACT,
+    Action.SITE_CHECK: StaffScope.READ,
+    Action.JOB_VIEW: StaffScope.READ,
+    Action.MONEY_HISTORY: StaffScope.READ,
+    Action.MONEY_DEPOSIT: StaffScope.MONEY,
+    Action.MONEY_REFUND: StaffScope.MONEY,
+    Action.MONEY_CORRECT: StaffScope.MONEY,
+    Action.USER_LIMIT: StaffScope.MONEY,
+    Action.USER_PRICE: StaffScope.MONEY,
+    Action.JOB_DECIDE: StaffScope.MONEY,
+    Action.SEARCH_EXIT: StaffScope.ABUSE,
+    Action.TICKET_OPEN: StaffScope.ABUSE,
+    Action.TICKET_READ: StaffScope.ABUSE,
+    Action.TICKET_MOVE: StaffScope.ABUSE,
+    Action.TICKET_ANSWER: StaffScope.ABUSE,
+    Action.TICKET_CLOSE: StaffScope.ABUSE,
+    Action.RULE_READ: StaffScope.ABUSE,
 }
+# Operations of a login that has proved the second factor within the last minutes: a login that was
+# left open, or was stolen, moves no money.
+PROVED = frozenset(
+    (
+        Action.MONEY_DEPOSIT,
+        Action.MONEY_REFUND,
+        Action.MONEY_CORRECT,
+        Action.JOB_DECIDE,
+        Action.APPROVAL_APPROVE,
+        Action.APPROVAL_REFUSE,
+    )
+)
 
 
 class StaffCaller(Struct, frozen=True):
     """A member who calls: by a login, or by a key with scopes.
 
-    `session_id` is the identifier of the login or key; `expires_at` is in UTC seconds.
+    `session_id` is the identifier of the login or key; `expires_at` is in UTC seconds. `is_proved`
+    is whether a login has proved its second factor within the last minutes.
     """
 
     session_id: str
@@ -50,6 +87,7 @@ class StaffCaller(Struct, frozen=True):
     via: Via
     expires_at: int
     scopes: frozenset[str] | None = None
+    is_proved: bool = False
 
     @property
     def member(self) -> Member:
@@ -70,10 +108,12 @@ class StaffCaller(Struct, frozen=True):
         """Check that the role of the caller, and the scopes of its key, permit an operation.
 
         Raises:
-            MarketError: `not_permitted`, `scope_missing`.
+            MarketError: `not_permitted`, `scope_missing`, `factor_expired`.
         """
         require(self.member, action)
         if self.scopes is None:
+            if action in PROVED and not self.is_proved:
+                raise MarketError(Code.FACTOR_EXPIRED)
             return
         scope = SCOPES.get(action)
         if scope is None:

@@ -43,6 +43,7 @@ class Action(StrEnum):
     STAFF_UNLOCK = "staff.unlock"
     STAFF_RESET_FACTOR = "staff.reset_factor"
     STAFF_CHECK = "staff.check"
+    STAFF_DECLARE = "staff.declare"
     SITE_CHECK = "site.check"
     SITE_INVITE = "site.invite"
     SITE_PUBLISH = "site.publish"
@@ -57,6 +58,7 @@ class Action(StrEnum):
     STAFF_KEY_REVOKE = "staff.key.revoke"
     MONEY_REFUND = "money.refund"
     MONEY_CORRECT = "money.correct"
+    MONEY_DEPOSIT = "money.deposit"
     MONEY_HISTORY = "money.history"
     APPROVAL_LIST = "approval.list"
     APPROVAL_APPROVE = "approval.approve"
@@ -104,6 +106,7 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.STAFF_UNLOCK: _OPERATOR,
     Action.STAFF_RESET_FACTOR: _OPERATOR,
     Action.STAFF_CHECK: _ALL,
+    Action.STAFF_DECLARE: _ALL,
     Action.SITE_CHECK: _ALL,
     Action.SITE_INVITE: _OPERATOR,
     Action.SITE_PUBLISH: _OPERATOR,
@@ -118,6 +121,7 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.STAFF_KEY_REVOKE: _OPERATOR,
     Action.MONEY_REFUND: _MONEY,
     Action.MONEY_CORRECT: _MONEY,
+    Action.MONEY_DEPOSIT: _MONEY,
     Action.MONEY_HISTORY: _ALL,
     Action.APPROVAL_LIST: _MONEY,
     Action.APPROVAL_APPROVE: _MONEY,
@@ -137,8 +141,18 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset(
-    (Action.STAFF_CHECK, Action.STAFF_LOGIN, Action.STAFF_LOGOUT, Action.STAFF_PASSWORD)
+    (
+        Action.STAFF_CHECK,
+        Action.STAFF_DECLARE,
+        Action.STAFF_LOGIN,
+        Action.STAFF_LOGOUT,
+        Action.STAFF_PASSWORD,
+    )
 )
+
+# A member of these roles can be the second person for money. Only a command on the machine gives
+# them, so no member makes a second person for their own requests.
+SECOND_PERSONS = MATRIX[Action.APPROVAL_APPROVE]
 
 
 class Via(StrEnum):

@@ -27,8 +27,6 @@ from storage.accounts.keys import KeyRow
 from storage.accounts.suspensions import SuspendedRow
 from storage.accounts.user_limits import UserLimitsRow
 from storage.accounts.users import LoginRow, LoginSessionRow, UserRow
-from storage.bandwidth import sessions as session_queries
-from storage.bandwidth.sessions import ListedRow
 from storage.devices import devices as device_queries
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
@@ -39,7 +37,7 @@ from storage.money.ledger import MovedRow
 from storage.staff.base import log as log_queries
 from storage.staff.base.log import NoteRow, ShownLogRow
 from storage.staff.finding import search as search_queries
-from storage.staff.finding.search import OpenRow
+from storage.staff.finding.search import NamedSessionRow, OpenRow
 
 LISTED_MAX = 10
 COUNTED_MAX = 1_000
@@ -57,7 +55,7 @@ class UserPage(Struct, frozen=True):
     open: OpenRow
     personal: UserLimitsRow | None
     transactions: list[MovedRow]
-    sessions: list[ListedRow]
+    sessions: list[NamedSessionRow]
     devices: list[DeviceRow]
     jobs: list[OwnJobRow]
     keys: list[KeyRow]
@@ -140,9 +138,7 @@ async def _page(tx: Transaction, user: UserRow, now: int) -> UserPage:
         transactions=await ledger_queries.moved(
             tx, usd=usd, credit=credit, before="", limit=LISTED_MAX
         ),
-        sessions=await session_queries.page(
-            tx, user_id=user.id, only="", before="", limit=LISTED_MAX
-        ),
+        sessions=await search_queries.sessions(tx, user.id, limit=LISTED_MAX),
         devices=await device_queries.page(tx, user_id=user.id, before="", limit=LISTED_MAX),
         jobs=await job_queries.page_of_user(
             tx, user_id=user.id, status="", before="", limit=LISTED_MAX

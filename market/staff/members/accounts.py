@@ -4,13 +4,14 @@ from msgspec import Struct
 
 from market.accounts.passwords import Passwords
 from market.base.errors import Code, MarketError
-from market.base.user_fields import check_email, check_password, email_key
+from market.base.user_fields import check_email, check_password, email_key, username_key
 from market.events.context import Context
 from market.staff.base.acts import STAFF, Act, Changes, act, permit, reason, require_name
-from market.staff.base.roles import Action, Author, Machine, Member, Role
+from market.staff.base.roles import SECOND_PERSONS, Action, Author, Machine, Member, Role, require
 from market.staff.members import attempts
 from market.staff.members.attempts import Attempt
 from market.staff.members.factors import Factors, NewFactor, code_hash
+from storage.accounts import users as user_queries
 from storage.engines.store import Transaction
 from storage.staff.base import staff as queries
 from storage.staff.base import writes
@@ -47,11 +48,13 @@ async def create(
     role: Role,
     why: str,
 ) -> Created:
-    """Add a member of the staff.
+    """Add a member of the staff; only a command adds one who can be a second person for money.
 
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `email_taken`.
     """
+    require(author, Action.STAFF_CREATE)
+    _require_machine(author, role)
     check_email(email)
     check_password(password)
     text = reason(why)
@@ -90,10 +93,14 @@ async def listed(context: Context, author: Author) -> list[ListedStaffRow]:
 async def set_role(context: Context, author: Author, name: str, role: Role, why: str) -> StaffRow:
     """Give a member of the staff another role, and return the member as it was.
 
+    Only a command gives a role whose members approve money.
+
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `staff_not_found`, `staff_unchanged`,
             `last_operator`.
     """
+    require(author, Action.STAFF_ROLE)
+    _require_machine(author, role)
     member = await context.store.read(find, name)
 
     async def change(tx: Transaction) -> tuple[StaffRow, Changes]:
@@ -117,6 +124,33 @@ async def lock(context: Context, author: Author, name: str, why: str) -> StaffRo
 async def unlock(context: Context, author: Author, name: str, why: str) -> StaffRow:
     """Unlock a member of the staff; raises as `set_role`."""
     return await _set_locked(context, author, name, why, is_locked=False)
+
+
+async def declare(context: Context, author: Author, name: str, user: str, why: str) -> str:
+    """Note that a user is a member's own account, and return the user's identifier.
+
+    Members declare their own accounts, and do no act about them from then on.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `staff_not_found`, `staff_unchanged`,
+            `user_not_found`.
+    """
+    text = reason(why)
+    require_name(user)
+    member = await context.store.read(find, name)
+
+    async def change(tx: Transaction) -> tuple[str, Changes]:
+        row = await user_queries.find(tx, user.lower())
+        row = row or await user_queries.find_by_email(tx, email_key(user))
+        row = row or await user_queries.find_by_username(tx, username_key(user))
+        if row is None:
+            raise MarketError(Code.USER_NOT_FOUND)
+        if not await writes.declare_user(tx, member.id, row.id, context.now()):
+            raise MarketError(Code.STAFF_UNCHANGED, "This user was declared before.")
+        return row.id, {"own_user": (None, row.id)}
+
+    new = Act(author, Action.STAFF_DECLARE, STAFF, member.id, text=text)
+    return await context.store.write(act, context, new, change)
 
 
 async def reset_factor(
@@ -183,6 +217,20 @@ async def find(tx: Transaction, name: str) -> StaffRow:
     if row is None:
         raise MarketError(Code.STAFF_NOT_FOUND)
     return row
+
+
+def _require_machine(author: Author, role: Role) -> None:
+    """Check that a member does not make a second person: with the new password, or by a role.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+    if isinstance(author, Member) and role in SECOND_PERSONS:
+        raise MarketError(
+            Code.NOT_PERMITTED,
+            f"Members with the role {role} approve money, so only a command on the machine of the "
+            "service gives this role.",
+        )
 
 
 async def _listed(tx: Transaction, author: Author) -> list[ListedStaffRow]:

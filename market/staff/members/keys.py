@@ -21,7 +21,7 @@ from market.staff.base.acts import (
     require_name,
 )
 from market.staff.base.callers import StaffCaller, StaffScope
-from market.staff.base.roles import Action, Author, Role, Via
+from market.staff.base.roles import Action, Author, Member, Role, Via, require
 from market.staff.members.accounts import find
 from storage.engines.store import Transaction
 from storage.staff.base.rows import OwnedKeyRow, StaffKeyRow
@@ -109,6 +109,12 @@ async def create(
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `staff_not_found`, `too_many_keys`.
     """
+    require(author, Action.STAFF_KEY_CREATE)
+    if isinstance(author, Member) and StaffScope.MONEY in new.scopes:
+        raise MarketError(
+            Code.NOT_PERMITTED,
+            "A key that moves money acts as its member, so only a command on the machine makes it.",
+        )
     label = checked_text(new.name, "name", NAME_MAX_CHARACTERS)
     if not new.scopes:
         raise MarketError(Code.INVALID_FIELD, "A key has one scope at least.", field="scopes")

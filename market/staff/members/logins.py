@@ -29,6 +29,7 @@ AUDIENCE = "staff"
 LIFETIME_SECONDS = 8 * 3_600
 IDLE_SECONDS = 30 * 60
 WRONG_OF_NETWORK_MAX = 100  # in the same window, over all accounts
+PROVED_SECONDS = 5 * 60  # how long a proof of the second factor counts for money
 SEEN_SECONDS = 60  # shortest time between two records that a login is used
 KEPT_SECONDS = 90 * 86_400
 WRONG = "The e-mail address, the password or the code is wrong."
@@ -166,7 +167,15 @@ class StaffLogins:
             raise MarketError(Code.UNAUTHORIZED, ENDED)
         if row.seen_at <= now - SEEN_SECONDS:
             await self._store.write(queries.see, row.id, now)
-        return StaffCaller(row.id, row.staff_id, row.email, Role(row.role), via, row.expires_at)
+        return StaffCaller(
+            row.id,
+            row.staff_id,
+            row.email,
+            Role(row.role),
+            via,
+            row.expires_at,
+            is_proved=row.factor_at > now - PROVED_SECONDS,
+        )
 
     async def is_current(self, caller: StaffCaller) -> bool:
         """Return whether a login is still valid, without a note of its use."""
@@ -175,6 +184,24 @@ class StaffLogins:
             queries.live, caller.session_id, now=now, seen_since=now - IDLE_SECONDS
         )
         return row is not None and row.role == caller.role
+
+    async def prove(self, caller: StaffCaller, code: str, *, address: str) -> None:
+        """Prove the second factor of a login again, for acts that move money.
+
+        Raises:
+            MarketError: `second_factor_wrong`, `too_many_attempts`.
+        """
+        attempt = Attempt(caller.staff_id, caller.staff_id, counted_network(address), caller.via)
+        attempt_id = await attempts.begin(self._context, attempt)
+
+        async def change(tx: Transaction) -> tuple[None, Changes]:
+            changes = await use_code(tx, self._context, self._factors, caller.staff_id, code)
+            await attempts.end(tx, self._context, attempt_id)
+            await queries.prove(tx, caller.session_id, self._context.now())
+            return None, changes
+
+        new = Act(caller.member, Action.STAFF_CHECK, STAFF, caller.staff_id)
+        await self._store.write(act, self._context, new, change)
 
     async def logout(self, caller: StaffCaller) -> None:
         """End the login of a caller."""

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Literal
 
 from msgspec import Struct
 
@@ -18,7 +19,7 @@ from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
 from market.staff.base.acts import Changes, permit
-from market.staff.base.roles import Action, Author, Member
+from market.staff.base.roles import Action, Author, Member, Rule
 from storage.engines.store import Transaction
 from storage.staff.base import log as log_queries
 from storage.staff.money import approvals as queries
@@ -92,6 +93,8 @@ def author_key(author: Author) -> str:
     """Return the name under which an author's amounts count."""
     if isinstance(author, Member):
         return f"staff:{author.staff_id}"
+    if isinstance(author, Rule):
+        return f"rule:{author.name}"
     return f"unix:{author.unix_user}"
 
 
@@ -132,7 +135,12 @@ async def earlier(tx: Transaction, context: Context, new: Amount) -> Outcome | N
 async def needs_second(
     tx: Transaction, context: Context, author: Author, new: Amount, limits: Limits
 ) -> bool:
-    """Return whether an act exceeds its author's or its receiver's limit, with earlier ones."""
+    """Return whether an act exceeds its author's or its receiver's limit, with earlier ones.
+
+    A rule of the daemon is no person, and has no limit.
+    """
+    if isinstance(author, Rule):
+        return False
     since, limit = context.now() - WINDOW_SECONDS, limits[new.currency]
     if abs(new.amount) > limit:
         return True
@@ -224,6 +232,13 @@ async def _listed(
 ) -> list[ShownApprovalRow]:
     await permit(tx, author, Action.APPROVAL_LIST)
     return await queries.page(tx, is_open=is_open, before=before, limit=limit)
+
+
+def state_of(row: ApprovalRow, now: int) -> Literal["waits", "approved", "refused", "expired"]:
+    """Return the state of a request at a time (UTC seconds)."""
+    if row.decision is None:
+        return "expired" if row.expires_at <= now else "waits"
+    return Decision(row.decision).value
 
 
 def _outcome(state: State, act_id: str, new: Amount, expires_at: int | None = None) -> Outcome:

@@ -5,6 +5,8 @@ price back. It is final: there is no appeal to another decision. A later injusti
 of the balance. Above the limit a decision waits for a second person.
 """
 
+from typing import Final, Literal
+
 from msgspec import Struct
 
 from market.base.errors import Code, MarketError
@@ -23,7 +25,9 @@ from market.staff.base.acts import (
     TextKind,
     act,
     checked_text,
+    permit,
     require_name,
+    require_stranger,
 )
 from market.staff.base.roles import Action, Author, Member, Role
 from market.staff.money import approvals
@@ -42,7 +46,9 @@ from storage.staff.money.judging import DeviceHistoryRow
 
 LISTED_MAX = 100
 DEVICES_MAX = 10
-UPHOLD, REVERSE, SPLIT = "upheld", "reversed", "split"
+UPHOLD: Final = "upheld"
+REVERSE: Final = "reversed"
+SPLIT: Final = "split"
 
 
 class DeviceEvidence(Struct, frozen=True):
@@ -72,9 +78,11 @@ class Verdict(Struct, frozen=True):
     buyer_percent: int
 
     @property
-    def word(self) -> str:
+    def word(self) -> Literal["upheld", "reversed", "split"]:
         """The decision in a word."""
-        return {0: UPHOLD, 100: REVERSE}.get(self.buyer_percent, SPLIT)
+        if self.buyer_percent in (0, 100):
+            return REVERSE if self.buyer_percent else UPHOLD
+        return SPLIT
 
     @property
     def state(self) -> ReviewStatus:
@@ -111,6 +119,20 @@ async def evidence(context: Context, author: Author, job_id: str) -> Evidence:
     return await context.store.write(act, context, new, look)
 
 
+async def disputes(context: Context, author: Author, *, limit: int) -> list[ReviewRow]:
+    """Return the reviews that wait for a decision, the oldest dispute first.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+
+    async def look(tx: Transaction) -> list[ReviewRow]:
+        await permit(tx, author, Action.JOB_VIEW)
+        return await review_queries.disputed(tx, limit=limit)
+
+    return await context.store.read(look)
+
+
 async def decide(
     context: Context, author: Author, job_id: str, verdict: Verdict, limits: Limits, why: str
 ) -> Decided:
@@ -141,6 +163,8 @@ async def decide(
         if not disputed:
             before = _decided_before(rows, job, verdict)
             return before, {"repeated": (None, verdict.word)}
+        for row in disputed:
+            await require_stranger(tx, author, row.user_id)
         new = _amount(job, disputed, verdict)
         waiting = await _earlier(tx, context, new) if new.amount else None
         if waiting is not None:
@@ -169,6 +193,12 @@ async def post(
     return await _carry_out(tx, context, new, posting, why)
 
 
+async def parties(tx: Transaction, job_id: str) -> list[str]:
+    """Return the buyer of a job and the workers whose pay was reviewed."""
+    rows = await review_queries.of_job(tx, job_id)
+    return list(dict.fromkeys(each for row in rows for each in (row.buyer_id, row.user_id)))
+
+
 async def _carry_out(
     tx: Transaction, context: Context, new: Amount, posting: Posting, why: str
 ) -> tuple[Outcome, Changes]:
@@ -192,7 +222,7 @@ async def _carry_out(
         )
     else:
         outcome = Outcome(State.DONE, job_id, new.user_id, new.currency, 0)
-    event = JobDecided(job_id, verdict.word, percent, why)  # type: ignore[arg-type]
+    event = JobDecided(job_id, verdict.word, percent, why)
     parties = dict.fromkeys((job.user_id, *(row.user_id for row in disputed)))
     await record_all(tx, context, [NewEvent(each, event, job_id) for each in parties])
     changes: Changes = {

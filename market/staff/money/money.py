@@ -1,11 +1,12 @@
 """Money of users that the staff moves: refunds of deposits, and corrections.
 
-Both are transfers of the ledger. A refund returns the unspent rest of a deposit at most; the
-operator pays it back by hand. Spending takes the oldest money first, so the newest deposits are
-unspent. A correction adds or takes money, for an account of the house, and never takes more than is
-available. A reference names each of them, and makes a repetition harmless.
+Both are transfers of the ledger, as deposits are (`deposits`). A refund returns the unspent rest of
+a deposit at most; the operator pays it back by hand. Spending takes the oldest money first, so the
+newest deposits are unspent. A correction adds or takes money, for an account of the house, and
+never takes more than is available. A reference names each of them, and makes a repetition harmless.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
@@ -15,7 +16,7 @@ from market.accounts.accounts import deposit_key
 from market.accounts.wallet import Change, change_of
 from market.base.errors import Code, MarketError
 from market.base.user_fields import check_reference
-from market.events.catalogue import WalletCorrected, WalletRefunded
+from market.events.catalogue import WalletCorrected, WalletDeposited, WalletRefunded
 from market.events.catalogue import amount as shown
 from market.events.context import Context
 from market.events.recording import record as record_event
@@ -34,6 +35,13 @@ from storage.staff.money import money as queries
 from storage.staff.money.money import DepositRow
 
 REFUND, CORRECTION = "refund", "correction"
+AMOUNT_MAX = 10**18  # micro-units; no entry and no balance of the ledger is larger
+
+_KINDS: Mapping[Action, TransferKind] = {
+    Action.MONEY_DEPOSIT: TransferKind.DEPOSIT,
+    Action.MONEY_REFUND: TransferKind.DEPOSIT_REFUND,
+    Action.MONEY_CORRECT: TransferKind.CORRECTION,
+}
 
 
 class History(Struct, frozen=True):
@@ -151,25 +159,25 @@ async def history(
 async def post(
     tx: Transaction, context: Context, new: Amount, posting: Posting
 ) -> tuple[Outcome, Changes]:
-    """Post a refund or a correction within an act, if its conditions hold now.
+    """Post a deposit, a refund or a correction within an act, if its conditions hold now.
 
     Raises:
         MarketError: `deposit_not_found`, `refund_too_large`, `insufficient_funds`,
-            `amount_too_large`.
+            `amount_too_large`, `reference_reused`.
     """
     account = ledger.available(new.user_id, new.currency)
-    is_refund = new.action is Action.MONEY_REFUND
-    house = ledger.deposits(new.currency) if is_refund else ledger.corrections(new.currency)
+    is_correction = new.action is Action.MONEY_CORRECT
+    house = ledger.corrections(new.currency) if is_correction else ledger.deposits(new.currency)
     movement = Movement(house, account, new.amount)
     if new.amount < 0:
         movement = Movement(account, house, -new.amount)
     await ledger.lock(tx, [movement])
     before = await ledger_queries.balance(tx, account) or 0
-    deposit = await _check(tx, new, before)
+    returned = await _check(tx, new, before)
     transfer = Transfer(
         context.identifiers.new(),
         new.business_key,
-        TransferKind.DEPOSIT_REFUND if is_refund else TransferKind.CORRECTION,
+        _KINDS[new.action],
         str(new.payload["reference"]),
         new.currency,
         (movement,),
@@ -184,9 +192,9 @@ async def post(
         new,
         act_id=transfer.id,
         approval_id=posting.approval_id,
-        deposit_id=deposit.id if deposit else None,
+        deposit_id=returned.id if returned else None,
     )
-    await _tell(tx, context, new, transfer)
+    await _notify(tx, context, new, transfer)
     changes: Changes = {
         "transfer": (None, transfer.id),
         f"available_{new.currency}": (before, before + new.amount),
@@ -194,39 +202,48 @@ async def post(
     return outcome, changes
 
 
-async def unspent(tx: Transaction, account: str, deposit: DepositRow, available: int) -> int:
+async def unspent(tx: Transaction, account: str, paid: DepositRow, available: int) -> int:
     """Return the part of a deposit that is neither spent nor returned, in micro-units.
 
     Args:
         tx: the transaction.
         account: the account that received the deposit.
-        deposit: the deposit.
+        paid: the deposit.
         available: the balance of the account.
     """
-    newer = await queries.newer_money(tx, account, deposit.id)
-    left = deposit.amount - await queries.refunded(tx, deposit.id)
+    newer = await queries.newer_money(tx, account, paid.id)
+    left = paid.amount - await queries.refunded(tx, paid.id)
     return max(0, min(left, available - newer))
 
 
 async def _move(context: Context, author: Author, new: Amount, limits: Limits, why: str) -> Outcome:
     text = reason(why)
 
-    async def change(tx: Transaction) -> tuple[Outcome, Changes]:
-        before = await approvals.earlier(tx, context, new)
-        if before is not None:
-            return before, {"repeated": (None, before.id)}
-        if await approvals.needs_second(tx, context, author, new, limits):
-            account = ledger.available(new.user_id, new.currency)
-            await _check(tx, new, await ledger_queries.balance(tx, account) or 0)
-            return await approvals.ask(tx, context, author, new)
-        return await post(tx, context, new, Posting(approvals.author_key(author)))
-
+    change = partial(once, context, author, new, limits)
     made = Act(author, new.action, USER, new.user_id, new.user_id, text)
     return await context.store.write(act, context, made, change)
 
 
+async def once(
+    context: Context, author: Author, new: Amount, limits: Limits, tx: Transaction
+) -> tuple[Outcome, Changes]:
+    """Move an amount or ask a second person, unless this was done before."""
+    before = await approvals.earlier(tx, context, new)
+    if before is not None:
+        return before, {"repeated": (None, before.id)}
+    if await approvals.needs_second(tx, context, author, new, limits):
+        account = ledger.available(new.user_id, new.currency)
+        await _check(tx, new, await ledger_queries.balance(tx, account) or 0)
+        return await approvals.ask(tx, context, author, new)
+    return await post(tx, context, new, Posting(approvals.author_key(author)))
+
+
 async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:
-    """Check the conditions of a refund or a correction; return the deposit of a refund."""
+    """Check the conditions of an amount; return the deposit that a refund returns."""
+    if max(abs(new.amount), available + new.amount) > AMOUNT_MAX:
+        raise MarketError(Code.AMOUNT_TOO_LARGE)
+    if new.action is Action.MONEY_DEPOSIT and await ledger.posted(tx, new.business_key):
+        raise MarketError(Code.REFERENCE_REUSED)
     if new.action is not Action.MONEY_REFUND:
         if available + new.amount < 0:
             raise MarketError(
@@ -237,26 +254,28 @@ async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | N
         return None
     account = ledger.available(new.user_id, new.currency)
     key = deposit_key(str(new.payload["deposit"]), new.currency)
-    deposit = await queries.find_deposit(tx, key, account)
-    if deposit is None:
+    paid = await queries.find_deposit(tx, key, account)
+    if paid is None:
         raise MarketError(Code.DEPOSIT_NOT_FOUND)
-    rest = await unspent(tx, account, deposit, available)
+    rest = await unspent(tx, account, paid, available)
     if -new.amount > rest:
         raise MarketError(
             Code.REFUND_TOO_LARGE,
             f"{as_decimal(rest)} {new.currency} of this deposit are neither spent nor returned; a "
             "refund returns no more.",
         )
-    return deposit
+    return paid
 
 
-async def _tell(tx: Transaction, context: Context, new: Amount, transfer: Transfer) -> None:
+async def _notify(tx: Transaction, context: Context, new: Amount, transfer: Transfer) -> None:
     """Record the event for the user."""
     currency: Literal["usd", "credit"] = "usd" if new.currency is Currency.USD else "credit"
-    event: WalletRefunded | WalletCorrected
-    if new.action is Action.MONEY_REFUND:
-        deposit = str(new.payload["deposit"])
-        event = WalletRefunded(shown(-new.amount), currency, transfer.reference, deposit)
+    event: WalletDeposited | WalletRefunded | WalletCorrected
+    if new.action is Action.MONEY_DEPOSIT:
+        event = WalletDeposited(shown(new.amount), currency, transfer.reference)
+    elif new.action is Action.MONEY_REFUND:
+        paid = str(new.payload["deposit"])
+        event = WalletRefunded(shown(-new.amount), currency, transfer.reference, paid)
     else:
         event = WalletCorrected(shown(new.amount), currency, transfer.reference)
     await record_event(tx, context, new.user_id, event, subject_id=transfer.id)

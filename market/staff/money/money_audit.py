@@ -19,7 +19,7 @@ async def audit_money(store: Store) -> tuple[Check, ...]:
 async def _audit(tx: Transaction) -> tuple[Check, ...]:
     return (
         Check(
-            "every refund and correction is one act of the staff, on the account of its user",
+            "every deposit, refund and correction is one act of the staff, about its user",
             (
                 *difference_lines(await queries.acts_against_postings(tx)),
                 *(

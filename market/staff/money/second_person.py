@@ -14,7 +14,7 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
-from market.staff.base.acts import Act, Changes, act, reason, require_name
+from market.staff.base.acts import Act, Changes, act, reason, require_name, require_stranger
 from market.staff.base.roles import MATRIX, Action, Author
 from market.staff.money import judging, money
 from market.staff.money.approvals import (
@@ -41,6 +41,7 @@ Poster = Callable[
 POSTERS: Mapping[Action, Poster] = {
     Action.MONEY_REFUND: money.post,
     Action.MONEY_CORRECT: money.post,
+    Action.MONEY_DEPOSIT: money.post,
     Action.JOB_DECIDE: judging.post,
 }
 
@@ -67,6 +68,9 @@ async def approve(context: Context, author: Author, approval_id: str, why: str =
         waiting = await _waiting(tx, context, row.id)
         await _require_another(tx, waiting, author)
         await _require_asker(tx, waiting)
+        if waiting.action == Action.JOB_DECIDE:
+            for party in await judging.parties(tx, json.loads(waiting.payload)["job"]):
+                await require_stranger(tx, author, party)
         if payload_hash(waiting.payload) != waiting.payload_hash:
             raise MarketError(Code.APPROVAL_OVER, "The stored request was changed; it is void.")
         decided = await writes.decide(

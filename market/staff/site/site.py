@@ -11,7 +11,15 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.site.gate import ALPHABET, CODE_CHARACTERS, CONSENT_KINDS, code_hash
-from market.staff.base.acts import Act, Changes, act, checked_text, permit, reason
+from market.staff.base.acts import (
+    Act,
+    Changes,
+    act,
+    checked_text,
+    permit,
+    reason,
+    require_name,
+)
 from market.staff.base.roles import Action, Author
 from storage.engines.store import Transaction
 from storage.site import invitations, status, texts
@@ -32,6 +40,17 @@ DAYS_MAX = 365
 LISTED_MAX = 100
 TEXT_MAX_CHARACTERS = 200_000
 LOCALE = re.compile("[a-z]{2}(-[A-Z]{2})?")
+# The codes of ISO 639-1.
+LANGUAGES = frozenset(
+    re.findall(
+        "..",
+        "aaabaeafakamanarasavayazbabebgbibmbnbobrbscacechcocrcscucvcydadedvdzeeeleneoeseteufafffifj"
+        "fofrfygagdglgngugvhahehihohrhthuhyhziaidieigiiikioisitiujajvkakgkikjkkklkmknkokrkskukvkwky"
+        "lalblglilnloltlulvmgmhmimkmlmnmrmsmtmynanbndnengnlnnnonrnvnyocojomorospapiplpsptqurmrnroru"
+        "rwsascsdsesgsiskslsmsnsosqsrssstsusvswtatetgthtitktltntotrtstttwtyugukuruzvevivowawoxhyiyo"
+        "zazhzu",
+    )
+)
 # Users read a changed text before it is valid. The first text replaces none, and the imprint needs
 # no consent.
 NOTICE_DAYS = 14
@@ -88,30 +107,32 @@ async def invite(context: Context, author: Author, *, uses: int, days: int, why:
     now = context.now()
     row = InvitationRow(context.identifiers.new(), uses, uses, now, now + days * DAY_SECONDS)
 
-    async def change(tx: Transaction) -> tuple[None, Changes]:
+    code = "-".join(plain[at : at + 4] for at in range(0, CODE_CHARACTERS, 4))
+
+    async def change(tx: Transaction) -> tuple[Invited, Changes]:
         await insert_invitation(tx, row, code_hash=code_hash(plain))
-        return None, {"uses_left": (None, uses), "expires_at": (None, row.expires_at)}
+        return Invited(code, row), {"uses_left": (None, uses), "expires_at": (None, row.expires_at)}
 
     new = Act(author, Action.SITE_INVITE, INVITATION, row.id, text=reason(why))
-    await context.store.write(act, context, new, change)
-    return Invited("-".join(plain[at : at + 4] for at in range(0, CODE_CHARACTERS, 4)), row)
+    return await context.store.write(act, context, new, change)
 
 
-async def withdraw(context: Context, author: Author, invitation_id: str, why: str) -> None:
-    """Take the remaining uses from an invitation.
+async def withdraw(context: Context, author: Author, invitation_id: str, why: str) -> str:
+    """Take the remaining uses from an invitation, and return its identifier.
 
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `invitation_not_found`.
     """
+    require_name(invitation_id)
 
-    async def change(tx: Transaction) -> tuple[None, Changes]:
+    async def change(tx: Transaction) -> tuple[str, Changes]:
         left = await withdraw_invitation(tx, invitation_id)
         if left is None:
             raise MarketError(Code.INVITATION_NOT_FOUND)
-        return None, {"uses_left": (left, 0)}
+        return invitation_id, {"uses_left": (left, 0)}
 
     new = Act(author, Action.SITE_INVITE, INVITATION, invitation_id, text=reason(why))
-    await context.store.write(act, context, new, change)
+    return await context.store.write(act, context, new, change)
 
 
 async def invited(context: Context, author: Author) -> list[InvitationRow]:
@@ -188,29 +209,29 @@ async def notify(
     body = checked_text(body, "text", BODY_MAX_CHARACTERS) if body else ""
     row = NoticeRow(context.identifiers.new(), severity, title, body, context.now(), None)
 
-    async def change(tx: Transaction) -> tuple[None, Changes]:
+    async def change(tx: Transaction) -> tuple[NoticeRow, Changes]:
         await insert_notice(tx, row)
-        return None, {"severity": (None, severity)}
+        return row, {"severity": (None, severity)}
 
     new = Act(author, Action.STATUS_NOTICE, NOTICE, row.id, text=reason(why))
-    await context.store.write(act, context, new, change)
-    return row
+    return await context.store.write(act, context, new, change)
 
 
-async def finish(context: Context, author: Author, notice_id: str, why: str) -> None:
-    """End a notice.
+async def finish(context: Context, author: Author, notice_id: str, why: str) -> str:
+    """End a notice, and return its identifier.
 
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `notice_not_found`.
     """
+    require_name(notice_id)
 
-    async def change(tx: Transaction) -> tuple[None, Changes]:
+    async def change(tx: Transaction) -> tuple[str, Changes]:
         if not await end_notice(tx, notice_id, context.now()):
             raise MarketError(Code.NOTICE_NOT_FOUND)
-        return None, {"state": ("shown", "ended")}
+        return notice_id, {"state": ("shown", "ended")}
 
     new = Act(author, Action.STATUS_NOTICE, NOTICE, notice_id, text=reason(why))
-    await context.store.write(act, context, new, change)
+    return await context.store.write(act, context, new, change)
 
 
 async def notices(context: Context, author: Author) -> list[NoticeRow]:
@@ -238,8 +259,10 @@ def _checked(new: Publication) -> str:
         raise MarketError(Code.INVALID_FIELD, f"A text has 1 to {TEXT_MAX_CHARACTERS} characters.")
     if not all(each.isprintable() or each in "\n\t" for each in body):
         raise MarketError(Code.INVALID_FIELD, "The text has characters that cannot be shown.")
-    if not LOCALE.fullmatch(new.locale):
-        raise MarketError(Code.INVALID_FIELD, "A language is written as en or pt-BR.")
+    if not LOCALE.fullmatch(new.locale) or new.locale[:2] not in LANGUAGES:
+        raise MarketError(
+            Code.INVALID_FIELD, "A language is a code of ISO 639-1, written as en or pt-BR."
+        )
     return body
 
 

@@ -1,7 +1,7 @@
 """Acts of the staff on one session, key, device or job of any user."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from msgspec import Struct
@@ -33,9 +33,10 @@ from storage.accounts import suspensions as suspension_queries
 from storage.bandwidth import halts as halt_queries
 from storage.bandwidth import sessions as session_queries
 from storage.bandwidth.sessions import SessionRow
+from storage.devices import devices as device_queries
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
-from storage.exits.exits import ConsentRow
+from storage.exits.exits import ConsentRow, ExitRow
 from storage.jobs import jobs as job_queries
 from storage.staff.stopping import suspending
 
@@ -212,6 +213,13 @@ async def _session(tx: Transaction, session_id: str) -> SessionRow:
     return row
 
 
+async def _exit(tx: Transaction, device_id: str) -> ExitRow:
+    row = await exit_queries.find(tx, device_id)
+    if row is None:
+        raise MarketError(Code.TOKEN_NOT_FOUND, "There is no such exit.")
+    return row
+
+
 async def _halt(
     context: Context, author: Author, session_id: str, why: str, action: Action
 ) -> Ordered:
@@ -246,20 +254,19 @@ async def _change_exit(
     action: Action,
     device_id: str,
     why: str,
-    carry_out: Callable[..., object],
+    carry_out: Callable[[Transaction], Awaitable[None]],
     is_barred: bool,
 ) -> Ordered:
     require_name(device_id)
     text = reason(why)
-    found = await context.store.read(exit_queries.find, device_id.lower())
-    if found is None:
-        raise MarketError(Code.TOKEN_NOT_FOUND, "There is no such exit.")
-    row = found
+    row = await context.store.read(_exit, device_id.lower())
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
-        await carry_out(tx)  # type: ignore[misc]
-        ordered = await order(tx, HaltKind.LOOK, row.user_id, None, now=context.now())
-        return ordered, {"barred": (row.barred_at is not None, is_barred)}
+        await device_queries.lock(tx, row.device_id)
+        before = await _exit(tx, row.device_id)
+        await carry_out(tx)
+        ordered = await order(tx, HaltKind.LOOK, before.user_id, None, now=context.now())
+        return ordered, {"barred": (before.barred_at is not None, is_barred)}
 
     new = Act(author, action, DEVICE, row.device_id, row.user_id, text)
     return await context.store.write(act, context, new, change)

@@ -11,14 +11,11 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff.base.desk import Command, Desk, Report
+from proxyd.cli.staff.base.desk import MISUSED, Command, Desk, Ended, Report
 from proxyd.cli.staff.base.words import in_words
 from proxyd.loop import runner
 from proxyd.ops.books import context_of, opened
 
-FAILED = 1
-MISUSED = 2
-WAITS = 3  # for a second person
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 
@@ -46,6 +43,7 @@ MODULES = {
     "user limit": "money.limits",
     "user resume": "stopping.stopping",
     "user suspend": "stopping.stopping",
+    "wallet": "money.money",
     "who": "finding.finding",
 }
 
@@ -86,23 +84,16 @@ def carry_out(
     elif options.command == "staff check":
         options.password, options.code = _credentials()
     try:
-        report = runner.run(_run(settings, options))
+        ended = runner.run(_run(settings, options))
     except MarketError as error:
         if error.code not in MISUSES:
             raise
         complain(error.message)
         return MISUSED
-    words = report.pop("words", None)  # a sentence for people, in the place of the columns
+    report, status = ended if isinstance(ended, Ended) else (ended, 0)
+    words = report.pop("words", None)
     say(json.dumps(report) if options.json else words or in_words(report))
-    if "customer" in report:
-        several = report["customer"] is None and report["users"] > 1
-        return MISUSED if several else 0 if report["customer"] is not None else FAILED
-    if options.command == "who" and not report["found"]:
-        return FAILED
-    has_failed = report.get("silent") or (options.command == "site check" and report["problems"])
-    if has_failed:
-        return FAILED
-    return WAITS if "waits" in report else 0
+    return status
 
 
 def _credentials() -> tuple[str, str]:
@@ -118,7 +109,7 @@ def _credentials() -> tuple[str, str]:
     return lines[0], lines[1]
 
 
-async def _run(settings: Settings, options: Namespace) -> Report:
+async def _run(settings: Settings, options: Namespace) -> Report | Ended:
     # A mistyped path makes no database; the first member may come before the daemon's first start.
     async with opened(settings, create=options.command == "staff create") as store:
         desk = Desk(settings, context_of(store))

@@ -7,7 +7,7 @@ from proxyd.cli.parsing import count, finish, limit, number, port, text, within
 # As in `market.accounts.suspensions`.
 PARTS = ("logins", "keys", "sessions", "devices", "purchases")
 ROLES = ("support", "finance", "operator")  # as in `market.staff`, which no parser waits for
-SCOPES = ("read", "act")  # as above
+SCOPES = ("read", "act", "money", "abuse")  # as above
 
 # Commands about one thing of a user: the topic, its name, and each command with its help.
 _ACTS = (
@@ -143,6 +143,11 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         _add_member(command)
         add_reason(command)
         finish_command(command, f"staff {name}")
+    declare = staff.add_parser("declare", help="note that a user is a member's own account")
+    _add_member(declare)
+    add_user(declare)
+    add_reason(declare)
+    finish_command(declare, "staff declare")
     check = staff.add_parser(
         "check", help="check a password and a code, two lines of standard input; uses up the code"
     )

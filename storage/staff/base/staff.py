@@ -59,6 +59,25 @@ async def all_staff(tx: Transaction) -> list[ListedStaffRow]:
     )
 
 
+async def owns(tx: Transaction, staff_id: str, user_id: str) -> bool:
+    """Return whether a user is a member: by the same address, or by a declaration."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 FROM users AS u WHERE u.id = :user_id AND (
+            u.email_key = (SELECT s.email_key FROM staff AS s WHERE s.id = :staff_id)
+            OR EXISTS (
+                SELECT 1 FROM staff_users AS o
+                WHERE o.staff_id = :staff_id AND o.user_id = :user_id
+            )
+        )
+        """,
+        staff_id=staff_id,
+        user_id=user_id,
+    )
+    return found is not None
+
+
 async def has_other_operator(tx: Transaction, staff_id: str) -> bool:
     """Return whether an operator that is not locked remains without one member."""
     found = await tx.one(

@@ -70,6 +70,20 @@ async def set_role(tx: Transaction, staff_id: str, role: str) -> None:
     await tx.run("UPDATE staff SET role = :role WHERE id = :id", id=staff_id, role=role)
 
 
+async def declare_user(tx: Transaction, staff_id: str, user_id: str, now: int) -> bool:
+    """Note that a user is a member's own; return False if it was declared before."""
+    added = await tx.run(
+        """
+        INSERT INTO staff_users (staff_id, user_id, declared_at)
+        VALUES (:staff_id, :user_id, :now) ON CONFLICT DO NOTHING
+        """,
+        staff_id=staff_id,
+        user_id=user_id,
+        now=now,
+    )
+    return added == 1
+
+
 async def set_locked(tx: Transaction, staff_id: str, locked_at: int | None) -> None:
     """Lock a member of the staff, or unlock them with None.
 

@@ -20,6 +20,18 @@ class HitRow(NamedTuple):
     matched: str
 
 
+class NamedSessionRow(NamedTuple):
+    """A session of a user, with the name that clients use at the proxy."""
+
+    id: str
+    username: str
+    status: str
+    bytes_used: int
+    quota_bytes: int
+    created_at: int
+    expires_at: int
+
+
 class OpenRow(NamedTuple):
     """The number of a user's open things."""
 
@@ -220,3 +232,16 @@ async def open_things(tx: Transaction, user_id: str, *, now: int, most: int) -> 
         )
         counts.append(count or 0)
     return OpenRow(*counts)
+
+
+async def sessions(tx: Transaction, user_id: str, *, limit: int) -> list[NamedSessionRow]:
+    """Return the newest sessions of a user."""
+    return await tx.all(
+        NamedSessionRow,
+        f"""
+        SELECT {", ".join(NamedSessionRow._fields)} FROM bandwidth_sessions
+        WHERE user_id = :user_id ORDER BY id {NEWEST_FIRST} LIMIT :limit
+        """,
+        user_id=user_id,
+        limit=limit,
+    )

@@ -31,6 +31,7 @@ class LoginRow(NamedTuple):
     role: str
     seen_at: int
     expires_at: int
+    factor_at: int
 
 
 async def count_wrong(
@@ -142,6 +143,7 @@ async def insert_login(
         created_at=now,
         seen_at=now,
         expires_at=expires_at,
+        factor_at=now,
     )
 
 
@@ -151,7 +153,8 @@ async def live(tx: Transaction, login_id: str, *, now: int, seen_since: int) -> 
         LoginRow,
         """
         SELECT l.id, l.staff_id, (SELECT s.email FROM staff AS s WHERE s.id = l.staff_id),
-            (SELECT s.role FROM staff AS s WHERE s.id = l.staff_id), l.seen_at, l.expires_at
+            (SELECT s.role FROM staff AS s WHERE s.id = l.staff_id), l.seen_at, l.expires_at,
+            l.factor_at
         FROM staff_logins AS l
         WHERE l.id = :id AND l.ended_at IS NULL AND l.expires_at > :now
             AND l.seen_at > :seen_since
@@ -167,6 +170,15 @@ async def see(tx: Transaction, login_id: str, now: int) -> None:
     """Note that a login was used."""
     await tx.run(
         "UPDATE staff_logins SET seen_at = :now WHERE id = :id AND seen_at < :now",
+        id=login_id,
+        now=now,
+    )
+
+
+async def prove(tx: Transaction, login_id: str, now: int) -> None:
+    """Note that a login has proved its second factor again."""
+    await tx.run(
+        "UPDATE staff_logins SET factor_at = :now WHERE id = :id AND ended_at IS NULL",
         id=login_id,
         now=now,
     )

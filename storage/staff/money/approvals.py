@@ -27,11 +27,15 @@ class ApprovalRow(NamedTuple):  # as wide as its table
 
 
 class ShownApprovalRow(NamedTuple):
-    """A request with the name of its user, and the reason of the act that asked ("" if erased)."""
+    """A request with the name of its user, and the reason of the act that asked ("" if erased).
+
+    `asked_email` is the address of a member who asked.
+    """
 
     approval: ApprovalRow
     username: str
     reason: str | None
+    asked_email: str | None
 
 
 class PayloadRow(NamedTuple):
@@ -72,7 +76,8 @@ async def page(
     return await tx.all(
         lambda *row: ShownApprovalRow(ApprovalRow(*row[:_WIDTH]), *row[_WIDTH:]),
         f"""
-        SELECT {columns}, u.username, t.body
+        SELECT {columns}, u.username, t.body,
+            (SELECT s.email FROM staff AS s WHERE s.id = SUBSTR(a.asked_by, 7))
         FROM approvals AS a
         JOIN users AS u ON u.id = a.user_id
         LEFT JOIN staff_log AS l ON l.number = a.log_number

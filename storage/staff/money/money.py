@@ -58,7 +58,7 @@ async def _unapproved(tx: Transaction, column: str, value: str, currency: str, s
         f"""
         SELECT CAST(COALESCE(SUM(ABS(amount)), 0) AS BIGINT) FROM staff_money
         WHERE {column} = :value AND currency = :currency AND created_at > :since
-            AND approval_id IS NULL
+            AND approval_id IS NULL AND author NOT LIKE 'rule:%'
         """,
         value=value,
         currency=currency,
@@ -126,23 +126,26 @@ async def newer_money(tx: Transaction, account: str, deposit_id: str) -> int:
     return (received or 0) - (back or 0)
 
 
-# Each transfer of these kinds is an act, and each such act is a transfer of its amount.
+# Each transfer of these kinds is an act, and each such act is a transfer of its amount. Deposits
+# before the first act of this kind were none.
 _POSTED = """
     SELECT t.business_key AS reference,
         CASE WHEN e.debit_account LIKE 'user:%' THEN -e.amount ELSE e.amount END AS amount
     FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
     WHERE t.kind IN ('deposit_refund', 'correction')
+        OR (t.kind = 'deposit' AND t.business_key LIKE 'deposit:%'
+            AND t.id >= (SELECT MIN(id) FROM staff_money WHERE action = 'money.deposit'))
 """
 
 
 async def acts_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each refund or correction that differs from its transfer, or has none."""
+    """Return each deposit, refund or correction that differs from its transfer, or has none."""
     return await tx.all(
         DifferenceRow,
         differences(
             """
             SELECT business_key AS reference, amount FROM staff_money
-            WHERE action IN ('money.refund', 'money.correct')
+            WHERE action IN ('money.deposit', 'money.refund', 'money.correct')
             """,
             _POSTED,
         ),
@@ -150,13 +153,13 @@ async def acts_against_postings(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def acts_of_others(tx: Transaction) -> list[DifferenceRow]:
-    """Return each refund or correction whose transfer moved the money of another user."""
+    """Return each deposit, refund or correction whose transfer moved the money of another user."""
     return await tx.all(
         DifferenceRow,
         """
         SELECT m.business_key, 1, 0 FROM staff_money AS m
         JOIN transfers AS t ON t.business_key = m.business_key
-        WHERE m.action IN ('money.refund', 'money.correct') AND NOT EXISTS (
+        WHERE m.action IN ('money.deposit', 'money.refund', 'money.correct') AND NOT EXISTS (
             SELECT 1 FROM entries AS e WHERE e.transfer_id = t.id
                 AND 'user:' || m.user_id || ':available:' || m.currency
                     IN (e.debit_account, e.credit_account)

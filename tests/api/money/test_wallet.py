@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from support.daemons.service import Person, Service
+from support.market import deposits
 
-from market.accounts import accounts
 from market.money.money import Currency
 from proxyd.loop import clock
 
@@ -108,7 +108,7 @@ async def test_a_deposit_is_listed_by_its_reference(service: Service) -> None:
     person = await service.person()
     for reference in ("invoice-1", "a:b"):
         await service.daemon.store.write(
-            accounts.deposit,
+            deposits.deposit,
             service.daemon.market.context,
             email=person.email,
             currency=Currency.USD,

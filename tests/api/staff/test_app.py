@@ -12,6 +12,7 @@ from support.clients.staff import PREFIX, StaffApi, staffed
 
 from api.routing.routes import Auth, Reply, StaffRoute
 from market.base.ids import Identifiers
+from market.staff.base.callers import SCOPES, StaffScope
 from market.staff.base.roles import MATRIX, Action, Role
 
 
@@ -37,6 +38,7 @@ async def test_every_route_is_tried_by_every_caller(staff: StaffApi) -> None:
     path, why = f"/staff/{locked.id}/lock", {"reason": "left"}
     assert (await staff.call("POST", path, why, token=operator)).status == 200
     tokens = {role: await staff.token(role, f"try-{role}") for role in Role}
+    keys = {scope: await staff.key(scope) for scope in StaffScope}
     routes = [each for each in staff.http.routes if isinstance(each, StaffRoute)]
     assert len(routes) == len(staff.http.routes)
     for route in routes:
@@ -53,6 +55,49 @@ async def test_every_route_is_tried_by_every_caller(staff: StaffApi) -> None:
                 assert refusal not in ("not_permitted", "unauthorized"), (route.path, role)
             else:
                 assert (answer.status, answer.code) == (401, "not_permitted"), (route.path, role)
+        for scope, key in keys.items():
+            answer = await staff.call(route.method, path, body, token=key)
+            is_missing = answer.status == 401 and answer.code == "scope_missing"
+            assert is_missing is (SCOPES.get(route.action) is not scope), (route.path, scope)
+
+
+async def test_every_writing_route_takes_an_idempotency_key(staff: StaffApi) -> None:
+    """But those whose answer is what the nodes did, and those about the caller's own login."""
+    without = {
+        each.path.removeprefix(PREFIX)
+        for each in staff.http.routes
+        if each.method == "POST" and not each.idempotent
+    }
+    assert without == {
+        "/login",
+        "/logout",
+        "/factor",
+        "/password",
+        "/search",
+        "/exit-use",
+        "/jobs/{job}/log",
+        "/jobs/{job}/cancel",
+        "/devices/{device}/bar",
+        "/devices/{device}/pardon",
+        "/users/{user}/suspend",
+        "/users/{user}/resume",
+        "/sessions/{session}/halt",
+        "/sessions/{session}/go",
+        "/sessions/{session}/end",
+        "/users/keys/{key}/revoke",
+    }
+
+
+async def test_no_route_switches_the_log_off_or_changes_it(staff: StaffApi) -> None:
+    """The log has one path, which reads; each writing path leaves a row."""
+    of_log = [each for each in staff.http.routes if each.path.endswith("/log")]
+    assert [(each.method, each.path) for each in of_log if "{job}" not in each.path] == [
+        ("GET", f"{PREFIX}/log")
+    ]
+    token = await staff.token(Role.OPERATOR)
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        answer = await staff.call(method, "/log", {"enabled": False}, token=token)
+        assert answer.status == 405, method
 
 
 async def handler(_: Any) -> Reply:
@@ -183,7 +228,7 @@ async def test_a_repeated_request_acts_once(staff: StaffApi) -> None:
     assert [each.status for each in answers] == [200] * 5
     assert len({msgspec.json.encode(each.body) for each in answers}) == 1
     assert sum("Idempotency-Replayed" in each.headers for each in answers) == 4
-    changed = {**body, "role": "finance"}
+    changed = {**body, "reason": "moved"}
     reused = await staff.call("POST", "/staff", changed, token=token, headers=key)
     assert reused.code == "idempotency_key_reused"
     of_other = await staff.call("POST", "/staff", body, token=other, headers=key)

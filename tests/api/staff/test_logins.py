@@ -85,10 +85,10 @@ async def test_each_wrong_proof_has_the_same_answer(staff: StaffApi, wrong: str)
 @pytest.mark.parametrize("act", ["lock", "role", "reset-factor"])
 async def test_a_lock_a_role_and_a_new_factor_end_logins_at_once(staff: StaffApi, act: str) -> None:
     token = await staff.token(Role.OPERATOR, "olga")
-    ada = await staff.hire(Role.SUPPORT, "ada")
+    ada = await staff.hire(Role.FINANCE, "ada")
     other = await staff.login(ada)
     assert (await staff.call("GET", "/me", token=other)).status == 200
-    body = {"reason": "left", **({"role": "finance"} if act == "role" else {})}
+    body = {"reason": "left", **({"role": "support"} if act == "role" else {})}
     answer = await staff.call("POST", f"/staff/{ada.email}/{act}", body, token=token)
     assert answer.status == 200, answer.body
     assert (await staff.call("GET", "/me", token=other)).code == "unauthorized"

@@ -25,14 +25,15 @@ async def test_an_operator_administers_members(staff: StaffApi) -> None:
     assert answer.status == 200
     ada = answer.body["token"]
     assert (await staff.call("GET", "/staff", token=ada)).code == "not_permitted"
-    role = {"role": "finance", "reason": "moved"}
-    assert (
-        await staff.call("POST", "/staff/ada@example.com/role", role, token=token)
-    ).status == 200
+    for role in ("finance", "operator"):  # only the machine makes a second person for money
+        for path, body in (("/staff/ada@example.com/role", {}), ("/staff", new)):
+            given = {**body, "role": role, "reason": "moved"}
+            refused = await staff.call("POST", path, given, token=token)
+            assert refused.code == "not_permitted", (path, role)
     members = (await staff.call("GET", "/staff", token=token)).body["staff"]
     assert [(each["email"], each["role"]) for each in members] == [
         ("olga@staff.example.com", "operator"),
-        ("ada@example.com", "finance"),
+        ("ada@example.com", "support"),
     ]
     last = await staff.call(
         "POST", "/staff/olga@staff.example.com/lock", {"reason": "left"}, token=token
@@ -110,3 +111,24 @@ async def test_a_key_has_addresses_scopes_and_an_end(
     await staff.hire(Role.SUPPORT, "ada")
     answer = await staff.call("POST", "/keys", {**KEY, **change}, token=token)
     assert (answer.status, answer.code) == (400, "invalid_field"), answer.body
+
+
+async def test_a_key_that_moves_money_is_made_on_the_machine(staff: StaffApi) -> None:
+    token = await staff.token(Role.OPERATOR, "olga")
+    await staff.hire(Role.FINANCE, "ada")
+    answer = await staff.call("POST", "/keys", {**KEY, "scopes": ["money"]}, token=token)
+    assert answer.code == "not_permitted"
+
+
+async def test_a_member_declares_an_account_and_acts_about_it_no_more(staff: StaffApi) -> None:
+    person, olga = await staff.service.person(), await staff.hire(Role.OPERATOR, "olga")
+    token, other = await staff.login(olga), await staff.token(Role.OPERATOR, "other")
+    path, note = f"/users/{person.user_id}/notes", {"text": "called"}
+    assert (await staff.call("POST", path, note, token=token)).status == 200
+    declare, body = f"/staff/{olga.id}/declare", {"user": person.email, "reason": "mine"}
+    assert (await staff.call("POST", declare, body, token=other)).code == "not_permitted"
+    declared = await staff.call("POST", declare, body, token=token)
+    assert declared.body["user_id"] == person.user_id
+    assert (await staff.call("POST", declare, body, token=token)).code == "staff_unchanged"
+    assert (await staff.call("POST", path, note, token=token)).code == "not_permitted"
+    assert (await staff.call("POST", path, note, token=other)).status == 200

@@ -6,9 +6,8 @@ import pytest
 from support.market.events import said
 from support.market.market import Market
 
-from market.accounts.accounts import LOGIN_MAX_SECONDS, NETWORKS_MAX, spendable
+from market.accounts.accounts import LOGIN_MAX_SECONDS, NETWORKS_MAX
 from market.base.errors import Code, MarketError
-from market.money.money import Currency
 from storage.engines.store import Transaction
 
 
@@ -125,44 +124,6 @@ async def test_a_token_ends_with_its_time(market: Market) -> None:
     assert caught.value.code is Code.UNAUTHORIZED
 
 
-async def test_a_deposit_with_a_reference_is_made_once(market: Market) -> None:
-    await register(market)
-    assert await market.deposit("ada@example.com", 5_000_000, "invoice-1")
-    assert not await market.deposit("ada@example.com", 5_000_000, "invoice-1")
-    wallet = await market.store.read(spendable, "ADA@example.com")
-    assert wallet == {Currency.USD: 5_000_000, Currency.CREDIT: 0}
-
-
-async def test_a_deposit_to_an_unknown_user_or_of_nothing_is_refused(market: Market) -> None:
-    with pytest.raises(MarketError) as caught:
-        await market.deposit("nobody@example.com", 1)
-    assert caught.value.code is Code.USER_NOT_FOUND
-    await register(market)
-    with pytest.raises(MarketError) as caught:
-        await market.deposit("ada@example.com", 0)
-    assert caught.value.code is Code.INVALID_FIELD
-
-
-async def test_a_reference_names_one_deposit(market: Market) -> None:
-    await register(market)
-    await market.deposit("ada@example.com", 5_000_000, "invoice-1")
-    with pytest.raises(MarketError) as caught:
-        await market.deposit("ada@example.com", 6_000_000, "invoice-1")
-    assert caught.value.code is Code.REFERENCE_REUSED
-
-
-async def test_more_than_an_account_can_hold_is_refused(market: Market) -> None:
-    await register(market)
-    for amount in (10**18 + 1, 2**63 - 1):
-        with pytest.raises(MarketError) as caught:
-            await market.deposit("ada@example.com", amount)
-        assert caught.value.code is Code.AMOUNT_TOO_LARGE
-    await market.deposit("ada@example.com", 10**18)
-    with pytest.raises(MarketError) as caught:
-        await market.deposit("ada@example.com", 1)
-    assert caught.value.code is Code.AMOUNT_TOO_LARGE
-
-
 async def test_callers_are_remembered_only_where_the_store_shows_its_changes(
     market: Market,
 ) -> None:
@@ -188,16 +149,6 @@ async def test_a_remembered_caller_is_none_any_more_once_the_login_session_has_e
     with pytest.raises(MarketError, match="login session has ended"):
         await accounts.authenticate(token)
     assert market.store.version() == version  # nothing was committed that had it forgotten
-
-
-@pytest.mark.both_engines
-async def test_a_deposit_is_notified_once(market: Market) -> None:
-    user = await market.person()
-    for _ in range(2):
-        await market.deposit("person1@example.com", 1_500_000, "invoice-1")
-    assert await said(market, user, "wallet.deposited") == [
-        {"amount": 1.5, "currency": "usd", "reference": "invoice-1"}
-    ]
 
 
 async def test_a_login_from_a_new_network_is_notified_once(market: Market) -> None:

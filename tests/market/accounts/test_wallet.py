@@ -30,7 +30,7 @@ async def test_a_wallet_in_pages_sums_to_its_balance(market: Market) -> None:
         before = page[-1].id
     assert len(changes) == 2 + 7 + 4
     assert [change.id for change in changes] == sorted((c.id for c in changes), reverse=True)
-    balance = await market.store.read(spendable, "person1@example.com")
+    _, balance = await market.store.read(spendable, user)
     for currency in Currency:
         total = sum(change.amount for change in changes if change.currency is currency)
         assert total == balance[currency]

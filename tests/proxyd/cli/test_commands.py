@@ -18,11 +18,11 @@ import pytest
 from support.base.clock import Clock
 from support.daemons import process
 from support.daemons.service import running_in
+from support.market import deposits
 from support.market.jobs import on, specified
 from support.market.market import Market
 
 from config.settings import Settings, StorageSettings
-from market.accounts import accounts
 from market.base.errors import MarketError
 from market.base.ids import Identifiers
 from market.events.context import Context
@@ -407,7 +407,7 @@ def test_a_deposit_to_an_unknown_user_is_refused(run: Run, ada: None) -> None:
 def test_a_deposit_of_nothing_is_refused(run: Run, ada: None, database: Path) -> None:
     nothing = [[], ["--usd", "0"], ["--usd", "0.000000", "--credits", "0"]]
     for done in at_once(lambda amounts: run([*DEPOSIT, *amounts]), nothing):
-        refused(done, "--usd", "--credits")
+        refused(done, "--usd", "--credits", code=2)
     assert rows(database, "SELECT COUNT(*) FROM transfers") == [(0,)]
 
 
@@ -441,7 +441,7 @@ async def test_a_balance_beyond_64_bits_is_refused(
     with suppress(MarketError):  # a single deposit of that size may be refused
         for index in range(10):
             await store.write(
-                accounts.deposit,
+                deposits.deposit,
                 context,
                 email=EMAIL,
                 currency=Currency.USD,
@@ -461,7 +461,7 @@ def test_an_audit_of_an_honest_ledger_passes(run: Run, ada: None) -> None:
     done = run(AUDIT)
     assert (done.returncode, done.stderr) == (0, "")
     first, *checks, last = done.stdout.splitlines()
-    assert first == "1 transfers over 15 accounts"
+    assert first == "1 transfers over 20 accounts"
     assert last == "the ledger agrees"
     assert checks
     assert all(line.startswith("ok ") for line in checks)

@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Role
-from market.staff.members import accounts
+from market.staff.members import accounts, keys
 from market.staff.members.accounts import Created
+from market.staff.members.keys import NewStaffKey
 from proxyd.ops.listening import bound_port
 from support.daemons.declared import declared
 from support.daemons.service import Answer, Service, running_in
@@ -80,6 +82,13 @@ class StaffApi:
         answer = await self.try_login(member.email, member.factor.codes[code])
         assert answer.status == 200, answer.body
         return str(answer.body["token"])
+
+    async def key(self, scope: StaffScope, role: Role = Role.OPERATOR) -> str:
+        """Make a key of a new member, by a command on the machine."""
+        member = await self.hire(role, f"key-{scope}")
+        new = NewStaffKey(name="a program", scopes=(scope,), allow_ips=("127.0.0.0/8",))
+        made = await keys.create(self.service.daemon.market.context, ROOT, member.id, new, "made")
+        return made.text
 
     async def token(self, role: Role, name: str = "") -> str:
         """Add a member, and log them in."""

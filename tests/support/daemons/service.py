@@ -14,7 +14,6 @@ import aiohttp
 import msgspec
 
 from config.settings import Settings
-from market.accounts import accounts
 from market.money.audit import audit_ledger
 from market.money.money import Currency, micro
 from proxyd.bounds import USUAL, Bounds
@@ -25,6 +24,7 @@ from proxyd.ops.listening import bound_port
 from storage.engines.store import Transaction
 from support.daemons.declared import declared
 from support.database import sqlite
+from support.market import deposits
 
 TEST_SETTINGS: dict[str, Any] = {
     "api": {"port": 0},
@@ -172,7 +172,7 @@ class Service:
         if Decimal(amount):
             transfer = self.daemon.market.context.identifiers.new()
             await self.daemon.store.write(
-                accounts.deposit,
+                deposits.deposit,
                 self.daemon.market.context,
                 email=email,
                 currency=currency,

@@ -7,7 +7,6 @@ from decimal import Decimal
 from pathlib import Path
 
 from market import market
-from market.accounts import accounts
 from market.accounts.accounts import LoginLimits
 from market.accounts.bounds import Bounds
 from market.accounts.passwords import Passwords
@@ -33,6 +32,7 @@ from storage.blobs.local import LocalBlobs
 from storage.engines.store import Store, Transaction
 from storage.money.ledger import find_hold, insert_hold
 from support.base.clock import Clock
+from support.market import deposits
 
 TERMS = Terms(
     price_default=1_000_000,
@@ -182,7 +182,7 @@ class Market(market.Market):
         """Pay money in."""
         transfer = self.identifiers.new()
         return await self.store.write(
-            accounts.deposit,
+            deposits.deposit,
             self.context,
             email=email,
             currency=currency,

@@ -1,52 +1,46 @@
 """Commands about complaints: the customer who used an exit, and tickets."""
 
-import asyncio
-import re
 from argparse import Namespace
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from ipaddress import ip_address
+from functools import partial
 from typing import Final
 
-from config.settings import Settings
 from market.base.errors import Code, MarketError
-from market.base.networks import plain
-from market.staff.abuse import exit_use, rules, tickets
-from market.staff.abuse.exit_use import WORDS, Answer, Destination, Found, Question, Use
+from market.staff.abuse import exit_use, questions, rules, tickets
+from market.staff.abuse.exit_use import WORDS, Answer, Question, shown_destination
+from market.staff.abuse.questions import Figures, Names
 from market.staff.abuse.tickets import Category, Facts, Outcome, State
-from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, act_row, when
-from proxyd.egress.own import OwnAddresses
-from proxyd.ops.access_lines import TargetHash, timestamp
-from proxyd.ops.access_place import access_folder, access_key
-from proxyd.ops.access_search import FOUND_MAX, Carried, Searched, Wanted, compared, search
-from storage.bandwidth import nodes
-from storage.engines.place import is_sqlite
+from proxyd.cli.staff.base.desk import (
+    FAILED,
+    MISUSED,
+    Command,
+    Desk,
+    Ended,
+    Report,
+    Row,
+    act_row,
+    when,
+)
+from proxyd.ops import exit_records
+from proxyd.ops.access_lines import timestamp
 from storage.staff.abuse.tickets import TicketRow
 
-DAY_SECONDS: Final = 86_400
-PORT_MAX: Final = 65_535
-FAILED, AMBIGUOUS = 1, 2
-_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
+NAMES: Final = Names("--exit-ip", "--at", "--to")
 
 
-async def who_exit(desk: Desk, options: Namespace) -> Report:
+async def who_exit(desk: Desk, options: Namespace) -> Report | Ended:
     """Return the customer who used an exit at a time towards an address."""
-    question = _question(options)
-    if question.at > desk.context.now():
-        raise MarketError(Code.INVALID_FIELD, "The time of --at is in the future.")
-
-    async def find(asked: Question) -> Found:
-        return await _find(desk, asked)
-
+    question = _question(desk, options)
+    find = partial(exit_records.find, desk.settings, desk.context)
     answer = await exit_use.look_up(desk.context, desk.author, question, options.ticket, find)
-    return _answer(question, answer)
+    report = _answer(question, answer)
+    if answer.customer is not None:
+        return report
+    return Ended(report, MISUSED if answer.users > 1 else FAILED)
 
 
 async def _open(desk: Desk, options: Namespace) -> Report:
-    question = _question(options) if options.exit_ip else Question("", 0)
-    facts = Facts(
-        question.exit_address, question.at, question.host, question.port, question.source_port
-    )
+    facts = questions.facts(_question(desk, options)) if options.exit_ip else Facts()
     row = await tickets.open_ticket(
         desk.context, desk.author, Category(options.category), facts, options.text
     )
@@ -97,25 +91,16 @@ async def _close(desk: Desk, options: Namespace) -> Report:
 
 async def _rules(desk: Desk, _options: Namespace) -> Report:
     opened = dict(await rules.counts(desk.context, desk.author))
-    abuse, is_on = desk.settings.abuse, access_folder(desk.settings) is not None
     return {
         "rules": [
             {
-                "rule": rule,
-                "mode": "observe" if is_on and most else "off",
-                "more_than": most,
-                "of": of,
-                "tickets_30_days": opened.get(rules.CATEGORIES[rule], 0),
+                "rule": rule.name,
+                "mode": rule.mode,
+                "more_than": rule.more_than,
+                "of": rule.of,
+                "tickets_30_days": opened.get(rules.CATEGORIES[rule.name], 0),
             }
-            for rule, most, of in (
-                (
-                    "scan",
-                    abuse.scan_targets,
-                    f"targets on one port, more than {abuse.scan_failed_percent} % failed",
-                ),
-                ("mail", abuse.mail_refusals, "refused dials to mail ports"),
-                ("login", abuse.login_connections, "connections to one host's login port"),
-            )
+            for rule in exit_records.rules_of(desk.settings)
         ]
     }
 
@@ -133,10 +118,7 @@ def _ticket(row: TicketRow) -> Row:
     }
 
 
-# --- the question ------------------------------------------------------------------------------
-
-
-def _question(options: Namespace) -> Question:
+def _question(desk: Desk, options: Namespace) -> Question:
     """Return the question of a command line.
 
     Raises:
@@ -144,169 +126,10 @@ def _question(options: Namespace) -> Question:
     """
     if not options.at:
         raise MarketError(Code.INVALID_FIELD, "--exit-ip needs --at, the time in UTC.")
-    host, port = _destination(options.to) if options.to else ("", 0)
-    return Question(
-        exit_address=_address(options.exit_ip, "--exit-ip"),
-        at=_moment(options.at),
-        host=host,
-        port=port,
-        source_port=options.source_port or 0,
-        within=options.within,
+    figures = Figures(
+        options.exit_ip, options.at, options.to or "", options.source_port or 0, options.within
     )
-
-
-def _address(text: str, option: str) -> str:
-    try:
-        return str(plain(ip_address(text)))
-    except ValueError:
-        raise MarketError(
-            Code.INVALID_FIELD, f"{option} is an IP address, such as 203.0.113.9."
-        ) from None
-
-
-def _moment(text: str) -> int:
-    """Return a time; one without a zone would be guessed, so it is refused."""
-    try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            raise ValueError
-        seconds = int(found.astimezone(UTC).timestamp())
-    except (ValueError, OverflowError):
-        raise MarketError(
-            Code.INVALID_FIELD, "--at is a time with its zone, such as 2026-11-23T14:03:22Z."
-        ) from None
-    if seconds < 0:
-        raise MarketError(Code.INVALID_FIELD, "--at is after 1970.")
-    return seconds
-
-
-def _destination(text: str) -> tuple[str, int]:
-    """Return the host and the port of a destination; the port is 0 if it is missing."""
-    host, port = text, ""
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        port = port.removeprefix(":")
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    try:
-        host = str(plain(ip_address(host)))
-    except ValueError:
-        if not _HOST.fullmatch(host):
-            raise _bad_destination() from None
-    if not port:
-        return host, 0
-    if not (port.isascii() and port.isdecimal() and len(port) <= len(str(PORT_MAX))):
-        raise _bad_destination()
-    if not 1 <= int(port) <= PORT_MAX:
-        raise _bad_destination()
-    return host, int(port)
-
-
-def _bad_destination() -> MarketError:
-    return MarketError(
-        Code.INVALID_FIELD, "--to is HOST, HOST:PORT or [IPv6]:PORT, such as 198.51.100.7:22."
-    )
-
-
-# --- the records -------------------------------------------------------------------------------
-
-
-async def _find(desk: Desk, question: Question) -> Found:
-    """Return the connections in the records of this machine, and the reasons for gaps."""
-    settings, now = desk.settings, desk.context.now()
-    folder = access_folder(settings)
-    gaps = await _unsearched(desk)
-    if folder is None:
-        return Found((), [*gaps, "access_log is off: no connection is recorded."])
-    days = settings.access_log.keep_days
-    if question.at < now - days * DAY_SECONDS:
-        return Found((), [*gaps, f"Records are kept for {days} days; those of this time are gone."])
-    hashed = TargetHash(access_key(settings))
-    wanted = Wanted(
-        address=question.exit_address,
-        first=question.at - question.within,
-        last=min(question.at + question.within, now),
-        with_direct=_is_own(settings, question.exit_address),
-        host=question.host,
-        hashed=hashed,
-    )
-    try:
-        found = await asyncio.to_thread(search, folder, wanted)
-    except OSError as error:
-        raise MarketError(
-            Code.INVALID_FIELD, f"The access log in {folder}: {error.strerror}."
-        ) from None
-    uses = [_use(each, question, hashed) for each in found.carried]
-    return Found(uses, [*gaps, *_gaps(question, found)], has_more=found.has_more)
-
-
-def _use(carried: Carried, question: Question, hashed: TargetHash) -> Use:
-    line = carried.line
-    is_equal = compared(line, question.host, hashed) if question.host else None
-    destination = {True: Destination.EQUAL, None: Destination.UNKNOWN}
-    return Use(
-        session_id=line.session,
-        exit=line.exit or ", ".join(device for device, _ in line.tried),
-        started=carried.started,
-        ended=carried.ended,
-        protocol=line.protocol or "tcp",
-        port=line.port,
-        source_port=line.source_port,
-        destination=destination.get(is_equal, Destination.DIFFERENT),
-        bytes_up=line.bytes_up,
-        bytes_down=line.bytes_down,
-        reason=line.reason or "open",
-    )
-
-
-def _gaps(question: Question, found: Searched) -> list[str]:
-    """Return a sentence for each reason for a missing connection."""
-    gaps = []
-    if found.missing:
-        hours = ", ".join(timestamp(each * 3600)[:13] + "h" for each in found.missing)
-        gaps.append(f"This machine has no records of {hours}: the daemon did not run or record.")
-    if found.lost:
-        gaps.append(f"{found.lost} lines were lost in this time or before; some may be missing.")
-    if found.has_more:
-        gaps.append(f"More than {FOUND_MAX} connections match; narrow --within, or give --to.")
-    if not (found.carried or found.elsewhere or found.missing):
-        gaps.append(
-            f"No connection left by {question.exit_address} at this time: the address was not "
-            "that of a device, or no customer used it."
-        )
-    elif not found.carried and found.elsewhere:
-        gaps.append(
-            f"{found.elsewhere} connections left by {question.exit_address} at this time, all to "
-            "other destinations."
-        )
-    return gaps
-
-
-async def _unsearched(desk: Desk) -> list[str]:
-    """Return a sentence about nodes whose records are on other machines."""
-    if is_sqlite(desk.settings.storage.url):
-        return []
-    seen = await desk.context.store.read(nodes.seen)
-    if len(seen) < 2:
-        return []
-    names = ", ".join(sorted(each.id for each in seen))
-    gap = (
-        f"Only the records of this machine are searched. {len(seen)} nodes share the database "
-        f"({names}): repeat the command on each other machine."
-    )
-    return [gap]
-
-
-def _is_own(settings: Settings, address: str) -> bool:
-    """Return whether connections without an exit leave by an address."""
-    if address == settings.proxy.public_host:
-        return True
-    own = OwnAddresses()
-    own.open()
-    try:
-        return own(ip_address(address))
-    finally:
-        own.close()
+    return questions.question(figures, desk.context.now(), NAMES)
 
 
 def _answer(question: Question, answer: Answer) -> Report:
@@ -317,7 +140,7 @@ def _answer(question: Question, answer: Answer) -> Report:
             "exit": question.exit_address,
             "at": timestamp(question.at),
             "within": question.within,
-            "to": _shown(question.host, question.port),
+            "to": shown_destination(question),
             "source_port": question.source_port or None,
         },
         "customer": None
@@ -331,13 +154,6 @@ def _answer(question: Question, answer: Answer) -> Report:
         "ask": answer.ask or None,
         "gaps": list(answer.gaps),
     }
-
-
-def _shown(host: str, port: int) -> str | None:
-    if not host:
-        return None
-    shown = f"[{host}]" if ":" in host else host
-    return f"{shown}:{port}" if port else shown
 
 
 def _connections(answer: Answer) -> Sequence[Row]:

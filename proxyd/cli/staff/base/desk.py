@@ -4,21 +4,36 @@ import json
 import os
 import pwd
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from config.settings import Settings
 from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.events.context import Context
+from market.money.money import as_decimal
+from market.staff.base.columns import Column
+from market.staff.base.columns import written as columns_written
 from market.staff.base.roles import Machine
 from market.staff.members.factors import Factors
 from proxyd.cli.output import moment
 from proxyd.ops.signing_key import signing_key
 from storage.staff.base.log import ShownLogRow
 
+FAILED = 1
+MISUSED = 2
+WAITS = 3  # for a second person
+
 Row = Mapping[str, Any]
+# Lists of rows by name. `words` is a sentence for people, in the place of the columns.
 Report = dict[str, Any]
+
+
+class Ended(NamedTuple):
+    """The report of a command that ends with another exit status than 0."""
+
+    report: Report
+    status: int
 
 
 class Desk:
@@ -43,7 +58,7 @@ class Desk:
         return Factors(Sealing(signing_key(self.settings), b"staff factors"))
 
 
-Command = Callable[[Desk, Namespace], Awaitable[Report]]
+Command = Callable[[Desk, Namespace], Awaitable[Report | Ended]]
 
 
 def unix_user() -> str:
@@ -69,6 +84,12 @@ def act_row(row: ShownLogRow) -> Row:
         "changes": json.loads(row.changes),
         "text": row.text,
     }
+
+
+def table(rows: Iterable[Any], columns: Sequence[Column]) -> list[Row]:
+    """Return rows by the names of columns; a time is `created`, and not `created_at`."""
+    written = columns_written(rows, columns, write_time=when, write_money=as_decimal)
+    return [{name.removesuffix("_at"): value for name, value in row.items()} for row in written]
 
 
 def when(seconds: int | None) -> str | None:

@@ -6,10 +6,20 @@ from config.settings import Settings
 from market.accounts.keys import KEYS_MAX
 from market.base.errors import Code, MarketError
 from market.money.money import as_decimal
-from market.staff.finding import history, search, users
+from market.staff.finding import history, search, tables, users
 from market.staff.finding.search import HITS_MAX, Found
 from market.staff.finding.users import COUNTED_MAX, UserPage
-from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, act_row, when
+from proxyd.cli.staff.base.desk import (
+    FAILED,
+    Command,
+    Desk,
+    Ended,
+    Report,
+    Row,
+    act_row,
+    table,
+    when,
+)
 from proxyd.cli.staff.money.limits import limits_of, personal_row
 from storage.staff.base.log import NEWEST
 
@@ -27,18 +37,16 @@ async def _log(desk: Desk, options: Namespace) -> Report:
     return {"log": [act_row(row) for row in rows]}
 
 
-async def _who(desk: Desk, options: Namespace) -> Report:
+async def _who(desk: Desk, options: Namespace) -> Report | Ended:
     if (options.text is None) == (options.exit_ip is None):
         raise MarketError(Code.INVALID_FIELD, "Give a TEXT, or --exit-ip with --at.")
     if options.exit_ip is not None:
         from proxyd.cli.staff.abuse import abuse  # other forms do not wait for it
 
         return await abuse.who_exit(desk, options)
-    return {
-        "found": [
-            _found(each) for each in await search.who(desk.context, desk.author, options.text)
-        ]
-    }
+    found = await search.who(desk.context, desk.author, options.text)
+    report: Report = {"found": [_found(each) for each in found]}
+    return report if found else Ended(report, FAILED)
 
 
 async def _show(desk: Desk, options: Namespace) -> Report:
@@ -70,7 +78,9 @@ def _found(found: Found) -> Row:
 
 
 def _user_page(page: UserPage, settings: Settings) -> Report:
-    user, profile, limits = page.user, page.profile, limits_of(page.personal, settings)
+    user, limits = page.user, limits_of(page.personal, settings)
+
+    tabled = {name: table(getattr(page, name), columns) for name, columns in tables.TABLES.items()}
     return {
         "user": {
             "id": user.id,
@@ -79,21 +89,10 @@ def _user_page(page: UserPage, settings: Settings) -> Report:
             "verified": when(user.email_verified_at),
             "created": when(user.created_at),
         },
-        "suspended": [
-            {
-                "part": row.part,
-                "since": when(row.began_at),
-                "until": when(row.ends_at),
-                "shown": row.shown,
-            }
-            for row in page.suspended
-        ],
+        "suspended": tabled.pop("suspended"),
         "balances": [
             {"currency": currency, "available": as_decimal(available), "held": as_decimal(held)}
-            for currency, available, held in (
-                ("usd", profile.usd_available, profile.usd_held),
-                ("credit", profile.credit_available, profile.credit_held),
-            )
+            for currency, available, held in tables.balances(page)
         ],
         "limits": [
             {"of": of, "open": _count(number), "limit": limit or None}
@@ -105,80 +104,7 @@ def _user_page(page: UserPage, settings: Settings) -> Report:
             )
         ],
         **({} if page.personal is None else {"personal": personal_row(page.personal)}),
-        "transactions": [
-            {
-                "at": when(row.created_at),
-                "kind": row.kind,
-                "amount": as_decimal(row.amount),
-                "currency": row.currency,
-                "reference": row.reference,
-                "id": row.id,
-            }
-            for row in page.transactions
-        ],
-        "sessions": [
-            {
-                "id": row.id,
-                "status": row.status,
-                "used_bytes": row.bytes_used,
-                "quota_bytes": row.quota_bytes,
-                "created": when(row.created_at),
-                "expires": when(row.expires_at),
-            }
-            for row in page.sessions
-        ],
-        "devices": [
-            {
-                "id": row.id,
-                "name": row.name,
-                "type": row.device_type,
-                "last_seen": when(row.last_heartbeat_at),
-                "revoked": when(row.revoked_at),
-            }
-            for row in page.devices
-        ],
-        "jobs": [
-            {
-                "id": row.id,
-                "type": row.job_type,
-                "status": row.status,
-                "price": as_decimal(row.price_held),
-                "currency": row.currency,
-                "created": when(row.created_at),
-                "title": row.title,
-            }
-            for row in page.jobs
-        ],
-        "keys": [
-            {
-                "id": row.id,
-                "prefix": row.prefix,
-                "name": row.name,
-                "last_used": when(row.last_used_at),
-                "network": row.last_used_network,
-                "expires": when(row.expires_at),
-                "revoked": when(row.revoked_at),
-            }
-            for row in page.keys
-        ],
-        "logins": [
-            {
-                "id": row.id,
-                "at": when(row.created_at),
-                "network": row.network,
-                "program": row.user_agent,
-            }
-            for row in page.logins
-        ],
-        "notes": [
-            {
-                "number": row.number,
-                "at": when(row.created_at),
-                "author": row.staff_email or row.unix_user,
-                "text": row.body,
-            }
-            for row in page.notes
-        ],
+        **tabled,
         "log": [act_row(row) for row in page.log],
     }
 

@@ -55,6 +55,13 @@ async def _unlock(desk: Desk, options: Namespace) -> Report:
     return {"unlocked": {"id": row.id, "email": row.email}}
 
 
+async def _declare(desk: Desk, options: Namespace) -> Report:
+    user_id = await accounts.declare(
+        desk.context, desk.author, options.staff, options.user, options.reason
+    )
+    return {"declared": {"staff": options.staff, "user": user_id}}
+
+
 async def _reset_factor(desk: Desk, options: Namespace) -> Report:
     changed = await accounts.reset_factor(
         desk.context, desk.factors(), desk.author, options.staff, options.reason
@@ -85,6 +92,7 @@ COMMANDS: dict[str, Command] = {
     "staff role": _role,
     "staff lock": _lock,
     "staff unlock": _unlock,
+    "staff declare": _declare,
     "staff reset-factor": _reset_factor,
     "staff check": _check,
 }

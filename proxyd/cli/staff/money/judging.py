@@ -4,13 +4,14 @@ import asyncio
 from argparse import Namespace
 
 from market.money.money import as_decimal
-from market.staff.money import judging
+from market.staff.money import job_logs, judging
 from market.staff.money.approvals import State
-from market.staff.money.judging import DeviceEvidence, Evidence, Verdict
+from market.staff.money.evidence import TABLES
+from market.staff.money.judging import Evidence, Verdict
 from proxyd import slices
-from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
-from proxyd.cli.staff.money import job_logs
+from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, Row, table, when
 from proxyd.cli.staff.money.money import report
+from proxyd.ops.books import approval_limits
 from storage.files.log_files import Attempt
 from storage.jobs.reviews import DisputesRow, ReviewRow
 
@@ -21,7 +22,7 @@ async def _show(desk: Desk, options: Namespace) -> Report:
     found = await judging.evidence(desk.context, desk.author, options.job)
     number = options.attempt or found.job.attempts
     work = desk.settings.work
-    lines = []
+    lines: list[job_logs.LogLine] = []
     if number:
         lines = await asyncio.to_thread(
             job_logs.shown,
@@ -31,13 +32,17 @@ async def _show(desk: Desk, options: Namespace) -> Report:
             options.stream,
             options.search,
         )
-    return {**_page(found), f"{options.stream} of attempt {number}": lines}
+    rows = [
+        {"line": line.number, "hit": "*" if line.is_hit else "", "text": line.text}
+        for line in lines
+    ]
+    return {**_page(found), f"{options.stream} of attempt {number}": rows}
 
 
-async def _decide(desk: Desk, options: Namespace) -> Report:
+async def _decide(desk: Desk, options: Namespace) -> Report | Ended:
     percent = {"jobs uphold": 0, "jobs reverse": 100}.get(options.command)
     verdict = Verdict(options.percent if percent is None else percent)
-    limits = slices.approval_limits(desk.settings)
+    limits = approval_limits(desk.settings)
     decided = await judging.decide(
         desk.context, desk.author, options.job, verdict, limits, options.reason or UNSAID
     )
@@ -94,61 +99,11 @@ def _page(found: Evidence) -> Report:
             "payload": found.payload,
         },
         "result": {"text": job.result, "failure": job.failure_reason},
-        "statements": [
-            {
-                "attempt": row.attempt,
-                "state": row.state,
-                "price": as_decimal(row.price),
-                "earned": as_decimal(row.earned),
-                "refunded": as_decimal(row.refunded),
-                "worker": row.user_id,
-                "disputed": when(row.disputed_at),
-                "reason": row.reason,
-            }
-            for row in found.reviews
-        ],
-        "attempts": [
-            {
-                "attempt": row.attempt,
-                "device": row.device_id,
-                "began": when(row.work_started_at),
-                "ended": when(row.ended_at),
-                "outcome": row.outcome,
-                "exit_code": row.exit_code,
-                "failure": row.failure_kind,
-                "cpu_seconds": row.cpu_seconds,
-                "memory_bytes": row.max_memory_bytes,
-                "reason": row.reason,
-            }
-            for row in found.attempts
-        ],
-        "files": [
-            {
-                "attempt": row.attempt,
-                "kind": row.kind,
-                "name": row.name,
-                "bytes": row.size_bytes,
-                "sha256": row.digest,
-                "whole": when(row.whole_at),
-            }
-            for row in found.artifacts
-        ],
-        "devices": [_device(each) for each in found.devices],
+        "statements": table(found.reviews, TABLES["reviews"]),
+        "attempts": table(found.attempts, TABLES["attempts"]),
+        "files": table(found.artifacts, TABLES["artifacts"]),
+        "devices": table(found.devices, TABLES["devices"]),
         "buyer": _disputes(found.buyer_disputes),
-    }
-
-
-def _device(found: DeviceEvidence) -> Row:
-    history = found.history
-    return {
-        "device": found.device_id,
-        "owner": found.owner_id,
-        "attempts": history.attempts,
-        "completed": history.completed,
-        "failed": history.failed,
-        "lost": history.lost,
-        "samples": f"{history.samples_right}/{history.samples}",
-        **_disputes(found.disputes),
     }
 
 

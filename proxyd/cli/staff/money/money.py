@@ -1,21 +1,62 @@
 """Commands that move money of users, and those of the second person."""
 
+import secrets
 from argparse import Namespace
+from collections.abc import Mapping
 
+from market.accounts import accounts
+from market.base.errors import Code, MarketError
 from market.money.money import Currency, as_decimal
-from market.staff.money import approvals, money, second_person
+from market.staff.money import approvals, deposits, money, second_person
 from market.staff.money.approvals import Outcome, State
-from proxyd import slices
-from proxyd.cli.staff.base.desk import Command, Desk, Report, when
+from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
+from proxyd.ops.books import approval_limits
 from storage.staff.money.approvals import ShownApprovalRow
 
+WORDS = {State.DONE: "deposited", State.DONE_BEFORE: "was deposited before"}
+NAMES = {State.DONE: "deposited", State.DONE_BEFORE: "deposited before", State.WAITS: "waits"}
 
-async def _refund(desk: Desk, options: Namespace) -> Report:
+
+async def _deposit(desk: Desk, options: Namespace) -> Report | Ended:
+    amounts = {Currency.USD: options.usd, Currency.CREDIT: options.credits}
+    if not any(amounts.values()):
+        raise MarketError(Code.INVALID_FIELD, "Nothing to deposit: give --usd or --credits.")
+    outcomes = await deposits.deposit(
+        desk.context,
+        desk.author,
+        options.user,
+        approval_limits(desk.settings),
+        amounts=amounts,
+        reference=options.reference or secrets.token_hex(16),
+        why=options.reason,
+    )
+    user_id = outcomes[0].user_id
+    email, balance = await desk.context.store.read(accounts.spendable, user_id)
+    has = f"{email} has {in_words(balance)}"
+    lists: dict[State, list[Report]] = {}
+    for each in outcomes:
+        lists.setdefault(each.state, []).append(row_of(each))
+    words = [
+        *(f"{WORDS[state]}; {has}" for state in (State.DONE, State.DONE_BEFORE) if state in lists),
+        *(f"waits: approval {row['approval']}; {has}" for row in lists.get(State.WAITS, [])),
+    ]
+    report: Report = {
+        **{NAMES[state]: rows for state, rows in lists.items()},
+        "balances": [
+            {"currency": currency, "available": as_decimal(amount)}
+            for currency, amount in balance.items()
+        ],
+        "words": words[0] if State.WAITS not in lists else "\n".join(words),
+    }
+    return Ended(report, WAITS) if State.WAITS in lists else report
+
+
+async def _refund(desk: Desk, options: Namespace) -> Report | Ended:
     outcome = await money.refund(
         desk.context,
         desk.author,
         options.user,
-        slices.approval_limits(desk.settings),
+        approval_limits(desk.settings),
         amount=options.amount,
         currency=Currency(options.currency),
         deposit=options.deposit,
@@ -25,12 +66,12 @@ async def _refund(desk: Desk, options: Namespace) -> Report:
     return report(outcome, "refunded")
 
 
-async def _correct(desk: Desk, options: Namespace) -> Report:
+async def _correct(desk: Desk, options: Namespace) -> Report | Ended:
     outcome = await money.correct(
         desk.context,
         desk.author,
         options.user,
-        slices.approval_limits(desk.settings),
+        approval_limits(desk.settings),
         amount=options.amount,
         currency=Currency(options.currency),
         reference=options.reference,
@@ -78,7 +119,7 @@ async def _approvals(desk: Desk, options: Namespace) -> Report:
     return {"approvals": [_approval(row, desk.context.now()) for row in rows]}
 
 
-async def _approve(desk: Desk, options: Namespace) -> Report:
+async def _approve(desk: Desk, options: Namespace) -> Report | Ended:
     outcome = await second_person.approve(
         desk.context, desk.author, options.approval, options.reason
     )
@@ -93,26 +134,38 @@ async def _refuse(desk: Desk, options: Namespace) -> Report:
     return {word: {"id": refused.id, "action": refused.action, "user": refused.user_id}}
 
 
-def report(outcome: Outcome, word: str) -> Report:
+def report(outcome: Outcome, word: str) -> Report | Ended:
     """Return the outcome of an act that moves money: done, done before, or waiting."""
+    row = row_of(outcome)
+    if outcome.state is State.WAITS:
+        return Ended({"waits": row}, WAITS)
+    if outcome.state is State.DONE_BEFORE:
+        word = f"{word} before"
+    return {word: row}
+
+
+def row_of(outcome: Outcome) -> Report:
+    """Return the row of an act that moves money; one that waits has its approval and its end."""
     row = {
         "user": outcome.user_id,
         "amount": as_decimal(outcome.amount),
         "currency": outcome.currency,
     }
     if outcome.state is State.WAITS:
-        return {"waits": {"approval": outcome.id, **row, "expires": when(outcome.expires_at)}}
-    if outcome.state is State.DONE_BEFORE:
-        word = f"{word} before"
-    return {word: {"id": outcome.id, **row}}
+        return {"approval": outcome.id, **row, "expires": when(outcome.expires_at)}
+    return {"id": outcome.id, **row}
+
+
+def in_words(amounts: Mapping[Currency, int]) -> str:
+    """Return amounts in micro-units as text, such as "5.00 usd, 0.00 credit"."""
+    return ", ".join(f"{as_decimal(amount)} {currency}" for currency, amount in amounts.items())
 
 
 def _approval(shown: ShownApprovalRow, now: int) -> Report:
     row = shown.approval
-    state = row.decision or ("expired" if row.expires_at <= now else "waits")
     return {
         "id": row.id,
-        "state": state,
+        "state": approvals.state_of(row, now),
         "action": row.action,
         "user": shown.username,
         "amount": as_decimal(row.amount),
@@ -126,6 +179,7 @@ def _approval(shown: ShownApprovalRow, now: int) -> Report:
 
 
 COMMANDS: dict[str, Command] = {
+    "wallet deposit": _deposit,
     "money refund": _refund,
     "money correct": _correct,
     "money history": _history,

@@ -3,6 +3,7 @@
 import argparse
 
 from proxyd.cli.parsing import (
+    add_amounts,
     amount,
     bound,
     count,
@@ -79,6 +80,23 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands that move money, and those of the second person."""
+    wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    deposit = wallet.add_parser("deposit", help="pay money into an account")
+    add_user(deposit)
+    deposit.add_argument(
+        "--reference",
+        type=text,
+        metavar="TEXT",
+        help="names this deposit; repeating the command with the same one changes nothing",
+    )
+    deposit.add_argument(
+        "--reason", type=text, default="", metavar="TEXT", help="kept with the log"
+    )
+    add_amounts(deposit)
+    finish_command(deposit, "wallet deposit")
+
     money = topics.add_parser("money", help="refund, correct, and list a user's money")
     commands = money.add_subparsers(metavar="COMMAND", required=True)
     refund = commands.add_parser(

@@ -9,7 +9,8 @@ from config.settings import Settings
 from market.base.errors import Code, MarketError
 from market.staff.site import site
 from market.staff.site.site import TEXT_MAX_CHARACTERS, Publication, TextKind
-from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
+from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
+from proxyd.slices import app_url
 from storage.site.texts import TextRow
 
 UTF8_MAX_BYTES = 4  # of a character
@@ -19,10 +20,11 @@ async def _invite(desk: Desk, options: Namespace) -> Report:
     made = await site.invite(
         desk.context, desk.author, uses=options.uses, days=options.days, why=options.reason
     )
-    row = made.row
+    row, base = made.row, app_url(desk.settings, desk.settings.api.port)
     return {
         "invitation": {"id": row.id, "uses": row.uses, "expires": when(row.expires_at)},
         "code": made.code,
+        "link": f"{base}/register?invitation={made.code}",
     }
 
 
@@ -59,11 +61,11 @@ async def _publish(desk: Desk, options: Namespace) -> Report:
     return {"published": _text(row)}
 
 
-async def _check(desk: Desk, _options: Namespace) -> Report:
+async def _check(desk: Desk, _options: Namespace) -> Report | Ended:
     rows = await site.published(desk.context, desk.author)
     problems = list(_problems(desk.settings, rows, desk.context.now()))
     settings = desk.settings.site
-    return {
+    report: Report = {
         "site": {
             "name": settings.name,
             "support": settings.support or None,
@@ -72,6 +74,7 @@ async def _check(desk: Desk, _options: Namespace) -> Report:
         "texts": [_text(row) for row in rows],
         "problems": problems,
     }
+    return Ended(report, FAILED) if problems else report
 
 
 def _text(row: TextRow) -> Row:

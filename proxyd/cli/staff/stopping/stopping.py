@@ -14,7 +14,7 @@ from market.base.sealing import Sealing
 from market.jobs.outcomes import Outcomes
 from market.staff.stopping import stopping, suspending
 from market.staff.stopping.suspending import Ordered
-from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
+from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
 from proxyd.ops.signing_key import signing_key
 from proxyd.slices import app_url, bounds, job_terms, site_terms
 from storage.engines.claim import is_claimed
@@ -24,7 +24,7 @@ _SPAN = re.compile(r"([1-9]\d{0,4})([mhd])")
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400}
 
 
-async def _suspend(desk: Desk, options: Namespace) -> Report:
+async def _suspend(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await suspending.suspend(
         desk.context,
         _letters(desk),
@@ -35,10 +35,10 @@ async def _suspend(desk: Desk, options: Namespace) -> Report:
         shown=options.shown,
         why=options.reason,
     )
-    return {"suspended": _parts_row(ordered), **await _cut(desk, ordered, options)}
+    return await _ended("suspended", _parts_row(ordered), desk, ordered, options, "cut")
 
 
-async def _resume(desk: Desk, options: Namespace) -> Report:
+async def _resume(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await suspending.resume(
         desk.context,
         _letters(desk),
@@ -48,7 +48,7 @@ async def _resume(desk: Desk, options: Namespace) -> Report:
         why=options.reason,
     )
     row = {name: value for name, value in _parts_row(ordered).items() if name != "until"}
-    return {"resumed": row, **await _nodes(desk, ordered, options, "effective")}
+    return await _ended("resumed", row, desk, ordered, options)
 
 
 async def _show_session(desk: Desk, options: Namespace) -> Report:
@@ -71,27 +71,26 @@ async def _show_session(desk: Desk, options: Namespace) -> Report:
     }
 
 
-async def _halt(desk: Desk, options: Namespace) -> Report:
+async def _halt(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await stopping.halt_session(
         desk.context, desk.author, options.session, options.reason
     )
-    return {"halted": _session_row(ordered), **await _cut(desk, ordered, options)}
+    return await _ended("halted", _session_row(ordered), desk, ordered, options, "cut")
 
 
-async def _go(desk: Desk, options: Namespace) -> Report:
+async def _go(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await stopping.let_session_go(
         desk.context, desk.author, options.session, options.reason
     )
-    return {"resumed": _session_row(ordered), **await _nodes(desk, ordered, options, "effective")}
+    return await _ended("resumed", _session_row(ordered), desk, ordered, options)
 
 
-async def _end_session(desk: Desk, options: Namespace) -> Report:
+async def _end_session(desk: Desk, options: Namespace) -> Report | Ended:
     context = desk.context
     ordered = await stopping.begin_end(context, desk.author, options.session, options.reason)
-    report = await _cut(desk, ordered, options)
-    session_id = ordered.session_id or ""
-    await stopping.finish_end(context, session_id)
-    return {"ended": _session_row(ordered), **report}
+    ended = await _ended("ended", _session_row(ordered), desk, ordered, options, "cut")
+    await stopping.finish_end(context, ordered.session_id or "")
+    return ended
 
 
 async def _revoke(desk: Desk, options: Namespace) -> Report:
@@ -99,51 +98,62 @@ async def _revoke(desk: Desk, options: Namespace) -> Report:
     return {"revoked": {"key": options.key, "name": name}}
 
 
-async def _bar(desk: Desk, options: Namespace) -> Report:
+async def _bar(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await stopping.bar_device(desk.context, desk.author, options.device, options.reason)
     row = {"device": options.device, "user": ordered.user_id}
-    return {"barred": row, **await _nodes(desk, ordered, options, "effective")}
+    return await _ended("barred", row, desk, ordered, options)
 
 
-async def _pardon(desk: Desk, options: Namespace) -> Report:
+async def _pardon(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await stopping.pardon_device(
         desk.context, desk.author, options.device, options.reason
     )
     row = {"device": options.device, "user": ordered.user_id}
-    return {"pardoned": row, **await _nodes(desk, ordered, options, "effective")}
+    return await _ended("pardoned", row, desk, ordered, options)
 
 
-async def _cancel(desk: Desk, options: Namespace) -> Report:
+async def _cancel(desk: Desk, options: Namespace) -> Report | Ended:
     settings = desk.settings
     outcomes = Outcomes(desk.context, job_terms(settings), lambda: bounds(settings))
     ordered = await stopping.cancel_job(
         desk.context, outcomes, desk.author, options.job, options.reason
     )
     row = {"job": options.job, "user": ordered.user_id}
-    return {"cancelled": row, **await _nodes(desk, ordered, options, "effective")}
+    return await _ended("cancelled", row, desk, ordered, options)
 
 
 def _session_row(ordered: Ordered) -> Row:
     return {"session": ordered.session_id, "user": ordered.user_id}
 
 
-async def _cut(desk: Desk, ordered: Ordered, options: Namespace) -> Report:
-    """Wait for the nodes, and return the number of cut connections."""
-    return await _nodes(desk, ordered, options, "cut")
+async def _ended(
+    word: str,
+    row: Row,
+    desk: Desk,
+    ordered: Ordered,
+    options: Namespace,
+    verb: str = "effective",
+) -> Report | Ended:
+    """Wait for the acknowledgements of the nodes, and return the report.
 
-
-async def _nodes(desk: Desk, ordered: Ordered, options: Namespace, verb: str) -> Report:
-    """Wait for the acknowledgements of the nodes; return them, and the nodes that are silent."""
+    Args:
+        word: the name of the row in the report.
+        row: what has changed.
+        desk: the services of the command.
+        ordered: the order to the nodes.
+        options: the command line.
+        verb: the name of the nodes' answers in the report.
+    """
     url = desk.settings.storage.url
     names = ordered.nodes
     if is_sqlite(url) and not names:
         # One daemon has no name among nodes.
         names = ("",) if is_claimed(url) else ()
     answer = await halts.answered(desk.context, ordered.number, names)
-    report: Report = {verb: _numbers(answer) if options.json else _words(answer)}
-    if answer.silent:
-        report["silent"] = [each or "the daemon" for each in answer.silent]
-    return report
+    report: Report = {word: row, verb: _numbers(answer) if options.json else _words(answer)}
+    if not answer.silent:
+        return report
+    return Ended({**report, "silent": [each or "the daemon" for each in answer.silent]}, FAILED)
 
 
 def _numbers(answer: Answered) -> Row:

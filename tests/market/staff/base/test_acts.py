@@ -156,7 +156,7 @@ def test_only_the_acts_and_accounts_write_the_tables_of_the_staff() -> None:
     """Beside the import contract: within `market.staff` few modules write, and each by an act."""
     writers = {
         path.name
-        for path in (FOLDER / "market" / "staff").glob("*/*.py")
+        for path in (FOLDER / "market" / "staff").rglob("*.py")
         if re.search(
             r"^from storage\.staff\.\w+( import .*\b|\.)(money_|ticket_)?writes\b",
             path.read_text(),

@@ -1,9 +1,10 @@
 """Scopes of staff keys: which operations a program may do."""
 
 import pytest
+from msgspec import structs
 
 from market.base.errors import Code, MarketError
-from market.staff.base.callers import SCOPES, StaffCaller, StaffScope
+from market.staff.base.callers import PROVED, SCOPES, StaffCaller, StaffScope
 from market.staff.base.roles import MATRIX, Action, Role, Via
 
 
@@ -28,6 +29,15 @@ def test_a_key_permits_operations_of_its_scopes_and_of_the_role(action: Action) 
             assert error.value.code is expected
 
 
-def test_no_key_touches_the_accounts_of_the_staff() -> None:
-    of_staff = {each for each in Action if each.value.startswith("staff.")}
-    assert of_staff & SCOPES.keys() == {Action.STAFF_SELF}
+def test_no_key_touches_the_accounts_of_the_staff_approvals_or_texts() -> None:
+    apart = ("staff.", "approval.", "site.publish", "ticket.legal")
+    assert {each for each in SCOPES if each.value.startswith(apart)} == {Action.STAFF_SELF}
+
+
+def test_a_login_moves_money_only_with_a_factor_of_the_last_minutes() -> None:
+    for action in PROVED:
+        login = structs.replace(caller(Role.OPERATOR), scopes=None)
+        with pytest.raises(MarketError) as error:
+            login.require(action)
+        assert error.value.code is Code.FACTOR_EXPIRED
+        structs.replace(login, is_proved=True).require(action)

@@ -1,6 +1,7 @@
 """The matrix of permissions: every operation is tried by every role."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.jobs.outcomes import Outcomes
 from market.jobs.postings import NewJob
-from market.money.money import GB, MICRO
+from market.money.money import GB, MICRO, Currency
 from market.staff.abuse import exit_use, rules, tickets
 from market.staff.abuse.exit_use import Found, Question
 from market.staff.abuse.tickets import Category, Facts, Outcome, State
@@ -34,7 +35,7 @@ from market.staff.finding import history, search, users
 from market.staff.members import accounts, attempts, keys
 from market.staff.members.accounts import Created
 from market.staff.members.keys import NewStaffKey
-from market.staff.money import approvals, judging, limits, money, second_person
+from market.staff.money import approvals, deposits, judging, limits, money, second_person
 from market.staff.money.judging import Verdict
 from market.staff.money.limits import NewLimits
 from market.staff.site import site
@@ -137,6 +138,9 @@ async def prepare(market: Market, action: Action, other: Created, user: str) -> 
     rows = {each.id: each for each in await accounts.listed(market.context, ROOT)}
     if action is Action.STAFF_UNLOCK and rows[other.id].locked_at is None:
         await accounts.lock(market.context, ROOT, other.id, "left")
+    if action is Action.STAFF_ROLE:
+        with suppress(MarketError):  # of the role before
+            await accounts.set_role(market.context, ROOT, other.id, Role.FINANCE, "moved")
     if action is Action.STAFF_KEY_REVOKE and not await keys.listed(market.context, ROOT):
         await keys.create(market.context, ROOT, other.id, KEY, "reports")
     if action.startswith("ticket.") or action is Action.SEARCH_EXIT:
@@ -229,7 +233,7 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.STAFF_LIST: lambda market, author, user, other: accounts.listed(market.context, author),
     Action.STAFF_CREATE: _create,
     Action.STAFF_ROLE: lambda market, author, user, other: accounts.set_role(
-        market.context, author, other.id, Role.FINANCE, "moved"
+        market.context, author, other.id, Role.SUPPORT, "moved"
     ),
     Action.STAFF_LOCK: lambda market, author, user, other: accounts.lock(
         market.context, author, other.id, "left"
@@ -239,6 +243,14 @@ ATTEMPTS: dict[Action, Attempt] = {
     ),
     Action.MONEY_REFUND: _refund,
     Action.MONEY_CORRECT: lambda market, author, user, other: corrected(market, author, user, 1),
+    Action.MONEY_DEPOSIT: lambda market, author, user, other: deposits.deposit(
+        market.context,
+        author,
+        user,
+        LIMITS,
+        amounts={Currency.USD: MICRO},
+        reference=market.identifiers.new(),
+    ),
     Action.MONEY_HISTORY: lambda market, author, user, other: money.history(
         market.context, author, user, limit=1
     ),

@@ -85,6 +85,8 @@ async def refused(market: Market, **changes: Any) -> None:
         {"locale": ""},
         {"locale": "english"},
         {"locale": "../x"},
+        {"locale": "xx"},
+        {"locale": "xx-DE"},
         {"version": 7},
         {"days": 3_651},
     ],

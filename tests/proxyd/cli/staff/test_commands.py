@@ -170,7 +170,7 @@ def test_a_user_is_found_viewed_and_noted(run: Run, ada: None, database: Path) -
     for part in ("balances:", "sessions: none", "INV-7", "asked", "user.note"):
         assert part in words
     acts = [each["action"] for each in answer(run, ["log", "--user", "ada"])["log"]]
-    assert acts == ["user.view", "user.view", "user.note"]
+    assert acts == ["user.view", "user.view", "user.note", "money.deposit"]
 
 
 def test_a_search_without_a_hit_fails(run: Run, ada: None) -> None:

@@ -9,7 +9,6 @@ import pytest
 from support.base.clock import Clock
 from support.market.market import Market
 
-from proxyd.cli.staff.money import job_logs
 from storage.engines.open import open_store
 from storage.files.log_files import Attempt, LogFiles
 from tests.proxyd.cli.staff.test_commands import answer
@@ -88,14 +87,3 @@ def test_a_job_that_is_not_there_is_refused(run: Run, ada: None) -> None:
     refused(run(["jobs", "show", "none"]), "There is no such job")
     refused(run(["jobs", "split", "none", "5"]), "There is no such job")
     refused(run(["jobs", "show", ""]), "1 to 254", code=2)
-
-
-def test_a_long_log_is_read_over_its_cut(tmp_path: Path) -> None:
-    files = LogFiles(tmp_path, keep_bytes=1024 * 1024)
-    attempt, line = Attempt("0" * 8, 1), b"x" * 1_023 + b"\n"
-    for at in range(5):
-        files.write(attempt, "stdout", at * 1024 * 1024, line * 1024)
-    found = job_logs.shown(tmp_path, 1024 * 1024, attempt, "stdout", "were cut out")
-    assert any(each["hit"] for each in found)
-    assert all(len(str(each["text"])) <= job_logs.LINE_MAX_CHARACTERS for each in found)
-    assert job_logs.shown(tmp_path, 1024 * 1024, attempt, "stderr", "") == []

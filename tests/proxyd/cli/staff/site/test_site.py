@@ -22,8 +22,9 @@ from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
 def test_invitations_are_made_listed_and_withdrawn(run: Run, ada: None, database: Path) -> None:
     done = run(["site", "invite", "--uses", "3", *BECAUSE])
     assert (done.returncode, done.stderr) == (0, "")
-    code = done.stdout.splitlines()[-1].removeprefix("code: ")
+    code, link = (line.partition(": ")[2] for line in done.stdout.splitlines()[-2:])
     assert len(code) == 19
+    assert link == f"http://127.0.0.1:8080/register?invitation={code}"
     assert code not in repr(rows(database, "SELECT * FROM invitations, texts, staff_log"))
     [row] = answer(run, ["site", "invitations"])["invitations"]
     assert (row["uses"], row["uses_left"]) == (3, 3)
@@ -31,6 +32,8 @@ def test_invitations_are_made_listed_and_withdrawn(run: Run, ada: None, database
     [row] = answer(run, ["site", "invitations"])["invitations"]
     assert row["uses_left"] == 0
     refused(run(["site", "withdraw", "x", *BECAUSE]), "no such invitation")
+    refused(run(["site", "withdraw", "", *BECAUSE]), "A name has", code=2)
+    refused(run(["status", "end", "x" * 255, *BECAUSE]), "A name has", code=2)
 
 
 def test_texts_are_published_and_checked(

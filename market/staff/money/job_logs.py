@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from market.files.log_text import text_of
 from storage.files.log_files import Attempt, LogFiles
 
@@ -14,9 +16,17 @@ LINE_MAX_CHARACTERS = 500
 STREAMS = ("stdout", "stderr")
 
 
+class LogLine(Struct, frozen=True):
+    """A line of a log with its number, from 1; `is_hit`: it has the searched text."""
+
+    number: int
+    is_hit: bool
+    text: str
+
+
 def shown(
     folder: Path, keep_bytes: int, attempt: Attempt, stream: str, search: str
-) -> list[dict[str, str | int]]:
+) -> list[LogLine]:
     """Return lines of a stream with their numbers, at most `LINES_MAX`.
 
     Args:
@@ -62,5 +72,5 @@ def _text(line: bytes) -> str:
     return text_of(line, is_last=True)[0].rstrip("\r")
 
 
-def _row(at: int, line: str, *, is_hit: bool) -> dict[str, str | int]:
-    return {"line": at + 1, "hit": "*" if is_hit else "", "text": line[:LINE_MAX_CHARACTERS]}
+def _row(at: int, line: str, *, is_hit: bool) -> LogLine:
+    return LogLine(at + 1, is_hit, line[:LINE_MAX_CHARACTERS])

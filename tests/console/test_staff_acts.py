@@ -1,0 +1,192 @@
+"""Stories of the staff in a browser: a refund, disputes, a second person, and a spammer."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from support.base.waiting import until_true
+from support.clients.socks import Client
+from support.clients.staff import StaffApi, staffed
+from support.console.axe import faults
+from support.console.browser import Tab, Visit, needs_chromium
+from support.market.staff import PASSWORD
+from support.targets import targets
+
+from market.staff.base.roles import Role
+from market.staff.members.accounts import Created
+from storage.engines.store import Transaction
+from tests.api.jobs.test_reviews import wallet
+from tests.api.staff.test_jobs import disputed
+
+pytestmark = needs_chromium
+WHY = "asked by letter 12"
+
+
+@pytest.fixture
+async def staff(tmp_path: Path) -> AsyncIterator[StaffApi]:
+    log = {"folder": str(tmp_path / "access"), "enabled": "on"}
+    async with staffed(tmp_path, access_log=log) as running:
+        yield running
+
+
+async def entered(visit: Visit, staff: StaffApi, member: Created, code: int = 0) -> Tab:
+    """Log a member in, and return the tab with the queue."""
+    visit.expect("401")  # before the login
+    tab = await visit.open(f"{staff.url}/staff")
+    await log_in(tab, member, code)
+    return tab
+
+
+async def log_in(tab: Tab, member: Created, code: int) -> None:
+    await tab.until_text("Staff login", "h1")
+    await tab.fill("E-mail address", member.email)
+    await tab.fill("Password", PASSWORD)
+    await tab.fill("Code", member.factor.codes[code])
+    await tab.click("Log in")
+    await tab.until_text("Queue", "h1")
+
+
+async def go(tab: Tab, page: str, title: str) -> None:
+    await tab.run(f"location.hash = {page!r}")
+    await tab.until_text(title, "h1")
+
+
+async def test_a_deposit_is_refunded_with_its_consequence_before(
+    visit: Visit, staff: StaffApi
+) -> None:
+    person, ada = await staff.service.person(), await staff.hire(Role.FINANCE, "ada")
+    tab = await entered(visit, staff, ada)
+    await tab.press("/")
+    assert await tab.run("document.activeElement.id") == "q"
+    await tab.fill("Search for", person.email)
+    await tab.press("Enter")
+    await tab.click("person1")
+    await tab.click("main a[href^='#/money/']")
+    await tab.until_text("Money of person1", "h1")
+    assert not await faults(tab)
+    await tab.click("Pay money in")
+    await tab.fill("Amount paid in", "20")
+    await tab.fill("Reference of the payment", "inv-1")
+    await tab.fill("details[open] [name=reason]", WHY)
+    await tab.click("Pay in")
+    await tab.until_text("done: 20 usd")
+    await tab.click("Refund a deposit")
+    await tab.fill("Amount to refund", "25")
+    await tab.until_text("after: -5: more than is available")
+    await tab.fill("Amount to refund", "7.42")
+    await tab.until_text("available usd before: 20, after: 12.58")
+    await tab.fill("Reference of the deposit", "inv-1")
+    await tab.fill("Reference of this refund", "<b>r</b>")
+    await tab.fill("details[open] [name=reason]", WHY)
+    await tab.fill("Reference of this refund", "r-1")
+
+    async def age(tx: Transaction) -> None:
+        await tx.run("UPDATE staff_logins SET factor_at = 0")
+
+    await staff.service.daemon.store.write(age)
+    await tab.click("Refund")
+    await tab.until_text("within the last five minutes")
+    await tab.fill("Code of your second factor", ada.factor.codes[1])
+    await tab.click("Refund")
+    await tab.until_text("done: -7.42 usd")
+    await tab.until_text("12.58 usd + 0 held")
+    assert not await faults(tab)
+
+
+async def test_a_dispute_is_decided_each_way(visit: Visit, staff: StaffApi) -> None:
+    jobs = [await disputed(staff, f"<img src=x> {word}") for word in ("a", "b", "c")]
+    ada = await staff.hire(Role.FINANCE, "ada")
+    tab = await entered(visit, staff, ada)
+    await tab.until_text("<img src=x> a", "main")  # as text, not as a picture
+    choices = [("uphold", "", 0, 9.0), ("reverse", "", 10, 0), ("split", "40", 4, 5.4)]
+    for letter, job, choice in zip("abc", jobs, choices, strict=True):
+        (job_id, buyer, owner), (word, percent, back, paid) = job, choice
+        await go(tab, f"#/job/{job_id}", "Job train")
+        await tab.until_text(f"<img src=x> {letter}", "main")
+        await tab.click("Show the log")
+        await tab.until_text("no lines")
+        await tab.fill("Decision", word)
+        if percent:
+            await tab.fill("Percent for the buyer", percent)
+        await tab.until_text(f"The buyer gets {back} of 10 credit back")
+        if word == "split":
+            assert not await faults(tab)
+        await tab.fill("Reason, which buyer", "read the log")
+        await tab.click("Decide")
+        await tab.until_text("decided: ")
+        assert (await wallet(staff.service, buyer))[0] == back
+        assert (await wallet(staff.service, owner))[0] == paid
+
+
+async def test_a_large_correction_is_approved_by_a_second_person(
+    visit: Visit, staff: StaffApi
+) -> None:
+    person = await staff.service.person()
+    ada, olga = await staff.hire(Role.FINANCE, "ada"), await staff.hire(Role.OPERATOR, "olga")
+    tab = await entered(visit, staff, ada)
+    await go(tab, f"#/money/{person.user_id}", "Money of person1")
+    await tab.click("Correct a balance")
+    await tab.fill("Amount to correct", "60")
+    await tab.fill("Reference of this correction", "c-1")
+    await tab.fill("details[open] [name=reason]", WHY)
+    await tab.click("Correct")
+    await tab.until_text("waits for a second person until")
+    await go(tab, "#/approvals", "Approvals")
+    await tab.until_text("Withdraw")
+    assert "Approve 60" not in await tab.text("main")
+    await tab.click("Log out")
+    await log_in(tab, olga, 0)
+    await tab.until_text("money.correct", "main")
+    await go(tab, "#/approvals", "Approvals")
+    assert not await faults(tab)
+    await tab.click("Approve 60 usd")
+    await tab.click("form .button.primary")
+    await tab.until_text("done: 60 usd")
+    await go(tab, "#/log/action=approval.approve", "Log")
+    await tab.until_text("approved", "main")
+    await go(tab, "#/site", "Public side")
+    assert not await faults(tab)
+
+
+async def test_a_spammer_is_found_from_the_exit_address_and_the_minute(
+    visit: Visit, staff: StaffApi
+) -> None:
+    service = staff.service
+    for _ in range(2):
+        person = await service.person(usd="5")
+        bought = await service.buy(person)
+    async with targets.echo() as target:
+        client = await Client.open(service.proxy_port)
+        assert await client.log_in(bought.username, bought.password) == 0
+        assert await client.connect("127.0.0.1", target.port) == 0
+        await client.send(b"spam")
+        assert await client.receive(4) == b"spam"
+        client.writer.close()
+        await client.rest()
+    folder = Path(service.daemon.settings.access_log.folder)
+    until_true(lambda: any('"event":"ended"' in each.read_text() for each in folder.iterdir()))
+    tab = await entered(visit, staff, await staff.hire(Role.SUPPORT, "ada"))
+    await tab.click("Complaints")
+    await tab.click("Open a ticket")
+    await tab.fill("The complaint", "<script>alert(1)</script> mail to strangers")
+    await tab.fill("Category", "spam")
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for label, value in (
+        ("Exit address", "127.0.0.1"),
+        ("Time with its zone", now),
+        ("Destination", f"127.0.0.1:{target.port}"),
+    ):
+        await tab.fill(label, value)
+    await tab.click("Open")
+    await tab.until_text("Ticket A-1", "h1")
+    await tab.until_text("<script>alert(1)</script>", "main")
+    await tab.click("Look up")
+    await tab.until_text("One customer: person2")
+    await tab.until_text("destination and port")
+    assert not await faults(tab)
+    await tab.click("Close")
+    await tab.fill("Outcome", "customer_warned")
+    await tab.fill("details[open] [name=reason]", "first complaint")
+    await tab.click("details[open] .button.primary")
+    await tab.until_text("the ticket is closed")
