@@ -7,6 +7,7 @@ from market.staff.money import approvals, money, second_person
 from market.staff.money.approvals import Outcome, State
 from proxyd import slices
 from proxyd.cli.staff.base.desk import Command, Desk, Report, when
+from proxyd.cli.staff.base.endings import finish_erasures, posters_of
 from storage.staff.money.approvals import ShownApprovalRow
 
 
@@ -80,8 +81,9 @@ async def _approvals(desk: Desk, options: Namespace) -> Report:
 
 async def _approve(desk: Desk, options: Namespace) -> Report:
     outcome = await second_person.approve(
-        desk.context, desk.author, options.approval, options.reason
+        desk.context, desk.author, options.approval, options.reason, posters=posters_of(desk)
     )
+    await finish_erasures(desk)
     return report(outcome, "approved")
 
 
