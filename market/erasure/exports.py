@@ -147,13 +147,16 @@ class Exports:
             OSError: the disk is full, or fails.
         """
         archive = _Archive(file, self._context.now())
-        for table in queries.exported_tables():
-            await self._write_table(archive, table, user_id)
-        left = self._bounds.file_bytes
-        left_out = await self._write_files(archive, user_id, left)
-        words = f"Left out, because too large or elsewhere: {left_out} files." if left_out else ""
-        await archive.put("README.txt", [_README.format(left_out=words).encode()])
-        await archive.close()
+        try:
+            for table in queries.exported_tables():
+                await self._write_table(archive, table, user_id)
+            left_out = await self._write_files(archive, user_id, self._bounds.file_bytes)
+            words = f"Left out, because too large or elsewhere: {left_out} files."
+            text = _README.format(left_out=words if left_out else "")
+            await archive.put("README.txt", [text.encode()])
+            await archive.close()
+        finally:
+            archive.abandon()
 
     async def _write_table(self, archive: "_Archive", table: str, user_id: str) -> None:
         after: Sequence[Value] = ()
@@ -287,6 +290,10 @@ class _Archive:
     async def close(self) -> None:
         """Write the end of the archive."""
         await asyncio.to_thread(self._zip.close)
+
+    def abandon(self) -> None:
+        """Write nothing more, also if the archive has no end."""
+        self._zip.fp = None
 
 
 class _FileContent:

@@ -184,8 +184,8 @@ async def exported(
     conditions = [rows.of, *([rows.exported] if rows.exported else [])]
     values: dict[str, Value] = {"user": user_id, "limit": limit}
     if after:
-        values |= {f"k{number}": value for number, value in enumerate(after)}
-        bound = ", ".join(f":k{number}" for number in range(len(after)))
+        values |= {f"after_{name}": value for name, value in zip(rows.key, after, strict=True)}
+        bound = ", ".join(f":after_{name}" for name in rows.key)
         conditions.append(f"({', '.join(rows.key)}) > ({bound})")
     found = await tx.all(
         _all,

@@ -22,7 +22,7 @@ async def tables_of(url: str) -> tuple[Table, ...]:
             return sqlite_rows.tables(connection)
         finally:
             connection.close()
-    from storage.backups import postgres_rows
+    from storage.backups import postgres_rows  # noqa: PLC0415 - its driver
 
     async with postgres_rows.connected(url) as connected:
         return await postgres_rows.tables(connected)
