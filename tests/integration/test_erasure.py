@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.brief import brief
 from support.base.ports import closed_port
 from support.base.waiting import until, until_true
 from support.daemons import process
@@ -144,7 +145,7 @@ def record(stage: Stage) -> str:
     return found[0].read_text() if found else ""
 
 
-@pytest.mark.both_engines
+@pytest.mark.parametrize("engine", brief(["sqlite", "postgres"]))
 async def test_a_user_leaves_without_a_trace(
     engine: str, store_url: str, empty_postgres: str, tmp_path: Path
 ) -> None:
