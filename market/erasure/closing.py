@@ -64,12 +64,6 @@ class Closing:
         self._bandwidth = bandwidth
         self._made_by_keys = made_by_keys
 
-    async def open_things(self, user_id: str) -> list[str]:
-        """Return in words what keeps an account from being closed; its sessions would end."""
-        now = self._context.now()
-        row = await self._store.read(open_things.of_user, user_id, now)
-        return list_open(row, waives=False, ends_sessions=True)
-
     async def close(
         self, caller: Caller, password: str, *, waives: bool, client: str = ""
     ) -> Closed:
@@ -111,7 +105,7 @@ class Closing:
 async def close_account(
     tx: Transaction, context: Context, letters: Letters, user_id: str, *, waives: bool
 ) -> Closed:
-    """Close the account of a user whom the caller has locked.
+    """Close the account of a locked user.
 
     Logins, API keys, programs without a key, webhooks and worker tokens end.
 
@@ -139,7 +133,7 @@ async def close_account(
 
 
 def list_open(row: OpenRow, *, waives: bool, ends_sessions: bool = False) -> list[str]:
-    """Return in words what keeps an account from being closed or erased.
+    """Return in words the money and the open work that prevent the end of an account.
 
     Args:
         row: the open things.

@@ -34,7 +34,7 @@ BARRED_SECONDS = 2 * 365 * 86_400
 
 
 class Tools(Struct, frozen=True):
-    """What an erasure needs: the last e-mail, and the mark of a suspended user's address."""
+    """Tools of an erasure: the last e-mail, and the mark of a suspended user's address."""
 
     letters: Letters
     sealing: Sealing
@@ -43,7 +43,7 @@ class Tools(Struct, frozen=True):
 async def erase(
     tx: Transaction, context: Context, tools: Tools, user_id: str, *, waives: bool
 ) -> None:
-    """Erase an account without money and open work; what it waives goes to the house.
+    """Erase an account without money and open work; waived money goes to the house.
 
     Args:
         tx: the transaction.
@@ -75,7 +75,7 @@ async def erase(
 
 
 async def erase_again(tx: Transaction, context: Context, user_id: str) -> bool:
-    """Erase a user of a restored database who was erased after its backup.
+    """Erase a user of a restored database, after an erasure that its backup does not have.
 
     Money and open work of that time stay in the books.
 

@@ -1,6 +1,6 @@
 """Blanks the clients of sessions in the access log, after the erasure of their user.
 
-Only compressed files change: nobody appends to them. A file is replaced as a whole, so a crash
+Only compressed files change: no process appends to them. A file is replaced as a whole, so a crash
 leaves the old file or the new one.
 """
 

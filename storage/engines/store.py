@@ -156,8 +156,8 @@ class Store(Protocol):
     async def scrub(self, tables: Sequence[str]) -> bool:
         """Remove the remains of deleted text from the files of the database.
 
-        SQLite empties its log; its file has none, because each connection overwrites what it
-        deletes. PostgreSQL vacuums the tables.
+        SQLite empties its log; its file has none, because each connection overwrites deleted
+        text. PostgreSQL vacuums the tables.
 
         Returns:
             False if others used the database meanwhile, so that it is to be repeated.

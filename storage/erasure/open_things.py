@@ -1,4 +1,4 @@
-"""What keeps an account from being closed or erased: money, and work that is open."""
+"""Money and open work of a user, which prevent the end of the account."""
 
 from typing import NamedTuple
 
@@ -39,12 +39,17 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
              WHERE user_id = :user AND status = 'active'),
             (SELECT COUNT(*) FROM jobs
              WHERE user_id = :user AND status IN ('waiting', 'running')),
-            (SELECT COUNT(*) FROM deploy_rollouts WHERE user_id = :user AND state <> 'over'),
+            (SELECT COUNT(*) FROM deploys AS d
+             JOIN deploy_rollouts AS r ON r.deploy_id = d.id AND r.state <> 'over'
+             WHERE d.user_id = :user),
             (SELECT COUNT(*) FROM devices AS d
              JOIN job_attempts AS a ON a.device_id = d.id AND a.ended_at IS NULL
              WHERE d.user_id = :user),
             (SELECT COUNT(*) FROM job_reviews
-             WHERE (user_id = :user OR buyer_id = :user) AND state IN ('held', 'disputed')),
+             WHERE user_id = :user AND state IN ('held', 'disputed'))
+            + (SELECT COUNT(*) FROM jobs AS j JOIN job_reviews AS r ON r.job_id = j.id
+               WHERE j.user_id = :user AND r.user_id <> :user
+                   AND r.state IN ('held', 'disputed')),
             (SELECT COUNT(*) FROM exit_earnings
              WHERE user_id = :user AND posted_at IS NOT NULL AND paid_at IS NULL
                  AND reversed_at IS NULL),

@@ -11,8 +11,10 @@ from storage.erasure.column import Rows, deleted, nobody, rows
 _OWN = "user_id = :user"
 _JOBS = "job_id IN (SELECT id FROM jobs WHERE user_id = :user)"
 _DEVICES = "device_id IN (SELECT id FROM devices WHERE user_id = :user)"
+_WORKED_AT = f"SELECT job_id FROM job_attempts WHERE {_DEVICES}"
 _DEPLOYS = "deploy_id IN (SELECT id FROM deploys WHERE user_id = :user)"
 _SESSIONS = "session_id IN (SELECT id FROM bandwidth_sessions WHERE user_id = :user)"
+_ENDPOINTS = "endpoint_id IN (SELECT id FROM webhook_endpoints WHERE user_id = :user)"
 _ACCOUNTS = "(SELECT id FROM accounts WHERE user_id = :user)"
 # The transfers that have an entry on an account of the user.
 _TRANSFERS = (
@@ -30,11 +32,11 @@ _LETTERS = """(
     OR item_key = :mail_hash
 )"""
 _STUB = "'erased-' || id"
-# A registration refuses spaces, so nobody can take these names before.
+# A registration refuses spaces, so no other user can have these names.
 _STUB_KEY = "'erased ' || id"
 _BOOKS = "the books keep it, and it names no person"
 _NOW = ":now"
-# An attempt at another user's job, on a device of this one, keeps what is the other's.
+# An attempt at another user's job, on a device of this user, keeps the data of the other user.
 _UNLESS_OTHERS = f"CASE WHEN {_JOBS} THEN NULL ELSE {{}} END"
 _ONCE = "COALESCE(revoked_at, :now)"
 
@@ -75,20 +77,21 @@ _OF_USERS: Mapping[str, Rows] = {
         exported=None,
     ),
     "app_keys": deleted(
-        f"({_JOBS} OR {_DEPLOYS})",
+        "app_id IN (SELECT id FROM jobs WHERE user_id = :user"
+        " UNION SELECT id FROM deploys WHERE user_id = :user)",
         "app_id",
         "app_id job_id deploy_id key_hash sealed_key",
         "created_at",
         hidden="key_hash sealed_key",
     ),
     "webhook_attempts": deleted(
-        "delivery_id IN (SELECT id FROM webhook_deliveries WHERE user_id = :user)",
+        f"delivery_id IN (SELECT id FROM webhook_deliveries WHERE {_ENDPOINTS})",
         "delivery_id number",
         "delivery_id error answer",
         "number started_at status ms",
     ),
     "webhook_deliveries": deleted(
-        _OWN,
+        _ENDPOINTS,
         "id",
         "id endpoint_id user_id event_id type status last_error",
         "attempts tries next_at last_status last_ms created_at",
@@ -123,7 +126,7 @@ _OF_USERS: Mapping[str, Rows] = {
         exported="kind = 'decision'",
     ),
     "copy_networks": deleted(
-        f"({_JOBS} OR job_id IN (SELECT job_id FROM job_attempts WHERE {_DEVICES}))",
+        f"({_JOBS} OR job_id IN ({_WORKED_AT}))",
         "job_id attempt",
         "job_id network",
         "attempt",
@@ -175,14 +178,14 @@ _OF_USERS: Mapping[str, Rows] = {
     ),
     # The sweep of logs removes the files of logs that ended long ago, and then these rows.
     "job_logs": rows(
-        _OWN,
+        _JOBS,
         "job_id attempt",
         ids="job_id user_id",
         numbers="attempt began_at kept_bytes",
         erased={"ended_at": "0"},
     ),
     "job_reviews": rows(
-        "(user_id = :user OR buyer_id = :user)",
+        f"({_JOBS} OR (user_id = :user AND job_id IN ({_WORKED_AT})))",
         "job_id attempt",
         ids="job_id user_id buyer_id",
         enums="currency state",
@@ -236,7 +239,7 @@ _OF_USERS: Mapping[str, Rows] = {
         hidden="secrets",
     ),
     "deploy_rollouts": rows(
-        _OWN,
+        _DEPLOYS,
         "deploy_id",
         ids="deploy_id user_id",
         enums="state",

@@ -27,3 +27,6 @@ CREATE TABLE barred_emails (
     email_hash TEXT PRIMARY KEY,  -- keyed: the database alone does not reveal the address
     until BIGINT NOT NULL
 );
+
+-- An erasure finds the rows of a buyer without a look at all of them.
+CREATE INDEX reputation_buyers_of_buyer ON reputation_buyers (buyer_id);

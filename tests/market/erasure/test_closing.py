@@ -1,4 +1,4 @@
-"""Closing: what refuses it, what it ends, and the login that takes it back."""
+"""Closing: its refusals, its effects, and the login that takes it back."""
 
 import asyncio
 
@@ -139,7 +139,7 @@ async def test_an_account_with_new_money_waits_for_a_decision(market: Market) ->
 async def test_an_erasure_meets_purchases_deposits_logins_and_another_erasure(
     market: Market,
 ) -> None:
-    """Whoever comes first: an erased account has no money, no session and no login."""
+    """In any order, an erased account has no money, no session and no login."""
     for round_ in range(4):
         user = await market.person()
         email = f"person{round_ + 1}@example.com"

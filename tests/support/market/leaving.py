@@ -27,7 +27,7 @@ OWN_WORDS = ("users", "job_attempts")
 
 
 class Person(NamedTuple):
-    """A user with many rows, and another user who has worked for them."""
+    """User with many rows, and another user whose device has done their jobs."""
 
     id: str
     other: str

@@ -1,4 +1,4 @@
-"""Erasures by the staff: two persons, one act in the log, and nobody else."""
+"""Erasures by the staff: by two persons, once, with their acts in the log."""
 
 import asyncio
 
