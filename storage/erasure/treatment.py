@@ -22,7 +22,7 @@ _TRANSFERS = (
     f" UNION SELECT transfer_id FROM entries WHERE credit_account IN {_ACCOUNTS})"
 )
 # E-mails that wait. The e-mail about the erasure itself goes once it was sent, as every other one.
-_LETTERS = """(
+_LETTERS = """channel IN ('mail', 'forgotten password') AND (
     item_key IN (
         'verify:' || :user, 'reset:' || :user, 'account suspended:' || :user,
         'account resumed:' || :user, 'password changed:' || :user, 'account closed:' || :user
@@ -380,6 +380,7 @@ _OF_USERS: Mapping[str, Rows] = {
         ids="id user_id",
         enums="currency",
         numbers="amount captured created_at resolved_at drawn",
+        exported=None,  # the entries have these amounts
     ),
     "key_spends": rows(
         "purse_id IN (SELECT purse_id FROM api_keys WHERE user_id = :user)",
@@ -443,6 +444,7 @@ _OF_USERS: Mapping[str, Rows] = {
         "session_id device_id number",
         ids="session_id device_id user_id",
         numbers="number used_bytes amount posted_at paid_at reversed_at",
+        exported=None,  # the entries and the days have these amounts
     ),
     "exit_usage": rows(
         _DEVICES,

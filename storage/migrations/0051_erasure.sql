@@ -28,5 +28,6 @@ CREATE TABLE barred_emails (
     until BIGINT NOT NULL
 );
 
--- An erasure finds the rows of a buyer without a look at all of them.
+-- An erasure finds the rows of a user without a look at all of them.
+CREATE INDEX device_codes_of_user ON device_codes (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX reputation_buyers_of_buyer ON reputation_buyers (buyer_id);

@@ -14,7 +14,7 @@ from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.erasure import erasing
 from market.erasure.closing import TAKE_BACK_SECONDS
-from market.money.money import GB, MICRO
+from market.money.money import GB, MICRO, Currency
 from market.staff.audit import audit_all
 from storage.accounts import closures
 
@@ -164,4 +164,37 @@ async def test_an_erasure_meets_purchases_deposits_logins_and_another_erasure(
             continue
         assert await available(market, user) == 0
         assert await market.bandwidth.count(user, is_active=True) == 0
+    assert (await audit_all(market.store)).passed
+
+
+@pytest.mark.both_engines
+async def test_an_erasure_meets_the_end_of_a_job_and_of_a_session(market: Market) -> None:
+    """Open work refuses the erasure; its pay and its refund are waived, or come before."""
+    buyer = await market.person(usd="9", credit="90")
+    for _ in range(4):
+        worker = await market.person(usd="2")
+        device = await device_of(market, worker)
+        job = await market.jobs.create(buyer, wanted())
+        await market.jobs.accept(device, job)
+        bought = await market.bandwidth.buy(worker, quota_bytes=GB, price_per_gb=None)
+
+        async def erase(user: str = worker) -> object:
+            return await market.store.write(
+                erasing.erase, market.context, tools(market), user, waives=True
+            )
+
+        outcomes = await asyncio.gather(
+            erase(),
+            market.jobs.complete(device, job, "done"),
+            erase(),
+            market.bandwidth.end(worker, bought.session_id),
+            erase(),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            assert not isinstance(outcome, Exception) or isinstance(outcome, MarketError), outcome
+        if await state_of(market, worker) != "erased":
+            await erase()
+        assert await available(market, worker) == 0
+        assert await available(market, worker, Currency.CREDIT) == 0
     assert (await audit_all(market.store)).passed
