@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from api.accounts.accounts import AccountRoutes
 from api.accounts.device_codes import DeviceCodeRoutes
 from api.accounts.keys import KeyRoutes
+from api.accounts.leaving import LeavingRoutes
 from api.accounts.referrals import ReferralRoutes
 from api.assistant.assistant import AssistantRoutes
 from api.bandwidth.ip import IpRoutes
@@ -60,6 +61,7 @@ def routes(
     return [
         *HealthRoutes(why_not_ready).table(),
         *AccountRoutes(market.accounts, market.recovery, cookies, has_mail=has_mail).table(),
+        *LeavingRoutes(market.leaving.exports, market.leaving.closing, cookies).table(),
         *KeyRoutes(market.keys, market.made_by_keys).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),

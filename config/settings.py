@@ -317,10 +317,11 @@ class AlertSettings(Struct, frozen=True):
 
 
 class StaffSettings(Struct, frozen=True):
-    """Amounts that need a second person, and the address and the clients of the staff API."""
+    """Acts that need a second person, and the address and the clients of the staff API."""
 
     approval_usd: Decimal = Decimal(50)
     approval_credits: Decimal = Decimal(5000)
+    second_person_erase: bool = True
     host: str = ""
     port: Port = 8082
     allow: tuple[str, ...] = (

@@ -5,6 +5,7 @@ A new service is a line here, and a line of `api.app.routes` for its endpoints.
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -33,6 +34,9 @@ from market.dispatch.device_work import DeviceWork
 from market.dispatch.dispatch import Dispatch
 from market.dispatch.samples import Samples, SampleTerms
 from market.dispatch.supply import Supply
+from market.erasure.closing import Closing
+from market.erasure.erasing import Tools
+from market.erasure.exports import Exports
 from market.events.context import Context
 from market.exits.canaries import ExitCanaries
 from market.exits.consents import NO_EXITS, Exits, ExitTerms
@@ -55,6 +59,7 @@ from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
 from market.site.status import Status
 from market.site.texts import Texts
+from market.staff.money.erasing import Erasures
 from market.staff.stopping.suspending import Suspensions
 from storage.blobs.base import Blobs
 
@@ -62,7 +67,8 @@ from storage.blobs.base import Blobs
 class Rules(Struct, frozen=True):
     """Settings of the operator for the marketplace, a slice for each service.
 
-    `app_url` is the target of the links in e-mails.
+    `app_url` is the target of the links in e-mails. `exports_folder` is the place of exports while
+    they are made.
     """
 
     terms: Terms
@@ -81,6 +87,7 @@ class Rules(Struct, frozen=True):
     webhooks: WebhookTerms = WebhookTerms()
     event_feed: EventFeedTerms = EventFeedTerms()
     site: SiteTerms = SiteTerms()
+    exports_folder: Path | None = None
 
 
 class Keys(Struct, frozen=True):
@@ -92,6 +99,14 @@ class Keys(Struct, frozen=True):
     job_secrets: Sealing
     app_keys: Sealing
     webhook_secrets: Sealing
+
+
+class Leaving(Struct, frozen=True):
+    """The services for the end of an account."""
+
+    exports: Exports
+    closing: Closing
+    erasures: Erasures
 
 
 class Market:
@@ -133,7 +148,7 @@ class Market:
         proofs = Proofs(context, self.emails, rules.app_url, rules.site.signature)
         self.texts = Texts(context)
         self.status = Status(context)
-        self.gate = gate = Gate(context, rules.site.registration)
+        self.gate = gate = Gate(context, rules.site.registration, keys.sealing)
         self.accounts = Accounts(
             context, passwords, keys.tokens, limits, rules.rewards, proofs, letters, gate
         )
@@ -204,6 +219,11 @@ class Market:
             self.accounts,
             limits,
             self.made_by_keys.ended,
+        )
+        self.leaving = Leaving(
+            Exports(context, self.artifacts, self.logs.disk, rules.exports_folder),
+            Closing(context, self.accounts, letters, self.bandwidth, self.made_by_keys),
+            Erasures(context, Tools(letters, keys.sealing)),
         )
 
     def change_bounds(self, bounds: Bounds) -> None:

@@ -158,6 +158,12 @@ def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="for a backup of PostgreSQL: an empty database, or @/path of a file with its URL",
     )
     restore.add_argument(
+        "--erasures",
+        type=Path,
+        metavar="FILE",
+        help="the newest erasures.log: its accounts are erased again",
+    )
+    restore.add_argument(
         "--confirm",
         action="store_true",
         help="let the daemon on the restored database of the settings send, pay and sweep again",

@@ -41,7 +41,7 @@ from proxyd.listeners import Listeners
 from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
 from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
-from proxyd.ops import exit_records
+from proxyd.ops import erasures, exit_records
 from proxyd.ops.alert_watch import LOOK_SECONDS as ALERT_SECONDS
 from proxyd.ops.alert_watch import AlertWatch
 from proxyd.ops.books import approval_limits
@@ -111,7 +111,7 @@ def trade_of(
     terms = slices.terms(settings, ports.proxy, ports.passwordless)
     # On SQLite there is one marketplace, in however many processes its sessions are served.
     is_shared = not is_sqlite(settings.storage.url)
-    blobs = _blobs(settings, is_shared=is_shared)
+    blobs = blobs_of(settings, is_shared=is_shared)
     market = Market(
         counting.context,
         slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
@@ -164,6 +164,11 @@ def services_of(
         metrics.dropped_records,
         market.context.now,
     )
+    finishing = erasures.of_settings(settings, market.context.store)
+
+    async def erased() -> int:
+        return await finishing.look(market.context.now())
+
     return Services(
         market,
         _http(
@@ -181,6 +186,7 @@ def services_of(
         looks=(
             Look(STATUS_SECONDS, "status", status.look, "looks at the status"),
             Look(ALERT_SECONDS, "alerts", alerts.look, "alerts to the operators"),
+            Look(erasures.LOOK_SECONDS, "erasures", erased, "files of erased accounts"),
         ),
         model=model,
         photos=photos,
@@ -236,7 +242,7 @@ def staff_port_of(
     return StaffPort(http, listeners.staff, listeners.staff_tls)
 
 
-def _blobs(settings: Settings, *, is_shared: bool) -> Blobs:
+def blobs_of(settings: Settings, *, is_shared: bool) -> Blobs:
     """Return the store of the files of jobs: an S3 store if one is set, or a folder."""
     bucket = slices.bucket(settings)
     if bucket is None:

@@ -28,6 +28,7 @@ USAGE_FRAME_SECONDS = 1.0  # the pace of the figures that people watch
 WEBHOOK_CHECK_SECONDS = 15.0  # longest time of an endpoint above its limit of waiting deliveries
 USAGE_CHECK_SECONDS = 600.0  # it has work once a day, and no caller waits for it
 LOG_CHECK_SECONDS = 15.0  # longest time of a user above their limit of logs
+CLOSED_CHECK_SECONDS = 60.0  # accounts have been closed for 14 days
 
 _logger = logging.getLogger("daemon")
 
@@ -146,7 +147,12 @@ class MarketWork:
             KEY_CHECK_SECONDS, "API keys", market.keys.warn, "keys that are about to expire"
         )
         tasks.every(APP_KEY_CHECK_SECONDS, "app keys", market.apps.sweep, "keys of apps")
-
+        tasks.every(
+            CLOSED_CHECK_SECONDS,
+            "closed accounts",
+            market.leaving.erasures.erase_due,
+            "accounts to erase",
+        )
         tasks.every(
             times.expiry_seconds, "suspensions", market.suspensions.end_due, "suspensions to end"
         )

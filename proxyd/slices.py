@@ -87,6 +87,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         logs=log_terms(settings),
         event_feed=event_feed_terms(settings, descriptors),
         site=site_terms(settings),
+        exports_folder=work_folder(settings),
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
             "Inference": settings.market.inference_image,

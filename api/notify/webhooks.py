@@ -53,7 +53,7 @@ class Webhook(Struct):
     types: list[str]
     description: str
     status: Status
-    disabled_reason: Literal["gone", "failing", "user", "reset", "key"] | None
+    disabled_reason: Literal["gone", "failing", "user", "reset", "key", "closed"] | None
     failing_since: Timestamp | None
     created_at: Timestamp
 

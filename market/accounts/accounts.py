@@ -32,7 +32,7 @@ from market.events.recording import record
 from market.money import ledger
 from market.money.money import Currency
 from market.site.gate import NO_PAPERS, Gate, Papers
-from storage.accounts import device_codes
+from storage.accounts import closures, device_codes
 from storage.accounts import keys as key_queries
 from storage.accounts import suspensions as suspension_queries
 from storage.accounts import users as queries
@@ -51,7 +51,7 @@ NETWORKS_MAX = 50
 LOGINS_MAX = 100  # that are listed; older ones are ended with "all others"
 ENDED = "The login session has ended; log in again."
 TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_REUSED})
-REFUSED = TAKEN | {Code.INVITATION_INVALID}
+REFUSED = TAKEN | {Code.INVITATION_INVALID, Code.EMAIL_REFUSED}
 WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
 
 
@@ -190,7 +190,8 @@ class Accounts:
         Raises:
             MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
                 `too_many_attempts`, `idempotency_key_reused`, `registration_closed`,
-                `invitation_required`, `invitation_invalid`, `terms_not_accepted`.
+                `invitation_required`, `invitation_invalid`, `terms_not_accepted`,
+                `email_refused`.
             Replayed: this was answered before.
         """
         _check_user(username, email, password)
@@ -203,6 +204,7 @@ class Accounts:
                     raise MarketError(Code.INVITATION_INVALID, field="invitation")
                 # Looked up before anything is hashed: hashing is dear, and asking is free.
                 await self._refuse_taken(username, email, receipt)
+                await self._gate.check_email(email)
                 user = await prepared_user(
                     self._passwords,
                     user_id=self._identifiers.new(),
@@ -228,6 +230,8 @@ class Accounts:
         papers: Papers = NO_PAPERS,
     ) -> Login:
         """Log a user in; failures count against the address and against the network `client`.
+
+        A login opens an account again that its owner or the staff has closed.
 
         The reply to an unknown e-mail address equals the reply to a wrong password, and takes the
         same time.
@@ -321,17 +325,31 @@ class Accounts:
         check_password(new, field="new_password")
         user_id = caller.profile.user_id
         with self._throttles.failures_by_user.attempt(user_id, WRONG):
-            user = await self._store.read(queries.find, user_id)
-            if user is None:
-                raise MarketError(Code.UNAUTHORIZED)
-            if not await self._passwords.verify(old, user.password_hash, client=client):
-                raise MarketError(Code.WRONG_PASSWORD, field="old_password")
+            user = await self._verified(user_id, old, "old_password", client)
             encoded = await self._passwords.hash(new, client=client)
             new_password = NewPassword(encoded, caller.session_id)
             await self._store.write(
                 _change_password, self._context, self._letters, user, new_password
             )
         self._letters.wake()
+
+    async def require_password(self, caller: Caller, password: str, *, client: str = "") -> UserRow:
+        """Return the caller's row, if this is their password; failures count as for a change.
+
+        Raises:
+            MarketError: `wrong_password`, `too_busy`, `too_many_attempts`, `unauthorized`.
+        """
+        with self._throttles.failures_by_user.attempt(caller.user_id, WRONG):
+            return await self._verified(caller.user_id, password, "password", client)
+
+    async def _verified(self, user_id: str, password: str, field: str, client: str) -> UserRow:
+        user = await self._store.read(queries.find, user_id)
+        if user is None:
+            raise MarketError(Code.UNAUTHORIZED)
+        shown = password[: PASSWORD_MAX_CHARACTERS + 1]
+        if not await self._passwords.verify(shown, user.password_hash, client=client):
+            raise MarketError(Code.WRONG_PASSWORD, field=field)
+        return user
 
     def forgive(self, email: str) -> None:
         """Forget the failed logins at an address whose owner has proved who they are."""
@@ -618,6 +636,7 @@ async def _begin_login(
     if user is None or user.password_hash != verified:
         raise MarketError(Code.INVALID_CREDENTIALS)
     await gate.log_in(tx, user.id, origin.papers, origin.network)
+    await closures.take_back(tx, user.id)
     await queries.insert_login(
         tx,
         session_id=claims.session_id,

@@ -41,15 +41,21 @@ class Letters:
         user = await users.find(tx, user_id)
         if user is None or user.email_verified_at is None:
             return False
-        message = signed(write(user.email, self._app_url), self._signature)
+        await self.put_last(tx, name, user.email, write)
+        return True
+
+    async def put_last(
+        self, tx: Transaction, name: str, email: str, write: Callable[[str, str], Message]
+    ) -> None:
+        """Put an e-mail to an address that the same transaction may erase; as `put`."""
+        message = signed(write(email, self._app_url), self._signature)
         letter = self._emails.item(
             name,
-            share=mail_share(user.email),
+            share=mail_share(email),
             payload=encoded(message),
             lifetime_seconds=LIFETIME_SECONDS,
         )
         await queries.put(tx, letter)
-        return True
 
     def wake(self) -> None:
         """Wake the sender, once the transaction is committed."""

@@ -106,6 +106,27 @@ def account_resumed(to: str, app_url: str, parts: str) -> Message:
     )
 
 
+def account_closed(to: str, app_url: str, until: str) -> Message:
+    """Return the e-mail about an account that was closed."""
+    return Message(
+        to,
+        "Your account is closed",
+        f"Your account was closed just now. It is erased after {until}.\n\n"
+        "Until then a login opens it again. If it was not you, log in and change your password:"
+        f"\n\n{app_url}/console\n",
+    )
+
+
+def account_erased(to: str, app_url: str) -> Message:
+    """Return the last e-mail to a user, about the erasure of the account."""
+    return Message(
+        to,
+        "Your account is erased",
+        f"Your account at {app_url} is erased, with its files and texts. The books keep amounts, "
+        "times and identifiers, without your name. This is the last e-mail to your address.\n",
+    )
+
+
 def strong_key_created(to: str, app_url: str, name: str) -> Message:
     """Return the e-mail about a new API key for everything, or without an end."""
     return Message(

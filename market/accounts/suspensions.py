@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from market.base.errors import Code, MarketError
+from storage.accounts import closures
 from storage.accounts import suspensions as queries
 from storage.engines.store import Transaction
 
@@ -33,15 +34,17 @@ def refusal(shown: str) -> MarketError:
 
 
 async def require_may_buy(tx: Transaction, user_id: str) -> None:
-    """Refuse a purchase of a user whose purchases are suspended.
+    """Refuse a purchase of a user whose purchases are suspended, or whose account is closed.
 
     The caller has locked the user (`bounds.lock_user`), as the suspension does: the second of the
     two transactions sees the first.
 
     Raises:
-        MarketError: `account_suspended`.
+        MarketError: `account_suspended`, `account_closed`.
     """
     await _require(tx, user_id, Part.PURCHASES)
+    if await closures.is_shut(tx, user_id):
+        raise MarketError(Code.ACCOUNT_CLOSED)
 
 
 async def require_devices(tx: Transaction, user_id: str) -> None:

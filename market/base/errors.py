@@ -303,6 +303,22 @@ class Code(Enum):
         Kind.INVALID,
         "The service has suspended this part of the account.",
     )
+    ACCOUNT_NOT_EMPTY = (
+        "account_not_empty",
+        Kind.INVALID,
+        "The account has money or open work, so it cannot be closed or erased.",
+    )
+    ACCOUNT_CLOSED = "account_closed", Kind.INVALID, "The account is closed or erased."
+    EMAIL_REFUSED = (
+        "email_refused",
+        Kind.INVALID,
+        "No account can be opened with this e-mail address.",
+    )
+    EXPORT_NOT_FOUND = (
+        "export_not_found",
+        Kind.NOT_FOUND,
+        "The caller has no such export, its time is over, or it was downloaded too often.",
+    )
     SESSION_NOT_HALTED = "session_not_halted", Kind.INVALID, "The session is not halted."
     NOT_SUSPENDED = "not_suspended", Kind.INVALID, "No such part of the user is suspended."
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."

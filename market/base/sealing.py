@@ -1,6 +1,7 @@
 """Encryption of stored secrets, so that a copy of the database does not reveal them."""
 
 import base64
+import hmac
 
 
 class Sealing:
@@ -16,7 +17,8 @@ class Sealing:
         from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415
 
         self._not_ours = InvalidToken
-        self._fernet = Fernet(base64.urlsafe_b64encode(derived(secret, purpose)))
+        self._key = derived(secret, purpose)
+        self._fernet = Fernet(base64.urlsafe_b64encode(self._key))
 
     def close(self, content: bytes) -> str:
         """Return a content encrypted and signed."""
@@ -28,6 +30,10 @@ class Sealing:
             return self._fernet.decrypt(sealed)
         except self._not_ours:
             return None
+
+    def mark(self, text: str) -> str:
+        """Return a keyed hash of a text; the database alone does not reveal the text."""
+        return hmac.new(self._key, b"mark\0" + text.encode(), "sha256").hexdigest()
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:

@@ -261,10 +261,10 @@ class Logs:
             reserve_bytes=terms.reserve_bytes,
             is_shared=is_shared,
         )
-        self._disk = LogDisk(files)
+        self.disk = LogDisk(files)
         self.keeper = LogKeeper(
             context,
-            self._disk,
+            self.disk,
             keep_seconds=terms.keep_seconds,
             bytes_per_user=terms.bytes_per_user,
         )
@@ -312,9 +312,9 @@ class Logs:
         if log is not None and log.attempt == attempt and log.is_full:
             return dict.fromkeys(STREAMS, FULL)
         try:
-            await self._disk.run(LogFiles.sync, attempt)
+            await self.disk.run(LogFiles.sync, attempt)
             return {
-                stream: (await self._disk.run(LogFiles.extent, attempt, stream)).size
+                stream: (await self.disk.run(LogFiles.extent, attempt, stream)).size
                 for stream in STREAMS
             }
         except OSError as error:
@@ -376,7 +376,7 @@ class Logs:
         size = None if self._is_shared and not log.is_full else log.sizes.get(stream)
         if size is None:
             try:
-                size = await self._disk.run(LogFiles.recover, log.attempt, stream)
+                size = await self.disk.run(LogFiles.recover, log.attempt, stream)
             except OSError as error:
                 self._give_up(log, error)
                 size = 0
@@ -387,7 +387,7 @@ class Logs:
         """Write bytes at the end of a stream, or count them where there is no room."""
         if not log.is_full:
             try:
-                await self._disk.run(LogFiles.write, log.attempt, stream, offset, data)
+                await self.disk.run(LogFiles.write, log.attempt, stream, offset, data)
             except OSError as error:
                 self._give_up(log, error)
         log.sizes[stream] = offset + len(data)
@@ -424,7 +424,7 @@ class Logs:
         """
         state = await self._state(user_id, job_id)
         number = _attempt_of(state, number)
-        part = await self._disk.run(LogFiles.read, Attempt(job_id, number), stream, offset, limit)
+        part = await self.disk.run(LogFiles.read, Attempt(job_id, number), stream, offset, limit)
         return LogPart(number, part.offset, part.data, part.size, _is_over(state, number))
 
     async def content(
@@ -433,10 +433,10 @@ class Logs:
         """Return the number of an attempt, and its log so far as a file; raises as `read`."""
         state = await self._state(user_id, job_id)
         attempt = Attempt(job_id, _attempt_of(state, number))
-        extent = await self._disk.run(LogFiles.extent, attempt, stream)
+        extent = await self.disk.run(LogFiles.extent, attempt, stream)
 
         async def read(offset: int, size: int) -> Part:
-            return await self._disk.run(LogFiles.read, attempt, stream, offset, size)
+            return await self.disk.run(LogFiles.read, attempt, stream, offset, size)
 
         return attempt.number, LogContent(extent, read)
 
@@ -498,7 +498,7 @@ class Logs:
             if handed and not is_over and (handed.attempt, handed.offset) == (attempt, offset):
                 part = Part(offset, handed.data, offset + len(handed.data))
             else:
-                part = await self._disk.run(LogFiles.read, attempt, stream, offset, most)
+                part = await self.disk.run(LogFiles.read, attempt, stream, offset, most)
             if part.data and part.offset > offset:
                 place = place.moved(stream, part.offset)
                 yield Cut(place, stream, offset)
@@ -523,7 +523,7 @@ class Logs:
     def close(self) -> None:
         """Finish the writes that are under way, and close."""
         self.readers.end()
-        self._disk.close()
+        self.disk.close()
 
 
 class LogContent:

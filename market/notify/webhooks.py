@@ -83,6 +83,7 @@ FIRST_FREE_PORT = 1_024  # below it are other services of the internet, which sp
 
 # Why an endpoint is disabled: the last two are for a stolen password and a stolen key.
 GONE, FAILING, BY_USER, RESET, BY_KEY = "gone", "failing", "user", "reset", "key"
+CLOSED = "closed"
 GONE_STATUS = 410
 _REASONS = {
     GONE: "it answered that it is gone for good (status 410)",

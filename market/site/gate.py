@@ -8,7 +8,10 @@ from typing import Literal
 from msgspec import Struct
 
 from market.base.errors import Code, MarketError
+from market.base.sealing import Sealing
+from market.base.user_fields import email_key
 from market.events.context import Context
+from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.site import invitations, texts
 from storage.site.texts import VersionRow
@@ -53,9 +56,20 @@ NO_PAPERS = Papers()
 
 
 class Gate:
-    """Checks the conditions of an account, at the registration, the login, and uses of keys."""
+    """Checks the conditions of an account, at the registration, the login, and uses of keys.
 
-    def __init__(self, context: Context, registration: Registration = "open") -> None:
+    Args:
+        registration: the mode of registration.
+        sealing: marks the addresses of erased users that were suspended; None to refuse none.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        registration: Registration = "open",
+        sealing: Sealing | None = None,
+    ) -> None:
+        self._sealing = sealing
         self._store = context.store
         self._now = context.now
         self.registration = registration
@@ -77,6 +91,18 @@ class Gate:
         if self.registration == "invited" and not papers.invitation.strip():
             raise MarketError(Code.INVITATION_REQUIRED, field="invitation")
         return await self._store.read(self._check, papers)
+
+    async def check_email(self, email: str) -> None:
+        """Check that an address may open an account.
+
+        Raises:
+            MarketError: `email_refused`, when its user was suspended and then erased.
+        """
+        if self._sealing is None:
+            return
+        mark = email_mark(self._sealing, email)
+        if await self._store.read(closures.is_barred, mark, self._now()):
+            raise MarketError(Code.EMAIL_REFUSED, field="email")
 
     async def _check(self, tx: Transaction, papers: Papers) -> bool:
         await self._versions_to_record(tx, papers)
@@ -140,6 +166,11 @@ class Gate:
         versions = await _valid(tx, self._now())
         _refuse([each for each in versions if papers.accepted.get(each.kind, 0) < each.version])
         return versions
+
+
+def email_mark(sealing: Sealing, email: str) -> str:
+    """Return the keyed hash under which an address is refused."""
+    return sealing.mark(f"e-mail {email_key(email)}")
 
 
 def code_hash(code: str) -> str:

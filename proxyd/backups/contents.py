@@ -15,7 +15,7 @@ from config.settings import Settings
 from proxyd import slices
 from proxyd.backups.files import is_safe
 from proxyd.exits.attached import certificate
-from proxyd.ops import access_place, signing_key
+from proxyd.ops import access_place, erasures, signing_key
 from storage.engines.place import SQLITE, is_sqlite
 
 DATABASE, STATE, TLS, WORK, SETTINGS = "database", "state", "tls", "work", "settings"
@@ -36,6 +36,7 @@ TLS_SETTINGS = (
     ("exits", "next_tls_cert"),
 )
 _ACCESS_KEY = f"{STATE}/{access_place.KEY_FILE}"
+_ERASURES = f"{STATE}/{erasures.FILE_NAME}"
 _STATE_FILES = (signing_key.FILE_NAME, certificate.FILE_NAME)
 
 
@@ -51,6 +52,9 @@ def state_parts(settings: Settings) -> Iterator[Part]:
     key = signing_key.key_file(settings)
     if not settings.auth.signing_key and key.exists():
         yield Part(key, f"{STATE}/{signing_key.FILE_NAME}")
+    erased = erasures.log_file(settings)
+    if erased.exists():
+        yield Part(erased, _ERASURES)
     access_key = access_place.access_key_file(settings)
     if access_key.exists():
         yield Part(access_key, _ACCESS_KEY)
@@ -110,8 +114,8 @@ def restored_path(path: str, database: str) -> str | None:
     first, _, rest = path.partition("/")
     if path == database and first == DATABASE and "/" not in rest:
         return rest
-    if path == _ACCESS_KEY:  # beside the database, or with the files of jobs
-        return access_place.KEY_FILE if database else f"{WORK}/{access_place.KEY_FILE}"
+    if path in (_ACCESS_KEY, _ERASURES):  # beside the database, or with the files of jobs
+        return rest if database else f"{WORK}/{rest}"
     if first == STATE and rest in _STATE_FILES:
         return rest
     if path in {_tls_path(*each) for each in TLS_SETTINGS}:

@@ -16,6 +16,7 @@ from config.settings import Settings
 from config.writing import as_toml
 from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
+from market.erasure.erasing import erase_again
 from market.money.audit import Report
 from market.staff.audit import audit_all
 from proxyd.backups import contents, files, folder, manifest
@@ -23,33 +24,43 @@ from proxyd.backups.manifest import DumpedTable, Entry, Manifest
 from proxyd.loop import clock
 from proxyd.ops import signing_key
 from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, context_of, opened
+from proxyd.ops.erasures import FILE_NAME, ErasureLog, Line
 from storage.backups import restorations
 from storage.backups.errors import BackupError
 from storage.backups.restorations import OpenRow
 from storage.engines import migrate
 from storage.engines.open import open_store
 from storage.engines.place import SQLITE, is_postgres
+from storage.engines.store import Store
+from storage.erasure.erasing import touched
 
 # The end of a name that no other program uses: the folder of a killed restoration is removed.
 PARTIAL = ".proxyd-restore"
 
 
 class Restored(NamedTuple):
-    """A restored service: its settings, the closed leases, its open work, and the audit."""
+    """A restored service: its settings, the closed leases, its open work, and the audit.
+
+    `erased` users were erased again.
+    """
 
     settings: Path
     leases: int
     work: OpenRow
     report: Report
+    erased: int
 
 
-async def restore(backup: Path, target: Path, database: str) -> tuple[Manifest, Restored]:
+async def restore(
+    backup: Path, target: Path, database: str, erased: Path | None = None
+) -> tuple[Manifest, Restored]:
     """Restore a backup into a new folder, and hold the service.
 
     Args:
         backup: the folder of the backup.
         target: the new folder, absent or empty.
         database: the URL of an empty PostgreSQL database, for a backup of one; else "".
+        erased: the newest record of erasures; None if only that of the backup is known.
 
     Raises:
         BackupError: nothing was restored.
@@ -65,7 +76,9 @@ async def restore(backup: Path, target: Path, database: str) -> tuple[Manifest, 
             settings = _settings(backup, read, partial)
             if database:
                 await _load(backup, read, database)
-            restored = await _open(database or _sqlite_url(partial, read), partial, read)
+            record = _record_of_erasures(partial, database, erased)
+            url = database or _sqlite_url(partial, read)
+            restored = await _open(url, partial, read, record)
             _write_settings(settings, partial, target, database or _sqlite_url(target, read))
             folder.complete(partial, target)
     except OSError as error:
@@ -244,8 +257,41 @@ def _restoration(read: Manifest) -> tuple[str, int, int]:
     return Identifiers(clock.milliseconds).new(), read.copied_at, clock.seconds()
 
 
-async def _open(url: str, partial: Path, read: Manifest) -> Restored:
-    """Bring the schema up to date, hold the service, close all leases, and run the audit."""
+def _record_of_erasures(partial: Path, database: str, newest: Path | None) -> ErasureLog:
+    """Return the record of erasures in the folder, with the lines of a newer one.
+
+    Raises:
+        BackupError: the newer one cannot be read.
+    """
+    folder_of_it = partial / contents.WORK if database else partial
+    log = ErasureLog(folder_of_it / FILE_NAME)
+    if newest is None:
+        return log
+    if not newest.is_file():
+        raise BackupError(f"{newest}: there is no record of erasures")
+    known, _ = log.read()
+    more = {user: at for user, at in ErasureLog(newest).read()[0].items() if user not in known}
+    if more:
+        files.make_folder(folder_of_it)
+        log.add(Line(user=user, at=at) for user, at in more.items())
+    return log
+
+
+async def _erase_again(store: Store, log: ErasureLog) -> int:
+    """Erase the users of a record in a restored database. Return their number."""
+    erased, context = 0, context_of(store)
+    for user_id in log.read()[0]:
+        erased += await store.write(erase_again, context, user_id)
+    if erased and not await store.scrub(touched()):
+        raise BackupError("the restored database is in use")
+    return erased
+
+
+async def _open(url: str, partial: Path, read: Manifest, log: ErasureLog) -> Restored:
+    """Bring the schema up to date, hold the service, close all leases, and run the audit.
+
+    Users who were erased after the backup are erased again.
+    """
     store = await open_store(
         url, pool_size=1, create=False, statement_seconds=AUDIT_STATEMENT_SECONDS
     )
@@ -254,8 +300,9 @@ async def _open(url: str, partial: Path, read: Manifest) -> Restored:
             name, copied_at, now = _restoration(read)
             await store.write(restorations.add, name, copied_at=copied_at, now=now)
         leases = await Leases(context_of(store)).recover()
+        erased = await _erase_again(store, log)
         work = await store.read(restorations.open_work)
         report = await audit_all(store)
     finally:
         await store.close()
-    return Restored(partial, leases, work, report)
+    return Restored(partial, leases, work, report, erased)

@@ -45,7 +45,11 @@ async def back_up_all(
 
 
 async def restore(
-    backup: Path, folder: Path, database: str | None, environment: Mapping[str, str]
+    backup: Path,
+    folder: Path,
+    database: str | None,
+    environment: Mapping[str, str],
+    erasures: Path | None = None,
 ) -> tuple[bool, str]:
     """Restore a backup. Return whether the ledger agrees, and a report.
 
@@ -53,7 +57,7 @@ async def restore(
         StoreError: nothing was restored.
     """
     url = "" if database is None else _postgres_url("--database", database, environment)
-    read, restored = await restoring.restore(backup, folder, url)
+    read, restored = await restoring.restore(backup, folder, url, erasures)
     copied = moment(read.copied_at)
     work, config = restored.work, restored.settings
     lines = [
@@ -64,6 +68,7 @@ async def restore(
         ),
         f"open then: {work.sessions} sessions, {work.jobs} jobs; {restored.leases} leases closed",
         f"{work.emails} e-mails and {work.deliveries} webhooks wait, and may have been sent before",
+        _erased_in_words(restored.erased, erasures),
         report_in_words(restored.report),
         (
             "held: a daemon on it sends no e-mail and no webhook, pays nothing and sweeps nothing, "
@@ -71,6 +76,17 @@ async def restore(
         ),
     ]
     return restored.report.passed, "\n".join(lines)
+
+
+def _erased_in_words(erased: int, erasures: Path | None) -> str:
+    """Return the line about accounts that were erased again."""
+    line = f"accounts erased again: {erased}"
+    if erasures is None:
+        return (
+            f"{line}, by the record in the backup; erasures after the backup are missing: "
+            "restore again with --erasures and the newest erasures.log"
+        )
+    return f"{line}, by the record {erasures}"
 
 
 async def confirm(settings: Settings) -> str:

@@ -221,7 +221,9 @@ def _restore(settings: Settings, options: Namespace) -> int:
         complain("expected the folder of a backup and a new folder, or --confirm without them")
         return MISUSED
     return _answer_with_audit(
-        backups.restore(options.backup, options.folder, options.database, os.environ)
+        backups.restore(
+            options.backup, options.folder, options.database, os.environ, options.erasures
+        )
     )
 
 

@@ -16,12 +16,12 @@ def access_folder(settings: Settings) -> Path | None:
     is_on = log.enabled == "on" or (log.enabled == "auto" and (log.folder or settings.exits.host))
     if not is_on:
         return None
-    return Path(log.folder) if log.folder else _base(settings) / FOLDER
+    return Path(log.folder) if log.folder else state_folder(settings) / FOLDER
 
 
 def access_key_file(settings: Settings) -> Path:
     """Return the file of the key of the hashes, which is never in the folder of the log."""
-    return _base(settings) / KEY_FILE
+    return state_folder(settings) / KEY_FILE
 
 
 def access_key(settings: Settings) -> bytes:
@@ -35,7 +35,7 @@ def access_key(settings: Settings) -> bytes:
     return made_key(access_key_file(settings), "the key of the access log")
 
 
-def _base(settings: Settings) -> Path:
+def state_folder(settings: Settings) -> Path:
     """Return a folder that the daemon may write to: of the SQLite database, or of jobs' files."""
     url = settings.storage.url
     if is_sqlite(url):

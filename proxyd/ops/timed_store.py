@@ -1,6 +1,6 @@
 """A store that measures how long its units of work take."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from proxyd.counters import Latency
@@ -39,6 +39,10 @@ class TimedStore:
             return await self._store.read(unit, *args, **kwargs)
         finally:
             self.reads.observe(perf_counter() - began)
+
+    async def scrub(self, tables: Sequence[str]) -> bool:
+        """See `Store.scrub`."""
+        return await self._store.scrub(tables)
 
     def version(self) -> bytes | None:
         """See `Store.version`."""

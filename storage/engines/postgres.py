@@ -80,6 +80,7 @@ MIGRATION_LOCK_SECONDS = 5.0
 # Runs of a unit that loses to other writers. Rows are locked in one order, so that is rare; a unit
 # that loses five times in a row is refused, rather than repeated for ever.
 ATTEMPTS = 5
+SCRUB_SECONDS = 3_600.0  # of one table; nothing waits for it
 # Runs of a unit whose connection is lost. An outage takes one; a unit that makes the server crash
 # must not do so again and again.
 LOST_ATTEMPTS = 4
@@ -210,6 +211,23 @@ class PostgresStore:
         """See `Store.read`."""
         _, result = await self._run(_BEGIN_READ, lambda tx: unit(tx, *args, **kwargs))
         return result
+
+    async def scrub(self, tables: Sequence[str]) -> bool:
+        """See `Store.scrub`; a table that another program locks is left out."""
+        connection = await self._acquire(asyncio.get_running_loop().time() + self._unit_seconds)
+        try:
+            with _translating(connection):
+                await connection.execute("SET statement_timeout = 0")  # a large table takes minutes
+                try:
+                    for table in tables:
+                        await connection.execute(
+                            f"VACUUM (SKIP_LOCKED) {table}", timeout=SCRUB_SECONDS
+                        )
+                finally:
+                    await connection.execute("RESET statement_timeout")
+        finally:
+            await self._release(connection)
+        return True
 
     def version(self) -> bytes | None:
         """See `Store.version`: None, because it would cost a query."""

@@ -77,6 +77,7 @@ GROUP_MAX_UNITS = 256
 # one step over a large table may take minutes.
 OPENING_SECONDS = 600.0
 OPENING_STEP_SECONDS = 0.01  # a start takes thirty times that
+SCRUB_MILLISECONDS = 200  # longer than a short read; other writes wait meanwhile
 # The part of the WAL-index header that every commit changes (SQLite's WAL-index format, section 2).
 INDEX_HEADER_BYTES = 48
 # Seconds of work for the writer. Beyond it a refusal now is worth more than an answer then, and the
@@ -188,6 +189,10 @@ class SqliteStore:
         """See `Store.read`."""
         reader = next(self._next_reader)
         return await reader.call(partial(_read, lambda tx: unit(tx, *args, **kwargs)))
+
+    async def scrub(self, tables: Sequence[str]) -> bool:  # noqa: ARG002 - one log has all tables
+        """See `Store.scrub`."""
+        return await self._writer.call(_empty_log)
 
     def version(self) -> bytes | None:
         """See `Store.version`: the header of the index that all connections share.
@@ -452,6 +457,22 @@ def _configure(connection: sqlite3.Connection) -> None:
     # In WAL mode FULL syncs the log at each commit; NORMAL could lose commits to a power cut.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA temp_store = MEMORY")  # a savepoint must not need a descriptor
+    # An erased text must not stay in free pages, which backups copy.
+    connection.execute("PRAGMA secure_delete = ON")
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    """Move the log into the file, and empty the log; False while readers use it."""
+    (milliseconds,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    # The writer waits meanwhile.
+    connection.execute(f"PRAGMA busy_timeout = {SCRUB_MILLISECONDS}")
+    try:
+        is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        raise _translated(error) from error
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+    return not is_busy
 
 
 def _make_reader(connection: sqlite3.Connection) -> None:

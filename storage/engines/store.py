@@ -153,6 +153,19 @@ class Store(Protocol):
             UnavailableError: the database did not answer.
         """
 
+    async def scrub(self, tables: Sequence[str]) -> bool:
+        """Remove the remains of deleted text from the files of the database.
+
+        SQLite empties its log; its file has none, because each connection overwrites deleted
+        text. PostgreSQL vacuums the tables.
+
+        Returns:
+            False if others used the database meanwhile, so that it is to be repeated.
+
+        Raises:
+            UnavailableError: the database did not answer.
+        """
+
     def version(self) -> bytes | None:
         """Return a token that changes with every commit of any process; None if unsupported.
 

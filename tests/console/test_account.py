@@ -187,3 +187,17 @@ async def test_no_letter_is_promised_where_none_is_sent(service: Service, visit:
         said.append(await tab.text("main"))
     assert [each for each in said if "letter" in each or "We send" in each] == []
     assert all("sends no e-mail" in each for each in said[:-1])
+
+
+async def test_an_account_is_exported_and_closed(service: Service, visit: Visit) -> None:
+    person = await service.person()
+    visit.expect("400")
+    tab = await opened(visit, service, person, "/console/account")
+    await tab.click("Export my data")
+    await tab.until_text("Your export is saved.")
+    await tab.fill("Your password", PASSWORD)
+    await tab.click("Close my account")
+    await tab.until_text("After 14 days your account is erased.", "dialog")
+    await tab.click("dialog button[value=yes]")
+    await tab.until("location.pathname === '/login'")
+    assert (await service.call("GET", "/auth/me", token=person.token)).status == 401

@@ -11,7 +11,7 @@ arrives after its caller has given up is dropped.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -360,6 +360,10 @@ class SimStore:
             return wire.database.read(lambda tx: unit(tx, *args, **kwargs))
 
         return await wire.ask(unit.__name__, run, writes=False)
+
+    async def scrub(self, _: Sequence[str]) -> bool:
+        """See `Store.scrub`: a database in memory has no files."""
+        return True
 
     def version(self) -> bytes | None:
         """See `Store.version`."""

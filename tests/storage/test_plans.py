@@ -19,6 +19,7 @@ from support.database.plans import watched
 from support.market import staff as market_staff
 from support.market.exits import SomeAttached, exit_device
 from support.market.jobs import device_of
+from support.market.leaving import tools
 from support.market.market import SECRET, Market
 from support.market.work import posted
 
@@ -31,6 +32,7 @@ from market.bandwidth.usage_range import UTC, Step, range_of
 from market.base.errors import MarketError
 from market.base.states import JobStatus, SessionStatus
 from market.dispatch.claims import claim
+from market.erasure import erasing
 from market.exits.payouts import claw_back
 from market.exits.wishes import ExitWishes
 from market.files.artifacts import CHECKPOINT, OUTPUT, ArtifactTerms, NewArtifact, checkpoint_of
@@ -56,8 +58,8 @@ from market.staff.money import limits as limits_of_user
 from market.staff.money import money as staff_money
 from market.staff.money.limits import NewLimits
 from proxyctl.protocol.jobspec import Payload
+from storage.accounts import closures, users
 from storage.accounts import keys as key_queries
-from storage.accounts import users
 from storage.bandwidth import nodes
 from storage.bandwidth import sessions as bandwidth
 from storage.bandwidth import usage as usage_queries
@@ -507,6 +509,16 @@ async def nobody_s_page(market: Market, _: str) -> None:
     await staff_users.view(market.context, MACHINE, await market.person())
 
 
+async def end_of_an_account(market: Market, _: str) -> None:
+    """Export and erase a user that has done nothing."""
+    user = await market.person()
+    asked = await market.leaving.exports.ask(user)
+    (await market.leaving.exports.open(user, asked.id)).close()
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    await market.leaving.erasures.erase_due()
+    assert await market.store.read(closures.erased, since=grown.NOW)
+
+
 # Requests by name: the queries of each, for the buyer.
 async def sync(market: Market, buyer: str) -> None:
     """Report the attempts of a device, return the actions to stop, and renew the leases."""
@@ -590,6 +602,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "complaints": complaints,
     "the page of a user without anything": nobody_s_page,
     "money by staff": money_by_staff,
+    "the end of an account": end_of_an_account,
     # Not the buyer's: they have more in the larger market.
     "live usage of somebody": lambda market, buyer: market.store.read(
         bandwidth.counted_of_users, [buyer[:-1] + "x"]

@@ -28,6 +28,9 @@ class Action(StrEnum):
     LOG_READ = "log.read"
     USER_SUSPEND = "user.suspend"
     USER_RESUME = "user.resume"
+    USER_EXPORT = "user.export"
+    USER_CLOSE = "user.close"
+    USER_ERASE = "user.erase"
     SESSION_VIEW = "session.view"
     SESSION_HALT = "session.halt"
     SESSION_GO = "session.go"
@@ -91,6 +94,9 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.LOG_READ: _OPERATOR,
     Action.USER_SUSPEND: _SUPPORT,
     Action.USER_RESUME: _SUPPORT,
+    Action.USER_EXPORT: _OPERATOR,
+    Action.USER_CLOSE: _OPERATOR,
+    Action.USER_ERASE: _OPERATOR,
     Action.SESSION_VIEW: _ALL,
     Action.SESSION_HALT: _SUPPORT,
     Action.SESSION_GO: _SUPPORT,

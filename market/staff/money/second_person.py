@@ -55,8 +55,22 @@ class Refused(Struct, frozen=True):
     is_withdrawn: bool
 
 
-async def approve(context: Context, author: Author, approval_id: str, why: str = "") -> Outcome:
+async def approve(
+    context: Context,
+    author: Author,
+    approval_id: str,
+    why: str = "",
+    *,
+    posters: Mapping[Action, Poster] = POSTERS,
+) -> Outcome:
     """Approve an act that waits, and carry it out.
+
+    Args:
+        context: the store, identifiers and the time.
+        author: the second person.
+        approval_id: the request.
+        why: a reason, "" for none.
+        posters: the functions that carry out the acts which can be approved here.
 
     Raises:
         MarketError: `approval_not_found`, `approval_over`; `not_permitted`, when the author of the
@@ -78,7 +92,10 @@ async def approve(context: Context, author: Author, approval_id: str, why: str =
         )
         assert decided  # noqa: S101 - the log is locked, and the row was undecided
         new = _amount_of(waiting)
-        outcome, changes = await POSTERS[new.action](
+        post = posters.get(new.action)
+        if post is None:
+            raise MarketError(Code.NOT_PERMITTED, "A command on the machine approves this act.")
+        outcome, changes = await post(
             tx, context, new, Posting(waiting.asked_by, waiting.id, waiting.log_number)
         )
         return outcome, {**changes, "decision": (None, Decision.APPROVED)}

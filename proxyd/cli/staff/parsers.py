@@ -1,6 +1,7 @@
 """Parsers of the staff's commands; they import no code of a command."""
 
 import argparse
+from pathlib import Path
 
 from proxyd.cli.parsing import count, finish, limit, number, port, text, within
 
@@ -50,6 +51,31 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     _add_parts(resume)
     add_reason(resume)
     finish_command(resume, "user resume")
+    _add_endings(user)
+
+
+def _add_endings(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands that export, close and erase an account."""
+    export = user.add_parser("export", help="write all data of a user to a ZIP; the log records it")
+    add_user(export)
+    export.add_argument("file", type=Path, metavar="FILE.zip", help="a new file")
+    finish_command(export, "user export")
+    close = user.add_parser("close", help="close an account; a login within 14 days opens it again")
+    add_user(close)
+    _add_waived(close)
+    add_reason(close)
+    finish_command(close, "user close")
+    erase = user.add_parser("erase", help="erase an account for ever; needs a second person")
+    add_user(erase)
+    _add_waived(erase)
+    add_reason(erase)
+    finish_command(erase, "user erase")
+
+
+def _add_waived(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--waived", action="store_true", help="the user has given up the money that is left"
+    )
 
 
 def add_exits(exits: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

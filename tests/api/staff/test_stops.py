@@ -82,3 +82,15 @@ async def test_a_key_is_revoked(staff: StaffApi) -> None:
     key = made.body["key"]
     refused = await staff.service.call("GET", "/api/usage", token=key)
     assert refused.code == "unauthorized"
+
+
+async def test_a_suspended_user_exports_and_closes_the_account(staff: StaffApi) -> None:
+    person = await staff.service.person()
+    token = await staff.token(Role.OPERATOR)
+    await staff.call("POST", f"/users/{person.user_id}/suspend", SUSPEND, token=token)
+    asked = await staff.service.call("POST", "/auth/me/export", token=person.token)
+    assert asked.status == 200, asked.body
+    closed = await staff.service.call(
+        "POST", "/auth/me/close", {"password": "long enough"}, token=person.token
+    )
+    assert closed.status == 200, closed.body

@@ -6,6 +6,7 @@ import { form } from "../../lib/forms.js";
 import { SCHEMES, dressed, scheme } from "../../lib/frame.js";
 import { letter, worded } from "../../lib/letter.js";
 import { again } from "../../lib/router.js";
+import { save } from "../../lib/saving.js";
 import { ask, badge, button, card, facts, shown, table, toast } from "../../lib/view.js";
 import { LANGUAGES, choose, credits, date, language, money, t } from "../../lib/words.js";
 
@@ -21,6 +22,7 @@ export async function render(main, page) {
     card(t("account.password"), el("p", null, t("account.password.text")), password(list)),
     card(t("account.looks"), looks()),
     card(t("account.logins"), el("p", null, t("account.logins.text")), logins),
+    card(t("account.leave"), el("p", null, t("account.leave.text")), exporting(), closing()),
   );
   await list();
 }
@@ -77,6 +79,37 @@ async function spoken({ target }) {
 function coloured({ target }) {
   dressed(target.value);
   document.getElementById("scheme").value = target.value;
+}
+
+function exporting() {
+  return form({
+    fields: [],
+    submit: t("account.export"),
+    kind: "quiet",
+    send: async () => {
+      const { id } = await post("/auth/me/export");
+      await save(`/auth/me/export/${id}`, "proxyd-export.zip");
+      toast("good", t("account.exported"));
+    },
+  });
+}
+
+function closing() {
+  return form({
+    fields: [
+      { name: "password", label: t("account.close.password"), type: "password", required: true, autocomplete: "current-password" },
+      { name: "waive_balance", label: t("account.close.waive"), type: "checkbox" },
+    ],
+    submit: t("account.close"),
+    kind: "danger",
+    send: async (values) => {
+      const answer = await ask({ title: t("account.close"), text: t("account.close.text"), action: t("account.close.yes") });
+      if (!answer) return;
+      await post("/auth/me/close", values);
+      toast("good", t("account.closed"));
+      await again();
+    },
+  });
 }
 
 async function drawn(signal, list) {

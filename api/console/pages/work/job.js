@@ -3,10 +3,11 @@
 import { ApiError, get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
+import { save } from "../../lib/saving.js";
 import { ask, badge, button, card, copyable, facts, link, meter, notice, table } from "../../lib/view.js";
 import { bytes, count, date, percent, t } from "../../lib/words.js";
 import { logOf } from "./log.js";
-import { OF_JOBS, cancelling, current, english, inShort, jobType, paid, place, save, saveArtifact, state } from "./shared.js";
+import { OF_JOBS, cancelling, current, english, inShort, jobType, paid, place, saveArtifact, state } from "./shared.js";
 import { plain } from "./terminal.js";
 
 export const words = "work";

@@ -1,8 +1,9 @@
 // Parts that the pages of devices, jobs and deploys share: figures that stay current, and words for states.
 
-import { ApiError, fetchFile, get } from "../../lib/api.js";
+import { ApiError, get } from "../../lib/api.js";
 import { el, keyed, replace, update } from "../../lib/dom.js";
 import { refusal } from "../../lib/forms.js";
+import { opened, save } from "../../lib/saving.js";
 import { follow } from "../../lib/stream.js";
 import { badge, line, more, table } from "../../lib/view.js";
 import { ago, count, credits, money, t, time } from "../../lib/words.js";
@@ -186,24 +187,9 @@ function over(error) {
   throw error;
 }
 
-// Saves a file of the API on the reader's machine. The cookie counts beside a header alone, so a plain
-// link would be refused.
-export async function save(path, name) {
-  const address = URL.createObjectURL(await fetchFile(path));
-  opened(address, name);
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
-}
-
 // Saves a file of a job. An S3 store sends it as a download: a page may not read a file of another origin.
 export async function saveArtifact({ id, name }) {
   const { url } = await get(`/api/artifacts/${id}/address`);
   if (url.startsWith("/")) await save(url, name);
   else opened(url, name);
-}
-
-function opened(address, name) {
-  const link = el("a", { href: address, download: name, rel: "noreferrer", hidden: true });
-  document.body.append(link);
-  link.click();
-  link.remove();
 }

@@ -4,19 +4,16 @@ import re
 from argparse import Namespace
 from datetime import UTC, datetime
 
-from market.accounts.letters import Letters
-from market.accounts.outbox import Outbox
 from market.accounts.suspensions import Part
 from market.bandwidth import halts
 from market.bandwidth.halts import Answered
 from market.base.errors import Code, MarketError
-from market.base.sealing import Sealing
 from market.jobs.outcomes import Outcomes
 from market.staff.stopping import stopping, suspending
 from market.staff.stopping.suspending import Ordered
 from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
-from proxyd.ops.signing_key import signing_key
-from proxyd.slices import app_url, bounds, job_terms, site_terms
+from proxyd.cli.staff.base.letters import letters_of
+from proxyd.slices import bounds, job_terms
 from storage.engines.claim import is_claimed
 from storage.engines.place import is_sqlite
 
@@ -27,7 +24,7 @@ _SECONDS = {"m": 60, "h": 3_600, "d": 86_400}
 async def _suspend(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await suspending.suspend(
         desk.context,
-        _letters(desk),
+        letters_of(desk),
         desk.author,
         options.user,
         parts=[Part(each) for each in options.parts],
@@ -41,7 +38,7 @@ async def _suspend(desk: Desk, options: Namespace) -> Report | Ended:
 async def _resume(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await suspending.resume(
         desk.context,
-        _letters(desk),
+        letters_of(desk),
         desk.author,
         options.user,
         parts=[Part(each) for each in options.parts],
@@ -208,13 +205,6 @@ def _end(text: str | None, now: int) -> int | None:
             "2030-01-31T12:00.",
             field="until",
         ) from None
-
-
-def _letters(desk: Desk) -> Letters:
-    """Return the letters of the service; the daemon sends them."""
-    settings = desk.settings
-    emails = Outbox(desk.context, Sealing(signing_key(settings), b"outbox"), "mail")
-    return Letters(emails, app_url(settings, settings.api.port), site_terms(settings).signature)
 
 
 COMMANDS: dict[str, Command] = {

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.market.exits import exit_device
 from support.market.jobs import on, specified
+from support.market.leaving import tools
 from support.market.market import RULES, Market
 from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
 from support.market.staff_money import (
@@ -35,12 +36,20 @@ from market.staff.finding import history, search, users
 from market.staff.members import accounts, attempts, keys
 from market.staff.members.accounts import Created
 from market.staff.members.keys import NewStaffKey
-from market.staff.money import approvals, deposits, judging, limits, money, second_person
+from market.staff.money import (
+    approvals,
+    deposits,
+    erasing,
+    judging,
+    limits,
+    money,
+    second_person,
+)
 from market.staff.money.judging import Verdict
 from market.staff.money.limits import NewLimits
 from market.staff.site import site
 from market.staff.site.site import Publication, TextKind
-from market.staff.stopping import stopping, suspending
+from market.staff.stopping import closing, stopping, suspending
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
 from storage.staff.abuse import tickets as ticket_queries
@@ -205,6 +214,21 @@ ATTEMPTS: dict[Action, Attempt] = {
     ),
     Action.LOG_READ: lambda market, author, user, other: history.read(
         market.context, author, limit=1
+    ),
+    Action.USER_EXPORT: lambda market, author, user, other: closing.export(
+        market.context, author, user
+    ),
+    Action.USER_CLOSE: lambda market, author, user, other: closing.close(
+        market.context, letters_of(market), author, user, waives=True, why="asked"
+    ),
+    Action.USER_ERASE: lambda market, author, user, other: erasing.erase(
+        market.context,
+        tools(market),
+        author,
+        user,
+        waives=True,
+        needs_second=True,
+        why="asked",
     ),
     Action.USER_SUSPEND: lambda market, author, user, other: _suspend(market, author, user),
     Action.USER_RESUME: lambda market, author, user, other: suspending.resume(

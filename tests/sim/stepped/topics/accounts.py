@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from market.accounts.scopes import Maker
+from market.erasure import erasing
 from market.notify import webhooks
 from market.notify.webhooks import DeliveryOutcome
 from market.recovery import recovery
@@ -64,6 +65,23 @@ async def _redeems(name: str, side: Side) -> Any:
     await side.market.device_codes.redeem(side.world.people_have.codes[name].device_code)
 
 
+async def _closes(side: Side) -> Any:
+    caller = side.world.people_have.callers["ada"]
+    closed = await side.market.leaving.closing.close(caller, PASSWORD, waives=True)
+    return closed.due_at
+
+
+async def _asks_for_an_export(side: Side) -> Any:
+    caller = side.world.people_have.callers["ada"]
+    return (await side.market.leaving.exports.ask(caller.user_id)).expires_at
+
+
+async def _erases(side: Side) -> Any:
+    caller = side.world.people_have.callers["ada"]
+    write = side.market.store.write
+    return await write(erasing.erase_again, side.market.context, caller.user_id)
+
+
 ACCOUNTS: Mapping[str, Action] = {
     "logs in": _logs_in,
     "ends a login": partial(_ends_login, "ada again"),
@@ -79,6 +97,9 @@ ACCOUNTS: Mapping[str, Action] = {
     "denies a program": partial(_approves, "ada", False),
     "asks for a key before the approval": partial(_redeems, "asked of ada"),
     "gets the key of a program": partial(_redeems, "approved by ada"),
+    "closes the account": _closes,
+    "asks for an export": _asks_for_an_export,
+    "erases the account": _erases,
 }
 
 

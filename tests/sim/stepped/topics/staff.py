@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from market.accounts.letters import Letters
+from market.erasure import erasing
 from market.money.money import MICRO, Currency
 from market.staff.abuse import tickets
 from market.staff.base.roles import Machine, Role, Via
@@ -14,7 +15,7 @@ from market.staff.members.attempts import Attempt
 from market.staff.money import limits, money, second_person
 from market.staff.money.limits import NewLimits
 from market.staff.site import site
-from market.staff.stopping import suspending
+from market.staff.stopping import closing, suspending
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.sessions import buys
 
@@ -121,6 +122,18 @@ async def _attempts_to_log_in(side: Side) -> Any:
     await attempts.begin(side.market.context, attempt, most=1)
 
 
+async def _closes_account(side: Side) -> Any:
+    letters = _letters(side)
+    context = side.market.context
+    closed = await closing.close(context, letters, ROOT, side.buyer, waives=True, why="asked")
+    return closed.due_at
+
+
+async def _erases_account(side: Side) -> Any:
+    write = side.market.store.write
+    return await write(erasing.erase_again, side.market.context, side.buyer)
+
+
 STAFF: Mapping[str, Action] = {
     "locks the first operator": partial(_locks, "first"),
     "locks the second operator": partial(_locks, "second"),
@@ -136,6 +149,8 @@ STAFF: Mapping[str, Action] = {
     "changes the price of a user": _changes_limits,
     "closes a ticket": partial(_closes_ticket, tickets.Outcome.NO_MATCH),
     "closes a ticket as unfounded": partial(_closes_ticket, tickets.Outcome.UNFOUNDED),
+    "closes the account of the buyer": _closes_account,
+    "erases the account of the buyer": _erases_account,
     "attempts to log in": _attempts_to_log_in,
     "publishes the terms": _publishes,
     "withdraws an invitation": _withdraws,

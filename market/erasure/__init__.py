@@ -1,0 +1,1 @@
+"""The end of an account: its export, its closing, and its erasure."""

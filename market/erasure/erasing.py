@@ -1,0 +1,130 @@
+"""Erasure of an account: its texts and rows in one transaction, after which the files go.
+
+`storage.erasure.treatment` decides about each column. The books, the proofs of consents and the log
+of the staff stay: they have identifiers, amounts and times. The sweeps of files remove what the
+transaction has dropped, so a crash at any point leaves nothing behind.
+"""
+
+import hashlib
+
+from msgspec import Struct
+
+from market.accounts.bounds import lock_user
+from market.accounts.letters import Letters
+from market.accounts.mail import account_erased
+from market.base.errors import Code, MarketError
+from market.base.sealing import Sealing
+from market.base.user_fields import email_key
+from market.erasure.closing import list_open
+from market.events.context import Context
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import Currency
+from market.site.gate import email_mark
+from storage.accounts import closures
+from storage.accounts import suspensions as suspension_queries
+from storage.accounts import users as user_queries
+from storage.accounts.users import UserRow
+from storage.engines.store import Transaction
+from storage.erasure import erasing as queries
+from storage.erasure import open_things
+from storage.money import ledger as ledger_queries
+
+BARRED_SECONDS = 2 * 365 * 86_400
+
+
+class Tools(Struct, frozen=True):
+    """Tools of an erasure: the last e-mail, and the mark of a suspended user's address."""
+
+    letters: Letters
+    sealing: Sealing
+
+
+async def erase(
+    tx: Transaction, context: Context, tools: Tools, user_id: str, *, waives: bool
+) -> None:
+    """Erase an account without money and open work; waived money goes to the house.
+
+    Args:
+        tx: the transaction.
+        context: identifiers and the time.
+        tools: the last e-mail, and marks.
+        user_id: the user.
+        waives: whether the user gives up the money that is left.
+
+    Raises:
+        MarketError: `account_not_empty`; `account_closed`, when it was erased before;
+            `user_not_found`.
+    """
+    user = await _locked(tx, user_id)
+    closure = await closures.find(tx, user_id)
+    waives = waives or (closure is not None and closure.state == "closed" and bool(closure.waives))
+    found = list_open(await open_things.of_user(tx, user_id, context.now()), waives=waives)
+    if found:
+        raise MarketError(
+            Code.ACCOUNT_NOT_EMPTY, f"{Code.ACCOUNT_NOT_EMPTY.meaning} Open: {'; '.join(found)}."
+        )
+    await _give_up_money(tx, context, user_id)
+    if await suspension_queries.of_user(tx, user_id):
+        until = context.now() + BARRED_SECONDS
+        mark = email_mark(tools.sealing, user.email)
+        await queries.bar_email(tx, mark, until=until, now=context.now())
+    await _erase(tx, context, user)
+    if user.email_verified_at is not None:
+        await tools.letters.put_last(tx, f"account erased:{user_id}", user.email, account_erased)
+
+
+async def erase_again(tx: Transaction, context: Context, user_id: str) -> bool:
+    """Erase a user of a restored database, after an erasure that its backup does not have.
+
+    Money and open work of that time stay in the books.
+
+    Returns:
+        False if the database has no such user, or has erased them.
+    """
+    if await user_queries.find(tx, user_id) is None:
+        return False
+    user = await _locked(tx, user_id)
+    closure = await closures.find(tx, user_id)
+    if closure is not None and closure.state == "erased":
+        return False
+    await _erase(tx, context, user)
+    return True
+
+
+async def _locked(tx: Transaction, user_id: str) -> UserRow:
+    """Lock a user: accounts before the user, in the order of a purchase."""
+    await lock_user(tx, user_id)
+    await user_queries.lock(tx, user_id)
+    user = await user_queries.find(tx, user_id)
+    if user is None:
+        raise MarketError(Code.USER_NOT_FOUND)
+    return user
+
+
+async def _erase(tx: Transaction, context: Context, user: UserRow) -> None:
+    now = context.now()
+    if not await closures.erase(tx, user.id, now):
+        raise MarketError(Code.ACCOUNT_CLOSED, "The account was erased before.")
+    key = email_key(user.email)
+    mail_hash = hashlib.sha256(key.encode()).hexdigest()
+    await queries.erase(tx, user.id, mail_hash=mail_hash, now=now)
+
+
+async def _give_up_money(tx: Transaction, context: Context, user_id: str) -> None:
+    """Move the money that a user waives to the house."""
+    for currency in Currency:
+        account = ledger.available(user_id, currency)
+        amount = await ledger_queries.balance(tx, account) or 0
+        if amount:
+            movement = Movement(account, ledger.revenue(currency), amount)
+            transfer = Transfer(
+                context.identifiers.new(),
+                f"waived:{user_id}:{currency}",
+                TransferKind.FEE,
+                "waived",
+                currency,
+                (movement,),
+                context.now(),
+            )
+            await ledger.post(tx, transfer)

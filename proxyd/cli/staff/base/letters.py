@@ -1,0 +1,20 @@
+"""The letters of the service for one command; the daemon sends them."""
+
+from market.accounts.letters import Letters
+from market.accounts.outbox import Outbox
+from market.base.sealing import Sealing
+from proxyd.cli.staff.base.desk import Desk
+from proxyd.ops.signing_key import signing_key
+from proxyd.slices import app_url, site_terms
+
+
+def sealing_of(desk: Desk) -> Sealing:
+    """Return the sealing of waiting e-mails."""
+    return Sealing(signing_key(desk.settings), b"outbox")
+
+
+def letters_of(desk: Desk) -> Letters:
+    """Return the letters of the service."""
+    settings = desk.settings
+    emails = Outbox(desk.context, sealing_of(desk), "mail")
+    return Letters(emails, app_url(settings, settings.api.port), site_terms(settings).signature)

@@ -1,0 +1,1 @@
+"""Commands that export, close and erase an account."""

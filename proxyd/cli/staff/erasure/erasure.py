@@ -1,0 +1,91 @@
+"""Commands that export, close and erase an account."""
+
+import os
+from argparse import Namespace
+from contextlib import suppress
+
+from market.base.errors import Code, MarketError
+from market.erasure.exports import Exports
+from market.files.artifacts import Artifacts
+from market.files.log_disk import LogDisk
+from market.staff.finding.users import resolve
+from market.staff.money import erasing
+from market.staff.money.approvals import State
+from market.staff.stopping import closing, stopping
+from proxyd import slices
+from proxyd.cli.staff.base.desk import Command, Desk, Report, when
+from proxyd.cli.staff.base.endings import finish_erasures, tools_of
+from proxyd.cli.staff.base.letters import letters_of
+from storage.erasure.open_things import active_sessions
+from storage.files.log_files import LogFiles
+
+
+async def _export(desk: Desk, options: Namespace) -> Report:
+    from proxyd.build_services import blobs_of  # noqa: PLC0415 - imports the whole service
+
+    settings = desk.settings
+    user = await closing.export(desk.context, desk.author, options.user)
+    terms = slices.log_terms(settings)
+    blobs = blobs_of(settings, is_shared=True)
+    disk = LogDisk(LogFiles(terms.folder, keep_bytes=terms.keep_bytes, is_shared=True))
+    artifacts = Artifacts(desk.context, blobs, slices.artifact_terms(settings))
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(options.file, flags, 0o600)
+    except OSError as error:
+        raise MarketError(
+            Code.INVALID_FIELD, f"{options.file}: {error.strerror or error}", field="file"
+        ) from error
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            await Exports(desk.context, artifacts, disk).write(user.id, file)
+            size = file.seek(0, os.SEEK_END)
+    except BaseException:
+        with suppress(OSError):
+            options.file.unlink()
+        raise
+    finally:
+        disk.close()
+        await blobs.close()
+    return {"exported": {"user": user.id, "file": str(options.file), "bytes": size}}
+
+
+async def _close(desk: Desk, options: Namespace) -> Report:
+    user = await desk.context.store.read(resolve, options.user)
+    if options.waived:  # else the holds of the sessions are money that is left
+        for session_id in await desk.context.store.read(active_sessions, user.id):
+            await stopping.begin_end(desk.context, desk.author, session_id, options.reason)
+            await stopping.finish_end(desk.context, session_id)
+    closed = await closing.close(
+        desk.context,
+        letters_of(desk),
+        desk.author,
+        user.id,
+        waives=options.waived,
+        why=options.reason,
+    )
+    return {"closed": {"user": closed.user_id, "erased_after": when(closed.due_at)}}
+
+
+async def _erase(desk: Desk, options: Namespace) -> Report:
+    outcome = await erasing.erase(
+        desk.context,
+        tools_of(desk),
+        desk.author,
+        options.user,
+        waives=options.waived,
+        needs_second=desk.settings.staff.second_person_erase,
+        why=options.reason,
+    )
+    if outcome.state is State.WAITS:
+        expires = when(outcome.expires_at)
+        return {"waits": {"approval": outcome.id, "user": outcome.user_id, "expires": expires}}
+    await finish_erasures(desk)
+    return {"erased": {"user": outcome.user_id}}
+
+
+COMMANDS: dict[str, Command] = {
+    "user export": _export,
+    "user close": _close,
+    "user erase": _erase,
+}

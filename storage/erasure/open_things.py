@@ -1,0 +1,89 @@
+"""Money and open work of a user, which prevent the end of the account."""
+
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+
+
+class OpenRow(NamedTuple):
+    """Money of a user in micro-units, and numbers of open things."""
+
+    usd: int
+    credit: int
+    held: int
+    pending: int
+    sessions: int
+    jobs: int
+    deploys: int
+    attempts: int
+    reviews: int
+    earnings: int
+    approvals: int
+
+
+async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
+    """Return the open things of a user."""
+    row = await tx.one(
+        OpenRow,
+        """
+        SELECT
+            (SELECT CAST(COALESCE(SUM(balance), 0) AS BIGINT) FROM accounts
+             WHERE user_id = :user AND kind = 'available' AND currency = 'usd'),
+            (SELECT CAST(COALESCE(SUM(balance), 0) AS BIGINT) FROM accounts
+             WHERE user_id = :user AND kind = 'available' AND currency = 'credit'),
+            (SELECT CAST(COALESCE(SUM(balance), 0) AS BIGINT) FROM accounts
+             WHERE user_id = :user AND kind = 'held'),
+            (SELECT CAST(COALESCE(SUM(balance), 0) AS BIGINT) FROM accounts
+             WHERE user_id = :user AND kind = 'pending'),
+            (SELECT COUNT(*) FROM bandwidth_sessions
+             WHERE user_id = :user AND status = 'active'),
+            (SELECT COUNT(*) FROM jobs
+             WHERE user_id = :user AND status IN ('waiting', 'running')),
+            (SELECT COUNT(*) FROM deploys AS d
+             JOIN deploy_rollouts AS r ON r.deploy_id = d.id AND r.state <> 'over'
+             WHERE d.user_id = :user),
+            (SELECT COUNT(*) FROM devices AS d
+             JOIN job_attempts AS a ON a.device_id = d.id AND a.ended_at IS NULL
+             WHERE d.user_id = :user),
+            (SELECT COUNT(*) FROM job_reviews
+             WHERE user_id = :user AND state IN ('held', 'disputed'))
+            + (SELECT COUNT(*) FROM jobs AS j JOIN job_reviews AS r ON r.job_id = j.id
+               WHERE j.user_id = :user AND r.user_id <> :user
+                   AND r.state IN ('held', 'disputed')),
+            (SELECT COUNT(*) FROM exit_earnings
+             WHERE user_id = :user AND posted_at IS NOT NULL AND paid_at IS NULL
+                 AND reversed_at IS NULL),
+            (SELECT COUNT(*) FROM approvals
+             WHERE user_id = :user AND decision IS NULL AND expires_at > :now
+                 AND action <> 'user.erase')
+        """,
+        user=user_id,
+        now=now,
+    )
+    assert row is not None  # noqa: S101 - a row of sub-selects is always there
+    return row
+
+
+async def active_sessions(tx: Transaction, user_id: str) -> list[str]:
+    """Return the active proxy sessions of a user."""
+    return await tx.all(
+        str,
+        "SELECT id FROM bandwidth_sessions WHERE user_id = :user AND status = 'active' ORDER BY id",
+        user=user_id,
+    )
+
+
+async def devices(tx: Transaction, user_id: str) -> list[str]:
+    """Return the devices of a user whose tokens are not revoked."""
+    return await tx.all(
+        str,
+        "SELECT id FROM devices WHERE user_id = :user AND revoked_at IS NULL ORDER BY id",
+        user=user_id,
+    )
+
+
+async def sessions(tx: Transaction, user_id: str) -> list[str]:
+    """Return all proxy sessions of a user."""
+    return await tx.all(
+        str, "SELECT id FROM bandwidth_sessions WHERE user_id = :user ORDER BY id", user=user_id
+    )

@@ -1,0 +1,109 @@
+"""An erasure leaves no text of the user in any table, and the books as they were."""
+
+import pytest
+from support.market.books import available, refusal, revenue
+from support.market.leaving import EMAIL, MARKER, PASSWORD, fill, hits, person, tools
+from support.market.market import Market
+
+from market.base.errors import Code
+from market.erasure import erasing
+from market.money.money import Currency
+from market.staff.audit import audit_all
+from storage.accounts import closures, outbox
+from storage.engines.store import Transaction
+
+
+async def erase(market: Market, user: str, *, waives: bool = False) -> None:
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=waives)
+
+
+async def send_letters(market: Market) -> list[str]:
+    """Take all e-mails out of the queue; return their content."""
+    sent = []
+    for row in await market.emails.due(again=False, limit=100):
+        sent.append((market.emails.opened(row) or b"").decode())
+        await market.store.write(outbox.delete, row.id)
+    return sent
+
+
+@pytest.mark.both_engines
+async def test_no_text_of_the_user_stays(market: Market) -> None:
+    who = await person(market)
+    found = await hits(market)
+    assert {"users", "jobs", "events", "texts", "job_attempts", "api_keys"} <= set(found)
+    await market.bandwidth.end(who.id, who.session)
+    await send_letters(market)
+    assert await fill(market, who.id) > 20
+    assert (
+        await refusal(
+            market.store.write(erasing.erase, market.context, tools(market), who.id, waives=False)
+        )
+        is Code.ACCOUNT_NOT_EMPTY
+    )
+    left = await available(market, who.id)
+    before = await revenue(market)
+    await erase(market, who.id, waives=True)
+    letters = await send_letters(market)
+    assert len(letters) == 1
+    assert EMAIL in letters[0]
+    assert await hits(market) == {}
+    assert await available(market, who.id) == 0
+    assert await available(market, who.id, Currency.CREDIT) == 0
+    assert await revenue(market) == before + left
+    assert (await audit_all(market.store)).passed
+    await market.accounts.register(username=MARKER, email=EMAIL, password=PASSWORD)
+
+
+async def test_a_second_erasure_is_refused(market: Market) -> None:
+    user = await market.person()
+    await erase(market, user)
+    assert (
+        await refusal(
+            market.store.write(erasing.erase, market.context, tools(market), user, waives=True)
+        )
+        is Code.ACCOUNT_CLOSED
+    )
+    assert not await market.store.write(erasing.erase_again, market.context, user)
+
+
+async def test_a_stranger_cannot_take_the_names_of_a_stub(market: Market) -> None:
+    user = await market.person()
+    await market.accounts.register(
+        username=f"erased-{user}", email=f"erased-{user}@erased.invalid", password=PASSWORD
+    )
+    await erase(market, user)
+    assert await market.store.read(closures.is_shut, user)
+
+
+async def test_the_address_of_a_suspended_user_opens_no_account_for_two_years(
+    market: Market,
+) -> None:
+    who = await person(market)
+
+    async def suspend(tx: Transaction) -> None:
+        await tx.run(
+            """
+            INSERT INTO suspended_parts (user_id, part, shown_id, began_at)
+            VALUES (:user, 'keys', 'x', 1)
+            """,
+            user=who.id,
+        )
+
+    await market.store.write(suspend)
+    await market.bandwidth.end(who.id, who.session)
+    await erase(market, who.id, waives=True)
+    again = {"username": "other", "email": EMAIL.upper(), "password": PASSWORD}
+    assert await refusal(market.accounts.register(**again)) is Code.EMAIL_REFUSED
+    assert "barred_emails" not in await hits(market)
+    market.clock.now += erasing.BARRED_SECONDS
+    await market.accounts.register(**again)
+
+
+async def test_a_restored_database_is_erased_again_with_its_money(market: Market) -> None:
+    who = await person(market)
+    money = await available(market, who.id)
+    assert await market.store.write(erasing.erase_again, market.context, who.id)
+    assert await available(market, who.id) == money
+    assert await hits(market) == {}
+    assert (await audit_all(market.store)).passed
+    assert not await market.store.write(erasing.erase_again, market.context, "nobody")

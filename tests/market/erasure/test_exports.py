@@ -1,0 +1,154 @@
+"""An export has the rows and files of one user, without secrets and names of the staff."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.base.cases import cases
+from support.market.books import refusal
+from support.market.leaving import MARKER, person
+from support.market.market import Market
+
+from market.base.errors import Code
+from market.erasure.exports import (
+    DOWNLOADS_MAX,
+    KEPT_SECONDS,
+    PAUSE_SECONDS,
+    ExportBounds,
+    Exports,
+    safe_name,
+)
+from storage.engines.store import Transaction
+from storage.erasure import erasing
+from storage.files.log_files import Attempt, LogFiles
+
+
+async def archive(market: Market, user: str, export_id: str) -> zipfile.ZipFile:
+    """Download an export."""
+    content = await market.leaving.exports.open(user, export_id)
+    try:
+        data = await content.read(0, content.size_bytes)
+    finally:
+        content.close()
+    return zipfile.ZipFile(io.BytesIO(data))
+
+
+def rows(read: zipfile.ZipFile, table: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in read.read(f"tables/{table}.jsonl").splitlines()]
+
+
+@pytest.mark.both_engines
+async def test_an_export_has_the_users_rows_and_no_secret(market: Market) -> None:
+    who = await person(market)
+    asked = await market.leaving.exports.ask(who.id)
+    read = await archive(market, who.id, asked.id)
+    assert read.testzip() is None
+    assert set(read.namelist()) == {
+        "README.txt",
+        *(f"tables/{each}.jsonl" for each in erasing.exported_tables()),
+    }
+    [user] = rows(read, "users")
+    assert (user["id"], user["username"]) == (who.id, MARKER)
+    assert "password_hash" not in user
+    assert [job["title"] for job in rows(read, "jobs")] == [MARKER, MARKER]
+    [note] = [row for row in rows(read, "staff_log") if row["action"] == "user.note"]
+    assert not {"staff_id", "unix_user", "role"} & set(note)
+    text = b"".join(read.read(name) for name in read.namelist()).decode()
+    assert "argon2" not in text
+    assert "person1@example.com" not in text
+    assert await market.store.read(_secrets_in, text) == []
+
+
+async def _secrets_in(tx: Transaction, text: str) -> list[str]:
+    found = []
+    for sql in (
+        "SELECT key_hash FROM api_keys",
+        "SELECT token_hash FROM devices",
+        "SELECT password_hash FROM bandwidth_sessions",
+        "SELECT sealed_secret FROM webhook_endpoints",
+    ):
+        found += [each for each in await tx.all(str, sql) if each in text]
+    return found
+
+
+async def test_pages_of_rows_follow_each_other(market: Market) -> None:
+    user = await market.person()
+    keys = [{"user_id": user, "id": f"{number:04}"} for number in range(1_203)]
+
+    async def insert(tx: Transaction) -> None:
+        table = tx.table("rows", id="TEXT", user_id="TEXT")
+        await tx.run(
+            "INSERT INTO events (id, user_id, type, data, created_at)"
+            f" SELECT id, user_id, 'test.ping', '{{}}', 1 FROM {table}",
+            rows=json.dumps(keys),
+        )
+
+    await market.store.write(insert)
+    asked = await market.leaving.exports.ask(user)
+    events = rows(await archive(market, user, asked.id), "events")
+    assert [each["id"] for each in events][:1_203] == [each["id"] for each in keys]
+
+
+async def test_an_export_is_asked_for_once_a_day_and_downloaded_five_times(market: Market) -> None:
+    user, other = await market.person(), await market.person()
+    exports = market.leaving.exports
+    asked = await exports.ask(user)
+    assert await refusal(exports.ask(user)) is Code.TOO_MANY_ATTEMPTS
+    assert await refusal(exports.open(other, asked.id)) is Code.EXPORT_NOT_FOUND
+    for _ in range(DOWNLOADS_MAX):
+        (await exports.open(user, asked.id)).close()
+    assert await refusal(exports.open(user, asked.id)) is Code.EXPORT_NOT_FOUND
+    market.clock.now += PAUSE_SECONDS
+    again = await exports.ask(user)
+    market.clock.now += KEPT_SECONDS
+    assert await refusal(exports.open(user, again.id)) is Code.EXPORT_NOT_FOUND
+
+
+async def test_logs_are_in_the_export_within_its_bound(market: Market, tmp_path: Path) -> None:
+    who = await person(market)
+    files = LogFiles(tmp_path / "logs", keep_bytes=1 << 20)
+
+    async def begin(tx: Transaction) -> str:
+        job = await tx.one(
+            str, "SELECT id FROM jobs WHERE user_id = :user ORDER BY id", user=who.id
+        )
+        assert job is not None
+        await tx.run(
+            "INSERT INTO job_logs (job_id, attempt, user_id, began_at) VALUES (:job, 1, :user, 1)",
+            job=job,
+            user=who.id,
+        )
+        return job
+
+    job = await market.store.write(begin)
+    files.write(Attempt(job, 1), "out", 0, b"printed\n" * 1000)
+    for bound, expected in ((1 << 20, True), (100, False)):
+        exports = Exports(
+            market.context,
+            market.artifacts,
+            market.logs.disk.__class__(files),
+            bounds=ExportBounds(file_bytes=bound),
+        )
+        target = io.BytesIO()
+        await exports.write(who.id, target)
+        read = zipfile.ZipFile(target)
+        assert (f"logs/{job}/1.out" in read.namelist()) is expected
+        assert (b"Left out" in read.read("README.txt")) is not expected
+
+
+@cases(
+    "name, safe",
+    [
+        ("../../etc/passwd", "passwd"),
+        ("a/b\\..\\c", "b_.._c"),
+        ("..", "file"),
+        ("", "file"),
+        ("C:\\x\0y", "C_x_y"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("x" * 500 + ".txt", "x" * 96 + ".txt"),
+    ],
+)
+def test_a_name_in_the_archive_is_harmless(name: str, safe: str) -> None:
+    assert safe_name(name) == safe
