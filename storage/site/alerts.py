@@ -1,5 +1,6 @@
 """Queries on alerts to the operators, and on the upkeep that they are about."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.store import Transaction
@@ -69,6 +70,31 @@ async def note_upkeep(tx: Transaction, name: str, at: int, *, has_passed: bool) 
         name=name,
         at=at,
         has_passed=int(has_passed),
+    )
+
+
+async def note_backup(
+    tx: Transaction, version: int, place: str, at: int, removed: Sequence[str]
+) -> None:
+    """Record a backup as the newest one of its schema version.
+
+    Args:
+        tx: the transaction.
+        version: the schema version of the backup.
+        place: its folder.
+        at: its time, in UTC seconds.
+        removed: folders of backups that are gone.
+    """
+    for each in removed:
+        await tx.run("DELETE FROM schema_backups WHERE place = :place", place=each)
+    await tx.run(
+        """
+        INSERT INTO schema_backups (version, place, at) VALUES (:version, :place, :at)
+        ON CONFLICT (version) DO UPDATE SET place = excluded.place, at = excluded.at
+        """,
+        version=version,
+        place=place,
+        at=at,
     )
 
 
