@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: help setup install run exit worker test test-both lint coverage client clusters clients image containers release sandboxes screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
+.PHONY: help setup install run exit worker test test-both lint coverage client clusters clients image containers release releases sandboxes screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-coverage sim-mutants sim-steps soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # Prints this list.
@@ -72,6 +72,17 @@ deb:
 # the newest packages of Debian first.
 image:
 	@/usr/bin/python3 -m release.image dist $(if $(VERSION),--version $(VERSION)) $(if $(filter new,$(BASE)),--new-base)
+
+# Builds everything of a release in dist/VERSION, as root: package, image, programs for devices, notes, SHA256SUMS. Its
+# commit must be complete. VERSION=0.2.0.
+release:
+	@test -n "$(VERSION)" || { echo "make release: name the version: make release VERSION=0.2.0" >&2; exit 1; }
+	@/usr/bin/python3 -m release.release "$(VERSION)" $(if $(filter new,$(BASE)),--new-base)
+
+# Builds a release twice, in two folders, and compares every byte: as root. Twenty minutes.
+releases: setup
+	@test -d build/image/base || $(MAKE) --no-print-directory image
+	PROXYD_RELEASE=1 $(VENV)/bin/python -m pytest tests/release
 
 # Writes the program for users and devices to one file, which needs only Python 3.9 or later.
 client:

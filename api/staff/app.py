@@ -14,6 +14,7 @@ from api.server import Face, HttpServer
 from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
 from api.staff.pages import served
+from api.staff.rescues import RescueRoutes
 from api.staff.stops import StopRoutes
 from api.staff.users import UserRoutes
 from market.base.errors import Code, MarketError
@@ -31,6 +32,7 @@ def routes(desk: StaffDesk, cookies: Cookies) -> list[StaffRoute]:
         *UserRoutes(desk).table(),
         *StopRoutes(desk).table(),
         *MemberRoutes(desk).table(),
+        *RescueRoutes(desk).table(),
     ]
 
 

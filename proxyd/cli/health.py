@@ -70,5 +70,6 @@ def _message(body: bytes) -> str:
         reply = json.loads(body)
     except ValueError:
         return ""
-    words = reply.get("message") if isinstance(reply, dict) else None
+    error = reply.get("error") if isinstance(reply, dict) else None
+    words = error.get("message") if isinstance(error, dict) else None
     return words if isinstance(words, str) else ""

@@ -22,5 +22,5 @@ CREATE TABLE staff_rescues (
 );
 CREATE INDEX staff_rescues_open ON staff_rescues (at, id) WHERE acknowledged_at IS NULL;
 
--- The sum that a member of the staff moved is of one day.
-CREATE INDEX staff_log_by_time ON staff_log (at, number);
+-- The daily summary has the sums of one day.
+CREATE INDEX staff_money_by_time ON staff_money (created_at);

@@ -22,6 +22,26 @@ class UpkeepRow(NamedTuple):
     has_passed: int
 
 
+class MovedRow(NamedTuple):
+    """The sums that an author of the staff moved in a currency, in micro-units.
+
+    Args:
+        author: `staff:` with the identifier of a member, or `unix:` with a user of the machine.
+        email: the address of the member; None for a user of the machine.
+        currency: of the amounts.
+        acts: the number of amounts.
+        given: what users got.
+        taken: what was taken from users.
+    """
+
+    author: str
+    email: str | None
+    currency: str
+    acts: int
+    given: int
+    taken: int
+
+
 async def find(tx: Transaction, kind: str) -> AlertRow | None:
     """Return the newest e-mail of a kind."""
     return await tx.one(
@@ -113,6 +133,41 @@ async def newest_dispute(tx: Transaction) -> int | None:
         SELECT disputed_at FROM job_reviews WHERE state = 'disputed'
         ORDER BY disputed_at DESC, job_id DESC LIMIT 1
         """,
+    )
+
+
+async def oldest_dispute(tx: Transaction) -> int | None:
+    """Return the time of the oldest dispute that waits for a decision."""
+    return await tx.one(
+        int,
+        """
+        SELECT disputed_at FROM job_reviews WHERE state = 'disputed'
+        ORDER BY disputed_at, job_id LIMIT 1
+        """,
+    )
+
+
+async def first_due_ticket(tx: Transaction) -> int | None:
+    """Return the time at which the first open ticket is due."""
+    return await tx.one(
+        int, "SELECT due_at FROM tickets WHERE closed_at IS NULL ORDER BY due_at, number LIMIT 1"
+    )
+
+
+async def moved(tx: Transaction, since: int, *, limit: int) -> list[MovedRow]:
+    """Return the sums of money that each author of the staff moved since a time."""
+    return await tx.all(
+        MovedRow,
+        """
+        SELECT m.author, MAX(s.email), m.currency, COUNT(*),
+            CAST(SUM(CASE WHEN m.amount > 0 THEN m.amount ELSE 0 END) AS BIGINT),
+            CAST(SUM(CASE WHEN m.amount < 0 THEN -m.amount ELSE 0 END) AS BIGINT)
+        FROM staff_money AS m LEFT JOIN staff AS s ON 'staff:' || s.id = m.author
+        WHERE m.created_at > :since
+        GROUP BY m.author, m.currency ORDER BY m.author, m.currency LIMIT :limit
+        """,
+        since=since,
+        limit=limit,
     )
 
 
