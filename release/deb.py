@@ -214,7 +214,7 @@ def architecture() -> str:
 
 
 def output(*command: str) -> str:
-    """Run a program, and return what it prints.
+    """Run a program, and return its output.
 
     Raises:
         CalledProcessError: it failed.

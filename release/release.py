@@ -30,14 +30,14 @@ def build(target: Path, version: str, *, with_image: bool = True) -> list[Path]:
         with_image: whether to build the container image, which only root can do.
 
     Raises:
-        BuildError: the folder exists, the version is none, the checkout has changes that are not
-            committed, or a program is missing.
+        BuildError: the folder exists, the version has a wrong form, a change is not committed, or
+            the machine lacks a program.
         CalledProcessError: a step failed; its output has the reason.
     """
     if VERSION.fullmatch(version) is None:
         raise BuildError(f"{version!r} is not a version, such as 0.2.0 or 0.2.0~rc1")
     if deb.output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"):
-        raise BuildError("the checkout has changes that are not committed")
+        raise BuildError("a change is not committed: git status")
     notes = section((ROOT / "CHANGELOG.md").read_text(), version)
     if target.exists():
         raise BuildError(f"{target} exists: a release needs a new folder")

@@ -12,7 +12,7 @@ from market.base.errors import Code
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
 from market.staff.members import rescue
-from storage.staff.members.rescues import RescueRow
+from storage.staff.base.rows import RescueRow
 
 ALL = f"{PREFIX}/rescues"
 

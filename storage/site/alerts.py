@@ -30,8 +30,8 @@ class MovedRow(NamedTuple):
         email: the address of the member; None for a user of the machine.
         currency: of the amounts.
         acts: the number of amounts.
-        given: what users got.
-        taken: what was taken from users.
+        given: the sum that users got.
+        taken: the sum that users lost.
     """
 
     author: str

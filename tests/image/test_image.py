@@ -93,7 +93,7 @@ def test_the_image_serves_stops_in_time_and_keeps_its_data(folder: Path) -> None
     line = f"socks5h://{proxy['username']}:{proxy['password']}@127.0.0.1:1080"
     assert '"ok":true' in say("curl", "-sS", "--proxy", line, f"http://{address}:8080/healthz")
 
-    # Unprivileged, on a root that nobody writes.
+    # An unprivileged user, on a root that is read-only.
     inside = ("podman", "exec", "proxyd")
     assert say(*inside, "id", "-u") == "10001"
     assert "NoNewPrivs:\t1" in say(*inside, "cat", "/proc/1/status")

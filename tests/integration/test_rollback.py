@@ -62,10 +62,9 @@ def test_an_upgrade_is_undone_with_the_program_before(tmp_path: Path) -> None:
         assert daemon.buy(token)["session_id"]
         assert "which a newer program made" in daemon.output
     process.assert_audit(url)
-    # A backup that this program makes meanwhile has the newer schema: an earlier one is named.
     [before] = backups.iterdir()
 
-    # A step that changes what this program reads: it refuses, and names the backup.
+    # A step that is not additive: this program refuses, and names the backup.
     next_program(later, ADDITIVE, DEEPER)
     run(later, url, *deposit, "1", "--reference", "deeper")
     refused = process.run(url, "ledger", "audit")

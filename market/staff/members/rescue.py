@@ -16,9 +16,9 @@ from market.staff.members.logins import KEPT_SECONDS, StaffLogin, StaffLogins
 from storage.accounts import outbox as outbox_queries
 from storage.engines.store import Transaction
 from storage.staff.base import staff as staff_queries
+from storage.staff.base.rows import RescueRow
 from storage.staff.members import logins as login_queries
 from storage.staff.members import rescues as queries
-from storage.staff.members.rescues import RescueRow
 
 LIFETIME_SECONDS = 30 * 60
 MAIL_SECONDS = 86_400
@@ -43,7 +43,7 @@ async def rescue(
         context: the store, and the time.
         logins: signs the token.
         post: sends an e-mail to every operator.
-        author: the user at the machine; nobody else may do it.
+        author: the user at the machine, the only one who may do it.
         name: the e-mail address or the identifier of the operator.
         why: the reason, for the log.
 

@@ -1,23 +1,10 @@
 """Queries on the rescues of the staff: uses of the way in at the machine."""
 
-from typing import NamedTuple
-
 from storage.engines.paging import NEWEST_FIRST
 from storage.engines.store import Transaction, insert_row
+from storage.staff.base.rows import RescueRow
 
 COUNTED_MAX = 100
-
-
-class RescueRow(NamedTuple):
-    """A rescue, the address of its member, and the address of the operator who acknowledged it."""
-
-    id: str
-    staff_id: str
-    email: str
-    at: int
-    expires_at: int
-    acknowledged_at: int | None
-    acknowledged_by: str | None
 
 
 _SHOWN = """
@@ -50,7 +37,7 @@ async def newest(tx: Transaction, *, limit: int) -> list[RescueRow]:
 
 
 async def waiting(tx: Transaction) -> list[int]:
-    """Return the times of the rescues that nobody acknowledged, at most `COUNTED_MAX`."""
+    """Return the times of the rescues that wait for another operator, at most `COUNTED_MAX`."""
     return await tx.all(
         int,
         """

@@ -68,7 +68,7 @@ async def test_the_drill_of_a_rescue(market: Market) -> None:
     [act] = await history.read(market.context, ROOT, action="staff.rescue", limit=10)
     assert (act.subject_id, act.unix_user, act.text) == (olga.id, "root", "all lost")
 
-    # The alert stays until another operator, who was there before, acknowledges it.
+    # The alert stays until an earlier operator acknowledges it.
     alerts = Alerts(market.context, market.emails, ("ops@example.com",), "Ada's", 6)
     assert (await alerts.look([])).rescues == 1
     assert any(each.subject == "Ada's: alert: rescue" for each in await mails(market))
