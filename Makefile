@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: help setup install run exit worker test test-both lint coverage client clusters clients sandboxes screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
+.PHONY: help setup install run exit worker test test-both lint coverage client clusters clients image containers release releases sandboxes screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-coverage sim-mutants sim-steps soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # Prints this list.
@@ -67,6 +67,22 @@ install:
 # Builds dist/proxyd_VERSION_ARCHITECTURE.deb with Debian's own Python: docs/how-to/debian.md.
 deb:
 	@/usr/bin/python3 -m release.deb dist $(if $(VERSION),--version $(VERSION))
+
+# Builds dist/proxyd_VERSION_ARCHITECTURE.image.tar, a container image, as root: docs/how-to/containers.md. BASE=new fetches
+# the newest packages of Debian first.
+image:
+	@/usr/bin/python3 -m release.image dist $(if $(VERSION),--version $(VERSION)) $(if $(filter new,$(BASE)),--new-base)
+
+# Builds everything of a release in dist/VERSION, as root: package, image, programs for devices, notes, SHA256SUMS. Its
+# commit must be complete. VERSION=0.2.0.
+release:
+	@test -n "$(VERSION)" || { echo "make release: name the version: make release VERSION=0.2.0" >&2; exit 1; }
+	@/usr/bin/python3 -m release.release "$(VERSION)" $(if $(filter new,$(BASE)),--new-base)
+
+# Builds a release twice, in two folders, and compares every byte: as root. Twenty minutes.
+releases: setup
+	@test -d build/image/base || $(MAKE) --no-print-directory image
+	PROXYD_RELEASE=1 $(VENV)/bin/python -m pytest tests/release
 
 # Writes the program for users and devices to one file, which needs only Python 3.9 or later.
 client:
@@ -330,6 +346,14 @@ systemd: setup
 	unshare --net /bin/sh -euc 'ip link set lo up; export PROXYD_MACHINE=$(MACHINE); \
 		$(VENV)/bin/python -m pytest tests/systemd --ignore tests/systemd/package; \
 		$(VENV)/bin/python -m pytest tests/systemd/package/test_package.py'
+
+# Tests the container image that it builds, by the commands of docs/how-to/containers.md in podman: as root, on Debian, in
+# its own network. Ten minutes, most of them for the compilation.
+containers: setup
+	rm -f dist/proxyd_*.image.tar
+	@$(MAKE) --no-print-directory image
+	PROXYD_IMAGE=$$(ls dist/proxyd_*.image.tar) unshare --net /bin/sh -euc 'ip link set lo up; \
+		exec $(VENV)/bin/python -m pytest --timeout 300 tests/image'
 
 # Tests PostgreSQL on three machines with Patroni and etcd, each in its own namespaces, and three daemons: as root, on
 # Debian, from whose packages they are installed. Rounds: KILLS=10 SWITCHOVERS=10, twenty minutes. DRILLS="kill or peers" selects,

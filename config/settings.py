@@ -310,9 +310,11 @@ class SiteSettings(Struct, frozen=True):
 
 
 class AlertSettings(Struct, frozen=True):
-    """Receivers of the e-mails to operators, and the hour of the daily summary."""
+    """Receivers of the messages to operators, and the hour of the daily summary."""
 
     email: tuple[str, ...] = ()
+    webhook_url: str = ""
+    webhook_secret: str = ""
     summary_hour: Annotated[int, Meta(ge=0, le=23)] = 6
 
 

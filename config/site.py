@@ -1,5 +1,6 @@
 """Checks of the site's settings: texts that users see, and colours that they can read."""
 
+import base64
 import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -9,6 +10,8 @@ from config.settings import Settings
 NAME_MAX_CHARACTERS = 40  # fits into the bar above the console on a narrow screen
 SUPPORT_MAX_CHARACTERS = 200
 RECEIVERS_MAX = 10
+SECRET_PREFIX = "whsec_"  # noqa: S105 - how every secret of a webhook begins
+SECRET_MIN_BYTES = 24
 # WCAG 2.2, success criterion 1.4.3: of text and its ground.
 CONTRAST_MIN = 4.5
 # Grounds of the console on which the colour is used: `--ground` and `--paper` of `app.css`.
@@ -40,11 +43,46 @@ def site_problems(settings: Settings) -> Iterator[str]:
         ("site.dark_colour", site.dark_colour, DARK_GROUNDS),
     ):
         yield from _colour(name, colour, grounds)
+    yield from _webhook(settings)
     if len(settings.alerts.email) > RECEIVERS_MAX:
         yield f"alerts.email: expected at most {RECEIVERS_MAX} addresses"
     for address in settings.alerts.email:
         if not is_address(address):
             yield f"alerts.email: expected an e-mail address, got {address!r}"
+
+
+def alert_key(settings: Settings) -> bytes | None:
+    """Return the key that signs messages to the webhook of the alerts.
+
+    None for a secret that is not `whsec_` and at least `SECRET_MIN_BYTES` bytes in base64.
+    """
+    text = settings.alerts.webhook_secret
+    if not text.startswith(SECRET_PREFIX):
+        return None
+    try:
+        key = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+    except ValueError:
+        return None
+    return key if len(key) >= SECRET_MIN_BYTES else None
+
+
+def _webhook(settings: Settings) -> Iterator[str]:
+    """Yield a line for the webhook of the alerts; no line has the secret."""
+    alerts = settings.alerts
+    if not alerts.webhook_url:
+        if alerts.webhook_secret:
+            yield "alerts.webhook_secret: is set without alerts.webhook_url"
+        return
+    if not _is_url(alerts.webhook_url, ("https", "http")):
+        yield (
+            "alerts.webhook_url: expected an address that begins with https:// or http://, got "
+            f"{alerts.webhook_url!r}"
+        )
+    if alert_key(settings) is None:
+        yield (
+            f"alerts.webhook_secret: expected {SECRET_PREFIX} and {SECRET_MIN_BYTES} bytes or more "
+            "in base64"
+        )
 
 
 def is_address(text: str) -> bool:
@@ -85,10 +123,14 @@ def _luminance(colour: str) -> float:
 
 
 def _is_https(url: str) -> bool:
+    return _is_url(url, ("https",))
+
+
+def _is_url(url: str, schemes: tuple[str, ...]) -> bool:
     if len(url) > SUPPORT_MAX_CHARACTERS or not url.isprintable() or any(c in url for c in ' "<>'):
         return False
     try:
         parts = urlsplit(url)
     except ValueError:
         return False
-    return parts.scheme == "https" and bool(parts.hostname)
+    return parts.scheme in schemes and bool(parts.hostname) and "@" not in parts.netloc

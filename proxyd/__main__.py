@@ -95,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_backups(topics)
 
+    health = topics.add_parser("health", help="request the health of the daemon on this machine")
+    health.add_argument("--json", action="store_true", help="print one JSON document")
+    finish(health, "health")
+
     config = topics.add_parser("config", help="check the settings").add_subparsers(
         metavar="COMMAND", required=True
     )

@@ -1,6 +1,6 @@
 """Building the marketplace and its API, over the parts of the proxy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +15,8 @@ from api.routing.cookies import Cookies
 from api.server import Face, HttpServer
 from api.site.pages import PublicPages
 from config.settings import Settings
+from config.site import alert_key
+from market.accounts.outbox import Outbox
 from market.accounts.passwords import Passwords
 from market.accounts.tokens import Tokens
 from market.assistant.asking import Asking, model_slots
@@ -28,7 +30,7 @@ from market.market import Keys, Market
 from market.money.money import micro
 from market.photos.decoding import Photos
 from market.site.status import LOOK_SECONDS as STATUS_SECONDS
-from market.staff.site.alerts import Alerts
+from market.staff.site.alerts import HOOK_CHANNEL, Alerts
 from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
 from proxyd.app_port import AppPort, JobStreams
@@ -50,6 +52,8 @@ from proxyd.ops.logo import look_of
 from proxyd.ops.machine import Machine
 from proxyd.ops.metrics import Metrics
 from proxyd.ops.status_watch import StatusWatch
+from proxyd.outbound.alert_hook import LOOK_SECONDS as HOOK_SECONDS
+from proxyd.outbound.alert_hook import AlertHook, poster_of
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.readiness import Readiness
@@ -151,6 +155,8 @@ def services_of(
         has_exits=bool(settings.exits.host),
         is_mail_away=mailer.is_server_away if settings.mail.host else None,
     )
+    agent = f"proxyd/{__version__}"
+    hook = _alert_hook(settings, key, market, ways_of_webhooks[0], agent)
     alerts = AlertWatch(
         Alerts(
             market.context,
@@ -158,6 +164,7 @@ def services_of(
             settings.alerts.email,
             settings.site.name,
             settings.alerts.summary_hour,
+            None if hook is None else hook.outbox,
         ),
         Machine(settings, slices.work_folder(settings)),
         metrics.upkeep,
@@ -187,15 +194,33 @@ def services_of(
             Look(STATUS_SECONDS, "status", status.look, "looks at the status"),
             Look(ALERT_SECONDS, "alerts", alerts.look, "alerts to the operators"),
             Look(erasures.LOOK_SECONDS, "erasures", erased, "files of erased accounts"),
+            *_looks_of(hook),
         ),
         model=model,
         photos=photos,
         blobs=trade.blobs,
-        webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
+        webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=agent),
         app_port=app_port,
         staff_port=staff_port,
         is_held=trade.is_held,
     )
+
+
+def _alert_hook(
+    settings: Settings, key: bytes, market: Market, resolver: Resolver, agent: str
+) -> AlertHook | None:
+    """Return the sender to the webhook of the alerts; None without one."""
+    signing_key = alert_key(settings)
+    if not settings.alerts.webhook_url or signing_key is None:
+        return None
+    outbox = Outbox(market.context, Sealing(key, b"outbox"), HOOK_CHANNEL)
+    poster = partial(poster_of, resolver, agent)
+    return AlertHook(outbox, settings.alerts.webhook_url, signing_key, poster, market.context.now)
+
+
+def _looks_of(hook: AlertHook | None) -> Iterator[Look]:
+    if hook is not None:
+        yield Look(HOOK_SECONDS, "alert hook", hook.look, "alerts to the webhook")
 
 
 def app_port_of(

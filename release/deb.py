@@ -54,7 +54,7 @@ def build(target: Path, version: str | None = None) -> Path:
             f"run it with {PYTHON}: apt-get install python3 python3-venv python3-dev gcc"
         )
     number = version or _debian(_program_version())
-    moment = int(_output("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
+    moment = commit_time()
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="proxyd-deb-") as folder:
         stage = Path(folder) / "stage"
@@ -66,8 +66,8 @@ def build(target: Path, version: str | None = None) -> Path:
         _write_control(stage, number)
         _compile(source, stage / HOME, moment)
         _date(stage, moment)
-        package = target / f"proxyd_{number}_{_architecture()}.deb"
-        _call(
+        package = target / f"proxyd_{number}_{architecture()}.deb"
+        call(
             *("dpkg-deb", "--root-owner-group", "--build", str(stage), str(package)),
             SOURCE_DATE_EPOCH=str(moment),
         )
@@ -76,10 +76,10 @@ def build(target: Path, version: str | None = None) -> Path:
 
 def _install(source: Path, installer: Path, home: Path) -> None:
     """Make the environment with the program and its libraries."""
-    _call(PYTHON, "-m", "venv", str(installer))
-    _call(PYTHON, "-m", "venv", "--without-pip", str(home))
+    call(PYTHON, "-m", "venv", str(installer))
+    call(PYTHON, "-m", "venv", "--without-pip", str(home))
     pip = (str(installer / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
-    _call(
+    call(
         *(*pip, "--python", str(home / "bin/python3"), "install", "--no-compile", str(source)),
         PIP_CONSTRAINT=str(ROOT / "constraints.txt"),
     )
@@ -106,7 +106,7 @@ def _install(source: Path, installer: Path, home: Path) -> None:
 
 def _copy_sources(target: Path) -> None:
     """Copy the files that the repository has, without the ones that were built here."""
-    listed = _output("git", "-C", str(ROOT), "ls-files", "-z")
+    listed = output("git", "-C", str(ROOT), "ls-files", "-z")
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def _write_control(stage: Path, version: str) -> None:
     size = sum(each.lstat().st_size for each in stage.rglob("*") if each.is_file()) // 1024
     values = {
         "VERSION": version,
-        "ARCHITECTURE": _architecture(),
+        "ARCHITECTURE": architecture(),
         "SIZE": str(size),
         "PYTHON": f"{major}.{minor}",
         "NEXT_PYTHON": f"{major}.{minor + 1}",
@@ -163,7 +163,7 @@ def _compile(source: Path, home: Path, moment: int) -> None:
     site = _site(home)
     _date(site, moment)
     # Without debugging information, which names the folder of the compilation.
-    _call(
+    call(
         *(str(home / "bin/python3"), "-m", "proxyd.compiled.builder", "--installed", str(site)),
         folder=source,
         CFLAGS="-g0",
@@ -176,7 +176,7 @@ def _compile(source: Path, home: Path, moment: int) -> None:
         )
         record.write_text(dated)
     stage = home.parents[HOME.count("/")]
-    _call(
+    call(
         *(PYTHON, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"),
         *("-s", str(stage), "-p", "/", str(site)),
         PYTHONHASHSEED="0",
@@ -203,15 +203,31 @@ def _debian(version: str) -> str:
     return re.sub(r"\.?(dev|a|b|rc)", r"~\1", version)
 
 
-def _architecture() -> str:
-    return _output("dpkg", "--print-architecture")
+def commit_time() -> int:
+    """Return the time of the commit, in UTC seconds: the time of all files."""
+    return int(output("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
 
 
-def _output(*command: str) -> str:
+def architecture() -> str:
+    """Return the processor architecture, as Debian names it."""
+    return output("dpkg", "--print-architecture")
+
+
+def output(*command: str) -> str:
+    """Run a program, and return its output.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _call(*command: str, folder: Path = ROOT, **environment: str) -> None:
+def call(*command: str, folder: Path = ROOT, **environment: str) -> None:
+    """Run a program whose output is shown.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
     subprocess.run(command, check=True, cwd=folder, env={**os.environ, **environment})
 
 

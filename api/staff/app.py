@@ -16,6 +16,7 @@ from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
 from api.staff.money import MoneyRoutes
 from api.staff.pages import served
+from api.staff.rescues import RescueRoutes
 from api.staff.site import SiteRoutes
 from api.staff.stops import StopRoutes
 from api.staff.tickets import TicketRoutes
@@ -39,6 +40,7 @@ def routes(desk: StaffDesk, cookies: Cookies) -> list[StaffRoute]:
         *JudgingRoutes(desk).table(),
         *TicketRoutes(desk).table(),
         *SiteRoutes(desk).table(),
+        *RescueRoutes(desk).table(),
     ]
 
 

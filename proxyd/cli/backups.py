@@ -9,15 +9,19 @@ from market.staff.audit import audit_all
 from market.staff.site.alerts import BACKUP
 from proxyd import slices
 from proxyd.backups import contents, making, restoring
+from proxyd.backups.making import Made
 from proxyd.cli.bookkeeping import noted, report_in_words
 from proxyd.cli.output import moment
+from proxyd.loop import clock
 from proxyd.ops import signing_key
 from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, opened
 from storage.backups.errors import BackupError
 from storage.engines.claim import take_claim
-from storage.engines.errors import AlreadyClaimedError
+from storage.engines.errors import AlreadyClaimedError, StoreError
 from storage.engines.open import open_store
 from storage.engines.place import is_postgres, is_sqlite, place
+from storage.engines.store import Store
+from storage.site.alerts import note_backup
 
 
 async def back_up_all(
@@ -40,8 +44,22 @@ async def back_up_all(
         lines.append("the files of jobs are in the S3 store, and not in this backup")
     lines += [f"removed {name}" for name in made.removed]
     async with opened(settings) as store:
-        note = await noted(store, BACKUP, has_passed=True)
+        note = await _noted(store, made)
     return "\n".join(lines) + note
+
+
+async def _noted(store: Store, made: Made) -> str:
+    """Record a backup for the alerts, and for an earlier program that needs it.
+
+    Return a line if it cannot be recorded.
+    """
+    folder, version = made.path.absolute(), made.manifest.schema
+    removed = [str(folder.with_name(name)) for name in made.removed]
+    try:
+        await store.write(note_backup, version, str(folder), clock.seconds(), removed)
+    except StoreError as error:
+        return f"\nthis backup is not recorded: {error}"
+    return await noted(store, BACKUP, has_passed=True)
 
 
 async def restore(

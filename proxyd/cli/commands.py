@@ -6,6 +6,7 @@ settings are checked without a database driver, and only `serve` loads the serve
 
 import gc
 import getpass
+import json
 import os
 import sys
 from argparse import Namespace
@@ -242,6 +243,19 @@ def _answer_with_audit(work: Coroutine[Any, Any, tuple[bool, str]]) -> int:
     return 0 if agrees else FAILED
 
 
+def _health(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli.health import health_of
+
+    health = health_of(settings)
+    if options.json:
+        say(json.dumps({"ready": health.is_ready, "words": health.words}))
+    elif health.is_ready:
+        say(health.words)
+    else:
+        complain(health.words)
+    return 0 if health.is_ready else FAILED
+
+
 def _config_check(settings: Settings, options: Namespace) -> int:
     """Report correct settings: reading them would have reported an error."""
     from proxyd.ops.cautions import cautions
@@ -280,4 +294,5 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "restore": _restore,
     "storage move": _move,
     "config check": _config_check,
+    "health": _health,
 }

@@ -4,7 +4,6 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from xml.parsers import expat
 
 from api.site.look import Logo, Look
 from config.settings import Settings
@@ -104,6 +103,9 @@ def _check_svg(body: bytes) -> None:
     Raises:
         ValueError: why not.
     """
+    # Here, so that a service without a logo does not wait for the parser.
+    from xml.parsers import expat  # noqa: PLC0415
+
     parser = expat.ParserCreate(namespace_separator=" ")
     count = 0
 

@@ -340,6 +340,8 @@ def _upkeep(upkeep: Upkeep, now: int) -> Iterator[Metric]:
     if upkeep.looked.audit is not None:
         audit.add_metric([], upkeep.looked.audit.has_passed)
     yield audit
+    words = "Rescues of operators that no other operator has acknowledged"
+    yield _gauge("proxyd_staff_rescues", words, upkeep.looked.rescues)
 
 
 def _exits(listener: ExitListener) -> Iterator[Metric]:

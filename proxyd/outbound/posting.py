@@ -14,7 +14,7 @@ import ssl
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -33,6 +33,16 @@ READ_MAX_BYTES = 4_096
 KEPT_BYTES = 512
 
 _logger = logging.getLogger("webhooks")
+
+
+class Request(NamedTuple):
+    """A request: a name for the log, the target, and the time of its start in UTC seconds."""
+
+    name: str
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    started_at: int
 
 
 class NotAllowedError(OSError):
@@ -65,6 +75,18 @@ class Poster:
 
     async def post(self, attempt: Attempt) -> DeliveryOutcome:
         """Send one attempt, and return its outcome."""
+        return await self.send(
+            Request(
+                f"delivery {attempt.row.id}",
+                attempt.url,
+                attempt.headers,
+                attempt.body,
+                attempt.started_at,
+            )
+        )
+
+    async def send(self, request: Request) -> DeliveryOutcome:
+        """Send a request, and return its outcome."""
         started = monotonic()
         connector = aiohttp.TCPConnector(
             limit=1,
@@ -85,10 +107,10 @@ class Poster:
                     auto_decompress=False,
                 ) as session,
                 session.post(
-                    attempt.url,
-                    data=attempt.body,
+                    request.url,
+                    data=request.body,
                     headers={
-                        **attempt.headers,
+                        **request.headers,
                         "Content-Type": "application/json",
                         "User-Agent": self._agent,
                         "Accept-Encoding": "identity",
@@ -98,7 +120,7 @@ class Poster:
                 ) as response,
             ):
                 status = response.status
-                wait = retry_after(response.headers.get("Retry-After", ""), attempt.started_at)
+                wait = retry_after(response.headers.get("Retry-After", ""), request.started_at)
                 if not 200 <= status < 300:
                     error = f"status {status}"
                 answer = await _beginning(response.content)
@@ -107,7 +129,7 @@ class Poster:
             if status is None:
                 error = kind_of(failure)
         except Exception:  # if a library fails on one server, the others still get theirs
-            _logger.exception("delivery %s: error in proxyd", attempt.row.id)
+            _logger.exception("%s: error in proxyd", request.name)
             error = error or ("" if status is not None else "failed")
         ms = round((monotonic() - started) * 1_000)
         return DeliveryOutcome(status, error, ms, answer, wait)

@@ -2,8 +2,13 @@
 
 Step 40 joins the steps 12 to 40 of unreleased programs and makes the same schema. So a database of
 0.1.0 (11) takes it, and one that has taken all of the separate steps (40) has it already.
+
+An earlier program can run on a newer database if each step that it does not know permits it: by a
+line `-- readable from N`, where N is the first schema version whose program can run with the step.
+Such a step only adds tables, or columns with a default, that an earlier program need not write.
 """
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +25,11 @@ CREATE TABLE IF NOT EXISTS schema_versions (
 """
 SELECT_VERSION = "SELECT COALESCE(MAX(version), 0) FROM schema_versions"
 INSERT_VERSION = "INSERT INTO schema_versions (version, name) VALUES (:version, :name)"
+# The first version that has the column; programs before it refuse every newer database.
+READABLE_SINCE = 54
+_READABLE = re.compile(r"^-- readable from (\d+)$", re.MULTILINE)
+
+_logger = logging.getLogger("storage")
 
 _FOLDER = Path(__file__).parent.parent / "migrations"
 _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>\w+)(?:\.(?P<engine>sqlite|postgres))?\.sql")
@@ -43,6 +53,17 @@ class Migration:
         return tuple(
             source.read_text(encoding="utf-8") if isinstance(source, Path) else source
             for source in self.sources
+        )
+
+    @property
+    def set_readable(self) -> str:
+        """The statement that notes which programs can run with this step; "" for a step without."""
+        found = _READABLE.search("\n".join(self.scripts))
+        if found is None or self.version <= READABLE_SINCE:
+            return ""
+        return (
+            f"UPDATE schema_versions SET readable_from = {int(found[1])} "
+            f"WHERE version = {self.version}"
         )
 
 
@@ -74,20 +95,65 @@ def read(engine: str) -> None:
         assert step.scripts  # noqa: S101 - each has a file
 
 
-def pending(engine: str, version: int) -> Iterator[Migration]:
-    """Yield the steps that a database at `version` still needs.
+def newest(engine: str) -> int:
+    """Return the schema version of this program."""
+    return migrations(engine)[-1].version
+
+
+def select_readable(engine: str) -> str:
+    """Return the query for the first version whose program can run with all steps unknown here."""
+    return (
+        "SELECT MAX(COALESCE(readable_from, version)) FROM schema_versions "
+        f"WHERE version > {newest(engine)}"
+    )
+
+
+def select_backup(engine: str) -> str:
+    """Return the query for the newest backup that this program can read."""
+    return (
+        f"SELECT place FROM schema_backups WHERE version <= {newest(engine)} "
+        "ORDER BY version DESC LIMIT 1"
+    )
+
+
+def require_readable(engine: str, version: int, readable_from: int, backup: str | None) -> None:
+    """Check that this program can run on a database that a newer one has migrated.
+
+    Args:
+        engine: "sqlite" or "postgres".
+        version: the schema version of the database.
+        readable_from: the first version whose program can run on it.
+        backup: the newest backup that this program can read, if the database names one.
 
     Raises:
-        CannotOpenError: the database is newer than this program, or its version is one of those
-            between releases whose steps were joined into one.
+        CannotOpenError: it cannot.
+    """
+    known = newest(engine)
+    if readable_from <= known:
+        _logger.warning(
+            "the database has schema version %d, which a newer program made; this one knows %d and "
+            "can run on it",
+            version,
+            known,
+        )
+        return
+    named = f": {backup}" if backup else ""
+    raise CannotOpenError(
+        f"the database has schema version {version}, this program knows only {known}; "
+        f"run the newer program that made it, or restore the backup from before the upgrade{named}"
+    )
+
+
+def pending(engine: str, version: int) -> Iterator[Migration]:
+    """Yield the steps that a database at `version` still needs; none for a newer one.
+
+    Raises:
+        CannotOpenError: its version is one of those between releases whose steps were joined into
+            one.
     """
     steps = migrations(engine)
-    newest = steps[-1].version
-    if version > newest:
-        raise CannotOpenError(
-            f"the database has schema version {version}, this program knows only {newest}; "
-            "run the newer program that made it, or restore the backup from before the upgrade"
-        )
+    if version > steps[-1].version:
+        return iter(())
     joined = next(step.version for step in steps if step.version >= version)
     if version and version not in {step.version for step in steps}:
         raise CannotOpenError(

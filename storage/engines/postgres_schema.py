@@ -30,7 +30,7 @@ async def bring_up_to_date(
         through: the last step to run; None for all.
 
     Raises:
-        CannotOpenError: the database is newer than this program.
+        CannotOpenError: the database is newer than this program, and it cannot run on it.
         asyncpg.PostgresError: the server refuses a step.
     """
     timeout = MIGRATION_SECONDS
@@ -42,9 +42,15 @@ async def bring_up_to_date(
         timeout=timeout,
     )
     version: Any = await connection.fetchval(migrate.SELECT_VERSION)
+    if version > migrate.newest("postgres"):
+        readable: Any = await connection.fetchval(migrate.select_readable("postgres"))
+        backup: Any = await connection.fetchval(migrate.select_backup("postgres"))
+        migrate.require_readable("postgres", version, readable, backup)
     for step in migrate.pending("postgres", version):
         if through is not None and step.version > through:
             return
         for script in step.scripts:
             await connection.execute(script, timeout=timeout)
         await connection.execute(_INSERT, step.version, step.name)
+        if step.set_readable:
+            await connection.execute(step.set_readable)

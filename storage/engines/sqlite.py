@@ -486,11 +486,17 @@ def _prepare(connection: sqlite3.Connection) -> None:
     try:
         connection.execute(migrate.VERSION_TABLE)
         (version,) = connection.execute(migrate.SELECT_VERSION).fetchone()
+        if version > migrate.newest("sqlite"):
+            (readable,) = connection.execute(migrate.select_readable("sqlite")).fetchone()
+            backup = connection.execute(migrate.select_backup("sqlite")).fetchone()
+            migrate.require_readable("sqlite", version, readable, backup and backup[0])
         for step in migrate.pending("sqlite", version):
             for script in step.scripts:
                 for statement in _statements(script):
                     connection.execute(statement)
             connection.execute(migrate.INSERT_VERSION, {"version": step.version, "name": step.name})
+            if step.set_readable:
+                connection.execute(step.set_readable)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

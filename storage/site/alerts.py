@@ -1,5 +1,6 @@
 """Queries on alerts to the operators, and on the upkeep that they are about."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.store import Transaction
@@ -19,6 +20,26 @@ class UpkeepRow(NamedTuple):
 
     at: int
     has_passed: int
+
+
+class MovedRow(NamedTuple):
+    """The sums that an author of the staff moved in a currency, in micro-units.
+
+    Args:
+        author: `staff:` with the identifier of a member, or `unix:` with a user of the machine.
+        email: the address of the member; None for a user of the machine.
+        currency: of the amounts.
+        acts: the number of amounts.
+        given: the sum that users got.
+        taken: the sum that users lost.
+    """
+
+    author: str
+    email: str | None
+    currency: str
+    acts: int
+    given: int
+    taken: int
 
 
 async def find(tx: Transaction, kind: str) -> AlertRow | None:
@@ -72,6 +93,31 @@ async def note_upkeep(tx: Transaction, name: str, at: int, *, has_passed: bool) 
     )
 
 
+async def note_backup(
+    tx: Transaction, version: int, place: str, at: int, removed: Sequence[str]
+) -> None:
+    """Record a backup as the newest one of its schema version.
+
+    Args:
+        tx: the transaction.
+        version: the schema version of the backup.
+        place: its folder.
+        at: its time, in UTC seconds.
+        removed: folders of backups that are gone.
+    """
+    for each in removed:
+        await tx.run("DELETE FROM schema_backups WHERE place = :place", place=each)
+    await tx.run(
+        """
+        INSERT INTO schema_backups (version, place, at) VALUES (:version, :place, :at)
+        ON CONFLICT (version) DO UPDATE SET place = excluded.place, at = excluded.at
+        """,
+        version=version,
+        place=place,
+        at=at,
+    )
+
+
 async def upkeep(tx: Transaction, name: str) -> UpkeepRow | None:
     """Return the newest work of a command."""
     return await tx.one(
@@ -87,6 +133,41 @@ async def newest_dispute(tx: Transaction) -> int | None:
         SELECT disputed_at FROM job_reviews WHERE state = 'disputed'
         ORDER BY disputed_at DESC, job_id DESC LIMIT 1
         """,
+    )
+
+
+async def oldest_dispute(tx: Transaction) -> int | None:
+    """Return the time of the oldest dispute that waits for a decision."""
+    return await tx.one(
+        int,
+        """
+        SELECT disputed_at FROM job_reviews WHERE state = 'disputed'
+        ORDER BY disputed_at, job_id LIMIT 1
+        """,
+    )
+
+
+async def first_due_ticket(tx: Transaction) -> int | None:
+    """Return the time at which the first open ticket is due."""
+    return await tx.one(
+        int, "SELECT due_at FROM tickets WHERE closed_at IS NULL ORDER BY due_at, number LIMIT 1"
+    )
+
+
+async def moved(tx: Transaction, since: int, *, limit: int) -> list[MovedRow]:
+    """Return the sums of money that each author of the staff moved since a time."""
+    return await tx.all(
+        MovedRow,
+        """
+        SELECT m.author, MAX(s.email), m.currency, COUNT(*),
+            CAST(SUM(CASE WHEN m.amount > 0 THEN m.amount ELSE 0 END) AS BIGINT),
+            CAST(SUM(CASE WHEN m.amount < 0 THEN -m.amount ELSE 0 END) AS BIGINT)
+        FROM staff_money AS m LEFT JOIN staff AS s ON 'staff:' || s.id = m.author
+        WHERE m.created_at > :since
+        GROUP BY m.author, m.currency ORDER BY m.author, m.currency LIMIT :limit
+        """,
+        since=since,
+        limit=limit,
     )
 
 

@@ -28,6 +28,7 @@ from support.daemons.process import ROOT, Process
 from support.database import grown, postgres
 from support.database.grown import Grown
 
+from bench import growth_staff
 from bench.report import progress, rewrite
 from market.accounts.tokens import Claims, Tokens
 from storage.engines.open import open_store
@@ -196,7 +197,10 @@ def measured(url: str, size: int, folder: Path) -> Figures:
     # starts.
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
         market = other.submit(_grow, url, size).result()
-    figures = {"start, s": start_seconds(url)}
+    of_staff = growth_staff.figures(url, market)
+    if os.environ.get("ONLY") == "staff":
+        return of_staff
+    figures = {"start, s": start_seconds(url)} | of_staff
     with process.serving(url, **UNBOUNDED) as daemon:
         client = Client(daemon, market)
         figures |= requests(daemon, client)

@@ -52,6 +52,44 @@ def test_a_setting_that_cannot_be_used_is_named(values: dict[str, str], setting:
     assert problem.startswith(f"{setting}: ")
 
 
+SECRET = "whsec_" + "QUFB" * 8
+
+
+@pytest.mark.parametrize(
+    ("values", "setting"),
+    [
+        ({"webhook_url": "ftp://a.example/x", "webhook_secret": SECRET}, "alerts.webhook_url"),
+        ({"webhook_url": "https://a:b@c.example", "webhook_secret": SECRET}, "alerts.webhook_url"),
+        ({"webhook_url": "https://a.example"}, "alerts.webhook_secret"),
+        (
+            {"webhook_url": "https://a.example", "webhook_secret": "QUFB" * 8},
+            "alerts.webhook_secret",
+        ),
+        (
+            {"webhook_url": "https://a.example", "webhook_secret": "whsec_QUFB"},
+            "alerts.webhook_secret",
+        ),
+        (
+            {"webhook_url": "https://a.example", "webhook_secret": "whsec_" + "\u00fc" * 40},
+            "alerts.webhook_secret",
+        ),
+        ({"webhook_secret": SECRET}, "alerts.webhook_secret"),
+    ],
+)
+def test_a_webhook_of_alerts_that_cannot_be_used_is_named(
+    values: dict[str, str], setting: str
+) -> None:
+    [problem] = problems("alerts", **values)
+    assert problem.startswith(f"{setting}: ")
+    secret = values.get("webhook_secret")
+    assert secret is None or secret not in problem
+
+
+def test_a_webhook_of_alerts_has_a_url_and_a_secret() -> None:
+    for url in ("https://a.example/x", "http://127.0.0.1:9093/alerts"):
+        assert problems("alerts", webhook_url=url, webhook_secret=SECRET) == []
+
+
 def test_receivers_of_alerts_are_a_few_addresses() -> None:
     assert problems("alerts", email=["olga"])[0].startswith("alerts.email: ")
     assert problems("alerts", email=["a\r\nBcc: b@c.example"])[0].startswith("alerts.email: ")

@@ -56,6 +56,9 @@ class Action(StrEnum):
     STAFF_SELF = "staff.self"
     STAFF_PASSWORD = "staff.password"  # noqa: S105 - the word of an operation
     STAFF_ATTEMPTS = "staff.attempts"
+    STAFF_RESCUE = "staff.rescue"
+    STAFF_RESCUES = "staff.rescues"
+    STAFF_ACKNOWLEDGE = "staff.acknowledge"
     STAFF_KEY_CREATE = "staff.key.create"
     STAFF_KEY_LIST = "staff.key.list"
     STAFF_KEY_REVOKE = "staff.key.revoke"
@@ -122,6 +125,9 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.STAFF_SELF: _ALL,
     Action.STAFF_PASSWORD: _ALL,
     Action.STAFF_ATTEMPTS: _OPERATOR,
+    Action.STAFF_RESCUE: frozenset(),  # only at the machine
+    Action.STAFF_RESCUES: _OPERATOR,
+    Action.STAFF_ACKNOWLEDGE: _OPERATOR,
     Action.STAFF_KEY_CREATE: _OPERATOR,
     Action.STAFF_KEY_LIST: _OPERATOR,
     Action.STAFF_KEY_REVOKE: _OPERATOR,

@@ -144,9 +144,13 @@ class StaffLogins:
 
         new = Act(Member(staff_id, role, attempt.via), Action.STAFF_LOGIN, STAFF, staff_id)
         await self._store.write(act, context, new, change)
-        token = self._tokens.sign(Claims(staff_id, login_id, now), token_id=login_id)
+        token = self.token(staff_id, login_id, now)
         email = "" if found is None else found.email
         return StaffLogin(token, staff_id, email, role, now + LIFETIME_SECONDS)
+
+    def token(self, staff_id: str, login_id: str, now: int) -> str:
+        """Return the token of a login."""
+        return self._tokens.sign(Claims(staff_id, login_id, now), token_id=login_id)
 
     def _unknown(self, key: str) -> str:
         """Return the account of an address without a member: people type passwords there."""

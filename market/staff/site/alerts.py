@@ -1,19 +1,27 @@
-"""E-mails to the operators: alerts, each kind once in six hours, and a daily summary."""
+"""Messages to the operators: alerts, each kind once in six hours, and a daily summary.
+
+Each goes to the e-mail addresses and to the webhook of the settings. The outbox of the webhook has
+the bodies; `proxyd/outbound/alert_hook.py` sends them.
+"""
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from market.accounts.mail import Message, encoded, mail_share
 from market.accounts.outbox import Outbox
+from market.events.catalogue import timestamp
 from market.events.context import Context
+from market.money.money import as_decimal
 from storage.accounts import outbox as outbox_queries
 from storage.engines.store import Transaction
 from storage.jobs import reviews
 from storage.site import alerts as queries
-from storage.site.alerts import AlertRow, UpkeepRow
+from storage.site.alerts import AlertRow, MovedRow, UpkeepRow
 from storage.staff.base import log as log_queries
 from storage.staff.base.log import HeadRow
+from storage.staff.members import rescues
 
 HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
@@ -22,9 +30,13 @@ LIFETIME_SECONDS = DAY_SECONDS
 # Clocks of several daemons differ by less.
 CLOCKS_DIFFER_SECONDS = HOUR_SECONDS
 BACKUP_MAX_SECONDS = 26 * HOUR_SECONDS
+# A decision about a dispute is overdue after this time.
+DISPUTE_MAX_SECONDS = DAY_SECONDS
 COUNTED_MAX = 100
 SUMMARY = "summary"
 AUDIT, BACKUP = "audit", "backup"
+# The channel of the outbox for the webhook, and the share that counts its items.
+HOOK_CHANNEL, HOOK_SHARE = "alerts", "alerts"
 
 
 class Finding(Struct, frozen=True):
@@ -43,20 +55,30 @@ class Finding(Struct, frozen=True):
 
 
 class Looked(Struct, frozen=True):
-    """Newest backup and audit in the database, for the metrics."""
+    """Newest backup and audit in the database, and open rescues, for the metrics."""
 
     backup: UpkeepRow | None
     audit: UpkeepRow | None
+    rescues: int = 0
+
+
+class HookBody(Struct, frozen=True, rename={"kind": "type"}):
+    """The body of a message to the webhook: `service.alert` or `service.summary`."""
+
+    kind: str
+    timestamp: str
+    data: dict[str, str]
 
 
 class Alerts:
-    """Finds reasons for alerts in the database, and puts e-mails into the outbox.
+    """Finds reasons for alerts in the database, and puts messages into the outboxes.
 
     Args:
-        emails: the outbox.
-        receivers: the addresses; without any, nothing is sent.
+        emails: the outbox of e-mails.
+        receivers: the addresses of e-mails.
         name: the name of the service.
         summary_hour: the hour of the daily summary, in UTC.
+        hook: the outbox of the webhook; None without a webhook.
     """
 
     def __init__(
@@ -66,10 +88,12 @@ class Alerts:
         receivers: Sequence[str],
         name: str,
         summary_hour: int,
+        hook: Outbox | None = None,
     ) -> None:
         self._store = context.store
         self._now = context.now
         self._emails = emails
+        self._hook = hook
         self._receivers = tuple(receivers)
         self._name = name
         self._summary_hour = summary_hour
@@ -84,16 +108,21 @@ class Alerts:
             StoreError: they are sent later.
         """
         looked, findings = await self._store.read(self._find)
-        if self._receivers:
+        if self._receivers or self._hook is not None:
             for each in (*findings, *of_machine):
                 await self._store.write(self._send, each)
             await self._store.write(self._summarise, looked)
             self._emails.wake()
+            if self._hook is not None:
+                self._hook.wake()
         return looked
 
     async def _find(self, tx: Transaction) -> tuple[Looked, list[Finding]]:
         now, found = self._now(), list[Finding]()
-        looked = Looked(await queries.upkeep(tx, BACKUP), await queries.upkeep(tx, AUDIT))
+        waiting = await rescues.waiting(tx)
+        looked = Looked(
+            await queries.upkeep(tx, BACKUP), await queries.upkeep(tx, AUDIT), len(waiting)
+        )
         disputed, barred = await queries.newest_dispute(tx), await queries.newest_barred(tx)
         if disputed is not None:
             text = "A buyer disputes a job. Decide about it: proxyd jobs disputes"
@@ -107,7 +136,27 @@ class Alerts:
         if looked.backup is not None and now - looked.backup.at > BACKUP_MAX_SECONDS:
             hours = (now - looked.backup.at) // HOUR_SECONDS
             found.append(Finding(BACKUP, f"The newest backup is {hours} hours old."))
+        if waiting:
+            text = (
+                "An operator was rescued at the machine. Another operator acknowledges it: "
+                "proxyd staff rescues"
+            )
+            found.append(Finding("rescue", text))
+        found += await self._overdue(tx, now)
         return looked, found
+
+    async def _overdue(self, tx: Transaction, now: int) -> list[Finding]:
+        found = []
+        oldest = await queries.oldest_dispute(tx)
+        if oldest is not None and now - oldest > DISPUTE_MAX_SECONDS:
+            hours = (now - oldest) // HOUR_SECONDS
+            text = f"A dispute has waited for {hours} hours. Decide about it: proxyd jobs disputes"
+            found.append(Finding("dispute_overdue", text))
+        due = await queries.first_due_ticket(tx)
+        if due is not None and due < now:
+            text = "A ticket is overdue. Answer or close it: proxyd ticket list"
+            found.append(Finding("ticket_overdue", text))
+        return found
 
     async def _send(self, tx: Transaction, finding: Finding) -> None:
         now = self._now()
@@ -117,6 +166,7 @@ class Alerts:
         row = AlertRow(finding.kind, now, finding.seen_at, finding.text)
         if await self._claim(tx, row, quiet_since=now - QUIET_SECONDS):
             await self._put(tx, f"alert {finding.kind}", f"alert: {finding.kind}", finding.text)
+            await self._put_hook(tx, "alert", finding.kind, finding.text)
 
     async def _summarise(self, tx: Transaction, looked: Looked) -> None:
         now = self._now()
@@ -127,7 +177,9 @@ class Alerts:
         if before is not None and due <= before.sent_at <= now + CLOCKS_DIFFER_SECONDS:
             return
         if await self._claim(tx, AlertRow(SUMMARY, now, 0, ""), quiet_since=due - 1):
-            await self._put(tx, SUMMARY, "daily summary", await self._summary(tx, looked, now))
+            text = await self._summary(tx, looked, now)
+            await self._put(tx, SUMMARY, "daily summary", text)
+            await self._put_hook(tx, SUMMARY, SUMMARY, text)
 
     async def _claim(self, tx: Transaction, row: AlertRow, *, quiet_since: int) -> bool:
         not_after = row.sent_at + CLOCKS_DIFFER_SECONDS
@@ -139,6 +191,7 @@ class Alerts:
         acts = await log_queries.shown(tx, limit=COUNTED_MAX + 1)
         count = sum(1 for each in acts if each.at >= now - DAY_SECONDS)
         disputes = len(await reviews.disputed(tx, limit=COUNTED_MAX + 1))
+        moved = await queries.moved(tx, now - DAY_SECONDS, limit=COUNTED_MAX)
         sent = [each for each in await queries.since(tx, now - DAY_SECONDS) if each.kind != SUMMARY]
         lines = [
             *_head(head),
@@ -148,6 +201,10 @@ class Alerts:
             f"Disputes that wait for a decision: {_count(disputes)}",
             f"Newest backup: {_upkeep(looked.backup, now)}",
             f"Newest audit: {_upkeep(looked.audit, now)}",
+            f"Rescues that no other operator has acknowledged: {looked.rescues}",
+            "",
+            "Money that the staff moved in 24 hours:" if moved else "The staff moved no money.",
+            *(f"  {_moved(each)}" for each in moved),
             "",
             "Alerts in 24 hours:" if sent else "No alerts in 24 hours.",
             *(f"  {each.kind}: {each.detail}" for each in sent),
@@ -164,6 +221,26 @@ class Alerts:
                 lifetime_seconds=LIFETIME_SECONDS,
             )
             await outbox_queries.put(tx, item)
+
+    async def _put_hook(self, tx: Transaction, kind: str, name: str, text: str) -> None:
+        if self._hook is None:
+            return
+        data = {"kind": name, "service": self._name, "text": text}
+        body = HookBody(f"service.{kind}", timestamp(self._now()), data)
+        item = self._hook.item(
+            f"{kind} {name}",
+            share=HOOK_SHARE,
+            payload=msgspec.json.encode(body),
+            lifetime_seconds=LIFETIME_SECONDS,
+        )
+        await outbox_queries.put(tx, item)
+
+
+def _moved(row: MovedRow) -> str:
+    """Return a line about an author; the address of a member, or a user of the machine."""
+    author = row.email or row.author
+    given, taken = as_decimal(row.given), as_decimal(row.taken)
+    return f"{author}: {row.acts} acts, {given} {row.currency} given, {taken} taken"
 
 
 def _head(head: HeadRow | None) -> list[str]:

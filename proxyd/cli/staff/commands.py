@@ -37,6 +37,8 @@ MODULES = {
     "staff": "members.members",
     "staff attempts": "members.keys",
     "staff key": "members.keys",
+    "staff rescue": "members.rescue",
+    "staff rescues": "members.rescue",
     "status": "site.site",
     "ticket": "abuse.abuse",
     "user": "finding.finding",

@@ -174,6 +174,16 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_user(declare)
     add_reason(declare)
     finish_command(declare, "staff declare")
+    rescue = staff.add_parser(
+        "rescue", help="make a login of an operator for 30 minutes, and notify every operator"
+    )
+    _add_member(rescue)
+    add_reason(rescue)
+    finish_command(rescue, "staff rescue")
+    finish_command(
+        staff.add_parser("rescues", help="the newest rescues, and who acknowledged them"),
+        "staff rescues",
+    )
     check = staff.add_parser(
         "check", help="check a password and a code, two lines of standard input; uses up the code"
     )

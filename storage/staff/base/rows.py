@@ -38,3 +38,15 @@ class OwnedKeyRow(NamedTuple):
     email: str
     role: str
     locked_at: int | None
+
+
+class RescueRow(NamedTuple):
+    """A rescue, the address of its member, and the address of the operator who acknowledged it."""
+
+    id: str
+    staff_id: str
+    email: str
+    at: int
+    expires_at: int
+    acknowledged_at: int | None
+    acknowledged_by: str | None

@@ -23,6 +23,7 @@ from storage.engines.errors import CannotOpenError, ConstraintError
 from storage.engines.migrate import Migration
 from storage.engines.open import open_store
 from storage.engines.store import Store, Transaction
+from storage.site.alerts import note_backup
 
 RELEASED = 11  # the last step of 0.1.0
 DATABASES = Path(__file__).parent / "databases"
@@ -519,6 +520,36 @@ async def test_a_database_from_a_newer_program_is_left_alone(empty_url: str) -> 
     await store.close()
     with pytest.raises(CannotOpenError, match="schema version 9999"):
         await open_store(empty_url)
+
+
+READABLE = f"-- readable from {migrate.newest('sqlite')}\nCREATE TABLE later (id TEXT);"
+
+
+async def test_an_earlier_program_runs_after_steps_that_permit_it(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = migrate.migrations(engine_of(empty_url))
+    additive = Migration(9001, "additive", (READABLE,))
+    deeper = Migration(9002, "deeper", ("ALTER TABLE later ADD COLUMN size BIGINT;",))
+    await opened_with(monkeypatch, empty_url, [*steps, additive])
+    newer = await opened_with(monkeypatch, empty_url, [*steps, additive])
+    assert await opened_with(monkeypatch, empty_url, steps) == newer
+    assert "schema version 9001, which a newer program made" in caplog.text
+
+    # A step that permits only the program of the additive one, and then names its backup.
+    await opened_with(monkeypatch, empty_url, [*steps, additive, deeper])
+    with pytest.raises(CannotOpenError, match="knows only 9001") as refused:
+        await opened_with(monkeypatch, empty_url, [*steps, additive])
+    assert str(refused.value).endswith("from before the upgrade")
+    monkeypatch.setattr(migrate, "migrations", lambda engine: [*steps, additive, deeper])
+    store = await open_store(empty_url)
+    for version, place in ((9002, "/after"), (9001, "/second"), (9001, "/before"), (3, "/old")):
+        await store.write(note_backup, version, place, 1, ["/second"])
+    await store.close()
+    with pytest.raises(CannotOpenError, match=r"from before the upgrade: /before$"):
+        await opened_with(monkeypatch, empty_url, [*steps, additive])
+    with pytest.raises(CannotOpenError, match=r"from before the upgrade: /old$"):
+        await opened_with(monkeypatch, empty_url, steps)
 
 
 def test_numbers_follow_each_other_and_both_engines_have_the_same() -> None:

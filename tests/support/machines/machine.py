@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 
+from release import base
 from support.base.waiting import until_true
 from support.daemons.process import ROOT
 
-SUITE = "bookworm"
-PACKAGES = "systemd,systemd-sysv,dbus,ca-certificates"
+PACKAGES = ("systemd", "systemd-sysv", "dbus", "ca-certificates")
 NEEDS = ("debootstrap", "ip", "nsenter", "systemd-nspawn", "unshare")
 INSTALLED = "opt/proxyd"
 PROXYD = f"/{INSTALLED}/.venv/bin/proxyd"
@@ -192,12 +192,7 @@ def _failed(machine: Machine) -> str:
 
 def make(root: Path) -> None:
     """Make a Debian in a folder, unless there is one, and install this version into it."""
-    if not root.exists():
-        draft = root.with_name(f"{root.name}.part")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        _call("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(draft))
-        draft.rename(root)
+    base.make(root, PACKAGES)
     _gather(wheels_of(root))
     _copy_this_version(root / INSTALLED)
     first = page_blocks()[0].splitlines()

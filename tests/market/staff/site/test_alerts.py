@@ -1,14 +1,23 @@
 """E-mails to the operators: once in six hours of each kind, and a daily summary."""
 
+import json
 from collections.abc import Sequence
 
 import pytest
-from support.market.market import Market
-from support.market.staff import ROOT
+from support.market.jobs import on, specified
+from support.market.market import SEALING, Market
+from support.market.staff import ROOT, acting, member
+from support.market.staff_money import LIMITS
 
 from market.accounts.mail import Message, decoded
+from market.accounts.outbox import Outbox
+from market.money.money import MICRO, Currency
+from market.staff.abuse import tickets
+from market.staff.abuse.tickets import Category, Facts
+from market.staff.base.roles import Role
 from market.staff.finding import users
-from market.staff.site.alerts import Alerts, Finding
+from market.staff.money import money
+from market.staff.site.alerts import HOOK_CHANNEL, Alerts, Finding
 from storage.engines.store import Transaction
 from storage.site import alerts as queries
 
@@ -118,6 +127,75 @@ async def test_the_summary_has_the_head_of_the_log(market: Market) -> None:
     market.clock.now += DAY
     await alerts.look([])
     assert len(await sent(market)) == 1
+
+
+@pytest.mark.both_engines
+async def test_the_summary_has_the_money_of_each_author(market: Market) -> None:
+    alerts, person = made(market), await market.person()
+    finance = acting(await member(market, Role.FINANCE))
+    for author, amount, reference in (
+        (finance, 20 * MICRO, "a"),
+        (finance, -5 * MICRO, "b"),
+        (ROOT, 7 * MICRO, "c"),
+    ):
+        await money.correct(
+            market.context,
+            author,
+            person,
+            LIMITS,
+            amount=amount,
+            currency=Currency.USD,
+            reference=reference,
+            why="asked",
+        )
+    await sent(market)
+    market.clock.now += 6 * HOUR
+    await alerts.look([])
+    [mail] = await sent(market)
+    lines = [line.strip() for line in mail.text.splitlines()]
+    assert "finance@staff.example.com: 2 acts, 20.00 usd given, 5.00 taken" in lines
+    assert "unix:root: 1 acts, 7.00 usd given, 0.00 taken" in lines
+    assert person not in mail.text
+    market.clock.now += DAY
+    await alerts.look([])
+    [mail] = [each for each in await sent(market) if "summary" in each.subject]
+    assert "The staff moved no money." in mail.text
+
+
+@pytest.mark.both_engines
+async def test_a_dispute_and_a_ticket_become_overdue(market: Market) -> None:
+    alerts = made(market)
+    await tickets.open_ticket(market.context, ROOT, Category.ABUSE, Facts(), "Stop it.")
+    buyer, worker = [await market.person(credit="100") for _ in range(2)]
+    job_id = await specified(market, buyer)
+    await market.jobs.complete(await on(market, job_id, worker), job_id, "the result")
+    await market.reviews.dispute(buyer, job_id, "it is empty")
+    await sent(market)
+    await alerts.look([])
+    assert {mail.subject for mail in await sent(market)} == {"Ada's: alert: dispute"}
+    market.clock.now += 60 * DAY
+    await alerts.look([])
+    subjects = {mail.subject for mail in await sent(market)}
+    assert {"Ada's: alert: dispute_overdue", "Ada's: alert: ticket_overdue"} <= subjects
+
+
+@pytest.mark.both_engines
+async def test_the_webhook_gets_the_same_list(market: Market) -> None:
+    hook = Outbox(market.context, SEALING, HOOK_CHANNEL)
+    market.clock.now = market.clock.now // DAY * DAY
+    alerts = Alerts(market.context, market.emails, (), "Ada's", 6, hook)
+    for _ in range(3):
+        await alerts.look([DISK])
+        market.clock.now += HOUR
+    assert await sent(market) == []
+    [row] = await hook.due(again=False, limit=10)
+    body = json.loads(hook.opened(row) or b"")
+    assert body["type"] == "service.alert"
+    assert body["data"] == {"kind": "disk", "service": "Ada's", "text": DISK.text}
+    market.clock.now += 4 * HOUR
+    await alerts.look([DISK])
+    names = {each.item_key for each in await hook.due(again=False, limit=10)}
+    assert names == {"alert disk", "summary summary"}
 
 
 async def test_without_receivers_nothing_is_sent(market: Market) -> None:

@@ -353,3 +353,19 @@ def test_a_lifetime_of_zero_days_is_refused_in_its_own_words(
         main([*words, "--allow-ip", "127.0.0.1", "--days", "0", "--reason", "r"])
     assert ended.value.code == 2
     assert "'0' is not a number from 1" in capsys.readouterr().err
+
+
+def test_a_rescue_prints_a_login_and_is_listed(run: Run, olga: Any, database: Path) -> None:
+    made = answer(run, ["staff", "rescue", OPERATOR, *BECAUSE])
+    assert made["rescued"]["email"] == OPERATOR
+    assert made["token"].count(".") == 2
+    assert made["token"] not in repr(rows(database, "SELECT * FROM staff_logins, staff_log"))
+    [row] = answer(run, ["staff", "rescues"])["rescues"]
+    assert (row["email"], row["acknowledged"]) == (OPERATOR, None)
+    assert rows(database, "SELECT action FROM staff_log ORDER BY number DESC LIMIT 1") == [
+        ("staff.rescue",)
+    ]
+    [(key,)] = rows(database, "SELECT item_key FROM outbox WHERE item_key LIKE 'rescue %'")
+    assert key.endswith(OPERATOR)
+    refused(run(["staff", "rescue", "nobody@example.com", *BECAUSE]), "staff")
+    misused(run(["staff", "rescue", OPERATOR]), "--reason")

@@ -1,0 +1,77 @@
+"""An upgrade undone with the program before it: beside its database, or with the named backup."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.daemons import process
+from support.daemons.process import ROOT, serving
+
+from storage.engines import migrate
+
+ROOMS = ("api", "config", "market", "proxyd", "storage")
+NEWEST = migrate.newest("sqlite")
+ADDITIVE = f"-- readable from {NEWEST}\nCREATE TABLE later (id TEXT PRIMARY KEY);\n"
+DEEPER = "ALTER TABLE later ADD COLUMN size BIGINT;\n"
+EMAIL, PASSWORD = "ada@example.com", "a long password"
+
+
+def next_program(folder: Path, *steps: str) -> None:
+    """Copy this program, with further migrations."""
+    for room in ROOMS:
+        ignored = shutil.ignore_patterns("__pycache__", "cpython-*")
+        shutil.copytree(ROOT / room, folder / room, ignore=ignored, dirs_exist_ok=True)
+    for number, step in enumerate(steps, NEWEST + 1):
+        (folder / f"storage/migrations/{number:04}_next.sql").write_text(step)
+
+
+def run(program: Path, url: str, *arguments: str) -> str:
+    """Run a command of a program to its end, and return its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "proxyd", *arguments],
+        cwd=program,
+        env=process.environment(url),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+def test_an_upgrade_is_undone_with_the_program_before(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/data/proxyd.db"
+    create = ("user", "create", EMAIL, "--username", "ada", "--password-stdin", "--usd", "20")
+    assert process.run(url, *create, stdin=PASSWORD).returncode == 0
+    backups = tmp_path / "backups"
+    later = tmp_path / "later"
+
+    # The next program only adds: after its upgrade and its writes this one goes on.
+    next_program(later, ADDITIVE)
+    run(later, url, "backup", "--all", str(backups))
+    deposit = ("wallet", "deposit", EMAIL, "--usd")
+    run(later, url, *deposit, "5", "--reference", "next")
+    with serving(url) as daemon:
+        token = daemon.log_in(EMAIL, PASSWORD)
+        assert daemon.call("GET", "/api/wallet", token=token)[1]["usd_balance"] == 25
+        assert daemon.buy(token)["session_id"]
+        assert "which a newer program made" in daemon.output
+    process.assert_audit(url)
+    [before] = backups.iterdir()
+
+    # A step that is not additive: this program refuses, and names the backup.
+    next_program(later, ADDITIVE, DEEPER)
+    run(later, url, *deposit, "1", "--reference", "deeper")
+    refused = process.run(url, "ledger", "audit")
+    assert refused.returncode == 1
+    assert f"schema version {NEWEST + 2}, this program knows only {NEWEST}" in refused.stderr
+    [named] = re.findall(r"from before the upgrade: (.+)", refused.stderr)
+    assert named == str(before)
+    restored = tmp_path / "restored"
+    assert process.run(url, "restore", named, str(restored)).returncode == 0
+    process.assert_audit(f"sqlite:///{restored}/proxyd.db")
