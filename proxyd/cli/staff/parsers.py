@@ -143,9 +143,15 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
                 add_reason(command)
             finish_command(command, f"{topic} {word}")
 
-    staff = topics.add_parser("staff", help="members of the staff").add_subparsers(
-        metavar="COMMAND", required=True
+    _add_members(
+        topics.add_parser("staff", help="members of the staff").add_subparsers(
+            metavar="COMMAND", required=True
+        )
     )
+
+
+def _add_members(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about the accounts of members."""
     create = staff.add_parser("create", help="add a member, and print a new second factor")
     create.add_argument("email", type=text, metavar="EMAIL", help="the address that logs in")
     create.add_argument("--role", required=True, choices=ROLES, help="what the member may do")
