@@ -9,7 +9,6 @@ import hashlib
 
 from msgspec import Struct
 
-from market.accounts.bounds import lock_user
 from market.accounts.letters import Letters
 from market.accounts.mail import account_erased
 from market.base.errors import Code, MarketError
@@ -93,8 +92,11 @@ async def erase_again(tx: Transaction, context: Context, user_id: str) -> bool:
 
 
 async def _locked(tx: Transaction, user_id: str) -> UserRow:
-    """Lock a user: accounts before the user, in the order of a purchase."""
-    await lock_user(tx, user_id)
+    """Lock a user: accounts before the user, in the order of a purchase.
+
+    Money that arrives at the same time is seen here, or its transaction sees the erasure.
+    """
+    await tx.lock("accounts", [ledger.available(user_id, currency) for currency in Currency])
     await user_queries.lock(tx, user_id)
     user = await user_queries.find(tx, user_id)
     if user is None:

@@ -28,6 +28,7 @@ from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
+from storage.accounts import closures
 from storage.accounts.users import UserRow
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
@@ -240,6 +241,9 @@ async def once(
 
 async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:
     """Check the conditions of an amount; return the deposit that a refund returns."""
+    closure = await closures.find(tx, new.user_id)
+    if closure is not None and closure.erased_at is not None:
+        raise MarketError(Code.USER_NOT_FOUND, "The account was erased meanwhile.")
     if max(abs(new.amount), available + new.amount) > AMOUNT_MAX:
         raise MarketError(Code.AMOUNT_TOO_LARGE)
     if new.action is Action.MONEY_DEPOSIT and await ledger.posted(tx, new.business_key):
