@@ -7,6 +7,7 @@ from support.market.books import available, refusal
 from support.market.jobs import device_of, wanted
 from support.market.leaving import tools
 from support.market.market import Market
+from support.market.staff import ROOT
 
 from market.accounts.accounts import Caller
 from market.accounts.keys import NewKey
@@ -16,6 +17,7 @@ from market.erasure import erasing
 from market.erasure.closing import TAKE_BACK_SECONDS
 from market.money.money import GB, MICRO, Currency
 from market.staff.audit import audit_all
+from market.staff.money import deposits
 from storage.accounts import closures
 
 PASSWORD = "long enough"
@@ -151,7 +153,14 @@ async def test_an_erasure_meets_purchases_deposits_logins_and_another_erasure(
 
         outcomes = await asyncio.gather(
             market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None),
-            market.deposit(email, 2 * MICRO),
+            deposits.deposit(
+                market.context,
+                ROOT,
+                email,
+                {Currency.USD: 9 * MICRO},
+                amounts={Currency.USD: 2 * MICRO},
+                reference=f"round-{round_}",
+            ),
             erase(),
             market.accounts.login(email=email, password=PASSWORD),
             erase(),
