@@ -55,6 +55,14 @@ class CopiesStatus(Status):
     UNDECIDED = "undecided"
 
 
+class ClosureStatus(Status):
+    """The states of a closed account; a login takes the closing back until the erasure."""
+
+    CLOSED = "closed"
+    TAKEN_BACK = "taken_back"
+    ERASED = "erased"
+
+
 TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
     SessionStatus: {
         SessionStatus.ACTIVE: frozenset(
@@ -94,5 +102,10 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
         CopiesStatus.OPEN: frozenset({CopiesStatus.AGREED, CopiesStatus.UNDECIDED}),
         CopiesStatus.AGREED: frozenset(),
         CopiesStatus.UNDECIDED: frozenset(),
+    },
+    ClosureStatus: {
+        ClosureStatus.CLOSED: frozenset({ClosureStatus.TAKEN_BACK, ClosureStatus.ERASED}),
+        ClosureStatus.TAKEN_BACK: frozenset({ClosureStatus.CLOSED, ClosureStatus.ERASED}),
+        ClosureStatus.ERASED: frozenset(),
     },
 }

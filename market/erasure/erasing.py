@@ -13,6 +13,7 @@ from market.accounts.letters import Letters
 from market.accounts.mail import account_erased
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
+from market.base.states import ClosureStatus
 from market.base.user_fields import email_key
 from market.erasure.closing import list_open
 from market.events.context import Context
@@ -57,7 +58,9 @@ async def erase(
     """
     user = await _locked(tx, user_id)
     closure = await closures.find(tx, user_id)
-    waives = waives or (closure is not None and closure.state == "closed" and bool(closure.waives))
+    waives = waives or (
+        closure is not None and closure.state == ClosureStatus.CLOSED and bool(closure.waives)
+    )
     found = list_open(await open_things.of_user(tx, user_id, context.now()), waives=waives)
     if found:
         raise MarketError(
@@ -85,7 +88,7 @@ async def erase_again(tx: Transaction, context: Context, user_id: str) -> bool:
         return False
     user = await _locked(tx, user_id)
     closure = await closures.find(tx, user_id)
-    if closure is not None and closure.state == "erased":
+    if closure is not None and closure.state == ClosureStatus.ERASED:
         return False
     await _erase(tx, context, user)
     return True

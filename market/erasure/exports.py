@@ -11,8 +11,9 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +34,7 @@ from storage.files.log_files import Attempt, LogFiles
 KEPT_SECONDS = 7 * 86_400
 PAUSE_SECONDS = 86_400  # between two requests of a user
 DOWNLOADS_MAX = 5
-AT_ONCE_MAX = 2  # each reads all of a user's rows, and takes disk
+AT_ONCE_MAX = 4  # each takes disk until it was sent, and a user has one
 PAGE_ROWS = 500
 ROWS_MAX = 200_000  # of a table
 FILES_MAX_BYTES = 1024**3  # of files and logs together
@@ -83,7 +84,7 @@ class Exports:
         self._disk = disk
         self._folder = folder
         self._bounds = bounds or ExportBounds()
-        self._running = 0
+        self._open: set[str] = set()  # users whose export is made or sent
 
     async def ask(self, user_id: str) -> Asked:
         """Permit the downloads of an export for seven days; a user asks once a day.
@@ -114,8 +115,16 @@ class Exports:
         Raises:
             MarketError: `export_not_found`, `too_busy`.
         """
-        if self._running >= AT_ONCE_MAX:
+        if len(self._open) >= AT_ONCE_MAX or user_id in self._open:
             raise MarketError(Code.TOO_BUSY)
+        self._open.add(user_id)
+        try:
+            return await self._made(user_id, export_id)
+        except BaseException:
+            self._open.discard(user_id)
+            raise
+
+    async def _made(self, user_id: str, export_id: str) -> Content:
         is_permitted = await self._store.write(
             closures.use_export,
             export_id,
@@ -125,19 +134,13 @@ class Exports:
         )
         if not is_permitted:
             raise MarketError(Code.EXPORT_NOT_FOUND, field="export_id")
-        if self._running >= AT_ONCE_MAX:  # others came meanwhile
-            raise MarketError(Code.TOO_BUSY)
-        self._running += 1
+        file = await asyncio.to_thread(_nameless, self._folder)
         try:
-            file = await asyncio.to_thread(_nameless, self._folder)
-            try:
-                await self.write(user_id, file)
-            except BaseException:
-                file.close()
-                raise
-        finally:
-            self._running -= 1
-        return _FileContent(file)
+            await self.write(user_id, file)
+        except BaseException:
+            file.close()
+            raise
+        return _FileContent(file, partial(self._open.discard, user_id))
 
     async def write(self, user_id: str, file: IO[bytes]) -> None:
         """Write the export of a user to a file.
@@ -299,8 +302,9 @@ class _Archive:
 class _FileContent:
     """A `Content` in a file without a name, which is gone once it is closed."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], on_close: Callable[[], None]) -> None:
         self._file = file
+        self._on_close = on_close
         self.size_bytes = file.seek(0, os.SEEK_END)
 
     async def read(self, offset: int, size: int) -> bytes:
@@ -310,3 +314,4 @@ class _FileContent:
     def close(self) -> None:
         """See `Content.close`."""
         self._file.close()
+        self._on_close()

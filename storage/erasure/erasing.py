@@ -109,10 +109,15 @@ async def _blank_jobs_of_others(tx: Transaction, user_id: str) -> None:
     await tx.run(
         """
         UPDATE jobs SET failure_reason = ''
-        WHERE user_id <> :user AND failure_reason IS NOT NULL AND id IN (
-            SELECT a.job_id FROM devices AS d JOIN job_attempts AS a ON a.device_id = d.id
-            WHERE d.user_id = :user AND a.reason = jobs.failure_reason
-        )
+        WHERE user_id <> :user
+            AND id IN (
+                SELECT a.job_id FROM devices AS d JOIN job_attempts AS a ON a.device_id = d.id
+                WHERE d.user_id = :user AND a.reason IS NOT NULL
+            )
+            AND failure_reason IN (
+                SELECT a.reason FROM devices AS d JOIN job_attempts AS a ON a.device_id = d.id
+                WHERE d.user_id = :user AND a.reason IS NOT NULL
+            )
         """,
         user=user_id,
     )

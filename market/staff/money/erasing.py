@@ -6,6 +6,7 @@ Each erasure has its row in the log. The second person approves it as an act tha
 import logging
 
 from market.base.errors import Code, MarketError
+from market.base.states import ClosureStatus
 from market.base.sweeping import Sweep
 from market.erasure import erasing
 from market.erasure.erasing import Tools
@@ -68,7 +69,7 @@ async def erase(
         if waiting is not None:
             return waiting, {"repeated": (None, waiting.id)}
         closure = await closures.find(tx, user.id)
-        if closure is not None and closure.state == "erased":
+        if closure is not None and closure.state == ClosureStatus.ERASED:
             raise MarketError(Code.ACCOUNT_CLOSED, "The account was erased before.")
         return await approvals.ask(tx, context, author, new)
 
@@ -131,7 +132,7 @@ class Erasures:
         async def change(tx: Transaction) -> tuple[None, Changes]:
             closure = await closures.find(tx, user_id)
             is_due = closure is not None and closure.due_at <= self._context.now()
-            if closure is None or closure.state != "closed" or not is_due:
+            if closure is None or closure.state != ClosureStatus.CLOSED or not is_due:
                 return None, {"account": (None, "open")}  # its user came back meanwhile
             await erasing.erase(tx, self._context, self._tools, user_id, waives=False)
             return None, {"account": ("closed", "erased")}

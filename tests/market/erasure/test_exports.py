@@ -98,7 +98,9 @@ async def test_an_export_is_asked_for_once_a_day_and_downloaded_five_times(marke
     assert await refusal(exports.ask(user)) is Code.TOO_MANY_ATTEMPTS
     assert await refusal(exports.open(other, asked.id)) is Code.EXPORT_NOT_FOUND
     for _ in range(DOWNLOADS_MAX):
-        (await exports.open(user, asked.id)).close()
+        content = await exports.open(user, asked.id)
+        assert await refusal(exports.open(user, asked.id)) is Code.TOO_BUSY
+        content.close()
     assert await refusal(exports.open(user, asked.id)) is Code.EXPORT_NOT_FOUND
     market.clock.now += PAUSE_SECONDS
     again = await exports.ask(user)

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,34 @@ async def test_a_start_waits_for_a_program_that_holds_a_new_database(tmp_path: P
     store = await open_store(f"sqlite:///{path}")
     await store.close()
     holder.close()
+
+
+async def test_deleted_text_is_in_no_file_after_a_scrub(tmp_path: Path) -> None:
+    path = tmp_path / "proxyd.db"
+    store = await SqliteStore.open(str(path), create=True)
+    try:
+
+        async def write(tx: Transaction) -> None:
+            await tx.run("CREATE TABLE notes (text TEXT NOT NULL)")
+            for number in range(200):
+                await tx.run("INSERT INTO notes (text) VALUES (:text)", text=f"zebrafish {number}")
+
+        async def delete(tx: Transaction) -> None:
+            await tx.run("DELETE FROM notes WHERE text <> 'zebrafish 7'")
+            await tx.run("UPDATE notes SET text = ''")
+
+        await store.write(write)
+        assert await store.scrub(("notes",))
+        assert b"zebrafish" in path.read_bytes()
+        await store.write(delete)
+        with closing(sqlite3.connect(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT COUNT(*) FROM notes").fetchone()
+            await store.write(insert, 1)
+            assert not await store.scrub(("notes",))
+        assert await store.scrub(("notes",))
+        for each in (path, path.with_name("proxyd.db-wal")):
+            assert b"zebrafish" not in each.read_bytes()
+        assert path.with_name("proxyd.db-wal").stat().st_size == 0
+    finally:
+        await store.close()
