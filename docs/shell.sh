@@ -3,8 +3,7 @@ PATH=$PWD/.venv/bin:$PATH
 API=${API:-http://127.0.0.1:8080}
 umask 077
 # One person pays in for all pages; a service of several people needs a second person for less.
-export PROXYD_STAFF__APPROVAL_USD=${PROXYD_STAFF__APPROVAL_USD:-1000}
-export PROXYD_STAFF__APPROVAL_CREDITS=${PROXYD_STAFF__APPROVAL_CREDITS:-100000}
+export PROXYD_STAFF__APPROVAL_USD=1000 PROXYD_STAFF__APPROVAL_CREDITS=100000
 
 # Call the API with a body of JSON; a refusal is printed.
 send() { curl -sS -H 'Content-Type: application/json' "$@"; }

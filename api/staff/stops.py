@@ -1,5 +1,6 @@
 """Routes that stop and resume users, sessions, keys, devices and jobs, on all nodes."""
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -61,6 +62,9 @@ class RevokedReply(Reply, kw_only=True):
     name: str
 
 
+Handler = Callable[[Call[ReasonRequest, Any]], Awaitable[OrderReply]]
+
+
 class StopRoutes:
     """The routes that stop and resume."""
 
@@ -72,7 +76,6 @@ class StopRoutes:
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""
         example = {"reason": "ticket A-17"}
-        over = (Code.SESSION_NOT_FOUND,)
         return [
             StaffRoute(
                 "POST",
@@ -104,36 +107,6 @@ class StopRoutes:
             *(
                 StaffRoute(
                     "POST",
-                    f"{SESSION}/{word}",
-                    summary,
-                    handler,
-                    OrderReply,
-                    action=action,
-                    body=ReasonRequest,
-                    errors=errors,
-                    example=example,
-                )
-                for word, summary, handler, action, errors in (
-                    (
-                        "halt",
-                        "Cut a session on all nodes until it goes on",
-                        self.halt,
-                        Action.SESSION_HALT,
-                        over,
-                    ),
-                    (
-                        "go",
-                        "Let a halted session go on",
-                        self.let_go,
-                        Action.SESSION_GO,
-                        (*over, Code.SESSION_NOT_HALTED),
-                    ),
-                    ("end", "Cut a session, and settle it", self.end, Action.SESSION_END, over),
-                )
-            ),
-            *(
-                StaffRoute(
-                    "POST",
                     path,
                     summary,
                     handler,
@@ -143,29 +116,7 @@ class StopRoutes:
                     errors=errors,
                     example=example,
                 )
-                for path, summary, handler, action, errors in (
-                    (
-                        f"{DEVICE}/bar",
-                        "Bar a device from being an exit; its earnings stay",
-                        self.bar,
-                        Action.DEVICE_BAR,
-                        (Code.TOKEN_NOT_FOUND,),
-                    ),
-                    (
-                        f"{DEVICE}/pardon",
-                        "Let a barred device be an exit again",
-                        self.pardon,
-                        Action.DEVICE_PARDON,
-                        (Code.TOKEN_NOT_FOUND,),
-                    ),
-                    (
-                        f"{PREFIX}/jobs/{{job}}/cancel",
-                        "Cancel a job, as its buyer does",
-                        self.cancel,
-                        Action.JOB_CANCEL,
-                        (Code.JOB_NOT_FOUND, Code.JOB_OVER),
-                    ),
-                )
+                for path, summary, handler, action, errors in self._things()
             ),
             StaffRoute(
                 "POST",
@@ -177,6 +128,54 @@ class StopRoutes:
                 body=ReasonRequest,
                 errors=(Code.KEY_NOT_FOUND,),
                 example=example,
+            ),
+        ]
+
+    def _things(self) -> list[tuple[str, str, Handler, Action, tuple[Code, ...]]]:
+        """Return the acts about one session, device or job."""
+        over = (Code.SESSION_NOT_FOUND,)
+        return [
+            (
+                f"{SESSION}/halt",
+                "Cut a session on all nodes until it goes on",
+                self.halt,
+                Action.SESSION_HALT,
+                over,
+            ),
+            (
+                f"{SESSION}/go",
+                "Let a halted session go on",
+                self.let_go,
+                Action.SESSION_GO,
+                (*over, Code.SESSION_NOT_HALTED),
+            ),
+            (
+                f"{SESSION}/end",
+                "Cut a session, and settle it",
+                self.end,
+                Action.SESSION_END,
+                over,
+            ),
+            (
+                f"{DEVICE}/bar",
+                "Bar a device from being an exit; its earnings stay",
+                self.bar,
+                Action.DEVICE_BAR,
+                (Code.TOKEN_NOT_FOUND,),
+            ),
+            (
+                f"{DEVICE}/pardon",
+                "Let a barred device be an exit again",
+                self.pardon,
+                Action.DEVICE_PARDON,
+                (Code.TOKEN_NOT_FOUND,),
+            ),
+            (
+                f"{PREFIX}/jobs/{{job}}/cancel",
+                "Cancel a job, as its buyer does",
+                self.cancel,
+                Action.JOB_CANCEL,
+                (Code.JOB_NOT_FOUND, Code.JOB_OVER),
             ),
         ]
 

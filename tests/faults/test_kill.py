@@ -195,7 +195,7 @@ async def test_killed_at_random_moments_under_load(store_url: str) -> None:
     kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS[engine])
     print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} on {engine}")  # noqa: T201
     chance = random.Random(seed)
-    email, password = process.funded(store_url, "1000000")
+    email, password = process.funded(store_url, "900000")
     tally = Tally()
     before: dict[str, Sold] = {}
     with keyed(tally) as target:
@@ -304,7 +304,7 @@ async def test_any_process_or_the_supervisor_killed_at_random_moments_under_load
     kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["processes"])
     print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} of processes")  # noqa: T201
     chance, url = random.Random(seed), f"sqlite:///{tmp_path}/proxyd.db"
-    email, password = process.funded(url, "1000000")
+    email, password = process.funded(url, "900000")
     tally = Tally()
     before: dict[str, Sold] = {}
     with keyed(tally) as target:
@@ -366,7 +366,7 @@ async def test_daemon_or_exits_killed_at_random_moments_under_load(
     kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["exits"])
     print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} of exits on {engine}")  # noqa: T201
     chance = random.Random(seed)
-    email, password = process.funded(store_url, "1000000")
+    email, password = process.funded(store_url, "900000")
     owner, _ = process.funded(store_url, "0.01", "owner")
     tally, arrived = Tally(), Tally()
     before: dict[str, Sold] = {}
@@ -410,7 +410,7 @@ async def test_processes_with_exits_killed_at_random_moments_under_load(
     kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["processes with exits"])
     print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} with exits on {engine}")  # noqa: T201
     chance = random.Random(seed)
-    email, password = process.funded(store_url, "1000000")
+    email, password = process.funded(store_url, "900000")
     owner, _ = process.funded(store_url, "0.01", "owner")
     tally = Tally()
     before: dict[str, Sold] = {}

@@ -86,8 +86,8 @@ def at_rest(daemon: Observed) -> Held:
 
 def soak(url: str, seconds: float) -> bool:
     """Run every round. Return whether everything stayed flat and every cent agrees."""
-    email, password = process.funded(url, "1000000")
-    done = process.run(url, "wallet", "deposit", email, "--credits", "1000000")
+    email, password = process.funded(url, "900000")
+    done = process.run(url, "wallet", "deposit", email, "--credits", "900000")
     assert done.returncode == 0, done.stderr
     daemon = Observed(url, PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}")
     total: Counter[str] = Counter()

@@ -53,7 +53,7 @@ from market.staff.members import accounts, attempts
 from market.staff.members import keys as staff_keys
 from market.staff.members.keys import NewStaffKey, StaffKeys
 from market.staff.members.logins import Proof, StaffLogins
-from market.staff.money import approvals, judging, second_person
+from market.staff.money import approvals, deposits, judging, second_person
 from market.staff.money import limits as limits_of_user
 from market.staff.money import money as staff_money
 from market.staff.money.limits import NewLimits
@@ -447,6 +447,11 @@ async def members(market: Market, _: str) -> None:
     proof = Proof(olga.email, market_staff.PASSWORD, olga.factor.codes[0])
     login = await logins.login(proof, address="192.0.2.7", via=Via.API)
     caller = await logins.authenticate(login.token, Via.API)
+    await logins.prove(caller, olga.factor.codes[1], address="192.0.2.7")
+    user = await market.person()
+    await accounts.declare(market.context, caller.member, olga.id, user, "own account")
+    with pytest.raises(MarketError, match="account of your own"):
+        await staff_users.note(market.context, caller.member, user, "called")
     await logins.logout(caller)
     new = NewStaffKey(name="x", scopes=(StaffScope.READ,), allow_ips=("192.0.2.7",))
     made = await staff_keys.create(market.context, MACHINE, olga.id, new, "x")
@@ -469,6 +474,10 @@ async def money_by_staff(market: Market, buyer: str) -> None:
         context, MACHINE, buyer, limits, amount=1, deposit="plan-deposit", reference="r", **moves
     )
     await staff_money.correct(context, MACHINE, buyer, limits, amount=1, reference="c", **moves)
+    for _ in range(2):
+        await deposits.deposit(
+            context, MACHINE, buyer, limits, amounts={Currency.USD: 1}, reference="p"
+        )
     asked = await staff_money.correct(
         context, MACHINE, buyer, limits, amount=9 * MICRO, reference="d", **moves
     )
@@ -481,6 +490,7 @@ async def money_by_staff(market: Market, buyer: str) -> None:
         job_queries.page_of_user, user_id=buyer, status="", before="", limit=1
     )
     await judging.evidence(context, MACHINE, job.id)
+    await judging.disputes(context, MACHINE, limit=3)
 
 
 async def complaints(market: Market, buyer: str) -> None:

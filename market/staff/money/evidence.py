@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from market.staff.base.columns import Column, money, plain, time
 
-# By the name of the evidence: what both sides state, attempts, files, and devices.
+# By the name of the evidence: statements of both sides, attempts, files, and devices.
 TABLES: Mapping[str, tuple[Column, ...]] = {
     "reviews": (
         plain("attempt"),

@@ -21,7 +21,7 @@ def with_service(root: Path, url: str) -> None:
     (root / "etc" / "systemd" / "system").mkdir(parents=True)
     (root / "var" / "lib" / "proxyd").mkdir(parents=True)
     (root / "var" / "backups").mkdir(parents=True)
-    process.funded(url)
+    process.funded(url, "20")
 
 
 def carry_out(page: Path, folder: Path, url: str) -> None:

@@ -135,7 +135,7 @@ async def _ended(
 
     Args:
         word: the name of the row in the report.
-        row: what has changed.
+        row: the changed thing.
         desk: the services of the command.
         ordered: the order to the nodes.
         options: the command line.

@@ -12,7 +12,7 @@ from market.staff.base.roles import Machine, Role, Via
 from market.staff.finding import users
 from market.staff.members import accounts, attempts
 from market.staff.members.attempts import Attempt
-from market.staff.money import limits, money, second_person
+from market.staff.money import deposits, limits, money, second_person
 from market.staff.money.limits import NewLimits
 from market.staff.site import site
 from market.staff.stopping import closing, suspending
@@ -83,6 +83,24 @@ async def corrects(whole: int, side: Side) -> Any:
     return outcome.state
 
 
+async def _pays_in(whole: int, side: Side) -> Any:
+    """Pay whole credits into the wallet of the buyer."""
+    [outcome] = await deposits.deposit(
+        side.market.context,
+        ROOT,
+        side.buyer,
+        LIMITS,
+        amounts={Currency.CREDIT: whole * MICRO},
+        reference=f"deposit-{side.label}",
+    )
+    return outcome.state
+
+
+async def _declares(name: str, side: Side) -> Any:
+    member = side.world.people_have.staff[name]
+    await accounts.declare(side.market.context, ROOT, member, side.buyer, "own account")
+
+
 async def _approves(side: Side) -> Any:
     request = side.world.people_have.request
     outcome = await second_person.approve(side.market.context, Machine("second"), request)
@@ -144,6 +162,8 @@ STAFF: Mapping[str, Action] = {
     "resumes the buyer": _resumes,
     "ends suspensions": _ends_suspensions,
     "corrects by most of the limit": partial(corrects, 4),
+    "pays in most of the limit": partial(_pays_in, 4),
+    "declares the buyer": partial(_declares, "first"),
     "approves a correction": _approves,
     "refuses a correction": _refuses,
     "changes the price of a user": _changes_limits,
