@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from support.market.staff import FACTORS
+
 from market.accounts.letters import Letters
 from market.money.money import MICRO, Currency
 from market.staff.abuse import tickets
 from market.staff.base.roles import Machine, Role, Via
 from market.staff.finding import users
-from market.staff.members import accounts, attempts
+from market.staff.members import accounts, attempts, rescue
 from market.staff.members.attempts import Attempt
+from market.staff.members.logins import StaffLogins
+from market.staff.members.rescue import Post
 from market.staff.money import limits, money, second_person
 from market.staff.money.limits import NewLimits
 from market.staff.site import site
@@ -121,7 +125,17 @@ async def _attempts_to_log_in(side: Side) -> Any:
     await attempts.begin(side.market.context, attempt, most=1)
 
 
+async def _rescues(name: str, side: Side) -> Any:
+    market, member = side.market, side.world.people_have.staff[name]
+    logins = StaffLogins(market.context, market.passwords, FACTORS, b"k" * 32)
+    login = await rescue.rescue(
+        market.context, logins, Post(market.emails, "x"), ROOT, member, "all lost"
+    )
+    return login.expires_at
+
+
 STAFF: Mapping[str, Action] = {
+    "rescues the first operator": partial(_rescues, "first"),
     "locks the first operator": partial(_locks, "first"),
     "locks the second operator": partial(_locks, "second"),
     "makes the second operator support": partial(_gives_role, "second"),
