@@ -49,14 +49,16 @@ from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Machine, Role, Via
 from market.staff.finding import history, search
 from market.staff.finding import users as staff_users
-from market.staff.members import accounts, attempts
+from market.staff.members import accounts, attempts, rescue
 from market.staff.members import keys as staff_keys
 from market.staff.members.keys import NewStaffKey, StaffKeys
 from market.staff.members.logins import Proof, StaffLogins
+from market.staff.members.rescue import Post
 from market.staff.money import approvals, deposits, judging, second_person
 from market.staff.money import limits as limits_of_user
 from market.staff.money import money as staff_money
 from market.staff.money.limits import NewLimits
+from market.staff.site.alerts import Alerts
 from proxyctl.protocol.jobspec import Payload
 from storage.accounts import closures, users
 from storage.accounts import keys as key_queries
@@ -77,6 +79,7 @@ from storage.files import logs
 from storage.jobs import jobs as job_queries
 from storage.money import ledger
 from storage.notify import webhooks
+from storage.site import alerts as alert_queries
 
 MACHINE = Machine("root")
 SMALL, LARGE = 5_000, 50_000
@@ -178,6 +181,20 @@ async def usage(market: Market) -> None:
     await market.usage.summary(buyer, UTC)
 
 
+async def rescued(market: Market) -> None:
+    """Rescue an operator, look for alerts, list the rescues, and acknowledge one."""
+    olga, omar = [
+        await market_staff.member(market, Role.OPERATOR, name) for name in ("olga", "omar")
+    ]
+    logins = StaffLogins(market.context, market.passwords, market_staff.FACTORS, SECRET)
+    post = Post(market.emails, "x")
+    await rescue.rescue(market.context, logins, post, MACHINE, olga.id, "all lost")
+    alerts = Alerts(market.context, market.emails, ("olga@example.com",), "x", 0)
+    assert (await alerts.look([])).rescues == 1
+    [lost] = await rescue.listed(market.context, MACHINE)
+    await rescue.acknowledge(market.context, market_staff.acting(omar), lost.id, "she called")
+
+
 # Requests about everything, or everything that is open, or all that a user has.
 ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "abandoned jobs": lambda market: market.job_sweeper.take_back(),
@@ -192,6 +209,7 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     ),
     "open jobs by state": lambda market: market.store.read(job_queries.by_state),
     "totals of the ledger": lambda market: market.store.read(ledger.totals),
+    "rescues and alerts": rescued,
 }
 
 
@@ -441,7 +459,7 @@ async def staff(market: Market, buyer: str) -> None:
 
 
 async def members(market: Market, _: str) -> None:
-    """Log a member in, use and end the login, use a key, and list the attempts and keys."""
+    """Log a member in, use a key, list the attempts and keys, and add a day of money."""
     olga = await market_staff.member(market, Role.OPERATOR)
     logins = StaffLogins(market.context, market.passwords, market_staff.FACTORS, SECRET)
     proof = Proof(olga.email, market_staff.PASSWORD, olga.factor.codes[0])
@@ -458,6 +476,8 @@ async def members(market: Market, _: str) -> None:
     await StaffKeys(market.context).authenticate(made.text, "192.0.2.7")
     await staff_keys.revoke(market.context, MACHINE, made.row.id, "x")
     await attempts.listed(market.context, MACHINE, limit=3)
+    day = await market.store.read(alert_queries.moved, grown.NOW, limit=3)
+    assert day == []
     await accounts.lock(
         market.context, MACHINE, (await market_staff.member(market, Role.SUPPORT)).id, "left"
     )

@@ -4,14 +4,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from support.market.staff import FACTORS
+
 from market.accounts.letters import Letters
 from market.erasure import erasing
 from market.money.money import MICRO, Currency
 from market.staff.abuse import tickets
 from market.staff.base.roles import Machine, Role, Via
 from market.staff.finding import users
-from market.staff.members import accounts, attempts
+from market.staff.members import accounts, attempts, rescue
 from market.staff.members.attempts import Attempt
+from market.staff.members.logins import StaffLogins
+from market.staff.members.rescue import Post
 from market.staff.money import deposits, limits, money, second_person
 from market.staff.money.limits import NewLimits
 from market.staff.site import site
@@ -152,7 +156,17 @@ async def _erases_account(side: Side) -> Any:
     return await write(erasing.erase_again, side.market.context, side.buyer)
 
 
+async def _rescues(name: str, side: Side) -> Any:
+    market, member = side.market, side.world.people_have.staff[name]
+    logins = StaffLogins(market.context, market.passwords, FACTORS, b"k" * 32)
+    login = await rescue.rescue(
+        market.context, logins, Post(market.emails, "x"), ROOT, member, "all lost"
+    )
+    return login.expires_at
+
+
 STAFF: Mapping[str, Action] = {
+    "rescues the first operator": partial(_rescues, "first"),
     "locks the first operator": partial(_locks, "first"),
     "locks the second operator": partial(_locks, "second"),
     "makes the second operator support": partial(_gives_role, "second"),
