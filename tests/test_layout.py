@@ -278,7 +278,6 @@ TESTED_IN = {
     "proxyd/cli/staff/members/keys.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/members/members.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/members/rescue.py": "tests/proxyd/cli/staff/test_commands.py",
-    "proxyd/cli/staff/money/job_logs.py": "tests/proxyd/cli/staff/money/test_judging.py",
     "proxyd/cli/staff/money/limits.py": "tests/proxyd/cli/staff/money/test_money.py",
     "proxyd/cli/staff/money/money_parsers.py": "tests/proxyd/cli/staff/money/test_money.py",
     "proxyd/cli/staff/parsers.py": "tests/proxyd/cli/staff/test_commands.py",
