@@ -11,6 +11,11 @@ SECRETS = frozenset(
         "mail.password",
         "assistant.api_key",
         "work.s3_secret_key",
+        "payments.stripe_secret_key",
+        "payments.stripe_webhook_secret",
+        "payments.stripe_previous_webhook_secret",
+        "payments.btcpay_key",
+        "payments.btcpay_webhook_secret",
     }
 )
 MARK = "@"

@@ -32,7 +32,7 @@ from market.events.catalogue import amount as shown
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
-from market.money import ledger
+from market.money import debts, ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency
 from market.site.gate import NO_PAPERS, Gate, Papers
@@ -514,17 +514,32 @@ async def deposit(
     key = deposit_key(reference, currency)
     if not await ledger.posted(tx, key):
         check_reference(reference)
+        if reference.startswith(OF_PAYMENT):
+            raise MarketError(
+                Code.INVALID_FIELD,
+                f"References that begin with {OF_PAYMENT} belong to payments.",
+                field="reference",
+            )
     transfer = Transfer(
         transfer_id, key, TransferKind.DEPOSIT, reference, currency, (movement,), now
     )
+    if currency is Currency.USD:
+        await ledger.lock(tx, [movement, *debts.accounts(user.id)])
     if await ledger.post(tx, transfer):
         name: Literal["usd", "credit"] = "usd" if currency is Currency.USD else "credit"
         deposited = WalletDeposited(shown(amount), name, reference)
         await record(tx, context, user.id, deposited, subject_id=transfer_id)
+        if currency is Currency.USD:
+            new_id = context.identifiers.new
+            await debts.pay(tx, user.id, amount, cause=transfer_id, new_id=new_id, now=now)
         return True
     if await ledger.posted(tx, key) != [movement]:
         raise MarketError(Code.REFERENCE_REUSED)
     return False
+
+
+# The beginning of the references of deposits by a payment provider.
+OF_PAYMENT = "payment:"
 
 
 def deposit_key(reference: str, currency: Currency) -> str:

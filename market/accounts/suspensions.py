@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from market.accounts.restrictions import require_unrestricted
 from market.base.errors import Code, MarketError
 from storage.accounts import suspensions as queries
 from storage.engines.store import Transaction
@@ -33,10 +34,20 @@ def refusal(shown: str) -> MarketError:
 
 
 async def require_may_buy(tx: Transaction, user_id: str) -> None:
-    """Refuse a purchase of a user whose purchases are suspended.
+    """Refuse a purchase of a user whose purchases are suspended, or whose account is restricted.
 
     The caller has locked the user (`bounds.lock_user`), as the suspension does: the second of the
     two transactions sees the first.
+
+    Raises:
+        MarketError: `account_suspended`, `account_restricted`.
+    """
+    await require_may_pay(tx, user_id)
+    await require_unrestricted(tx, user_id)
+
+
+async def require_may_pay(tx: Transaction, user_id: str) -> None:
+    """Refuse a payment of a user whose purchases are suspended.
 
     Raises:
         MarketError: `account_suspended`.

@@ -55,6 +55,24 @@ class CopiesStatus(Status):
     UNDECIDED = "undecided"
 
 
+class PaymentStatus(Status):
+    """The states of a payment; `doubtful` when the provider reports other facts than expected."""
+
+    OPEN = "open"
+    PAID = "paid"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    DOUBTFUL = "doubtful"
+
+
+class ReturnStatus(Status):
+    """The states of a refund or a dispute; `void` when the money stays, or came back."""
+
+    PENDING = "pending"
+    DONE = "done"
+    VOID = "void"
+
+
 TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
     SessionStatus: {
         SessionStatus.ACTIVE: frozenset(
@@ -94,5 +112,25 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
         CopiesStatus.OPEN: frozenset({CopiesStatus.AGREED, CopiesStatus.UNDECIDED}),
         CopiesStatus.AGREED: frozenset(),
         CopiesStatus.UNDECIDED: frozenset(),
+    },
+    PaymentStatus: {
+        PaymentStatus.OPEN: frozenset(
+            {
+                PaymentStatus.PAID,
+                PaymentStatus.EXPIRED,
+                PaymentStatus.FAILED,
+                PaymentStatus.DOUBTFUL,
+            }
+        ),
+        # Money may arrive late.
+        PaymentStatus.EXPIRED: frozenset({PaymentStatus.PAID, PaymentStatus.DOUBTFUL}),
+        PaymentStatus.FAILED: frozenset({PaymentStatus.PAID, PaymentStatus.DOUBTFUL}),
+        PaymentStatus.DOUBTFUL: frozenset({PaymentStatus.PAID}),
+        PaymentStatus.PAID: frozenset(),
+    },
+    ReturnStatus: {
+        ReturnStatus.PENDING: frozenset({ReturnStatus.DONE, ReturnStatus.VOID}),
+        ReturnStatus.DONE: frozenset({ReturnStatus.VOID}),  # a card may refuse the money later
+        ReturnStatus.VOID: frozenset(),
     },
 }

@@ -19,7 +19,7 @@ from market.events.catalogue import WalletCorrected, WalletRefunded
 from market.events.catalogue import amount as shown
 from market.events.context import Context
 from market.events.recording import record as record_event
-from market.money import ledger
+from market.money import ledger, lots
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
 from market.staff.base.acts import USER, Act, Changes, act, permit, reason
@@ -30,8 +30,8 @@ from market.staff.money.approvals import Amount, Limits, Outcome, Posting
 from storage.accounts.users import UserRow
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
-from storage.staff.money import money as queries
-from storage.staff.money.money import DepositRow
+from storage.money import lots as lot_queries
+from storage.money.lots import DepositRow
 
 REFUND, CORRECTION = "refund", "correction"
 
@@ -194,20 +194,6 @@ async def post(
     return outcome, changes
 
 
-async def unspent(tx: Transaction, account: str, deposit: DepositRow, available: int) -> int:
-    """Return the part of a deposit that is neither spent nor returned, in micro-units.
-
-    Args:
-        tx: the transaction.
-        account: the account that received the deposit.
-        deposit: the deposit.
-        available: the balance of the account.
-    """
-    newer = await queries.newer_money(tx, account, deposit.id)
-    left = deposit.amount - await queries.refunded(tx, deposit.id)
-    return max(0, min(left, available - newer))
-
-
 async def _move(context: Context, author: Author, new: Amount, limits: Limits, why: str) -> Outcome:
     text = reason(why)
 
@@ -237,10 +223,10 @@ async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | N
         return None
     account = ledger.available(new.user_id, new.currency)
     key = deposit_key(str(new.payload["deposit"]), new.currency)
-    deposit = await queries.find_deposit(tx, key, account)
+    deposit = await lot_queries.find_deposit(tx, key, account)
     if deposit is None:
         raise MarketError(Code.DEPOSIT_NOT_FOUND)
-    rest = await unspent(tx, account, deposit, available)
+    rest = await lots.unspent(tx, new.user_id, new.currency, deposit, available)
     if -new.amount > rest:
         raise MarketError(
             Code.REFUND_TOO_LARGE,
