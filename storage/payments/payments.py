@@ -101,6 +101,19 @@ async def page(tx: Transaction, user_id: str, *, before: str, limit: int) -> lis
     )
 
 
+async def all_of(tx: Transaction, status: str, *, before: str, limit: int) -> list[PaymentRow]:
+    """Return the payments of all users in a state ("": any) before one, the newest first."""
+    only = "AND status = :status" if status else ""
+    named = {"status": status} if status else {}
+    return await tx.all(
+        PaymentRow,
+        f"{_SELECT} WHERE id < :before {only} ORDER BY id DESC LIMIT :limit",
+        before=behind(before),
+        limit=limit,
+        **named,
+    )
+
+
 async def recent(tx: Transaction, user_id: str, since: int) -> RecentRow:
     """Return the payments that a user has begun after a time.
 

@@ -253,7 +253,7 @@ class StripeServer:
         session = self.sessions.get(request.match_info["id"])
         if session is None:
             return 404, _error("invalid_request_error", "No such checkout session.")
-        expanded = request.query.getall("expand[]", [])
+        expanded = [value for name, value in request.query.items() if name.startswith("expand[")]
         intent = self.intents.get(session["payment_intent"] or "")
         if "payment_intent" in expanded and intent is not None:
             return 200, {**session, "payment_intent": intent}
