@@ -119,7 +119,8 @@ def trade_of(
         observed_seconds=observed_time.seconds,
         blobs=blobs,
         live_uses=LiveSessions(counting.meter),
-        providers=_providers(settings, counting.context.now),
+        # A copy of a restored database must not move the money of the living service.
+        providers={} if is_held else _providers(settings, counting.context.now),
         is_shared=is_shared,
         monotonic=clocks.monotonic,
     )
