@@ -50,6 +50,16 @@ def _receipts(payments: PaymentSettings) -> Iterator[str]:
 def _providers(payments: PaymentSettings) -> Iterator[str]:
     if payments.stripe_secret_key and not payments.stripe_webhook_secret:
         yield "payments.stripe_webhook_secret: must be set too, notices are checked with it"
+    of_btcpay = (
+        payments.btcpay_url,
+        payments.btcpay_store,
+        payments.btcpay_key,
+        payments.btcpay_webhook_secret,
+    )
+    if any(of_btcpay) and not all(of_btcpay):
+        yield "payments.btcpay_url: its store, key and webhook secret must be set with it"
+    elif payments.btcpay_url and not _is_safe(payments.btcpay_url):
+        yield "payments.btcpay_url: expected an address that begins with https://"
     if not _is_safe(payments.stripe_api_base):
         yield "payments.stripe_api_base: expected an address that begins with https://"
 

@@ -14,6 +14,8 @@ SECRETS = frozenset(
         "payments.stripe_secret_key",
         "payments.stripe_webhook_secret",
         "payments.stripe_previous_webhook_secret",
+        "payments.btcpay_key",
+        "payments.btcpay_webhook_secret",
     }
 )
 MARK = "@"

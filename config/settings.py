@@ -324,6 +324,10 @@ class PaymentSettings(Struct, frozen=True):  # as wide as its section
     stripe_webhook_secret: str = ""
     stripe_previous_webhook_secret: str = ""
     stripe_api_base: str = "https://api.stripe.com"
+    btcpay_url: str = ""
+    btcpay_store: str = ""
+    btcpay_key: str = ""
+    btcpay_webhook_secret: str = ""
 
 
 class AlertSettings(Struct, frozen=True):

@@ -255,6 +255,16 @@ def _providers(settings: Settings, now: Callable[[], int]) -> dict[str, Provider
         providers["stripe"] = StripeProvider(
             payments.stripe_secret_key, secrets, now, api_base=payments.stripe_api_base
         )
+    if payments.btcpay_url:
+        from proxyd.outbound.btcpay import BtcPayProvider  # noqa: PLC0415 - as above
+
+        providers["btcpay"] = BtcPayProvider(
+            payments.btcpay_url,
+            payments.btcpay_store,
+            payments.btcpay_key,
+            payments.btcpay_webhook_secret,
+            now,
+        )
     return providers
 
 

@@ -283,7 +283,6 @@ TESTED_IN = {
     "proxyd/cli/staff/money/job_logs.py": "tests/proxyd/cli/staff/money/test_judging.py",
     "proxyd/cli/staff/money/limits.py": "tests/proxyd/cli/staff/money/test_money.py",
     "proxyd/cli/staff/money/money_parsers.py": "tests/proxyd/cli/staff/money/test_money.py",
-    "proxyd/cli/staff/money/payments.py": "tests/proxyd/cli/staff/money/test_money.py",
     "proxyd/cli/staff/parsers.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/site/site_parsers.py": "tests/proxyd/cli/staff/site/test_site.py",
     "proxyd/cli/staff/stopping/stopping.py": "tests/proxyd/cli/staff/test_commands.py",

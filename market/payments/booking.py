@@ -1,4 +1,4 @@
-"""Booking of the facts that a provider reports, whatever brought them and however often.
+"""Booking of the facts that a provider reports, in any order and number.
 
 Each unit locks the payment, and moves its state by a guarded update. So a payment is credited once
 and each of its refunds and disputes is booked once.

@@ -6,6 +6,8 @@ from support.base.cases import cases
 from config.payments import payment_problems
 from config.settings import Settings
 
+OF_BTCPAY = {"btcpay_store": "s", "btcpay_key": "k", "btcpay_webhook_secret": "w"}
+
 
 @cases(
     "payments, words",
@@ -17,6 +19,9 @@ from config.settings import Settings
         ({"stripe_api_base": "http://example.com"}, "begins with https://"),
         ({"stripe_api_base": "https://[x"}, "begins with https://"),
         ({"stripe_api_base": "https://u:p@example.com"}, "begins with https://"),
+        ({"btcpay_url": "https://pay.example.com"}, "must be set with it"),
+        ({"btcpay_url": "ftp://x", **OF_BTCPAY}, "begins with https://"),
+        ({"btcpay_url": "https://x", **OF_BTCPAY}, ""),
         ({"min_usd": 5.001}, "min_usd: expected whole cents"),
         ({"min_usd": 0}, "at least a cent"),
         ({"min_usd": 50, "max_usd": 49}, "no more than payments.max_usd"),

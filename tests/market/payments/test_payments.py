@@ -49,7 +49,7 @@ async def paid(market: Market, bank: Bank, user: str, amount: int = 20 * USD) ->
 
 
 async def look(market: Market, payment_id: str) -> None:
-    """Have the provider be asked, after the pause between two looks."""
+    """Look at a payment, after the pause between two looks."""
     market.clock.now += 3
     await market.payments.fulfil(payment_id)
 

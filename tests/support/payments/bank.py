@@ -63,7 +63,7 @@ class Bank:
     async def close(self) -> None:
         """Close nothing."""
 
-    # What payers, banks and operators do.
+    # Acts of payers, banks and operators.
 
     def set(self, payment_id: str, /, **changes: Any) -> None:
         """Change the facts about a payment."""

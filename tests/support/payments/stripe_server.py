@@ -25,7 +25,7 @@ VERSION = "2026-10-28.endive"
 
 
 class Fault(NamedTuple):
-    """What happens to the next call: before its effect, or only to its answer."""
+    """A fault of the next call: before its effect, or only of its answer."""
 
     status: int = 0
     body: bytes = b""
@@ -53,7 +53,7 @@ class StripeServer:
         self._numbers = itertools.count(1)
         self._kept: dict[str, tuple[str, int, bytes]] = {}
 
-    # What a payer, a bank and an operator do.
+    # Acts of a payer, a bank and an operator.
 
     def pay(self, session_id: str, *, is_slow: bool = False) -> None:
         """Pay a session; by a slow bank the money comes with `arrive`."""
