@@ -28,6 +28,8 @@ from api.money.wallet import WalletRoutes
 from api.notify.events import EventRoutes
 from api.notify.webhooks import WebhookRoutes
 from api.ops.health import HealthRoutes
+from api.payments.payments import PaymentRoutes
+from api.payments.receipts import ReceiptRoutes
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
 from api.routing.response_cache import Answers
@@ -88,5 +90,7 @@ def routes(
         *assistant.table(),
         *EventRoutes(market.event_feed).table(),
         *SiteRoutes(market.site, market.texts, market.status).table(),
+        *PaymentRoutes(market.payments).table(),
+        *ReceiptRoutes(market.payments).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

@@ -12,6 +12,11 @@ SECRETS = frozenset(
         "assistant.api_key",
         "work.s3_secret_key",
         "alerts.webhook_secret",
+        "payments.stripe_secret_key",
+        "payments.stripe_webhook_secret",
+        "payments.stripe_previous_webhook_secret",
+        "payments.btcpay_key",
+        "payments.btcpay_webhook_secret",
     }
 )
 MARK = "@"

@@ -309,6 +309,27 @@ class SiteSettings(Struct, frozen=True):
     registration: Literal["open", "invited", "closed"] = "open"
 
 
+class PaymentSettings(Struct, frozen=True):  # as wide as its section
+    """Payment providers, limits of payments, and the lines of receipts."""
+
+    min_usd: Decimal = Decimal(5)
+    max_usd: Decimal = Decimal(1000)
+    new_account_day_usd: Decimal = Decimal(100)
+    new_account_days: Annotated[int, Meta(ge=0, le=3650)] = 30
+    refund_days: Annotated[int, Meta(ge=0, le=365)] = 60
+    seller: str = ""
+    tax_name: str = ""
+    tax_percent: Decimal = Decimal(0)
+    stripe_secret_key: str = ""
+    stripe_webhook_secret: str = ""
+    stripe_previous_webhook_secret: str = ""
+    stripe_api_base: str = "https://api.stripe.com"
+    btcpay_url: str = ""
+    btcpay_store: str = ""
+    btcpay_key: str = ""
+    btcpay_webhook_secret: str = ""
+
+
 class AlertSettings(Struct, frozen=True):
     """Receivers of the messages to operators, and the hour of the daily summary."""
 
@@ -362,6 +383,7 @@ class Settings(Struct, frozen=True):
     access_log: AccessLogSettings = AccessLogSettings()
     abuse: AbuseSettings = AbuseSettings()
     site: SiteSettings = SiteSettings()
+    payments: PaymentSettings = PaymentSettings()
     alerts: AlertSettings = AlertSettings()
     staff: StaffSettings = StaffSettings()
 

@@ -54,6 +54,9 @@ from market.jobs.terms import JobTerms
 from market.notify.feed import EventFeed, EventFeedTerms
 from market.notify.live_usage import LiveUsage, LiveUses
 from market.notify.webhooks import Webhooks, WebhookTerms
+from market.payments.payments import Payments
+from market.payments.provider import Provider
+from market.payments.terms import PaymentTerms
 from market.recovery.made_by_keys import MadeByKeys
 from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
@@ -88,6 +91,7 @@ class Rules(Struct, frozen=True):
     event_feed: EventFeedTerms = EventFeedTerms()
     site: SiteTerms = SiteTerms()
     exports_folder: Path | None = None
+    payments: PaymentTerms = PaymentTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -119,6 +123,7 @@ class Market:
         keys: hash passwords, sign tokens, seal waiting e-mails and the secrets of jobs.
         observed_seconds: seconds in which this daemon could receive reports of devices.
         live_uses: the live use of sessions in the memory of this process.
+        providers: the payment providers by name, the preferred one first.
         is_shared: whether other daemons work on the same store.
         monotonic: a clock that is never set, in seconds.
     """
@@ -134,6 +139,7 @@ class Market:
         observed_seconds: Callable[[], float],
         blobs: Blobs,
         live_uses: LiveUses | None = None,
+        providers: Mapping[str, Provider] | None = None,
         is_shared: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -155,14 +161,16 @@ class Market:
         self.keys = ApiKeys(context, letters, gate)
         self.suspensions = Suspensions(context, letters)
         self.wallet = Wallet(context)
+        self.payments = Payments(context, rules.payments, providers or {}, letters, rules.app_url)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases
         self.bandwidth = Bandwidth(
             context, leases, traffic, rules.terms, self.bounds, exit_terms=rules.exits
         )
         self.usage = UsageHistory(context, leases, traffic)
-        live_usage = LiveUsage(context, leases, live_uses, monotonic)
-        self.event_feed = EventFeed(context, rules.event_feed, live_usage)
+        self.event_feed = EventFeed(
+            context, rules.event_feed, LiveUsage(context, leases, live_uses, monotonic)
+        )
         self.webhooks = Webhooks(context, keys.webhook_secrets, letters, rules.webhooks)
         self.device_codes = DeviceCodes(context, letters, rules.app_url)
         self.devices = Devices(context, self.bounds, is_shared=is_shared)

@@ -1,6 +1,6 @@
 """Building the marketplace and its API, over the parts of the proxy."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +28,7 @@ from market.base.throttle import Throttle
 from market.events.idempotency import Seal
 from market.market import Keys, Market
 from market.money.money import micro
+from market.payments.provider import Provider
 from market.photos.decoding import Photos
 from market.site.status import LOOK_SECONDS as STATUS_SECONDS
 from market.staff.site.alerts import HOOK_CHANNEL, Alerts
@@ -125,6 +126,8 @@ def trade_of(
         observed_seconds=observed_time.seconds,
         blobs=blobs,
         live_uses=LiveSessions(counting.meter),
+        # A copy of a restored database must not move the money of the living service.
+        providers={} if is_held else _providers(settings, counting.context.now),
         is_shared=is_shared,
         monotonic=clocks.monotonic,
     )
@@ -280,6 +283,31 @@ def blobs_of(settings: Settings, *, is_shared: bool) -> Blobs:
     from proxyd.outbound.s3 import S3Blobs  # noqa: PLC0415
 
     return S3Blobs(Signer(bucket, clock.seconds))
+
+
+def _providers(settings: Settings, now: Callable[[], int]) -> dict[str, Provider]:
+    """Return the configured payment providers by name, the preferred one first."""
+    payments = settings.payments
+    providers: dict[str, Provider] = {}
+    if payments.stripe_secret_key:
+        # Here, so that a daemon without payments does not wait for a client of HTTP.
+        from proxyd.outbound.stripe import StripeProvider  # noqa: PLC0415
+
+        secrets = (payments.stripe_webhook_secret, payments.stripe_previous_webhook_secret)
+        providers["stripe"] = StripeProvider(
+            payments.stripe_secret_key, secrets, now, api_base=payments.stripe_api_base
+        )
+    if payments.btcpay_url:
+        from proxyd.outbound.btcpay import BtcPayProvider  # noqa: PLC0415 - as above
+
+        providers["btcpay"] = BtcPayProvider(
+            payments.btcpay_url,
+            payments.btcpay_store,
+            payments.btcpay_key,
+            payments.btcpay_webhook_secret,
+            now,
+        )
+    return providers
 
 
 def _keys(settings: Settings, key: bytes) -> Keys:

@@ -26,6 +26,7 @@ APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
 EVENT_CHECK_SECONDS = 60.0  # 100,000 events at most each time; they are kept for a month
 USAGE_FRAME_SECONDS = 1.0  # the pace of the figures that people watch
 WEBHOOK_CHECK_SECONDS = 15.0  # longest time of an endpoint above its limit of waiting deliveries
+PAYMENT_LOOK_SECONDS = 15.0  # the longest wait of a refund, and of a payment whose notice was lost
 USAGE_CHECK_SECONDS = 600.0  # it has work once a day, and no caller waits for it
 LOG_CHECK_SECONDS = 15.0  # longest time of a user above their limit of logs
 CLOSED_CHECK_SECONDS = 60.0  # accounts have been closed for 14 days
@@ -140,6 +141,9 @@ class MarketWork:
         tasks.spawn("usage frames", self.send_usage())
         tasks.every(EVENT_CHECK_SECONDS, "old events", market.event_feed.sweep, "old events")
         tasks.spawn("recovery", market.recovery.run())
+        tasks.every(
+            PAYMENT_LOOK_SECONDS, "payments", market.payments.sweep, "payments that are open"
+        )
         tasks.every(
             WEBHOOK_CHECK_SECONDS, "old webhooks", market.webhooks.sweep, "what was delivered"
         )

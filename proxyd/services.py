@@ -156,6 +156,8 @@ class Services:
     async def close(self) -> None:
         """Close the parts that work for the marketplace, each within a bound."""
         self.market.passwords.close()
+        closing = self.market.payments.close()
+        await cancellation.within(CLOSE_SECONDS, closing, "closing the payment providers' clients")
         await cancellation.within(
             CLOSE_SECONDS, asyncio.to_thread(self.market.logs.close), "writing the last logs"
         )

@@ -32,6 +32,7 @@ from market.market import Rules
 from market.money.money import micro
 from market.notify.feed import EventFeedTerms
 from market.notify.webhooks import FIRST_FREE_PORT, WebhookTerms
+from market.payments.terms import PaymentTerms
 from market.photos.decoding import PhotoLimits
 from market.site.gate import SiteTerms
 from proxyctl.protocol.policy import Policy
@@ -88,6 +89,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         event_feed=event_feed_terms(settings, descriptors),
         site=site_terms(settings),
         exports_folder=work_folder(settings),
+        payments=payment_terms(settings),
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
             "Inference": settings.market.inference_image,
@@ -98,6 +100,22 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
 def site_terms(settings: Settings) -> SiteTerms:
     """Return the name and the contact of the service, and the users who may open an account."""
     return SiteTerms(settings.site.name, settings.site.support, settings.site.registration)
+
+
+def payment_terms(settings: Settings) -> PaymentTerms:
+    """Return the operator's terms of payments."""
+    payments = settings.payments
+    return PaymentTerms(
+        least=micro(payments.min_usd),
+        most=micro(payments.max_usd),
+        new_account_day=micro(payments.new_account_day_usd),
+        new_account_seconds=payments.new_account_days * DAY_SECONDS,
+        refund_seconds=payments.refund_days * DAY_SECONDS,
+        seller=payments.seller,
+        tax_name=payments.tax_name,
+        tax_basis_points=int(payments.tax_percent * 100),
+        site_name=settings.site.name,
+    )
 
 
 def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]) -> Terms:

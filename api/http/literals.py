@@ -50,6 +50,7 @@ TransactionKind = Literal[
     "refund",
     "deposit_refund",
     "correction",
+    "debt",
     "other",
 ]
 

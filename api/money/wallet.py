@@ -37,7 +37,8 @@ class TransactionItem(Struct):
     A price is held when something is bought (`hold`); the part that was not used comes back
     (`release`). A `reward` is for a photo of a good deed, a `refund` for falsified traffic of an
     exit or bad work of a device. The operator returns a part of a deposit outside of the service
-    (`deposit_refund`), or corrects the balance (`correction`).
+    (`deposit_refund`), or corrects the balance (`correction`). A `debt` pays for a deposit that was
+    taken back after its money was spent.
 
     `reference` names the cause.
     """

@@ -1,7 +1,7 @@
 """Request bodies: read piece by piece, within bounds of size, memory and time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
@@ -107,6 +107,11 @@ class RawBody:
         self._size = 0
         self._waited_seconds = 0.0
         self._has_begun = False
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the request, for a body that they sign."""
+        return self._request.headers
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body, a piece of at most some 100 KB at a time; none of them is empty.

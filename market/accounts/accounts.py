@@ -491,6 +491,10 @@ async def add_user(tx: Transaction, user: UserRow) -> None:
     await ledger.open_accounts(tx, user.id)
 
 
+# The beginning of the references of deposits by a payment provider.
+OF_PAYMENT = "payment:"
+
+
 def deposit_key(reference: str, currency: Currency) -> str:
     """Return the business key of a deposit."""
     return f"deposit:{reference}:{currency}"

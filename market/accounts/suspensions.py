@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from market.accounts.restrictions import require_unrestricted
 from market.base.errors import Code, MarketError
 from storage.accounts import closures
 from storage.accounts import suspensions as queries
@@ -34,10 +35,20 @@ def refusal(shown: str) -> MarketError:
 
 
 async def require_may_buy(tx: Transaction, user_id: str) -> None:
-    """Refuse a purchase of a user whose purchases are suspended, or whose account is closed.
+    """Refuse a purchase of a user who may not pay, or whose account is restricted.
 
     The caller has locked the user (`bounds.lock_user`), as the suspension does: the second of the
     two transactions sees the first.
+
+    Raises:
+        MarketError: `account_suspended`, `account_closed`, `account_restricted`.
+    """
+    await require_may_pay(tx, user_id)
+    await require_unrestricted(tx, user_id)
+
+
+async def require_may_pay(tx: Transaction, user_id: str) -> None:
+    """Refuse a payment of a user whose purchases are suspended, or whose account is closed.
 
     Raises:
         MarketError: `account_suspended`, `account_closed`.

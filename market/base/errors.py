@@ -375,6 +375,42 @@ class Code(Enum):
         Kind.INVALID,
         "The amount is more than the unspent rest of the deposit.",
     )
+    PAYMENTS_NOT_OFFERED = (
+        "payments_not_offered",
+        Kind.INVALID,
+        "This service takes no payments by this provider.",
+    )
+    PAYMENT_NOT_FOUND = "payment_not_found", Kind.NOT_FOUND, "The caller has no such payment."
+    PAYMENT_CEILING = (
+        "payment_ceiling",
+        Kind.INVALID,
+        "This is more than a new account may pay in a day.",
+    )
+    TOO_MANY_PAYMENTS = (
+        "too_many_payments",
+        Kind.INVALID,
+        "The caller has begun too many payments in a day; wait a while before the next.",
+    )
+    PAYMENT_NOT_REFUNDABLE = (
+        "payment_not_refundable",
+        Kind.INVALID,
+        "This payment cannot be refunded.",
+    )
+    PAYMENT_PROVIDER_AWAY = (
+        "payment_provider_away",
+        Kind.OVERLOADED,
+        "The payment provider does not answer; nothing was paid. Try again later.",
+    )
+    HOOK_INVALID = (
+        "hook_invalid",
+        Kind.INVALID,
+        "The notice is not one that this provider has signed now.",
+    )
+    ACCOUNT_RESTRICTED = (
+        "account_restricted",
+        Kind.INVALID,
+        "A payment of this account is disputed or was taken back.",
+    )
     APPROVAL_NOT_FOUND = (
         "approval_not_found",
         Kind.NOT_FOUND,

@@ -63,6 +63,24 @@ class ClosureStatus(Status):
     ERASED = "erased"
 
 
+class PaymentStatus(Status):
+    """The states of a payment; `doubtful` when the provider reports other facts than expected."""
+
+    OPEN = "open"
+    PAID = "paid"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    DOUBTFUL = "doubtful"
+
+
+class ReturnStatus(Status):
+    """The states of a refund or a dispute; `void` when the money stays, or came back."""
+
+    PENDING = "pending"
+    DONE = "done"
+    VOID = "void"
+
+
 TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
     SessionStatus: {
         SessionStatus.ACTIVE: frozenset(
@@ -107,5 +125,25 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
         ClosureStatus.CLOSED: frozenset({ClosureStatus.TAKEN_BACK, ClosureStatus.ERASED}),
         ClosureStatus.TAKEN_BACK: frozenset({ClosureStatus.CLOSED, ClosureStatus.ERASED}),
         ClosureStatus.ERASED: frozenset(),
+    },
+    PaymentStatus: {
+        PaymentStatus.OPEN: frozenset(
+            {
+                PaymentStatus.PAID,
+                PaymentStatus.EXPIRED,
+                PaymentStatus.FAILED,
+                PaymentStatus.DOUBTFUL,
+            }
+        ),
+        # Money may arrive late.
+        PaymentStatus.EXPIRED: frozenset({PaymentStatus.PAID, PaymentStatus.DOUBTFUL}),
+        PaymentStatus.FAILED: frozenset({PaymentStatus.PAID, PaymentStatus.DOUBTFUL}),
+        PaymentStatus.DOUBTFUL: frozenset({PaymentStatus.PAID}),
+        PaymentStatus.PAID: frozenset(),
+    },
+    ReturnStatus: {
+        ReturnStatus.PENDING: frozenset({ReturnStatus.DONE, ReturnStatus.VOID}),
+        ReturnStatus.DONE: frozenset({ReturnStatus.VOID}),  # a card may refuse the money later
+        ReturnStatus.VOID: frozenset(),
     },
 }

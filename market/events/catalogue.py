@@ -96,6 +96,44 @@ class WalletCorrected(EventData, frozen=True):
     reference: str
 
 
+class PaymentPaid(EventData, frozen=True):
+    """A payment by a provider has arrived, and its money is in the wallet."""
+
+    payment_id: str
+    amount_usd: float
+    provider: str
+
+
+class PaymentRefunded(EventData, frozen=True):
+    """A part of a payment, or all of it, goes back to the payer."""
+
+    payment_id: str
+    amount_usd: float
+
+
+class PaymentRefundFailed(EventData, frozen=True):
+    """A refund has failed, and its money is in the wallet again."""
+
+    payment_id: str
+    amount_usd: float
+
+
+class PaymentDisputed(EventData, frozen=True):
+    """The bank of the payer disputes a payment; `held_usd` of the wallet waits for the decision."""
+
+    payment_id: str
+    amount_usd: float
+    held_usd: float
+
+
+class PaymentDisputeDecided(EventData, frozen=True):
+    """A dispute is decided: `won`, and the money stays, or `lost`, and the bank took it back."""
+
+    payment_id: str
+    amount_usd: float
+    outcome: Literal["won", "lost"]
+
+
 class LimitsChanged(EventData, frozen=True):
     """The operator has changed the user's limits or price; without a value, the service's holds.
 
@@ -338,6 +376,11 @@ CATALOGUE: dict[str, type[EventData]] = {
     "wallet.deposited": WalletDeposited,
     "wallet.refunded": WalletRefunded,
     "wallet.corrected": WalletCorrected,
+    "payment.paid": PaymentPaid,
+    "payment.refunded": PaymentRefunded,
+    "payment.refund_failed": PaymentRefundFailed,
+    "payment.disputed": PaymentDisputed,
+    "payment.dispute_decided": PaymentDisputeDecided,
     "account.limits_changed": LimitsChanged,
     "job.created": JobCreated,
     "job.accepted": JobAccepted,

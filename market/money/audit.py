@@ -17,6 +17,7 @@ from storage.jobs import draws as draw_queries
 from storage.jobs import reviews as review_queries
 from storage.money import ledger as queries
 from storage.money.ledger import DifferenceRow, TotalRow
+from storage.payments import audit as payment_queries
 from storage.trust import samples as sample_queries
 
 
@@ -113,6 +114,7 @@ async def _audit(tx: Transaction) -> Report:
         ),
         *await _review_checks(tx),
         *await _exit_checks(tx),
+        *await _payment_checks(tx),
     )
     accounts = await queries.count_accounts(tx)
     return Report(accounts, await queries.count_transfers(tx), checks)
@@ -175,6 +177,32 @@ async def _exit_checks(tx: Transaction) -> tuple[Check, ...]:
         Check(
             "pending money is the sum of earnings that are neither paid out nor reversed",
             difference_lines(await exit_queries.pending_against_earnings(tx)),
+        ),
+    )
+
+
+async def _payment_checks(tx: Transaction) -> tuple[Check, ...]:
+    return (
+        Check(
+            "every payment that arrived was credited to its user once, and no other was",
+            difference_lines(await payment_queries.paid_against_deposits(tx)),
+        ),
+        Check(
+            "no payment went back by more than was paid",
+            difference_lines(await payment_queries.returned_too_much(tx)),
+        ),
+        Check(
+            "the house's losses are the debts that users have not paid back",
+            (
+                *difference_lines(await payment_queries.losses_against_postings(tx)),
+                *difference_lines(await payment_queries.losses_against_returns(tx)),
+                *difference_lines(await payment_queries.debts_against_payments(tx)),
+                *difference_lines(await payment_queries.losses_against_debts(tx)),
+            ),
+        ),
+        Check(
+            "every payment that arrived has a receipt, and their numbers have no gap",
+            _counts(await payment_queries.receipts_against_payments(tx)),
         ),
     )
 

@@ -121,6 +121,8 @@ class TransferKind(StrEnum):
     FEE = "fee"
     DEPOSIT_REFUND = "deposit_refund"
     CORRECTION = "correction"
+    CHARGEBACK = "chargeback"
+    DEBT = "debt"
 
 
 class TransferIds(NamedTuple):

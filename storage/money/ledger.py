@@ -379,6 +379,9 @@ async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
             SELECT 'review:job:' || job_id
                 || CASE WHEN is_draw = 1 THEN ':attempt:' || attempt ELSE '' END, 1
             FROM job_reviews WHERE state IN ('held', 'disputed')
+            UNION ALL
+            SELECT kind || ':' || id, 1 FROM payment_returns
+            WHERE status = 'pending' AND held > 0
             """,
             "SELECT id AS reference, 1 AS amount FROM holds WHERE resolved_at IS NULL",
         ),

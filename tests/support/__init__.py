@@ -7,6 +7,7 @@ targets: servers that a daemon or a device reaches: targets, name servers, mail,
 daemons: daemons in a test's event loop, as processes, and several on one database
 clients: clients of the proxy and of the API, buyers, and hostile callers
 market: a marketplace without a network: users, sessions, exits and jobs
+payments: stand-ins for payment providers
 exits: devices and agents of exits, and the daemons and networks around them
 workers: agents of workers, sandboxes, container engines, and jobs that attack them
 clusters: a real Kubernetes and a real Slurm with one node

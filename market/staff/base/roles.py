@@ -66,6 +66,8 @@ class Action(StrEnum):
     MONEY_CORRECT = "money.correct"
     MONEY_DEPOSIT = "money.deposit"
     MONEY_HISTORY = "money.history"
+    PAYMENT_VIEW = "payment.view"
+    PAYMENT_LOOK = "payment.look"
     APPROVAL_LIST = "approval.list"
     APPROVAL_APPROVE = "approval.approve"
     APPROVAL_REFUSE = "approval.refuse"
@@ -135,6 +137,8 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.MONEY_CORRECT: _MONEY,
     Action.MONEY_DEPOSIT: _MONEY,
     Action.MONEY_HISTORY: _ALL,
+    Action.PAYMENT_VIEW: _ALL,
+    Action.PAYMENT_LOOK: _MONEY,
     Action.APPROVAL_LIST: _MONEY,
     Action.APPROVAL_APPROVE: _MONEY,
     Action.APPROVAL_REFUSE: _MONEY,

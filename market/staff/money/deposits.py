@@ -7,7 +7,7 @@ person.
 from collections.abc import Mapping
 from functools import partial
 
-from market.accounts.accounts import deposit_key
+from market.accounts.accounts import OF_PAYMENT, deposit_key
 from market.base.errors import Code, MarketError
 from market.base.user_fields import check_reference
 from market.events.context import Context
@@ -19,7 +19,7 @@ from market.staff.finding.users import resolve
 from market.staff.money import money
 from market.staff.money.approvals import Amount, Limits, Outcome, State
 from storage.engines.store import Transaction
-from storage.staff.money import money as queries
+from storage.money import lots
 
 
 async def deposit(
@@ -95,10 +95,17 @@ async def _deposit(
     """
     if await ledger.posted(tx, new.business_key):
         account = ledger.available(new.user_id, new.currency)
-        found = await queries.find_deposit(tx, new.business_key, account)
+        found = await lots.find_deposit(tx, new.business_key, account)
         if found is None or found.amount != new.amount:
             raise MarketError(Code.REFERENCE_REUSED)
         outcome = Outcome(State.DONE_BEFORE, found.id, new.user_id, new.currency, new.amount)
         return outcome, {"repeated": (None, found.id)}
-    check_reference(str(new.payload["reference"]))
+    reference = str(new.payload["reference"])
+    check_reference(reference)
+    if reference.startswith(OF_PAYMENT):
+        raise MarketError(
+            Code.INVALID_FIELD,
+            f"References that begin with {OF_PAYMENT} belong to payments.",
+            field="reference",
+        )
     return await money.once(context, author, new, limits, tx)

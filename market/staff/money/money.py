@@ -1,9 +1,10 @@
 """Money of users that the staff moves: refunds of deposits, and corrections.
 
 Both are transfers of the ledger, as deposits are (`deposits`). A refund returns the unspent rest of
-a deposit at most; the operator pays it back by hand. Spending takes the oldest money first, so the
-newest deposits are unspent. A correction adds or takes money, for an account of the house, and
-never takes more than is available. A reference names each of them, and makes a repetition harmless.
+a deposit at most; the operator pays it back by hand, or the payment provider does. Spending takes
+the oldest money first, so the newest deposits are unspent. A correction adds or takes money, for an
+account of the house, and never takes more than is available. A reference names each of them, and
+makes a repetition harmless.
 """
 
 from collections.abc import Mapping
@@ -20,9 +21,11 @@ from market.events.catalogue import WalletCorrected, WalletDeposited, WalletRefu
 from market.events.catalogue import amount as shown
 from market.events.context import Context
 from market.events.recording import record as record_event
-from market.money import ledger
+from market.money import debts, ledger, lots
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
+from market.payments import booking
+from market.payments.terms import CENT
 from market.staff.base.acts import USER, Act, Changes, act, permit, reason
 from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
@@ -32,8 +35,8 @@ from storage.accounts import closures
 from storage.accounts.users import UserRow
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
-from storage.staff.money import money as queries
-from storage.staff.money.money import DepositRow
+from storage.money import lots as lot_queries
+from storage.money.lots import DepositRow
 
 REFUND, CORRECTION = "refund", "correction"
 AMOUNT_MAX = 10**18  # micro-units; no entry and no balance of the ledger is larger
@@ -85,6 +88,10 @@ async def refund(
     """
     if amount <= 0:
         raise MarketError(Code.INVALID_FIELD, "A refund is above zero.", field="amount")
+    if booking.payment_of(deposit) is not None and amount % CENT:
+        raise MarketError(
+            Code.INVALID_FIELD, "A payment is refunded in whole cents.", field="amount"
+        )
     check_reference(reference)
     user = await context.store.read(resolve, name)
     new = Amount(
@@ -169,10 +176,14 @@ async def post(
     account = ledger.available(new.user_id, new.currency)
     is_correction = new.action is Action.MONEY_CORRECT
     house = ledger.corrections(new.currency) if is_correction else ledger.deposits(new.currency)
+    payment_id = _payment_of(new)
+    if payment_id is not None:
+        await booking.lock_payment(tx, payment_id)
     movement = Movement(house, account, new.amount)
     if new.amount < 0:
         movement = Movement(account, house, -new.amount)
-    await ledger.lock(tx, [movement])
+    pays_debts = new.action is Action.MONEY_DEPOSIT and new.currency is Currency.USD
+    await ledger.lock(tx, [movement, *(debts.accounts(new.user_id) if pays_debts else ())])
     before = await ledger_queries.balance(tx, account) or 0
     returned = await _check(tx, new, before)
     transfer = Transfer(
@@ -195,6 +206,11 @@ async def post(
         approval_id=posting.approval_id,
         deposit_id=returned.id if returned else None,
     )
+    if payment_id is not None:
+        await booking.begin_by_staff(tx, context, payment_id, -new.amount)
+    if pays_debts:
+        new_id, now = context.identifiers.new, context.now()
+        await debts.pay(tx, new.user_id, new.amount, cause=transfer.id, new_id=new_id, now=now)
     await _notify(tx, context, new, transfer)
     changes: Changes = {
         "transfer": (None, transfer.id),
@@ -203,18 +219,11 @@ async def post(
     return outcome, changes
 
 
-async def unspent(tx: Transaction, account: str, paid: DepositRow, available: int) -> int:
-    """Return the part of a deposit that is neither spent nor returned, in micro-units.
-
-    Args:
-        tx: the transaction.
-        account: the account that received the deposit.
-        paid: the deposit.
-        available: the balance of the account.
-    """
-    newer = await queries.newer_money(tx, account, paid.id)
-    left = paid.amount - await queries.refunded(tx, paid.id)
-    return max(0, min(left, available - newer))
+def _payment_of(new: Amount) -> str | None:
+    """Return the payment of a refund; None if the deposit came by another way."""
+    if new.action is not Action.MONEY_REFUND:
+        return None
+    return booking.payment_of(str(new.payload["deposit"]))
 
 
 async def _move(context: Context, author: Author, new: Amount, limits: Limits, why: str) -> Outcome:
@@ -258,17 +267,17 @@ async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | N
         return None
     account = ledger.available(new.user_id, new.currency)
     key = deposit_key(str(new.payload["deposit"]), new.currency)
-    paid = await queries.find_deposit(tx, key, account)
-    if paid is None:
+    deposit = await lot_queries.find_deposit(tx, key, account)
+    if deposit is None:
         raise MarketError(Code.DEPOSIT_NOT_FOUND)
-    rest = await unspent(tx, account, paid, available)
+    rest = await lots.unspent(tx, new.user_id, new.currency, deposit, available)
     if -new.amount > rest:
         raise MarketError(
             Code.REFUND_TOO_LARGE,
             f"{as_decimal(rest)} {new.currency} of this deposit are neither spent nor returned; a "
             "refund returns no more.",
         )
-    return paid
+    return deposit
 
 
 async def _notify(tx: Transaction, context: Context, new: Amount, transfer: Transfer) -> None:

@@ -30,6 +30,7 @@ MODULES = {
     "key": "stopping.stopping",
     "log": "finding.finding",
     "money": "money.money",
+    "payments": "money.payments",
     "refuse": "money.money",
     "rule": "abuse.abuse",
     "session": "stopping.stopping",

@@ -1,12 +1,9 @@
-"""Queries on the money that acts of the staff have moved, and on the deposits they may return."""
+"""Queries on the money that acts of the staff have moved."""
 
 from typing import NamedTuple
 
 from storage.engines.store import Transaction
 from storage.money.ledger import DifferenceRow, differences
-
-# Money that comes back to a wallet: it was spent before, so it is no new money.
-RETURNS = "('release', 'refund')"
 
 
 class MoneyRow(NamedTuple):  # as wide as its table
@@ -23,13 +20,6 @@ class MoneyRow(NamedTuple):  # as wide as its table
     approval_id: str | None
     deposit_id: str | None
     created_at: int
-
-
-class DepositRow(NamedTuple):
-    """A deposit of a user: its transfer, and the amount in micro-units."""
-
-    id: str
-    amount: int
 
 
 _COLUMNS = ", ".join(MoneyRow._fields)
@@ -65,65 +55,6 @@ async def _unapproved(tx: Transaction, column: str, value: str, currency: str, s
         since=since,
     )
     return found or 0
-
-
-async def find_deposit(tx: Transaction, business_key: str, account: str) -> DepositRow | None:
-    """Return the deposit with a business key, if it was paid into an account."""
-    return await tx.one(
-        DepositRow,
-        """
-        SELECT t.id, e.amount FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
-        WHERE t.business_key = :key AND t.kind = 'deposit' AND e.credit_account = :account
-        """,
-        key=business_key,
-        account=account,
-    )
-
-
-async def refunded(tx: Transaction, deposit_id: str) -> int:
-    """Return the micro-units that were returned of a deposit."""
-    found = await tx.one(
-        int,
-        """
-        SELECT CAST(COALESCE(-SUM(amount), 0) AS BIGINT) FROM staff_money
-        WHERE deposit_id = :deposit_id
-        """,
-        deposit_id=deposit_id,
-    )
-    return found or 0
-
-
-async def newer_money(tx: Transaction, account: str, deposit_id: str) -> int:
-    """Return what an account received after a deposit, without the refunded part of deposits.
-
-    Money that came back to the account does not count: it is older. The rows of one account behind
-    the deposit are read, by the index of credited accounts.
-    """
-    received = await tx.one(
-        int,
-        f"""
-        SELECT CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
-        FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
-        WHERE e.credit_account = :account AND e.transfer_id > :deposit_id
-            AND t.kind NOT IN {RETURNS}
-        """,
-        account=account,
-        deposit_id=deposit_id,
-    )
-    back = await tx.one(
-        int,
-        """
-        SELECT CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
-        FROM entries AS e
-        JOIN transfers AS t ON t.id = e.transfer_id
-        JOIN staff_money AS m ON m.business_key = t.business_key
-        WHERE e.debit_account = :account AND e.transfer_id > :deposit_id
-            AND t.kind = 'deposit_refund' AND m.deposit_id > :deposit_id
-        """,
-        account=account,
-        deposit_id=deposit_id,
-    )
-    return (received or 0) - (back or 0)
 
 
 # Each transfer of these kinds is an act, and each such act is a transfer of its amount. Deposits
@@ -190,8 +121,12 @@ async def refunded_too_much(tx: Transaction) -> list[DifferenceRow]:
         """
         SELECT t.business_key, e.amount, r.amount
         FROM (
-            SELECT deposit_id, CAST(-SUM(amount) AS BIGINT) AS amount FROM staff_money
-            WHERE deposit_id IS NOT NULL GROUP BY deposit_id
+            SELECT deposit_id, CAST(SUM(amount) AS BIGINT) AS amount FROM (
+                SELECT deposit_id, -amount AS amount FROM staff_money
+                WHERE deposit_id IS NOT NULL
+                UNION ALL SELECT deposit_id, taken FROM payment_returns
+            ) AS returned
+            GROUP BY deposit_id
         ) AS r
         JOIN transfers AS t ON t.id = r.deposit_id
         JOIN entries AS e ON e.transfer_id = t.id

@@ -1,7 +1,7 @@
 """A marketplace without a network: the rules over a store, with a clock that tests set."""
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +27,7 @@ from market.jobs.sweeper import JobSweeper, JobSweeps
 from market.jobs.terms import JobTerms
 from market.market import Keys, Rules
 from market.money.money import Currency, micro
+from market.payments.provider import Provider
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
 from storage.engines.store import Store, Transaction
@@ -96,7 +97,13 @@ class NoTraffic:
 class Market(market.Market):
     """The marketplace as the daemon builds it, over one store and a clock that tests set."""
 
-    def __init__(self, store: Store, clock: Clock, blobs: Blobs | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        blobs: Blobs | None = None,
+        providers: Mapping[str, Provider] | None = None,
+    ) -> None:
         self.store = store
         self.clock = clock
         self.identifiers = Identifiers(clock.milliseconds)
@@ -118,6 +125,7 @@ class Market(market.Market):
             traffic=self.traffic,
             observed_seconds=clock.steady,
             blobs=blobs or LocalBlobs(Path(os.devnull)),  # a folder that nothing can be in
+            providers=providers,
         )
         self._people = 0
 

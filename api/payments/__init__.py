@@ -1,0 +1,1 @@
+"""The routes of payments, and the notices of providers."""

@@ -1,0 +1,41 @@
+"""Restricted accounts: a payment is disputed, or the spent part of one was taken back.
+
+A restricted user buys nothing and gets no payout. A deposit that pays the debt ends the
+restriction.
+"""
+
+from market.base.errors import Code, MarketError
+from market.money import debts
+from market.money.money import as_decimal
+from storage.engines.store import Transaction
+from storage.payments import returns
+
+
+async def require_unrestricted(tx: Transaction, user_id: str) -> None:
+    """Refuse a purchase, a refund or a payout of a restricted user.
+
+    The caller has locked the user (`bounds.lock_user`), as the begin of a dispute does.
+
+    Raises:
+        MarketError: `account_restricted`.
+    """
+    await require_undisputed(tx, user_id)
+    debt = await debts.owed(tx, user_id)
+    if debt:
+        raise MarketError(
+            Code.ACCOUNT_RESTRICTED,
+            f"A payment was taken back after its money was spent. Pay in {as_decimal(debt)} USD "
+            "first.",
+        )
+
+
+async def require_undisputed(tx: Transaction, user_id: str) -> None:
+    """Refuse an act of a user with a disputed payment.
+
+    Raises:
+        MarketError: `account_restricted`.
+    """
+    if await returns.is_disputed(tx, user_id):
+        raise MarketError(
+            Code.ACCOUNT_RESTRICTED, "A payment is disputed at its bank; wait for the decision."
+        )

@@ -1,0 +1,1 @@
+"""Payments by providers, their refunds and disputes, and receipts."""

@@ -1,0 +1,278 @@
+"""Booking of the facts that a provider reports, in any order and number.
+
+Each unit locks the payment, and moves its state by a guarded update. So a payment is credited once
+and each of its refunds and disputes is booked once.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from market.accounts.accounts import OF_PAYMENT, deposit_key
+from market.accounts.letters import Letters
+from market.base.states import PaymentStatus, ReturnStatus
+from market.events.catalogue import PaymentPaid, WalletDeposited
+from market.events.catalogue import amount as shown
+from market.events.context import Context
+from market.events.recording import record
+from market.money import debts, ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import Currency, as_decimal
+from market.payments import mail, returning
+from market.payments.provider import Seen, SeenReturn
+from market.payments.returning import Begun
+from market.payments.terms import DAY_SECONDS, PaymentTerms
+from storage.engines.store import Transaction
+from storage.payments import payments as queries
+from storage.payments import returns as return_queries
+from storage.payments.payments import PaymentRow, ReceiptRow
+from storage.payments.returns import ReturnRow
+
+LOOK_MIN_SECONDS = 60
+OPEN_LOOK_MAX_SECONDS = 6 * 3_600
+# A bank decides about a dispute within months of the payment.
+LAST_LOOK_SECONDS = 200 * DAY_SECONDS
+
+_logger = logging.getLogger("payments")
+
+
+class Booking(Struct, frozen=True):
+    """The means to book: the context, the operator's terms, and the e-mails to users."""
+
+    context: Context
+    terms: PaymentTerms
+    letters: Letters
+
+
+def reference_of(payment_id: str) -> str:
+    """Return the reference of the deposit of a payment."""
+    return f"{OF_PAYMENT}{payment_id}"
+
+
+def payment_of(deposit: str) -> str | None:
+    """Return the payment of a deposit, by its reference; None for a deposit by hand."""
+    return deposit.removeprefix(OF_PAYMENT) if deposit.startswith(OF_PAYMENT) else None
+
+
+def next_look(row: PaymentRow, returns: Sequence[ReturnRow], now: int) -> int | None:
+    """Return the time of the next look at a payment; None when nothing can happen any more.
+
+    The older a payment is, the rarer are the looks: hooks report changes much sooner.
+    """
+    if row.status in (PaymentStatus.EXPIRED, PaymentStatus.FAILED):
+        return None
+    age = max(0, now - row.created_at)
+    is_open = row.status == PaymentStatus.OPEN
+    if is_open or any(each.status == ReturnStatus.PENDING for each in returns):
+        return now + min(max(LOOK_MIN_SECONDS, age // 4), OPEN_LOOK_MAX_SECONDS)
+    if age > LAST_LOOK_SECONDS:
+        return None
+    return now + max(DAY_SECONDS, age)
+
+
+async def book(
+    tx: Transaction, booking: Booking, payment_id: str, seen: Seen, *, planned: int | None
+) -> list[ReturnRow]:
+    """Book the facts about a payment, and return the refunds that the provider does not know yet.
+
+    Args:
+        tx: the transaction.
+        booking: the means.
+        payment_id: the payment.
+        seen: the facts.
+        planned: the time of the next look that this look has planned.
+    """
+    await queries.lock(tx, payment_id)
+    row = await queries.find(tx, payment_id)
+    assert row is not None  # noqa: S101 - payments are never deleted
+    await returning.lock(tx, row.user_id)
+    if row.status != PaymentStatus.PAID:
+        row = await _book_state(tx, booking, row, seen)
+    rows: list[ReturnRow] = []
+    if row.status == PaymentStatus.PAID:
+        for each in seen.returns:
+            await _book_return(tx, booking, row, each)
+        rows = await return_queries.of_payment(tx, payment_id)
+    await queries.plan(
+        tx,
+        payment_id,
+        planned=planned,
+        next_look_at=next_look(row, rows, booking.context.now()),
+    )
+    own = (returning.REFUND, returning.STAFF)
+    return [
+        each
+        for each in rows
+        if each.status == ReturnStatus.PENDING and each.kind in own and each.provider_ref is None
+    ]
+
+
+async def book_refund(
+    tx: Transaction, booking: Booking, payment_id: str, return_id: str, seen: SeenReturn | None
+) -> None:
+    """Book the answer of a provider to a refund; None for a refusal."""
+    await queries.lock(tx, payment_id)
+    row = await queries.find(tx, payment_id)
+    assert row is not None  # noqa: S101 - payments are never deleted
+    await returning.lock(tx, row.user_id)
+    if seen is not None:
+        await _book_return(tx, booking, row, seen)
+        return
+    for each in await return_queries.of_payment(tx, payment_id):
+        is_unknown = each.provider_ref is None and each.status == ReturnStatus.PENDING
+        if each.id == return_id and is_unknown:
+            await returning.give_back(tx, booking.context, each)
+
+
+async def lock_payment(tx: Transaction, payment_id: str) -> None:
+    """Lock a payment and the accounts of its returns, before a refund by the staff is posted."""
+    await queries.lock(tx, payment_id)
+    row = await queries.find(tx, payment_id)
+    if row is not None:
+        await returning.lock(tx, row.user_id)
+
+
+async def begin_by_staff(tx: Transaction, context: Context, payment_id: str, amount: int) -> None:
+    """Have the provider send money back that has left the account by an act of the staff.
+
+    If the provider refuses it, the money comes back to the account.
+    """
+    row = await queries.find(tx, payment_id)
+    assert row is not None  # noqa: S101 - its deposit was found
+    await returning.begin(tx, context, row, Begun(returning.STAFF, amount))
+    await queries.hasten(tx, payment_id, context.now())
+
+
+def doubt(row: PaymentRow, seen: Seen) -> str:
+    """Return the difference between a payment and the facts; "" without one."""
+    facts = (
+        (seen.payment_id == row.id, "the provider names another payment"),
+        (seen.has_mode, "the payment is of another mode, test or live"),
+        (seen.currency == Currency.USD, f"the currency is {seen.currency[:8]!r}"),
+        (seen.amount == row.amount, f"the amount is {as_decimal(seen.amount)}"),
+    )
+    return "; ".join(words for agrees, words in facts if not agrees)
+
+
+async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen) -> PaymentRow:
+    """Move a payment that is not paid to the state of the facts, and return it."""
+    before, now = PaymentStatus(row.status), booking.context.now()
+    if seen.state == "open" or (seen.state != "paid" and before is not PaymentStatus.OPEN):
+        return row
+    if seen.state != "paid":
+        after = PaymentStatus(seen.state)
+        before.require_before(after)
+        await queries.move(tx, row.id, before=before, after=after, now=now)
+        return row._replace(status=after)
+    difference = doubt(row, seen)
+    if difference:
+        doubtful = PaymentStatus.DOUBTFUL
+        if before is not doubtful:
+            before.require_before(doubtful)
+            _logger.error("payment %s: not credited: %s", row.id, difference)
+            await queries.move(tx, row.id, before=before, after=doubtful, now=now, doubt=difference)
+        return row._replace(status=doubtful)
+    before.require_before(PaymentStatus.PAID)
+    return await _credit(tx, booking, row, seen)
+
+
+async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen) -> PaymentRow:
+    """Pay the money of a payment into the wallet, pay debts, and issue the receipt."""
+    context, terms = booking.context, booking.terms
+    now, transfer_id = context.now(), context.identifiers.new()
+    reference = reference_of(row.id)
+    account = ledger.available(row.user_id, Currency.USD)
+    transfer = Transfer(
+        transfer_id,
+        deposit_key(reference, Currency.USD),
+        TransferKind.DEPOSIT,
+        reference,
+        Currency.USD,
+        (Movement(ledger.deposits(Currency.USD), account, row.amount),),
+        now,
+    )
+    if not await ledger.post(tx, transfer):
+        raise LookupError(f"{transfer.business_key} was posted before")
+    is_moved = await queries.move(
+        tx,
+        row.id,
+        before=row.status,
+        after=PaymentStatus.PAID,
+        now=now,
+        deposit_id=transfer_id,
+        charge_id=seen.charge_id or None,
+    )
+    assert is_moved  # noqa: S101 - the payment is locked
+    for event in (
+        WalletDeposited(shown(row.amount), "usd", reference),
+        PaymentPaid(row.id, shown(row.amount), row.provider),
+    ):
+        await record(tx, context, row.user_id, event, subject_id=row.id)
+    new_id = context.identifiers.new
+    await debts.pay(tx, row.user_id, row.amount, cause=row.id, new_id=new_id, now=now)
+    number = await queries.next_number(tx)
+    receipt = ReceiptRow(number, row.id, now, terms.seller, terms.tax_name, terms.tax_basis_points)
+    await queries.insert_receipt(tx, receipt)
+    await booking.letters.put(
+        tx,
+        row.user_id,
+        f"payment {row.id}",
+        lambda to, url: mail.paid(to, url, row.id, number, row.amount),
+    )
+    return row._replace(
+        status=PaymentStatus.PAID, deposit_id=transfer_id, charge_id=seen.charge_id or None
+    )
+
+
+async def _book_return(
+    tx: Transaction, booking: Booking, payment: PaymentRow, seen: SeenReturn
+) -> None:
+    """Book a refund or a dispute, from the state that is stored to the state of the facts."""
+    rows = await return_queries.of_payment(tx, payment.id)
+    row = _stored(rows, seen)
+    if row is None:
+        if seen.state == "void":
+            return
+        gone = sum(each.amount for each in rows if each.status != ReturnStatus.VOID)
+        amount = min(seen.amount, payment.amount - gone)
+        if amount < seen.amount:
+            _logger.error("payment %s: %s is larger than its rest", payment.id, seen.ref)
+        if amount <= 0:
+            return
+        kind = returning.DISPUTE if seen.kind == "dispute" else returning.OUTSIDE
+        row = await returning.begin(tx, booking.context, payment, Begun(kind, amount, seen.ref))
+        await _mail(tx, booking, row, ReturnStatus.PENDING)
+    elif row.provider_ref is None:
+        if seen.amount != row.amount:
+            _logger.error("payment %s: refund %s has another amount", payment.id, seen.ref)
+            return
+        await return_queries.set_ref(tx, row.id, seen.ref)
+    after = ReturnStatus(seen.state)
+    if row.status in (after, ReturnStatus.VOID):
+        return
+    if row.status == ReturnStatus.DONE and after is ReturnStatus.PENDING:
+        return  # an older report
+    if after is ReturnStatus.DONE:
+        await returning.finish(tx, booking.context, row)
+    else:
+        await returning.give_back(tx, booking.context, row)
+    await _mail(tx, booking, row, after)
+
+
+def _stored(rows: Sequence[ReturnRow], seen: SeenReturn) -> ReturnRow | None:
+    """Return the stored row of a return that the provider reports."""
+    for row in rows:
+        if row.provider_ref == seen.ref or (seen.own_id and row.id == seen.own_id):
+            return row
+    return None
+
+
+async def _mail(tx: Transaction, booking: Booking, row: ReturnRow, after: ReturnStatus) -> None:
+    """Put the e-mail about a return into the queue."""
+    await booking.letters.put(
+        tx,
+        row.user_id,
+        f"payment return {row.id} {after}",
+        lambda to, url: mail.returned(to, url, row, after),
+    )

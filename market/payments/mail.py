@@ -1,0 +1,56 @@
+"""The e-mails about payments, their refunds and their disputes."""
+
+from market.accounts.mail import Message
+from market.base.states import ReturnStatus
+from market.money.money import as_decimal
+from storage.payments.returns import ReturnRow
+
+SUBJECTS = {
+    ("refund", ReturnStatus.DONE): "Your refund is on its way",
+    ("refund", ReturnStatus.VOID): "Your refund failed",
+    ("dispute", ReturnStatus.PENDING): "A payment of your account is disputed",
+    ("dispute", ReturnStatus.DONE): "A dispute was decided for the payer",
+    ("dispute", ReturnStatus.VOID): "A dispute was decided for this service",
+}
+TEXTS = {
+    ("refund", ReturnStatus.DONE): (
+        "{amount} USD go back to the card or account that you paid with. Banks take up to ten days."
+    ),
+    ("refund", ReturnStatus.VOID): (
+        "The bank did not take {amount} USD back. The money is in your wallet again."
+    ),
+    ("dispute", ReturnStatus.PENDING): (
+        "The bank of the payer disputes {amount} USD. Until it decides, the rest of the money is "
+        "held, and your account buys nothing."
+    ),
+    ("dispute", ReturnStatus.DONE): (
+        "The bank has taken {amount} USD back. The part that was spent before is a debt of your "
+        "account; your next payment pays it."
+    ),
+    ("dispute", ReturnStatus.VOID): (
+        "The bank has decided about {amount} USD, and the held money is in your wallet again."
+    ),
+}
+
+
+def paid(to: str, app_url: str, payment_id: str, number: int, amount: int) -> Message:
+    """Return the e-mail with the link to the receipt of a payment, `amount` in micro-USD."""
+    return Message(
+        to,
+        f"Receipt {number}",
+        f"Thank you. Your payment of {as_decimal(amount)} USD is in your wallet.\n\n"
+        f"The receipt:\n\n{app_url}/console/wallet/receipt/{payment_id}\n",
+    )
+
+
+def returned(to: str, app_url: str, row: ReturnRow, after: ReturnStatus) -> Message:
+    """Return the e-mail about a refund or a dispute that has another state now."""
+    key = ("dispute" if row.kind == "dispute" else "refund", after)
+    subject = SUBJECTS.get(key, "A refund of your payment has begun")
+    text = TEXTS.get(key, "{amount} USD of your payment go back to its payer.")
+    return Message(
+        to,
+        subject,
+        f"{text.format(amount=as_decimal(row.amount))}\n\n"
+        f"{app_url}/console/wallet/pay/{row.payment_id}\n",
+    )

@@ -1,0 +1,134 @@
+"""The interface of a payment provider, and the facts that it reports.
+
+A provider shows a page where the user pays. Its notices are hints only: `look` returns the facts.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+ReturnKind = Literal["refund", "dispute"]
+ReturnState = Literal["pending", "done", "void"]
+
+
+class ProviderError(Exception):
+    """The provider did not carry out a request; the text is for the log, and has no secret.
+
+    Args:
+        text: the reason.
+        is_final: whether a repetition of the request fails in the same way.
+    """
+
+    def __init__(self, text: str, *, is_final: bool = False) -> None:
+        super().__init__(text)
+        self.is_final = is_final
+
+
+class HookError(Exception):
+    """A notice is not one that the provider has signed now; the text is for the log."""
+
+
+class NewPayment(Struct, frozen=True):
+    """A payment that a provider is to receive: `amount` in micro-USD, whole cents.
+
+    The same payment is requested with the same fields each time: the identifier makes the request
+    happen once. `return_url` is where the user goes afterwards, `expires_at` is in UTC seconds.
+    """
+
+    id: str
+    amount: int
+    title: str
+    return_url: str
+    expires_at: int
+
+
+class Opened(Struct, frozen=True):
+    """A payment at a provider: its identifier there, and the page where the user pays."""
+
+    provider_id: str
+    url: str
+
+
+class SeenReturn(Struct, frozen=True):
+    """A refund or a dispute at a provider: `amount` in micro-USD.
+
+    `own_id` is the identifier that this service gave to a refund; "" for one made elsewhere.
+    """
+
+    ref: str
+    kind: ReturnKind
+    state: ReturnState
+    amount: int
+    own_id: str = ""
+
+
+class Seen(Struct, frozen=True):
+    """The facts about a payment at its provider.
+
+    `charge_id` names the payment in notices about refunds and disputes, "" before the first.
+    `payment_id` is the identifier that this service gave to the payment. `has_mode` is whether the
+    payment is of the mode of the configured key, test or live.
+    """
+
+    state: Literal["open", "paid", "expired", "failed"]
+    amount: int
+    currency: str
+    payment_id: str
+    has_mode: bool
+    charge_id: str = ""
+    returns: tuple[SeenReturn, ...] = ()
+
+
+class Notice(Struct, frozen=True):
+    """A signed notice about a payment, by any of its names; all are "" for other subjects."""
+
+    payment_id: str = ""
+    provider_id: str = ""
+    charge_id: str = ""
+
+
+class Provider(Protocol):
+    """A payment provider."""
+
+    async def create(self, payment: NewPayment) -> Opened:
+        """Prepare a payment; a repetition with the same payment returns the same one.
+
+        Raises:
+            ProviderError: the provider refused it or did not answer.
+        """
+
+    async def look(self, provider_id: str) -> Seen:
+        """Return the facts about a payment.
+
+        Raises:
+            ProviderError: the provider refused it or did not answer.
+        """
+
+    async def refund(self, provider_id: str, charge_id: str, amount: int, key: str) -> SeenReturn:
+        """Send money of a payment back to its payer; a repetition with the same key does nothing.
+
+        Args:
+            provider_id: the payment.
+            charge_id: its charge.
+            amount: micro-USD, whole cents.
+            key: this service's identifier of the refund.
+
+        Raises:
+            ProviderError: the provider refused it or did not answer.
+        """
+
+    def read_hook(self, headers: Mapping[str, str], body: bytes, now: int) -> Notice:
+        """Return the content of a notice.
+
+        Args:
+            headers: of the request; names in any case.
+            body: the bytes that were signed.
+            now: UTC seconds.
+
+        Raises:
+            HookError: the signature is missing, wrong or too old.
+        """
+
+    async def close(self) -> None:
+        """Close every connection."""

@@ -1,0 +1,218 @@
+"""Money of payments that goes back: refunds and disputes, in the ledger.
+
+A refund holds its amount until the provider confirms it. A dispute holds the rest of its amount,
+as far as the user has it. If the money goes, the hold is captured for the deposits of the house.
+The house loses the part that was spent before, and the user owes it. If the money stays, the hold
+is released.
+"""
+
+from typing import NamedTuple
+
+from market.accounts import bounds
+from market.base.states import ReturnStatus
+from market.events.catalogue import (
+    EventData,
+    PaymentDisputed,
+    PaymentDisputeDecided,
+    PaymentRefunded,
+    PaymentRefundFailed,
+)
+from market.events.catalogue import amount as shown
+from market.events.context import Context
+from market.events.recording import record
+from market.money import debts, ledger
+from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
+from market.money.money import Currency
+from storage.engines.store import Transaction
+from storage.money import debts as debt_queries
+from storage.money import ledger as ledger_queries
+from storage.money.ledger import HoldRow
+from storage.payments import returns as queries
+from storage.payments.payments import PaymentRow
+from storage.payments.returns import ReturnRow
+
+REFUND, STAFF, OUTSIDE, DISPUTE = "refund", "staff", "outside", "dispute"
+# The money of a refund by the staff has left the account before; all others are held.
+_POSTED_BEFORE = frozenset((STAFF,))
+
+
+class Begun(NamedTuple):
+    """A return that begins: its kind, its micro-USD, and the provider's identifier, if known."""
+
+    kind: str
+    amount: int
+    provider_ref: str | None = None
+
+
+def hold_of(row: ReturnRow) -> str:
+    """Return the identifier of the hold of a return, which also names it in the wallet."""
+    return f"{row.kind}:{row.id}"
+
+
+async def lock(tx: Transaction, user_id: str) -> None:
+    """Lock the accounts of a user and of the house that returns use, in one order."""
+    await bounds.lock_user(tx, user_id)
+    available, held = (
+        ledger.available(user_id, Currency.USD),
+        ledger.held(user_id, Currency.USD),
+    )
+    house = ledger.deposits(Currency.USD)
+    await ledger.lock(
+        tx, [Movement(available, held, 1), Movement(house, held, 1), *debts.accounts(user_id)]
+    )
+
+
+async def begin(tx: Transaction, context: Context, payment: PaymentRow, begun: Begun) -> ReturnRow:
+    """Begin a return of a paid payment, and hold its money as far as the user still has it.
+
+    The caller has locked the payment and the accounts (`lock`).
+    """
+    assert payment.deposit_id is not None  # noqa: S101 - only paid payments have returns
+    now, is_held = context.now(), begun.kind not in _POSTED_BEFORE
+    account = ledger.available(payment.user_id, Currency.USD)
+    left = await ledger_queries.balance(tx, account) or 0
+    held = min(left, begun.amount) if is_held else 0
+    row = ReturnRow(
+        context.identifiers.new(),
+        payment.id,
+        payment.deposit_id,
+        payment.user_id,
+        begun.kind,
+        ReturnStatus.PENDING,
+        begun.amount,
+        held,
+        held,
+        begun.provider_ref,
+        now,
+        None,
+    )
+    await queries.insert(tx, row)
+    if held:
+        await ledger.hold(
+            tx,
+            HoldRow(hold_of(row), row.user_id, Currency.USD, held, None),
+            transfer_id=context.identifiers.new(),
+            now=now,
+        )
+    if row.kind == DISPUTE:
+        await record(
+            tx,
+            context,
+            row.user_id,
+            PaymentDisputed(payment.id, shown(row.amount), shown(held)),
+            subject_id=payment.id,
+        )
+    return row
+
+
+async def finish(tx: Transaction, context: Context, row: ReturnRow) -> bool:
+    """Complete a pending return: its money has left; False if it was completed before."""
+    ReturnStatus(row.status).require_before(ReturnStatus.DONE)
+    now, new_id = context.now(), context.identifiers.new
+    if not await queries.move(
+        tx, row.id, before=ReturnStatus.PENDING, after=ReturnStatus.DONE, taken=row.taken, now=now
+    ):
+        return False
+    house = ledger.deposits(Currency.USD)
+    if row.held:
+        await ledger.capture(
+            tx,
+            hold_of(row),
+            [(house, row.held)],
+            transfer_ids=TransferIds(new_id(), new_id()),
+            now=now,
+        )
+    lost = row.amount - row.held
+    if lost and row.kind not in _POSTED_BEFORE:
+        await _post(
+            tx,
+            context,
+            row,
+            "loss",
+            TransferKind.CHARGEBACK,
+            Movement(ledger.losses(), house, lost),
+        )
+        await debt_queries.insert(tx, row.id, row.user_id, lost, now)
+        await _pay_debts(tx, context, row, "loss")
+    await _notify(tx, context, row, is_gone=True)
+    return True
+
+
+async def give_back(tx: Transaction, context: Context, row: ReturnRow) -> bool:
+    """End a return whose money stays, or came back; False if it was ended before."""
+    ReturnStatus(row.status).require_before(ReturnStatus.VOID)
+    now, new_id = context.now(), context.identifiers.new
+    was_posted = row.kind in _POSTED_BEFORE
+    if not await queries.move(
+        tx,
+        row.id,
+        before=row.status,
+        after=ReturnStatus.VOID,
+        taken=-row.amount if was_posted else 0,
+        now=now,
+    ):
+        return False
+    if was_posted or row.status == ReturnStatus.DONE:
+        house, account = (
+            ledger.deposits(Currency.USD),
+            ledger.available(row.user_id, Currency.USD),
+        )
+        await _post(
+            tx, context, row, "back", TransferKind.RELEASE, Movement(house, account, row.amount)
+        )
+        await _pay_debts(tx, context, row, "back")
+    elif row.held:
+        await ledger.capture(
+            tx, hold_of(row), [], transfer_ids=TransferIds(new_id(), new_id()), now=now
+        )
+    await _notify(tx, context, row, is_gone=False)
+    return True
+
+
+async def _pay_debts(tx: Transaction, context: Context, row: ReturnRow, why: str) -> None:
+    """Pay debts from the money that the user has now."""
+    account = ledger.available(row.user_id, Currency.USD)
+    await debts.pay(
+        tx,
+        row.user_id,
+        await ledger_queries.balance(tx, account) or 0,
+        cause=f"{row.id}:{why}",
+        new_id=context.identifiers.new,
+        now=context.now(),
+    )
+
+
+async def _post(
+    tx: Transaction,
+    context: Context,
+    row: ReturnRow,
+    step: str,
+    kind: TransferKind,
+    movement: Movement,
+) -> None:
+    """Post a transfer of a return, which is new: a guarded update permits each step once."""
+    transfer = Transfer(
+        context.identifiers.new(),
+        f"{hold_of(row)}:{step}",
+        kind,
+        hold_of(row),
+        Currency.USD,
+        (movement,),
+        context.now(),
+    )
+    if not await ledger.post(tx, transfer):
+        raise LookupError(f"{transfer.business_key} was posted before")
+
+
+async def _notify(tx: Transaction, context: Context, row: ReturnRow, *, is_gone: bool) -> None:
+    """Record the event of a return that has ended."""
+    event: EventData
+    if row.kind == DISPUTE:
+        event = PaymentDisputeDecided(
+            row.payment_id, shown(row.amount), "lost" if is_gone else "won"
+        )
+    elif is_gone:
+        event = PaymentRefunded(row.payment_id, shown(row.amount))
+    else:
+        event = PaymentRefundFailed(row.payment_id, shown(row.amount))
+    await record(tx, context, row.user_id, event, subject_id=row.payment_id)

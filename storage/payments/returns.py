@@ -1,0 +1,85 @@
+"""Queries on the money of payments that goes back to its payers: refunds and disputes."""
+
+from typing import NamedTuple
+
+from storage.engines.store import Transaction, insert_row
+
+
+class ReturnRow(NamedTuple):  # as wide as its table
+    """A refund or a dispute of a payment, in micro-USD; times in UTC seconds.
+
+    `held` was taken from the user when it began, `taken` counts against the deposit now.
+    `provider_ref` is the provider's own identifier.
+    """
+
+    id: str
+    payment_id: str
+    deposit_id: str
+    user_id: str
+    kind: str
+    status: str
+    amount: int
+    held: int
+    taken: int
+    provider_ref: str | None
+    created_at: int
+    closed_at: int | None
+
+
+_COLUMNS = ", ".join(ReturnRow._fields)
+_SELECT = f"SELECT {_COLUMNS} FROM payment_returns"
+
+
+async def insert(tx: Transaction, row: ReturnRow) -> None:
+    """Add a return."""
+    await insert_row(tx, "payment_returns", **row._asdict())
+
+
+async def of_payment(tx: Transaction, payment_id: str) -> list[ReturnRow]:
+    """Return the refunds and disputes of a payment, the oldest first."""
+    return await tx.all(
+        ReturnRow, f"{_SELECT} WHERE payment_id = :payment_id ORDER BY id", payment_id=payment_id
+    )
+
+
+async def set_ref(tx: Transaction, return_id: str, provider_ref: str) -> None:
+    """Record the provider's identifier of a return that has none."""
+    await tx.run(
+        """
+        UPDATE payment_returns SET provider_ref = :provider_ref
+        WHERE id = :id AND provider_ref IS NULL
+        """,
+        id=return_id,
+        provider_ref=provider_ref,
+    )
+
+
+async def move(
+    tx: Transaction, return_id: str, *, before: str, after: str, taken: int, now: int
+) -> bool:
+    """Move a return from one state to another; False if it was in another state."""
+    count = await tx.run(
+        """
+        UPDATE payment_returns SET status = :after, taken = :taken, closed_at = :now
+        WHERE id = :id AND status = :before
+        """,
+        id=return_id,
+        before=before,
+        after=after,
+        taken=taken,
+        now=now,
+    )
+    return count == 1
+
+
+async def is_disputed(tx: Transaction, user_id: str) -> bool:
+    """Return whether a payment of a user is disputed now."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 FROM payment_returns
+        WHERE user_id = :user_id AND kind = 'dispute' AND status = 'pending' LIMIT 1
+        """,
+        user_id=user_id,
+    )
+    return found is not None

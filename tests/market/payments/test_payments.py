@@ -1,0 +1,365 @@
+"""Payments, their refunds and their disputes, with a provider in memory that fails on request."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from support.base.clock import Clock
+from support.market.books import available, balance, held, refusal
+from support.market.market import Market
+from support.payments.bank import Bank
+
+from market.accounts.accounts import deposit_key
+from market.base.errors import Code, MarketError
+from market.money import ledger
+from market.money.audit import audit_ledger
+from market.money.money import GB, MICRO, Currency
+from market.payments.booking import reference_of
+from market.payments.payments import PaymentView
+from market.payments.provider import ProviderError
+from market.staff.audit import audit_all
+from market.staff.base.roles import Machine, Member, Role, Via
+from market.staff.money import payments as staff_payments
+from storage.engines.store import Store, Transaction
+
+USD = MICRO
+HEADERS = {"signature": "right"}
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+@pytest.fixture
+async def market(store: Store, clock: Clock, bank: Bank) -> AsyncIterator[Market]:
+    """A marketplace with a provider; its ledger must agree after the test."""
+    made = Market(store, clock, providers={"bank": bank})
+    yield made
+    made.passwords.close()
+    report = await audit_ledger(store)
+    assert report.passed, report
+
+
+async def paid(market: Market, bank: Bank, user: str, amount: int = 20 * USD) -> str:
+    payment = await market.payments.create(user, amount)
+    bank.pay(payment.id)
+    await market.payments.find(user, payment.id)
+    return payment.id
+
+
+async def look(market: Market, payment_id: str) -> None:
+    """Look at a payment, after the pause between two looks."""
+    market.clock.now += 3
+    await market.payments.fulfil(payment_id)
+
+
+async def view(market: Market, user: str, payment_id: str) -> PaymentView:
+    market.clock.now += 3
+    return await market.payments.find(user, payment_id)
+
+
+async def spend(market: Market, user: str, gigabytes: int) -> None:
+    """Buy a session and use all of it."""
+    bought = await market.bandwidth.buy(user, quota_bytes=gigabytes * GB, price_per_gb=USD)
+    assert bought
+
+
+@pytest.mark.both_engines
+async def test_hook_user_and_sweeper_credit_once_in_any_order(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    bank.pay(payment.id)
+    notice = bank.notice(payment.id)
+    await asyncio.gather(
+        *(market.payments.receive("bank", HEADERS, notice) for _ in range(20)),
+        *(market.payments.find(user, payment.id) for _ in range(5)),
+        market.payments.sweep(),
+    )
+    assert await available(market, user) == 20 * USD
+    market.clock.now += 3600
+    await market.payments.sweep()
+    await market.payments.receive("bank", HEADERS, notice)
+    assert await available(market, user) == 20 * USD
+    receipt = await market.payments.receipt(user, payment.id)
+    assert receipt.receipt.number == 1
+
+
+async def test_a_payment_arrives_although_every_notice_is_lost(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    assert await market.payments.sweep() == 0
+    bank.pay(payment.id)
+    market.clock.now += 120
+    assert await market.payments.sweep() == 1
+    assert await available(market, user) == 20 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_crash_after_the_request_leaves_a_payment_that_can_be_paid(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+
+    def lost(moment: str) -> None:
+        if moment == "created":
+            raise ProviderError("no answer")
+
+    bank.fail = lost
+    assert await refusal(market.payments.create(user, 20 * USD)) is Code.PAYMENT_PROVIDER_AWAY
+    bank.fail = lambda moment: None
+    (payment,) = await market.payments.page(user, before="", limit=10)
+    bank.pay(payment.id)
+    await market.payments.receive("bank", HEADERS, bank.notice(payment.id))
+    assert await available(market, user) == 20 * USD
+    # Without a notice the sweeper creates it again, which returns the same one.
+    bank.fail = lost
+    assert await refusal(market.payments.create(user, 10 * USD)) is Code.PAYMENT_PROVIDER_AWAY
+    bank.fail = lambda moment: None
+    newest = (await market.payments.page(user, before="", limit=1))[0]
+    market.clock.now += 120
+    await market.payments.sweep()
+    bank.pay(newest.id)
+    await look(market, newest.id)
+    assert await available(market, user) == 30 * USD
+
+
+async def test_other_facts_than_expected_credit_nothing(market: Market, bank: Bank) -> None:
+    changes = ({"amount": 21 * USD}, {"currency": "eur"}, {"payment_id": "x"}, {"has_mode": False})
+    for change in changes:
+        user = await market.person()
+        payment = await market.payments.create(user, 20 * USD)
+        bank.pay(payment.id)
+        before = {name: getattr(bank.of(payment.id), name) for name in change}
+        bank.set(payment.id, **change)
+        assert (await view(market, user, payment.id)).status == "doubtful"
+        assert await available(market, user) == 0
+        bank.set(payment.id, **before)
+        await look(market, payment.id)
+        assert await available(market, user) == 20 * USD
+
+
+async def test_a_refund_returns_the_unspent_part_only(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    older = await paid(market, bank, user)
+    newer = await paid(market, bank, user, 10 * USD)
+    await spend(market, user, 15)
+    assert (await view(market, user, older)).refundable == 5 * USD
+    assert (await view(market, user, newer)).refundable == 10 * USD
+    too_much = market.payments.refund(user, older, 6 * USD)
+    assert await refusal(too_much) is Code.REFUND_TOO_LARGE
+    done = await market.payments.refund(user, newer, 10 * USD)
+    assert (done.status, done.refunded) == ("refunded", 10 * USD)
+    assert (await view(market, user, older)).refundable == 5 * USD
+    refused = market.payments.refund(user, newer, USD)
+    assert await refusal(refused) is Code.PAYMENT_NOT_REFUNDABLE
+    await market.payments.refund(user, older, 5 * USD)
+    assert await available(market, user) == 0
+    house = await balance(market, ledger.deposits(Currency.USD))
+    assert house == -15 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_refund_survives_a_crash_and_a_refusal(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+
+    def lost(moment: str) -> None:
+        if moment == "refunded":
+            raise ProviderError("no answer")
+
+    bank.fail = lost
+    waiting = await market.payments.refund(user, payment_id, 5 * USD)
+    assert (waiting.status, await held(market, user)) == ("refunding", 5 * USD)
+    bank.fail = lambda moment: None
+    await look(market, payment_id)
+    assert (await held(market, user), len(bank.of(payment_id).returns)) == (0, 1)
+    bank.refused = True
+    back = await market.payments.refund(user, payment_id, 5 * USD)
+    assert (back.refunded, await available(market, user)) == (5 * USD, 15 * USD)
+    # The card refuses the money days after the refund.
+    (refund,) = bank.of(payment_id).returns
+    bank.decide(payment_id, refund.ref, "void")
+    await look(market, payment_id)
+    assert await available(market, user) == 20 * USD
+    assert (await view(market, user, payment_id)).refundable == 20 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_lost_dispute_is_a_debt_that_any_deposit_pays(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await spend(market, user, 8)
+    ref = bank.dispute(payment_id, 20 * USD)
+    await look(market, payment_id)
+    assert (await available(market, user), await held(market, user)) == (0, 20 * USD)
+    buying = market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=USD)
+    assert await refusal(buying) is Code.ACCOUNT_RESTRICTED
+    assert await refusal(market.payments.create(user, 20 * USD)) is Code.ACCOUNT_RESTRICTED
+    refund = market.payments.refund(user, payment_id, USD)
+    assert await refusal(refund) is Code.ACCOUNT_RESTRICTED
+    bank.decide(payment_id, ref, "done")
+    await look(market, payment_id)
+    assert await balance(market, ledger.losses()) == -8 * USD
+    assert (await market.payments.offer(user)).debt == 8 * USD
+    await market.deposit("person1@example.com", 3 * USD)
+    assert (await available(market, user), await balance(market, ledger.losses())) == (0, -5 * USD)
+    await paid(market, bank, user, 6 * USD)
+    assert (await available(market, user), await balance(market, ledger.losses())) == (USD, 0)
+    # The bank changes its mind: the money comes back, and is no debt any more.
+    bank.decide(payment_id, ref, "void")
+    await look(market, payment_id)
+    assert await available(market, user) == 21 * USD
+
+
+async def test_a_won_dispute_releases_the_money(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    ref = bank.dispute(payment_id, 20 * USD)
+    await look(market, payment_id)
+    assert (await view(market, user, payment_id)).status == "disputed"
+    bank.decide(payment_id, ref, "void")
+    await look(market, payment_id)
+    shown = await view(market, user, payment_id)
+    assert (shown.status, shown.refundable) == ("paid", 20 * USD)
+
+
+async def test_a_refund_at_the_provider_is_booked(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await spend(market, user, 15)
+    bank.refund_outside(payment_id, 8 * USD)
+    await look(market, payment_id)
+    assert await available(market, user) == 0
+    assert await balance(market, ledger.losses()) == -3 * USD
+
+
+async def test_old_payments_and_new_accounts_have_bounds(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user, 95 * USD)
+    over = market.payments.create(user, 5 * USD + 10_000)
+    assert await refusal(over) is Code.PAYMENT_CEILING
+    market.clock.now += 31 * 86_400
+    await market.payments.create(user, 1_000 * USD)
+    market.clock.now += 31 * 86_400
+    late = market.payments.refund(user, payment_id, USD)
+    assert await refusal(late) is Code.PAYMENT_NOT_REFUNDABLE
+    for _ in range(50):
+        await market.payments.create(user, 5 * USD)
+    assert await refusal(market.payments.create(user, 5 * USD)) is Code.TOO_MANY_PAYMENTS
+
+
+async def test_a_provider_that_is_away_holds_up_nothing(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payments = [await market.payments.create(user, 5 * USD) for _ in range(3)]
+    for each in payments:
+        bank.pay(each.id)
+
+    def away(moment: str) -> None:
+        raise ProviderError("away")
+
+    bank.fail, bank.calls = away, 0
+    market.clock.now += 120
+    await market.payments.sweep()
+    assert bank.calls == 1
+    bank.fail = lambda moment: None
+    market.clock.now += 120
+    await market.payments.sweep()
+    assert await available(market, user) == 15 * USD
+
+
+async def test_nobody_takes_the_reference_of_a_payment(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 5 * USD)
+    reference = reference_of(payment.id)
+    taking = market.deposit("person1@example.com", USD, reference)
+    assert await refusal(taking) is Code.INVALID_FIELD
+    assert deposit_key(reference, Currency.USD).endswith(f"{payment.id}:usd")
+
+
+async def test_the_audit_finds_a_payment_without_its_money(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+
+    async def change(tx: Transaction, amount: int) -> None:
+        await tx.run("UPDATE payments SET amount = :amount", amount=amount)
+
+    await market.store.write(change, 21 * USD)
+    assert not (await audit_ledger(market.store)).passed
+    await market.store.write(change, 20 * USD)
+    with pytest.raises(MarketError):
+        await market.payments.receive("bank", {}, bank.notice(payment_id))
+
+
+async def test_the_staff_refunds_through_the_provider(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    limits = {Currency.USD: 50 * USD}
+
+    async def refund(amount: int, reference: str) -> None:
+        await staff_payments.refund(
+            market.context,
+            Machine("root"),
+            payment_id,
+            limits,
+            amount=amount,
+            reference=reference,
+            why="asked",
+        )
+
+    await refund(5 * USD, "one")
+    await refund(5 * USD, "one")
+    assert await available(market, user) == 15 * USD
+    market.clock.now += 3
+    assert await market.payments.sweep() == 1
+    assert (await view(market, user, payment_id)).refunded == 5 * USD
+    bank.refused = True
+    await refund(15 * USD, "two")
+    assert await available(market, user) == 0
+    await look(market, payment_id)
+    assert await available(market, user) == 15 * USD
+    shown = await staff_payments.shown(market.context, Machine("root"), payment_id)
+    assert [each.status for each in shown.returns] == ["done", "void"]
+    assert await refusal(refund(15 * USD + 10_000, "three")) is Code.REFUND_TOO_LARGE
+    assert await refusal(refund(15 * USD + 1, "four")) is Code.INVALID_FIELD
+    bank.refused = False
+    await refund(15 * USD, "five")
+    await look(market, payment_id)
+    assert (await view(market, user, payment_id)).status == "refunded"
+    await audit_passes(market)
+    support = Member("x", Role.SUPPORT, Via.API)
+    looking = staff_payments.look(market.context, support, payment_id, "why")
+    assert await refusal(looking) is Code.NOT_PERMITTED
+    rows = await staff_payments.listed(
+        market.context, Machine("root"), "", status="paid", before="", limit=9
+    )
+    assert [row.id for row in rows] == [payment_id]
+
+
+async def audit_passes(market: Market) -> None:
+    report = await audit_all(market.store)
+    assert report.passed, [each for each in report.checks if each.differences]
+
+
+async def test_a_provider_that_was_removed_refunds_nothing(
+    market: Market, bank: Bank, store: Store
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    without = Market(store, market.clock)
+    refund = without.payments.refund(user, payment_id, USD)
+    assert await refusal(refund) is Code.PAYMENTS_NOT_OFFERED
+    await without.payments.fulfil(payment_id)
+    without.passwords.close()
+    assert await available(market, user) == 20 * USD
+
+
+async def test_a_clock_that_was_ahead_holds_up_no_look(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    market.clock.now += 86_400
+    await market.payments.find(user, payment.id)
+    market.clock.now -= 86_400
+    bank.pay(payment.id)
+    await market.payments.find(user, payment.id)
+    assert await available(market, user) == 20 * USD
