@@ -169,7 +169,9 @@ def _compile(source: Path, home: Path, moment: int) -> None:
         CFLAGS="-g0",
     )
     for folder in site.glob("proxyd/compiled/cpython-*"):
-        (folder / "lock").unlink(missing_ok=True)
+        # The log has the folder and the order of the compilation.
+        for name in ("lock", "log"):
+            (folder / name).unlink(missing_ok=True)
         record = folder / "MANIFEST"
         dated = re.sub(
             r"(?m)^(file \S+ \d+) \d+ ", rf"\g<1> {moment}000000000 ", record.read_text()

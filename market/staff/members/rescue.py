@@ -10,7 +10,7 @@ from market.accounts.outbox import Outbox
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.base.acts import STAFF, Act, Changes, act, permit, reason
-from market.staff.base.roles import Action, Author, Machine, Member, Role
+from market.staff.base.roles import Action, Author, Member, Role
 from market.staff.members.accounts import find
 from market.staff.members.logins import KEPT_SECONDS, StaffLogin, StaffLogins
 from storage.accounts import outbox as outbox_queries
@@ -35,7 +35,7 @@ class Post(Struct, frozen=True):
 
 
 async def rescue(
-    context: Context, logins: StaffLogins, post: Post, author: Machine, name: str, why: str
+    context: Context, logins: StaffLogins, post: Post, author: Author, name: str, why: str
 ) -> StaffLogin:
     """Make a login of an operator that ends after `LIFETIME_SECONDS`.
 
@@ -84,13 +84,15 @@ async def rescue(
     return StaffLogin(token, member.id, member.email, Role.OPERATOR, expires_at)
 
 
-async def acknowledge(context: Context, author: Member, rescue_id: str, why: str) -> RescueRow:
+async def acknowledge(context: Context, author: Author, rescue_id: str, why: str) -> RescueRow:
     """Acknowledge a rescue, and return it; its alert ends.
 
     Raises:
         MarketError: `staff_unchanged`: no rescue with this identifier waits; `not_permitted`: the
-            author was rescued by it, or joined after it.
+            author was rescued by it, joined after it, or is a command at the machine.
     """
+    if not isinstance(author, Member):
+        raise MarketError(Code.NOT_PERMITTED, "Another operator has to log in and do this.")
     found = await context.store.read(queries.find, rescue_id)
     if found is None:
         raise _none_waits()
@@ -124,7 +126,7 @@ async def _listed(tx: Transaction, author: Author) -> list[RescueRow]:
     return await queries.newest(tx, limit=LISTED_MAX)
 
 
-async def _notify(tx: Transaction, post: Post, rescue_id: str, email: str, author: Machine) -> None:
+async def _notify(tx: Transaction, post: Post, rescue_id: str, email: str, author: Author) -> None:
     """Put an e-mail to every operator into the outbox."""
     text = (
         f"The user {author.unix_user} of the machine made a login of the operator {email}, which "
