@@ -27,6 +27,7 @@ from api.money.wallet import WalletRoutes
 from api.notify.events import EventRoutes
 from api.notify.webhooks import WebhookRoutes
 from api.ops.health import HealthRoutes
+from api.payouts.payouts import PayoutRoutes
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
 from api.routing.response_cache import Answers
@@ -87,4 +88,5 @@ def routes(
         *EventRoutes(market.event_feed).table(),
         *SiteRoutes(market.site, market.texts, market.status).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
+        *PayoutRoutes(market.payouts).table(),
     ]

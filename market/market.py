@@ -50,6 +50,8 @@ from market.jobs.terms import JobTerms
 from market.notify.feed import EventFeed, EventFeedTerms
 from market.notify.live_usage import LiveUsage, LiveUses
 from market.notify.webhooks import Webhooks, WebhookTerms
+from market.payouts.payouts import Payouts
+from market.payouts.terms import PayoutTerms
 from market.recovery.made_by_keys import MadeByKeys
 from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
@@ -81,6 +83,7 @@ class Rules(Struct, frozen=True):
     webhooks: WebhookTerms = WebhookTerms()
     event_feed: EventFeedTerms = EventFeedTerms()
     site: SiteTerms = SiteTerms()
+    payouts: PayoutTerms = PayoutTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -92,6 +95,7 @@ class Keys(Struct, frozen=True):
     job_secrets: Sealing
     app_keys: Sealing
     webhook_secrets: Sealing
+    payout_methods: Sealing
 
 
 class Market:
@@ -140,6 +144,7 @@ class Market:
         self.keys = ApiKeys(context, letters, gate)
         self.suspensions = Suspensions(context, letters)
         self.wallet = Wallet(context)
+        self.payouts = Payouts(context, keys.payout_methods, letters, rules.payouts)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases
         self.bandwidth = Bandwidth(

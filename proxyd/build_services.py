@@ -25,6 +25,7 @@ from market.base.throttle import Throttle
 from market.events.idempotency import Seal
 from market.market import Keys, Market
 from market.money.money import micro
+from market.payouts.details import METHODS_PURPOSE
 from market.photos.decoding import Photos
 from market.site.status import LOOK_SECONDS as STATUS_SECONDS
 from market.staff.site.alerts import Alerts
@@ -249,6 +250,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Sealing(key, b"job secrets"),
         Sealing(key, b"app keys"),
         Sealing(key, b"webhook secrets"),
+        Sealing(key, METHODS_PURPOSE),
     )
 
 

@@ -240,6 +240,10 @@ TESTED_IN = {
     "market/jobs/postings.py": "tests/market/jobs/test_jobs.py",
     "market/jobs/sweeper.py": "tests/market/accounts/test_bounds.py",
     "market/jobs/terms.py": "tests/market/jobs/test_reviews.py",
+    "market/payouts/details.py": "tests/api/payouts/test_payouts.py",
+    "market/payouts/payouts.py": "tests/api/payouts/test_payouts.py",
+    "market/payouts/rules.py": "tests/market/payouts/test_earned.py",
+    "market/payouts/terms.py": "tests/market/payouts/test_steps.py",
     "market/photos/containers.py": "tests/market/photos/test_decoding.py",
     "market/photos/photo.py": "tests/market/photos/test_decoding.py",
     "market/photos/picture.py": "tests/market/photos/test_decoding.py",
@@ -410,8 +414,13 @@ TESTED_IN = {
     "storage/jobs/jobs.py": "tests/market/jobs/test_jobs.py",
     "storage/jobs/kinds.py": "tests/market/jobs/test_kinds.py",
     "storage/jobs/reviews.py": "tests/market/jobs/test_reviews.py",
+    "storage/money/earned.py": "tests/market/payouts/test_earned.py",
     "storage/money/ledger.py": "tests/market/money/test_ledger.py",
     "storage/notify/webhooks.py": "tests/market/notify/test_webhooks.py",
+    "storage/payouts/audit.py": "tests/market/payouts/test_steps.py",
+    "storage/payouts/batches.py": "tests/market/payouts/test_steps.py",
+    "storage/payouts/methods.py": "tests/api/payouts/test_payouts.py",
+    "storage/payouts/payouts.py": "tests/market/payouts/test_steps.py",
     "storage/site/alerts.py": "tests/market/staff/site/test_alerts.py",
     "storage/site/invitations.py": "tests/market/site/test_gate.py",
     "storage/site/status.py": "tests/market/site/test_status.py",
@@ -475,6 +484,9 @@ ABOUT_SEVERAL = {
     ),
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
+    "tests/market/payouts/test_earned.py": (
+        "the earned money of market/money/ledger.py, and the rules of market/payouts/rules.py"
+    ),
     "tests/market/staff/money/test_money_invariants.py": "market/staff/money/",
     "tests/proxyd/backups/test_site.py": (
         "the tables of market/site, of tickets and of halts through the same"

@@ -15,7 +15,14 @@ WORDS: dict[str, str] = {TransferKind.CAPTURE: EARNING, TransferKind.PAYOUT: EAR
 # A job keeps its word, even if its money comes from a review.
 IN_REVIEW = "review:"
 # These move pending money or the house's own, and never the spendable money of a user.
-UNSEEN = frozenset((TransferKind.EXIT_EARNING, TransferKind.REVERSAL, TransferKind.FEE))
+UNSEEN = frozenset(
+    (
+        TransferKind.EXIT_EARNING,
+        TransferKind.REVERSAL,
+        TransferKind.FEE,
+        TransferKind.EXCHANGE,
+    )
+)
 
 
 class Change(NamedTuple):
