@@ -489,6 +489,7 @@ ABOUT_SEVERAL = {
     "tests/market/payouts/test_earned.py": (
         "the earned money of market/money/ledger.py, and the rules of market/payouts/rules.py"
     ),
+    "tests/market/payouts/test_payout_invariants.py": "market/payouts/",
     "tests/market/staff/money/test_money_invariants.py": "market/staff/money/",
     "tests/proxyd/backups/test_site.py": (
         "the tables of market/site, of tickets and of halts through the same"
