@@ -88,6 +88,8 @@ class Payouts:
         async def unit(tx: Transaction) -> PayoutRow:
             if receipt is not None:
                 await receipt.keep(tx, outcome)
+            # The accounts come first: a purchase locks them, and then the user by its references.
+            await steps.lock_wallet(tx, row)
             await require_current(tx, user_id, now, maker)
             standing = await standing_of(tx, user_id, self.terms, now)
             require_all(standing.ticks)

@@ -73,6 +73,13 @@ def drafted(
     )
 
 
+async def lock_wallet(tx: Transaction, row: PayoutRow) -> None:
+    """Lock the accounts that a new payout moves money between."""
+    currency = Currency(row.currency)
+    accounts = (ledger.available(row.user_id, currency), ledger.held(row.user_id, currency))
+    await tx.lock("accounts", sorted(accounts))
+
+
 async def begin(tx: Transaction, context: Context, row: PayoutRow) -> None:
     """Request a payout: hold its amount of earned money.
 
@@ -81,10 +88,9 @@ async def begin(tx: Transaction, context: Context, row: PayoutRow) -> None:
     Raises:
         MarketError: `payout_too_large`, when less earned money is available.
     """
+    await lock_wallet(tx, row)
     await queries.insert(tx, row)
     account = ledger.available(row.user_id, Currency(row.currency))
-    held = ledger.held(row.user_id, Currency(row.currency))
-    await tx.lock("accounts", sorted((account, held)))
     if (await ledger_queries.balances(tx, account)).earned < row.amount:
         raise MarketError(Code.PAYOUT_TOO_LARGE, field="amount")
     hold = HoldRow(hold_of(row.id), row.user_id, row.currency, row.amount, None, row.amount)

@@ -49,3 +49,34 @@ async def newest(tx: Transaction, *, before: str, limit: int) -> list[BatchRow]:
         before=behind(before),
         limit=limit,
     )
+
+
+async def unsettled(tx: Transaction, form: str, *, limit: int) -> list[BatchRow]:
+    """Return batches of a provider whose payouts have not all ended, the oldest first."""
+    return await tx.all(
+        BatchRow,
+        f"""
+        SELECT {_COLUMNS} FROM payout_batches WHERE format = :form AND settled_at IS NULL
+        ORDER BY id LIMIT :limit
+        """,
+        form=form,
+        limit=limit,
+    )
+
+
+async def name_outside(tx: Transaction, batch_id: str, outside_id: str) -> None:
+    """Record the name that a provider gave to a batch."""
+    await tx.run(
+        "UPDATE payout_batches SET outside_id = :outside_id WHERE id = :id",
+        id=batch_id,
+        outside_id=outside_id,
+    )
+
+
+async def settle(tx: Transaction, batch_id: str, *, now: int) -> None:
+    """Record that all payouts of a batch have ended."""
+    await tx.run(
+        "UPDATE payout_batches SET settled_at = :now WHERE id = :id AND settled_at IS NULL",
+        id=batch_id,
+        now=now,
+    )

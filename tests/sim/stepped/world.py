@@ -7,6 +7,7 @@ from support.market import nodes
 from support.market.exits import ExitDevice, exit_device
 from support.market.jobs import device_of, on, prove, specified, wanted
 from support.market.market import Market
+from support.market.payouts import payouts_in_each_state
 from support.market.work import posted
 
 from market.bandwidth.lease_book import Ask
@@ -47,6 +48,7 @@ class World:
         leases: the open lease of a session on a node.
         jobs: by their state.
         devices: of the jobs that run, and idle ones.
+        payouts: of one user, by their state, and the user's payout methods.
         judgement: the decision about the judged job, which waits for a second person.
     """
 
@@ -58,6 +60,7 @@ class World:
     devices: dict[str, DeviceRow] = field(default_factory=dict)
     deploys: dict[str, str] = field(default_factory=dict)
     people_have: Belongings = field(default_factory=Belongings)
+    payouts: dict[str, str] = field(default_factory=dict)
     dead: SeenRow | None = None
     judgement: str = ""
 
@@ -82,6 +85,8 @@ async def build(site: Site) -> World:
     await _jobs(world, here)
     await _deploys(world, here)
     people = world.people
+    world.people["earner"] = await here.person()
+    world.payouts = await payouts_in_each_state(here, world.people["earner"])
     world.people_have = await belongings.build(here, people["buyer"], people["worker"])
     here.clock.now += WORKED_SECONDS
     return world

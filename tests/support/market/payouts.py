@@ -1,5 +1,7 @@
 """Earnings and payouts of users in a marketplace without a network."""
 
+from msgspec.structs import replace
+
 from market.base.states import PayoutStatus
 from market.money import ledger
 from market.money.money import MICRO, Currency
@@ -118,6 +120,24 @@ async def send(market: Market, row: PayoutRow) -> None:
         await steps.send(tx, market.context, row.id, new.id)
 
     await market.store.write(unit)
+
+
+async def payouts_in_each_state(market: Market, user: str) -> dict[str, str]:
+    """Make payouts of a user that are open, and two payout methods; return all by their state.
+
+    The clock stays. Earned money is left.
+    """
+    terms = market.payouts.terms
+    market.payouts.terms = replace(terms, method_wait_seconds=0)
+    await confirm(market, user)
+    methods = [await market.payouts.add_method(user, MethodKind.BANK, BANK) for _ in range(2)]
+    market.payouts.terms = terms
+    rows = [await plain_payout(market, user) for _ in range(3)]
+    for row in rows[1:]:
+        await market.store.write(steps.approve, market.context, row.id)
+    await send(market, rows[2])
+    states = {"requested": rows[0].id, "approved": rows[1].id, "sent": rows[2].id}
+    return {**states, "method": methods[0].id, "other method": methods[1].id}
 
 
 async def _list(market: Market, author: Author, user: str) -> None:
