@@ -11,7 +11,8 @@ from config.site import site_problems
 
 SIGNING_KEY_MIN_BYTES = 32  # the size of HS256's hash, as RFC 7518, section 3.2, demands
 MONEY_DIGITS = 6  # amounts are kept in millionths
-PERCENT_DIGITS = 2  # fees are kept in ten-thousandths
+PERPAYOUT_METHODS = ("bank", "paypal", "manual")
+CENT_DIGITS = 2  # fees are kept in ten-thousandths
 CENT_DIGITS = 2  # after the decimal point, in USD
 PORT_MAX = 65_535
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
@@ -377,6 +378,9 @@ def _auth(settings: Settings) -> Iterator[str]:
 
 
 def _payouts(settings: Settings) -> Iterator[str]:
+    for method in settings.payouts.methods:
+        if method not in PAYOUT_METHODS:
+            yield f"payouts.methods: expected {', '.join(PAYOUT_METHODS)}, got {method}"
     fee = settings.payouts.fee_usd
     if fee.is_finite() and fee != round(fee, CENT_DIGITS):
         yield f"payouts.fee_usd: expected whole cents, got {fee}"

@@ -11,6 +11,7 @@ SECRETS = frozenset(
         "mail.password",
         "assistant.api_key",
         "work.s3_secret_key",
+        "payouts.paypal_secret",
     }
 )
 MARK = "@"

@@ -203,7 +203,7 @@ class JobSettings(Struct, frozen=True):
 class PayoutSettings(Struct, frozen=True):  # as wide as its section
     """Payouts of earnings to users: their ways, amounts, waiting times and limits."""
 
-    methods: tuple[Literal["bank", "paypal", "manual"], ...] = ()
+    methods: tuple[str, ...] = ()
     minimum_usd: Decimal = Decimal(5)
     fee_usd: Decimal = Decimal(0)
     automatic_usd: Decimal = Decimal(0)
@@ -215,6 +215,9 @@ class PayoutSettings(Struct, frozen=True):  # as wide as its section
     debtor_name: str = ""
     debtor_iban: str = ""
     debtor_bic: str = ""
+    paypal_client_id: str = ""
+    paypal_secret: str = ""
+    paypal_api_base: str = "https://api-m.paypal.com"
 
 
 class AssistantSettings(Struct, frozen=True):  # as wide as its section

@@ -12,9 +12,15 @@ ALTER TABLE accounts ADD COLUMN earned BIGINT NOT NULL DEFAULT 0
 ALTER TABLE entries ADD COLUMN earned BIGINT NOT NULL DEFAULT 0
     CONSTRAINT entries_earned_within CHECK (earned >= -amount AND earned <= amount);
 
+-- For the audit: most entries are neither.
+CREATE INDEX entries_earned_in ON entries (transfer_id, credit_account, earned) WHERE earned > 0;
+CREATE INDEX entries_earned_out ON entries (transfer_id, debit_account, earned) WHERE earned < 0;
+
 -- The earned part of the money in a hold. A release gives it back first.
 ALTER TABLE holds ADD COLUMN earned BIGINT NOT NULL DEFAULT 0
     CONSTRAINT holds_earned_within CHECK (earned >= 0 AND earned <= amount);
+
+CREATE INDEX holds_of_earned ON holds (user_id, currency) WHERE resolved_at IS NULL AND earned > 0;
 
 -- All earnings of a user in a currency, spent or not, and the time of the first.
 CREATE TABLE earned_totals (
@@ -41,14 +47,14 @@ CREATE TABLE payout_methods (
 );
 CREATE INDEX payout_methods_by_user ON payout_methods (user_id, id) WHERE removed_at IS NULL;
 
--- Payouts that were sent together. `content` is the written file, sealed, so that a second export has
+-- Payouts that were sent together. `sealed_content` is the written file, so that a second export has
 -- the same bytes. Batches of a provider have none.
 CREATE TABLE payout_batches (
     id TEXT PRIMARY KEY,
     format TEXT NOT NULL,
     payouts BIGINT NOT NULL,
     net_usd BIGINT NOT NULL,
-    content TEXT,
+    sealed_content TEXT,
     created_at BIGINT NOT NULL,
     outside_id TEXT,
     settled_at BIGINT,

@@ -9,7 +9,7 @@ from storage.engines.store import Transaction, insert_row
 class BatchRow(NamedTuple):
     """A batch: its number of payouts and their sum in micro-USD; times are UTC seconds.
 
-    `content` is the sealed file of it, None of a provider, which names it `outside_id`. At
+    `sealed_content` is the file of it, None of a provider, which names it `outside_id`. At
     `settled_at` the provider had reported the end of all its payouts.
     """
 
@@ -17,7 +17,7 @@ class BatchRow(NamedTuple):
     format: str
     payouts: int
     net_usd: int
-    content: str | None
+    sealed_content: str | None
     created_at: int
     outside_id: str | None = None
     settled_at: int | None = None

@@ -261,7 +261,7 @@ async def earned_in_holds(tx: Transaction, user_id: str, currency: str) -> int:
         """
         SELECT CAST(COALESCE(SUM(earned), 0) AS BIGINT) FROM holds
         WHERE user_id = :user_id AND currency = :currency AND resolved_at IS NULL
-            AND id NOT LIKE 'review:%' AND id NOT LIKE 'payout:%'
+            AND earned > 0 AND id NOT LIKE 'review:%' AND id NOT LIKE 'payout:%'
         """,
         user_id=user_id,
         currency=currency,

@@ -206,9 +206,23 @@ async def reject(
 
 
 async def export(
-    context: Context, author: Author, sealing: Sealing, form: Format, debtor: Debtor = NO_DEBTOR
+    context: Context,
+    author: Author,
+    sealing: Sealing,
+    form: Format,
+    debtor: Debtor = NO_DEBTOR,
+    *,
+    but: MethodKind | None = None,
 ) -> Exported:
     """Send the oldest approved payouts in one batch, and return its file.
+
+    Args:
+        context: the store, identifiers and the time.
+        author: the member of the staff.
+        sealing: opens the details of payout methods, and seals the stored file.
+        form: the format of the file.
+        debtor: the account that pays, for a message to a bank.
+        but: methods that a provider pays by itself.
 
     Raises:
         MarketError: `not_permitted`, `invalid_field`.
@@ -216,7 +230,8 @@ async def export(
     now, batch_id = context.now(), context.identifiers.new()
 
     async def change(tx: Transaction) -> tuple[Exported, Changes]:
-        rows = await queries.to_send(tx, BY_FORMAT[form], limit=BATCH_MAX)
+        kinds = [kind for kind in BY_FORMAT[form] if kind is not but]
+        rows = await queries.to_send(tx, kinds, limit=BATCH_MAX)
         if not rows:
             return Exported(None, ""), {}
         items = [await _item(tx, row, sealing) for row in rows]
@@ -249,8 +264,8 @@ async def export_again(
     async def look(tx: Transaction) -> tuple[Exported, Changes]:
         batch = await batch_queries.find(tx, batch_id.lower())
         content = None
-        if batch is not None and batch.content is not None:
-            content = sealing.open(batch.content)
+        if batch is not None and batch.sealed_content is not None:
+            content = sealing.open(batch.sealed_content)
         if batch is None or content is None:
             raise MarketError(Code.PAYOUT_BATCH_NOT_FOUND)
         return Exported(batch, content.decode()), {"again": (None, True)}

@@ -13,7 +13,7 @@ from market.payouts import files
 from market.payouts.details import METHODS_PURPOSE
 from market.payouts.files import Debtor, Format
 from market.payouts.rules import Earnings
-from market.payouts.terms import RejectReason
+from market.payouts.terms import MethodKind, RejectReason
 from market.staff.money import paying
 from proxyd import slices
 from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
@@ -113,7 +113,8 @@ async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
     rate = None if options.eur_rate is None else Decimal(options.eur_rate) / 1_000_000
     debtor = Debtor(payouts.debtor_name, payouts.debtor_iban, payouts.debtor_bic, rate)
     form = FORMATS[options.format]
-    return await paying.export(desk.context, desk.author, sealing, form, debtor)
+    by_itself = MethodKind.PAYPAL if payouts.paypal_client_id else None
+    return await paying.export(desk.context, desk.author, sealing, form, debtor, but=by_itself)
 
 
 async def _import(desk: Desk, options: Namespace) -> Report:
