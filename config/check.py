@@ -11,9 +11,9 @@ from config.site import site_problems
 
 SIGNING_KEY_MIN_BYTES = 32  # the size of HS256's hash, as RFC 7518, section 3.2, demands
 MONEY_DIGITS = 6  # amounts are kept in millionths
-PERPAYOUT_METHODS = ("bank", "paypal", "manual")
-CENT_DIGITS = 2  # fees are kept in ten-thousandths
+PERCENT_DIGITS = 2  # fees are kept in ten-thousandths
 CENT_DIGITS = 2  # after the decimal point, in USD
+PAYOUT_METHODS = ("bank", "paypal", "manual")
 PORT_MAX = 65_535
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
