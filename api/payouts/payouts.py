@@ -117,10 +117,10 @@ class PayoutLimits(Struct):
 
 
 class PayoutTermsReply(Reply, kw_only=True):
-    """The terms of payouts, the rules with the caller's ticks, and what can be paid out.
+    """The terms of payouts, the rules with the caller's ticks, and the caller's earnings.
 
-    A payout is decided within `decides_within_s`; one of at most `automatic_usd` is approved at
-    once. `credit_usd` is the price of a credit now.
+    A payout is decided within `decides_within_s`; a payout up to `automatic_usd` is approved
+    immediately. `credit_usd` is the price of a credit now.
     """
 
     is_offered: bool
@@ -334,7 +334,7 @@ class PayoutRoutes:
         ]
 
     async def terms(self, call: Call[Nothing, Any]) -> PayoutTermsReply:
-        """Return the terms, and what the caller can be paid."""
+        """Return the terms, the rules, and the caller's earnings."""
         terms, standing = self._payouts.terms, await self._payouts.standing(call.user_id)
         parts = {each: standing.earnings[each].available for each in Currency}
         return PayoutTermsReply(

@@ -99,7 +99,7 @@ class WalletCorrected(EventData, frozen=True):
 class PayoutEvent(EventData, frozen=True):
     """Fields that all events of a payout have.
 
-    `amount` of the wallet's `currency` is worth `usd`, of which the service keeps `fee_usd`.
+    `amount` of the wallet's `currency` is worth `usd`; the service keeps `fee_usd` of it.
     """
 
     payout_id: str

@@ -153,7 +153,7 @@ class Movement(NamedTuple):
     """`amount` micro-units that leave the account `debit` and reach the account `credit`.
 
     `earned` above 0 is the part that the receiver has earned. Below 0 is the earned money that
-    leaves: `post` lowers it to what there is, and raises it where no other money is left.
+    leaves. `post` lowers it to the account's earned money, and raises it without other money.
     """
 
     debit: str

@@ -89,7 +89,7 @@ def checked_iban(text: str) -> str:
 
 
 def mask(kind: MethodKind, details: Details) -> str:
-    """Return what is shown of details: enough to recognise them, too little to use them."""
+    """Return a mask of details: its reader recognises them, and cannot use them."""
     if kind is MethodKind.BANK:
         return f"{details.iban[:2]}…{details.iban[-SHOWN_CHARACTERS:]}"
     if kind is MethodKind.PAYPAL:

@@ -57,7 +57,7 @@ class Payouts:
         self._letters = letters
 
     async def standing(self, user_id: str) -> Standing:
-        """Return what a user can be paid, and which rules are met."""
+        """Return a user's earnings, payout methods, and ticks of the rules."""
         return await self._store.read(standing_of, user_id, self.terms, self._context.now())
 
     async def request(

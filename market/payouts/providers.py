@@ -89,7 +89,7 @@ class ProviderRounds:
         self._provider = provider
 
     async def run(self) -> int:
-        """Send what is approved, and book what has ended. Return the number of booked payouts.
+        """Send approved payouts, and book outcomes. Return the number of booked payouts.
 
         A batch that the provider does not take or know now waits for the next round.
 

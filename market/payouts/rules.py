@@ -75,7 +75,7 @@ class Earnings(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """What a user can be paid: the ticks of all rules, the earnings, and the methods."""
+    """The ticks of all rules for a user, the user's earnings, and the methods."""
 
     ticks: tuple[Tick, ...]
     earnings: dict[Currency, Earnings]
@@ -134,7 +134,7 @@ async def earnings_of(tx: Transaction, user_id: str, currency: Currency) -> Earn
 
 
 async def standing_of(tx: Transaction, user_id: str, terms: PayoutTerms, now: int) -> Standing:
-    """Return what a user can be paid now."""
+    """Return a user's standing now."""
     earnings = {each: await earnings_of(tx, user_id, each) for each in Currency}
     methods = await method_queries.of_user(tx, user_id)
     year_usd = await queries.usd_since(tx, user_id, now - YEAR_SECONDS)

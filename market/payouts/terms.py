@@ -22,7 +22,7 @@ class MethodKind(StrEnum):
 
 
 class RejectReason(StrEnum):
-    """The reason for which the operator rejects a payout."""
+    """The reasons of the operator to reject a payout."""
 
     METHOD_INVALID = "method_invalid"
     NAME_MISMATCH = "name_mismatch"
@@ -33,7 +33,7 @@ class RejectReason(StrEnum):
 
 
 class FailReason(StrEnum):
-    """The reason for which a payout that was sent did not arrive."""
+    """The reasons of payouts that were sent and did not arrive."""
 
     METHOD_INVALID = "method_invalid"
     NAME_MISMATCH = "name_mismatch"
@@ -53,7 +53,7 @@ class PayoutTerms(Struct, frozen=True):  # as wide as its section of the setting
         fee: the part of each payout that the house keeps.
         automatic: payouts up to this amount need no decision; 0 for none.
         review_seconds: the promised time until a decision.
-        method_wait_seconds: the age from which a method can be used.
+        method_wait_seconds: the least age of a method for a payout.
         first_wait_seconds: the time between the first earning and the first payout.
         a_day: the most payouts that a user may request within a day.
         verified_above: the most that a user without a verified identity gets within a year.

@@ -46,7 +46,7 @@ async def of_user(tx: Transaction, user_id: str) -> list[MethodRow]:
 
 
 async def remove(tx: Transaction, method_id: str, *, user_id: str, now: int) -> bool:
-    """Remove a user's place; False if there is none, or an open payout goes there."""
+    """Remove a user's place; False if it does not exist, or an open payout goes there."""
     changed = await tx.run(
         """
         UPDATE payout_methods SET removed_at = :now

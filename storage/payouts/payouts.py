@@ -11,7 +11,7 @@ OPEN = "('requested', 'approved', 'sent')"
 
 
 class PayoutRow(NamedTuple):  # as wide as its table
-    """A payout: `amount` micro-units of a wallet, worth `usd`, of which the house keeps `fee`.
+    """A payout: `amount` micro-units of a wallet, worth `usd`; the house keeps `fee` of it.
 
     `fee_amount` is the fee's part of `amount`. `rate` is the price of a credit in micro-USD, 0 of
     USD. Times are UTC seconds.
@@ -38,7 +38,7 @@ class PayoutRow(NamedTuple):  # as wide as its table
 
     @property
     def net(self) -> int:
-        """What is sent, in micro-USD."""
+        """The sent amount, in micro-USD."""
         return self.usd - self.fee
 
 

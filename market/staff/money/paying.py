@@ -80,7 +80,7 @@ class Exported(Struct, frozen=True):
 
 
 class Imported(Struct, frozen=True):
-    """A line of a list of outcomes, and what became of it."""
+    """A line of a list of outcomes, and its result."""
 
     line: Line
     result: str

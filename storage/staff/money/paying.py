@@ -12,7 +12,7 @@ ENTRIES_MAX = 1_000
 class SourceRow(NamedTuple):
     """A buyer of a user's work: the number of payments, and their micro-credits.
 
-    `has_deposited` is 0 for a buyer who has never paid money in: bonuses paid for the work.
+    `has_deposited` is 0 for a buyer without deposits: bonuses paid for the work.
     """
 
     buyer_id: str

@@ -1,4 +1,4 @@
-"""Earned money: what raises it, what lowers it, and what never becomes it, on both engines."""
+"""Earned money: its sources, its uses, and the money that never becomes it, on both engines."""
 
 import pytest
 from support.base.cases import cases

@@ -34,7 +34,7 @@ class _CrashError(Exception):
 
 @dataclass
 class Wallet:
-    """What the test expects of a user, in whole credits."""
+    """The expected money of a user, in whole credits."""
 
     user: str
     email: str

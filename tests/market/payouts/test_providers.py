@@ -17,7 +17,7 @@ pytestmark = pytest.mark.both_engines
 
 
 class Bank:
-    """A provider that sends each batch once, and fails when it is told to."""
+    """A provider that sends each batch once, and fails on request."""
 
     name = "paypal"
     kind = MethodKind.PAYPAL

@@ -94,7 +94,7 @@ async def state_of(market: Market, payout_id: str) -> str:
 
 
 async def plain_payout(market: Market, user: str, credit: int = 1_000) -> PayoutRow:
-    """Begin a payout of a user, whatever the rules are."""
+    """Begin a payout of a user, without a look at the rules."""
     await earn(market, user, credit * 2)
     methods = await market.payouts.methods(user)
     method = methods[0] if methods else await add_method(market, user)
