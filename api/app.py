@@ -30,6 +30,7 @@ from api.notify.webhooks import WebhookRoutes
 from api.ops.health import HealthRoutes
 from api.payments.payments import PaymentRoutes
 from api.payments.receipts import ReceiptRoutes
+from api.payouts.payouts import PayoutRoutes
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
 from api.routing.response_cache import Answers
@@ -93,4 +94,5 @@ def routes(
         *PaymentRoutes(market.payments).table(),
         *ReceiptRoutes(market.payments).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
+        *PayoutRoutes(market.payouts).table(),
     ]

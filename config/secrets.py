@@ -17,6 +17,7 @@ SECRETS = frozenset(
         "payments.stripe_previous_webhook_secret",
         "payments.btcpay_key",
         "payments.btcpay_webhook_secret",
+        "payouts.paypal_secret",
     }
 )
 MARK = "@"

@@ -57,6 +57,8 @@ from market.notify.webhooks import Webhooks, WebhookTerms
 from market.payments.payments import Payments
 from market.payments.provider import Provider
 from market.payments.terms import PaymentTerms
+from market.payouts.payouts import Payouts
+from market.payouts.terms import PayoutTerms
 from market.recovery.made_by_keys import MadeByKeys
 from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
@@ -92,6 +94,7 @@ class Rules(Struct, frozen=True):
     site: SiteTerms = SiteTerms()
     exports_folder: Path | None = None
     payments: PaymentTerms = PaymentTerms()
+    payouts: PayoutTerms = PayoutTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -103,6 +106,7 @@ class Keys(Struct, frozen=True):
     job_secrets: Sealing
     app_keys: Sealing
     webhook_secrets: Sealing
+    payout_methods: Sealing
 
 
 class Leaving(Struct, frozen=True):
@@ -128,7 +132,7 @@ class Market:
         monotonic: a clock that is never set, in seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - a line for each service
         self,
         context: Context,
         rules: Rules,
@@ -162,6 +166,7 @@ class Market:
         self.suspensions = Suspensions(context, letters)
         self.wallet = Wallet(context)
         self.payments = Payments(context, rules.payments, providers or {}, letters, rules.app_url)
+        self.payouts = Payouts(context, keys.payout_methods, letters, rules.payouts)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases
         self.bandwidth = Bandwidth(

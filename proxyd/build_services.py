@@ -29,6 +29,8 @@ from market.events.idempotency import Seal
 from market.market import Keys, Market
 from market.money.money import micro
 from market.payments.provider import Provider
+from market.payouts.details import METHODS_PURPOSE
+from market.payouts.providers import ProviderRounds
 from market.photos.decoding import Photos
 from market.site.status import LOOK_SECONDS as STATUS_SECONDS
 from market.staff.site.alerts import HOOK_CHANNEL, Alerts
@@ -131,7 +133,8 @@ def trade_of(
         is_shared=is_shared,
         monotonic=clocks.monotonic,
     )
-    work = MarketWork(market, observed_time, times, is_held=is_held)
+    rounds = _payout_rounds(settings, market)
+    work = MarketWork(market, observed_time, times, rounds, is_held=is_held)
     return Trade(market, work, blobs, is_shared, app_url, is_held)
 
 
@@ -310,6 +313,18 @@ def _providers(settings: Settings, now: Callable[[], int]) -> dict[str, Provider
     return providers
 
 
+def _payout_rounds(settings: Settings, market: Market) -> ProviderRounds | None:
+    """Return the rounds of the payment service that sends payouts, if one is set."""
+    payouts = settings.payouts
+    if not payouts.paypal_client_id or not payouts.paypal_secret:
+        return None
+    # Here, so that a daemon without it does not wait for a client of HTTP.
+    from proxyd.outbound.paypal import PayPal  # noqa: PLC0415
+
+    provider = PayPal(payouts.paypal_client_id, payouts.paypal_secret, payouts.paypal_api_base)
+    return ProviderRounds(market.context, market.payouts.sealing, provider)
+
+
 def _keys(settings: Settings, key: bytes) -> Keys:
     auth = settings.auth
     return Keys(
@@ -319,6 +334,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Sealing(key, b"job secrets"),
         Sealing(key, b"app keys"),
         Sealing(key, b"webhook secrets"),
+        Sealing(key, METHODS_PURPOSE),
     )
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from market.market import Market
+from market.payouts.providers import ProviderRounds
 from proxyd.loop import clock
 from proxyd.tasks import Tasks
 from storage.engines.errors import StoreError
 
 WARN_CHECK_SECONDS = 60.0  # buyers get a day's notice, for at most 500 sessions each time
+PAYOUT_ROUND_SECONDS = 60.0  # a payment service takes minutes to hours for a batch
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device may be silent for ten minutes
 SILENT_DEVICE_CHECK_SECONDS = 15.0  # owners are notified of a device that is away two minutes
 JOB_EXPIRY_CHECK_SECONDS = 15.0
@@ -64,6 +66,7 @@ class MarketWork:
         market: the marketplace.
         observed_time: for how long this daemon has been there to hear devices.
         times: how often sessions, bonuses and exits are checked.
+        payout_rounds: of the payment service that sends payouts; None without one.
         is_held: whether the sweeps wait for the confirmation of a restored database.
     """
 
@@ -72,12 +75,14 @@ class MarketWork:
         market: Market,
         observed_time: clock.ObservedTime,
         times: CheckTimes = USUAL,
+        payout_rounds: ProviderRounds | None = None,
         *,
         is_held: bool = False,
     ) -> None:
         self.market = market
         self._observed_time = observed_time
         self._times = times
+        self._payout_rounds = payout_rounds
         self._is_held = is_held
 
     def spawn_tasks(self, tasks: Tasks) -> None:
@@ -113,6 +118,13 @@ class MarketWork:
             market.exit_payouts.pay_due,
             "earnings of exits",
         )
+        if self._payout_rounds is not None:
+            tasks.every(
+                PAYOUT_ROUND_SECONDS,
+                "payouts",
+                self._payout_rounds.run,
+                "payouts that a payment service sends",
+            )
         tasks.every(
             times.exit_advance_seconds,
             "advances of exits",

@@ -486,3 +486,16 @@ def test_samples_without_a_payer_or_a_price_are_a_mistake() -> None:
     assert blamed(jobs=on) == ["jobs.sample_account"]
     assert blamed(jobs={**on, "sample_account": "a@example.com"}) == []
     assert blamed(jobs={"sample_price_credit": 0}) == ["jobs.sample_price_credit"]
+
+
+@cases(
+    ("changes", "words"),
+    [
+        ({"methods": ["cash"]}, "payouts.methods: expected bank, paypal, manual, got cash"),
+        ({"fee_usd": "0.005"}, "payouts.fee_usd: expected whole cents, got 0.005"),
+        ({"minimum_usd": "NaN"}, "payouts.minimum_usd: expected an amount"),
+        ({"automatic_usd": "-1"}, "payouts.automatic_usd: expected an amount"),
+    ],
+)
+def test_wrong_settings_of_payouts_are_named(changes: dict[str, object], words: str) -> None:
+    assert [each.startswith(words) for each in problems(payouts=changes)] == [True]

@@ -79,7 +79,9 @@ from storage.files import logs
 from storage.jobs import jobs as job_queries
 from storage.money import ledger
 from storage.notify import webhooks
+from storage.payouts import payouts as payout_queries
 from storage.site import alerts as alert_queries
+from storage.staff.money import paying as paying_queries
 
 MACHINE = Machine("root")
 SMALL, LARGE = 5_000, 50_000
@@ -595,6 +597,18 @@ async def copies(market: Market, buyer: str) -> None:
 
 
 REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
+    "what I can be paid": lambda market, buyer: market.payouts.standing(buyer),
+    "my payouts": lambda market, buyer: market.payouts.page(buyer, before="", limit=100),
+    "payouts to decide": lambda market, _: market.store.read(
+        payout_queries.in_state, "requested", after="", limit=50
+    ),
+    "payouts to send": lambda market, _: market.store.read(
+        payout_queries.to_send, ("bank", "paypal"), limit=500
+    ),
+    "payouts of a batch": lambda market, _: market.store.read(payout_queries.of_batch, "b"),
+    "sources of earnings": lambda market, buyer: market.store.read(
+        paying_queries.sources, buyer, limit=20
+    ),
     "my sessions": lambda market, buyer: sessions(market, buyer, SessionStatus.ACTIVE),
     "all my sessions": lambda market, buyer: sessions(market, buyer, None),
     "my ended sessions": lambda market, buyer: sessions(market, buyer, SessionStatus.ENDED),

@@ -181,7 +181,8 @@ async def post(
         await booking.lock_payment(tx, payment_id)
     movement = Movement(house, account, new.amount)
     if new.amount < 0:
-        movement = Movement(account, house, -new.amount)
+        # A correction takes earned money first: it may take back a wrong earning.
+        movement = Movement(account, house, -new.amount, new.amount if is_correction else 0)
     pays_debts = new.action is Action.MONEY_DEPOSIT and new.currency is Currency.USD
     await ledger.lock(tx, [movement, *(debts.accounts(new.user_id) if pays_debts else ())])
     before = await ledger_queries.balance(tx, account) or 0

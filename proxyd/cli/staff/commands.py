@@ -31,6 +31,7 @@ MODULES = {
     "log": "finding.finding",
     "money": "money.money",
     "payments": "money.payments",
+    "payouts": "money.paying",
     "refuse": "money.money",
     "rule": "abuse.abuse",
     "session": "stopping.stopping",
@@ -49,6 +50,7 @@ MODULES = {
     "user limit": "money.limits",
     "user resume": "stopping.stopping",
     "user suspend": "stopping.stopping",
+    "user verify": "money.paying",
     "wallet": "money.money",
     "who": "finding.finding",
 }

@@ -17,6 +17,7 @@ from tests.sim.stepped.topics.files import FILES
 from tests.sim.stepped.topics.jobs import COPIES, JOBS, REVIEWS
 from tests.sim.stepped.topics.money import MONEY, REWARDS
 from tests.sim.stepped.topics.payments import PAYMENTS
+from tests.sim.stepped.topics.payouts import PAYOUTS
 from tests.sim.stepped.topics.sessions import SESSIONS
 from tests.sim.stepped.topics.staff import STAFF
 from tests.sim.stepped.topics.stops import STOPS
@@ -32,6 +33,7 @@ TOPICS: dict[str, Mapping[str, Action]] = {
     "money": MONEY,
     "rewards": REWARDS,
     "payments": PAYMENTS,
+    "payouts": PAYOUTS,
     "accounts": ACCOUNTS,
     "keys": KEYS,
     "webhooks": WEBHOOKS,

@@ -8,6 +8,7 @@ from support.market import nodes
 from support.market.exits import ExitDevice, exit_device
 from support.market.jobs import device_of, on, prove, specified, wanted
 from support.market.market import Market
+from support.market.payouts import payouts_in_each_state
 from support.market.work import posted
 
 from market.bandwidth.lease_book import Ask
@@ -51,6 +52,7 @@ class World:
         jobs: by their state.
         payments: by their state, and the refund that waits.
         devices: of the jobs that run, and idle ones.
+        payouts: of one user, by their state, and the user's payout methods.
         judgement: the decision about the judged job, which waits for a second person.
     """
 
@@ -63,6 +65,7 @@ class World:
     deploys: dict[str, str] = field(default_factory=dict)
     people_have: Belongings = field(default_factory=Belongings)
     payments: dict[str, str] = field(default_factory=dict)
+    payouts: dict[str, str] = field(default_factory=dict)
     dead: SeenRow | None = None
     judgement: str = ""
 
@@ -88,6 +91,8 @@ async def build(site: Site) -> World:
     await _deploys(world, here)
     await _payments(site, world, here)
     people = world.people
+    world.people["earner"] = await here.person()
+    world.payouts = await payouts_in_each_state(here, world.people["earner"])
     world.people_have = await belongings.build(here, people["buyer"], people["worker"])
     here.clock.now += WORKED_SECONDS
     return world

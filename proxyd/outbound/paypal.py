@@ -1,0 +1,189 @@
+"""Payouts by PayPal: the API "Payouts" of version 1.
+
+A batch has its identifier as `sender_batch_id`. PayPal refuses a second batch of the same name for
+30 days and names the first one, so a repetition returns that one.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import aiohttp
+
+from market.money.money import MICRO
+from market.payouts.providers import Order, Progress, ProviderError
+from market.payouts.terms import FailReason, MethodKind
+
+CALL_SECONDS = 30.0
+ANSWER_MAX_BYTES = 4 * 1024 * 1024  # 500 items have less than one
+TOKEN_MARGIN_SECONDS = 60
+ITEMS_MAX = 1_000
+CENT_MICRO = MICRO // 100
+# Statuses after which a repetition may succeed: a wrong key, which the operator changes, and waits.
+RETRIED = frozenset((401, 403, 408, 429))
+DUPLICATE = "USER_BUSINESS_ERROR"
+# The end of an item; any other state waits.
+FAILED: Mapping[str, FailReason] = {
+    "FAILED": FailReason.REFUSED,
+    "BLOCKED": FailReason.REFUSED,
+    "RETURNED": FailReason.UNCLAIMED,
+    "REFUNDED": FailReason.RETURNED,
+    "REVERSED": FailReason.RETURNED,
+}
+PAID = "SUCCESS"
+# The end of a whole batch that PayPal did not carry out.
+DENIED = frozenset(("DENIED", "CANCELED"))
+
+
+class PayPal:
+    """The provider.
+
+    Args:
+        client_id: of the operator's app at PayPal.
+        secret: its secret.
+        api_base: the beginning of every address.
+    """
+
+    name = "paypal"
+    kind = MethodKind.PAYPAL
+
+    def __init__(self, client_id: str, secret: str, api_base: str) -> None:
+        self._login = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
+        self._api_base = api_base.rstrip("/")
+        self._token = ""
+        self._token_until = 0.0  # on the monotonic clock
+
+    async def send(self, batch_id: str, orders: Sequence[Order]) -> str:
+        """Send a batch once. Return PayPal's name of it.
+
+        Raises:
+            ProviderError: PayPal did not take it.
+        """
+        body = {
+            "sender_batch_header": {
+                "sender_batch_id": batch_id,
+                "email_subject": "Your earnings are paid out",
+            },
+            "items": [_item(order) for order in orders],
+        }
+        status, answer = await self._call("POST", "/v1/payments/payouts", body)
+        if status == 400 and answer.get("name") == DUPLICATE:
+            for link in _dicts(answer.get("links")):
+                known = str(link.get("href", "")).rpartition("/payouts/")[2]
+                if known:
+                    return known
+        header = answer.get("batch_header")
+        if status != 201 or not isinstance(header, dict) or not header.get("payout_batch_id"):
+            is_final = 400 <= status < 500 and status not in RETRIED
+            raise ProviderError(f"it answered with status {status}", is_final=is_final)
+        return str(header["payout_batch_id"])
+
+    async def look(self, outside_id: str) -> Mapping[str, Progress]:
+        """Return the progress of a batch by the identifiers of its payouts.
+
+        Raises:
+            ProviderError: PayPal did not answer.
+        """
+        path = f"/v1/payments/payouts/{outside_id}?page_size={ITEMS_MAX}"
+        status, answer = await self._call("GET", path)
+        if status != 200:
+            raise ProviderError(f"it answered with status {status}")
+        header = answer.get("batch_header")
+        denied = isinstance(header, dict) and header.get("batch_status") in DENIED
+        found = {}
+        for item in _dicts(answer.get("items")):
+            details = item.get("payout_item")
+            name = details.get("sender_item_id") if isinstance(details, dict) else None
+            state = str(item.get("transaction_status", ""))
+            reason = FailReason.NOT_SENT if denied else FAILED.get(state)
+            found[str(name)] = Progress(state == PAID and not denied, reason)
+        return found
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body of an answer."""
+        token = await self._authorised()
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        status, answer = await self._asked(method, path, content, headers)
+        if status == 401:
+            self._token_until = 0.0  # another one next time
+        return status, answer
+
+    async def _authorised(self) -> str:
+        """Return a token that is valid now."""
+        if monotonic() < self._token_until:
+            return self._token
+        headers = {
+            "Authorization": f"Basic {self._login}",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        content = b"grant_type=client_credentials"
+        status, answer = await self._asked("POST", "/v1/oauth2/token", content, headers)
+        token, seconds = answer.get("access_token"), answer.get("expires_in")
+        if status != 200 or not isinstance(token, str) or not isinstance(seconds, int):
+            raise ProviderError(f"it gave no token, with status {status}")
+        self._token = token
+        self._token_until = monotonic() + max(seconds - TOKEN_MARGIN_SECONDS, 0)
+        return token
+
+    async def _asked(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the status and the JSON object of an answer; no redirection is followed.
+
+        Raises:
+            ProviderError: no answer in time, or one that is too large or no JSON object.
+        """
+        try:
+            async with (
+                asyncio.timeout(CALL_SECONDS),
+                aiohttp.ClientSession(
+                    trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+                ) as session,
+                session.request(
+                    method,
+                    self._api_base + path,
+                    data=content,
+                    headers=headers,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                text = await response.content.read(ANSWER_MAX_BYTES + 1)
+                while len(text) <= ANSWER_MAX_BYTES and not response.content.at_eof():
+                    text += await response.content.read(ANSWER_MAX_BYTES + 1 - len(text))
+        except TimeoutError as error:
+            raise ProviderError("it does not answer in time") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            # Not the text of the error: an address in it could have a secret.
+            raise ProviderError(f"it cannot be reached ({type(error).__name__})") from error
+        if len(text) > ANSWER_MAX_BYTES:
+            raise ProviderError("its answer is too large")
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise ProviderError(f"its answer is no JSON object, with status {response.status}")
+        return response.status, answer
+
+
+def _item(order: Order) -> dict[str, Any]:
+    """Return a payout as PayPal wants it."""
+    whole, cents = divmod(order.net // CENT_MICRO, 100)
+    return {
+        "recipient_type": "EMAIL",
+        "receiver": order.details.email,
+        "amount": {"value": f"{whole}.{cents:02d}", "currency": "USD"},
+        "sender_item_id": order.payout_id,
+        "note": "Your earnings",
+    }
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    """Return the objects of a list in an answer."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

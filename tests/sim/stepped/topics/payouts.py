@@ -1,0 +1,101 @@
+"""Units that decide about the payouts of one user, who also earns and spends."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+from support.market.jobs import wanted
+from support.market.market import PAYOUT_METHODS
+from support.market.payouts import BANK
+
+from market.money.money import MICRO, Currency
+from market.payouts.files import Format, Line, Outcome
+from market.payouts.payouts import Request
+from market.payouts.terms import FailReason, MethodKind, RejectReason
+from market.staff.base.roles import Machine
+from market.staff.money import paying
+from market.staff.money.approvals import State
+from storage.payouts import payouts as queries
+from tests.sim.stepped.side import Action, Side
+
+ROOT = Machine("root")
+LIMITS = dict.fromkeys(Currency, 10**12)
+
+
+async def _requests(side: Side) -> Any:
+    payouts = side.market.payouts
+    payouts.terms = replace(payouts.terms, first_wait_seconds=0, a_day=100)
+    new = Request(Currency.CREDIT, 500 * MICRO, side.world.payouts["method"])
+    await payouts.request(side.world.people["earner"], new)
+
+
+async def _cancels(side: Side) -> Any:
+    row = await side.market.payouts.cancel(
+        side.world.people["earner"], side.world.payouts["requested"]
+    )
+    return row.state
+
+
+async def _approves(side: Side) -> Any:
+    outcome = await paying.approve(
+        side.market.context, ROOT, side.world.payouts["requested"], LIMITS
+    )
+    return outcome.state in (State.DONE, State.DONE_BEFORE)
+
+
+async def _rejects(side: Side) -> Any:
+    row = await paying.reject(
+        side.market.context, ROOT, side.world.payouts["approved"], RejectReason.TERMS_BROKEN
+    )
+    return row.state
+
+
+async def _exports(side: Side) -> Any:
+    done = await paying.export(side.market.context, ROOT, PAYOUT_METHODS, Format.CSV)
+    return done.batch.payouts if done.batch else 0
+
+
+async def _books(outcome: Outcome, side: Side) -> Any:
+    row = await side.market.store.read(queries.find, side.world.payouts["sent"])
+    assert row is not None
+    reason = FailReason.RETURNED if outcome is Outcome.FAILED else None
+    [booked] = await paying.book(
+        side.market.context, ROOT, [Line(2, row.id, row.net, outcome, reason)]
+    )
+    return booked.is_refused
+
+
+async def _pays(side: Side) -> Any:
+    return await _books(Outcome.PAID, side)
+
+
+async def _fails(side: Side) -> Any:
+    return await _books(Outcome.FAILED, side)
+
+
+async def _spends(side: Side) -> Any:
+    await side.market.jobs.create(side.world.people["earner"], wanted(price=600 * MICRO))
+
+
+async def _adds_method(side: Side) -> Any:
+    await side.market.payouts.add_method(side.world.people["earner"], MethodKind.BANK, BANK)
+
+
+async def _removes_method(side: Side) -> Any:
+    await side.market.payouts.remove_method(
+        side.world.people["earner"], side.world.payouts["other method"]
+    )
+
+
+PAYOUTS: Mapping[str, Action] = {
+    "requests a payout": _requests,
+    "spends earned money": _spends,
+    "cancels a payout": _cancels,
+    "approves a payout": _approves,
+    "rejects an approved payout": _rejects,
+    "exports payouts": _exports,
+    "books an arrival": _pays,
+    "books a failure": _fails,
+    "adds a payout method": _adds_method,
+    "removes a payout method": _removes_method,
+}
