@@ -55,6 +55,7 @@ from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
 from market.site.status import Status
 from market.site.texts import Texts
+from market.staff.rule_stops import RuleStops
 from market.staff.stopping.suspending import Suspensions
 from storage.blobs.base import Blobs
 
@@ -81,6 +82,7 @@ class Rules(Struct, frozen=True):
     webhooks: WebhookTerms = WebhookTerms()
     event_feed: EventFeedTerms = EventFeedTerms()
     site: SiteTerms = SiteTerms()
+    stops_to_suspend: int = 3
 
 
 class Keys(Struct, frozen=True):
@@ -139,6 +141,7 @@ class Market:
         )
         self.keys = ApiKeys(context, letters, gate)
         self.suspensions = Suspensions(context, letters)
+        self.rule_stops = RuleStops(context, letters, rules.stops_to_suspend)
         self.wallet = Wallet(context)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases

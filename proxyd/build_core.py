@@ -10,6 +10,7 @@ from market.bandwidth.leases import Leases
 from market.base.bus import BETWEEN_DAEMONS, BETWEEN_PROCESSES, Bus, Topic
 from market.base.ids import Identifiers
 from market.events.context import Context
+from proxyd import slices
 from proxyd.core import Core
 from proxyd.halt_watch import HaltWatch
 from proxyd.loop.clock import Clocks, ObservedTime
@@ -63,7 +64,7 @@ def counting_of(
     link = store.link(settings.cluster.node_timeout_seconds)
     bus = Bus(_carried(settings, link))
     context = Context(store, Identifiers(clocks.milliseconds), clocks.seconds, bus)
-    leases = Leases(context.set_aside())
+    leases = Leases(context.set_aside(), slices.new_accounts(settings))
     limits = settings.limits
     if link is None:
         meter = solo_meter(
@@ -74,7 +75,7 @@ def counting_of(
             forgotten=forgotten,
             bounds=bounds,
         )
-        watch = HaltWatch(Halts(context.set_aside()), meter.halting, _no_name)
+        watch = HaltWatch(Halts(context.set_aside()), meter.halting, _no_name, leases.limited)
         return Counting(context, leases, meter, None, watch)
     fence = Fence(clocks.boottime)
     meter, writer = cluster_meter(
@@ -86,7 +87,9 @@ def counting_of(
         forgotten=forgotten,
         bounds=bounds,
     )
-    watch = HaltWatch(Halts(context.set_aside()), writer.halting, lambda: leases.node_id or "")
+    watch = HaltWatch(
+        Halts(context.set_aside()), writer.halting, lambda: leases.node_id or "", leases.limited
+    )
     node = Node(
         link,
         leases,

@@ -249,6 +249,7 @@ TESTED_IN = {
     "market/staff/desk.py": "tests/api/staff/test_logins.py",
     "market/staff/members/attempts.py": "tests/market/staff/members/test_logins.py",
     "market/staff/money/approvals.py": "tests/market/staff/money/test_second_person.py",
+    "market/staff/stopping/halting.py": "tests/market/staff/test_rule_stops.py",
     "market/trust/sample_checks.py": "tests/market/dispatch/test_samples.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
@@ -366,6 +367,7 @@ TESTED_IN = {
     "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
     "storage/accounts/device_codes.py": "tests/market/accounts/test_device_codes.py",
     "storage/accounts/keys.py": "tests/market/accounts/test_keys.py",
+    "storage/accounts/levels.py": "tests/market/accounts/test_levels.py",
     "storage/accounts/outbox.py": "tests/market/accounts/test_outbox.py",
     "storage/accounts/referrals.py": "tests/market/accounts/test_referrals.py",
     "storage/accounts/suspensions.py": "tests/market/staff/stopping/test_suspending.py",
@@ -417,6 +419,7 @@ TESTED_IN = {
     "storage/site/status.py": "tests/market/site/test_status.py",
     "storage/site/texts.py": "tests/market/site/test_gate.py",
     "storage/site/writes.py": "tests/market/staff/site/test_site.py",
+    "storage/staff/abuse/rule_stops.py": "tests/market/staff/test_rule_stops.py",
     "storage/staff/abuse/ticket_writes.py": "tests/market/staff/abuse/test_tickets.py",
     "storage/staff/abuse/tickets.py": "tests/market/staff/abuse/test_tickets.py",
     "storage/staff/base/answers.py": "tests/api/staff/test_app.py",
@@ -486,6 +489,7 @@ ABOUT_SEVERAL = {
         "proxyd/exits/dialling/dial.py with the choice of proxyd/exits/choosing/directory.py"
     ),
     "tests/proxyd/test_imports.py": "what each command imports",
+    "tests/proxyd/test_new_accounts.py": "limits of new accounts, from the settings to the proxy",
     "tests/proxyd/wire/test_fuzz.py": "both protocols, with conversations that are made up",
     "tests/storage/test_plans.py": "the cost of every query as the market grows",
 }

@@ -8,9 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds, lock_user, require
+from market.accounts.levels import Limited, NewAccounts, require_email
 from market.accounts.personal import FULL_PERCENT, bounds_of, part_of, price_percent_of
 from market.accounts.spending import Spender, reporting_limits, spend
-from market.accounts.suspensions import require_may_buy
+from market.accounts.suspensions import Part, require_may_buy
 from market.bandwidth import leases
 from market.bandwidth.allowlist import canonical, prove
 from market.bandwidth.credentials import Credentials, new_credentials
@@ -28,6 +29,8 @@ from market.exits.wishes import ExitWishes, countries_in
 from market.exits.wishes import canonical as exit_text
 from market.money import ledger
 from market.money.money import GB, MICRO, Currency, as_decimal, cost, earned
+from storage.accounts import suspensions as suspension_queries
+from storage.accounts.suspensions import SuspendedRow
 from storage.bandwidth import allowlist as address_queries
 from storage.bandwidth import sessions as queries
 from storage.bandwidth.allowlist import AddressRow, ListedAddressRow
@@ -105,13 +108,24 @@ class Purchase(Struct, frozen=True):
     pending_ips: tuple[str, ...] = ()
 
 
+class Halted(Struct, frozen=True):
+    """A halt of a session: its reason for the buyer, "" without one, and its time, in UTC seconds.
+
+    Without an `until` it waits for the staff.
+    """
+
+    reason: str
+    since: int
+    until: int | None
+
+
 class Session(NamedTuple):
     """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
 
     While it is active, `allow_ips` need no password on the `passwordless_port`, if that port still
     exists; the `pending_ips` among them need it until they are proved. The API's list has these
     fields one by one, hence their number. `paid` is its final cost in micro-USD, once it is over.
-    `exit` holds its exit wishes; "" if it leaves directly.
+    `exit` holds its exit wishes; "" if it leaves directly. While it is active, it may be `halted`.
     """
 
     id: str
@@ -128,6 +142,7 @@ class Session(NamedTuple):
     pending_ips: tuple[str, ...] = ()
     passwordless_port: int | None = None
     exit: str = ""
+    halted: Halted | None = None
 
 
 class OneSession(Struct, frozen=True):
@@ -262,7 +277,7 @@ class Bandwidth:
             MarketError: `invalid_field`, `price_below_floor`, `session_too_small`,
                 `insufficient_funds`, `too_many_sessions`, `too_many_addresses`,
                 `passwordless_not_offered`, `addresses_taken`, `exits_not_offered`,
-                `idempotency_key_reused`, `spend_limit_reached`.
+                `idempotency_key_reused`, `spend_limit_reached`, `email_not_confirmed`.
             Replayed: this was answered before.
         """
         for _ in range(PRICE_CHANGES_MAX):
@@ -335,6 +350,7 @@ class Bandwidth:
                     self._context,
                     sale,
                     self._bounds(),
+                    self._leases.new_accounts,
                     receipt,
                     transfer_id=self._identifiers.new(),
                 )
@@ -369,7 +385,7 @@ class Bandwidth:
             limit: the most sessions to return.
         """
         await self._traffic.settle_exhausted()
-        rows, addresses = await self._store.read(
+        rows, addresses, suspended = await self._store.read(
             _page,
             user_id=user_id,
             only=status or "",
@@ -377,7 +393,11 @@ class Bandwidth:
             limit=limit,
             node_id=self._leases.node_id,
         )
-        return [self._shown(row, addresses.get(row.id, ())) for row in rows]
+        return [self._shown(row, addresses.get(row.id, ()), suspended) for row in rows]
+
+    async def limited(self, user_id: str) -> Limited | None:
+        """Return the limits of a user whose account is new; None for a known one."""
+        return await self._leases.limited(user_id)
 
     async def count(self, user_id: str, *, is_active: bool) -> int:
         """Return the number of active sessions of a user, or of all, up to `COUNTED_MAX`."""
@@ -397,8 +417,8 @@ class Bandwidth:
         )
         if found is None:
             raise MarketError(Code.SESSION_NOT_FOUND, field="session_id")
-        row, addresses, username = found
-        session = self._shown(row, addresses)
+        row, addresses, suspended, username = found
+        session = self._shown(row, addresses, suspended)
         # Rounded as in a settlement: down, but a used byte is never free.
         due = max(earned(session.bytes_used, session.price_per_gb), min(session.bytes_used, 1))
         return OneSession(
@@ -497,7 +517,12 @@ class Bandwidth:
             cost=price_held,
         )
 
-    def _shown(self, row: ListedRow, addresses: Sequence[ListedAddressRow]) -> Session:
+    def _shown(
+        self,
+        row: ListedRow,
+        addresses: Sequence[ListedAddressRow],
+        suspended: SuspendedRow | None,
+    ) -> Session:
         allow_ips: tuple[str, ...] = ()
         pending_ips: tuple[str, ...] = ()
         passwordless_port = None
@@ -524,6 +549,7 @@ class Bandwidth:
             pending_ips,
             passwordless_port,
             row.exit,
+            _halted(row, suspended),
         )
 
     def _port(self, port_index: int) -> int | None:
@@ -537,6 +563,7 @@ async def _buy(
     context: Context,
     sale: _Sale,
     bounds: Bounds,
+    new_accounts: NewAccounts,
     receipt: Receipt[Purchase] | None,
     *,
     transfer_id: str,
@@ -549,6 +576,7 @@ async def _buy(
         await _take(tx, sale)
     await lock_user(tx, session.user_id)
     await require_may_buy(tx, session.user_id)
+    await require_email(tx, session.user_id, new_accounts, session.created_at)
     if await price_percent_of(tx, session.user_id, session.created_at) != sale.percent:
         raise _PriceChangedError
     bounds = await bounds_of(tx, session.user_id, bounds, session.created_at)
@@ -591,14 +619,14 @@ async def _allow(tx: Transaction, user_id: str, session_id: str, client: str) ->
 
 async def _one(
     tx: Transaction, *, user_id: str, session_id: str, node_id: str | None
-) -> tuple[ListedRow, list[ListedAddressRow], str] | None:
-    rows, addresses = await _page(
+) -> tuple[ListedRow, list[ListedAddressRow], SuspendedRow | None, str] | None:
+    rows, addresses, suspended = await _page(
         tx, user_id=user_id, only="", before="", limit=1, node_id=node_id, session_id=session_id
     )
     session = await queries.find(tx, session_id)
     if not rows or session is None:
         return None
-    return rows[0], addresses.get(session_id, []), session.username
+    return rows[0], addresses.get(session_id, []), suspended, session.username
 
 
 async def _page(
@@ -610,7 +638,7 @@ async def _page(
     limit: int,
     node_id: str | None,
     session_id: str | None = None,
-) -> tuple[list[ListedRow], dict[str, list[ListedAddressRow]]]:
+) -> tuple[list[ListedRow], dict[str, list[ListedAddressRow]], SuspendedRow | None]:
     rows = await queries.page(
         tx,
         user_id=user_id,
@@ -625,4 +653,16 @@ async def _page(
     if opened:
         for address in await address_queries.of_sessions(tx, opened):
             addresses.setdefault(address.session_id, []).append(address)
-    return rows, addresses
+    suspended = await suspension_queries.of_part(tx, user_id, Part.SESSIONS)
+    return rows, addresses, suspended
+
+
+def _halted(row: ListedRow, suspended: SuspendedRow | None) -> Halted | None:
+    """Return the halt of an active session: its own, or that of all sessions of its user."""
+    if row.status != SessionStatus.ACTIVE:
+        return None
+    if suspended is not None:
+        return Halted(suspended.shown, suspended.began_at, suspended.ends_at)
+    if row.halted_at is not None:
+        return Halted(row.halt_reason, row.halted_at, row.halted_until)
+    return None

@@ -36,7 +36,8 @@ class ListedRow(NamedTuple):
     """Session as its buyer sees it, with a node's open lease and the bytes last reported for that.
 
     `captured` is the cost of a session that is over, in micro-USD; `port_index` is the port without
-    passwords on which client addresses open it, None if there is no such port.
+    passwords on which client addresses open it, None if there is no such port. Its own halt began
+    at `halted_at`; with `halted_until` it ends by itself.
     """
 
     id: str
@@ -52,6 +53,9 @@ class ListedRow(NamedTuple):
     captured: int | None
     port_index: int | None
     exit: str
+    halted_at: int | None
+    halted_until: int | None
+    halt_reason: str
 
 
 class UsedLeaseRow(NamedTuple):
@@ -174,7 +178,7 @@ async def page(
                 (SELECT MIN(a.slot) FROM session_addresses AS a WHERE a.session_id = s.id),
                 (SELECT MIN(p.slot) FROM pending_addresses AS p WHERE p.session_id = s.id)
             ),
-            s.exit
+            s.exit, s.halted_at, s.halted_until, s.halt_reason
         FROM bandwidth_sessions AS s
         {hold}
         LEFT JOIN bandwidth_leases AS l

@@ -12,7 +12,9 @@ from market.bandwidth.leases import RECALL_SECONDS, RECALL_STEP_SECONDS, Leases
 from market.base.bus import DEVICES, notices
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
+from market.events.catalogue import SessionHalted
 from market.events.context import Context
+from market.events.recording import record
 from market.exits import canaries, payouts
 from market.jobs.outcomes import Outcomes
 from market.staff.base.acts import (
@@ -27,7 +29,7 @@ from market.staff.base.acts import (
     require_name,
 )
 from market.staff.base.roles import Action, Author
-from market.staff.stopping.suspending import Ordered, order
+from market.staff.stopping.suspending import Ordered, order, resumed
 from storage.accounts import keys as key_queries
 from storage.accounts import suspensions as suspension_queries
 from storage.bandwidth import halts as halt_queries
@@ -38,6 +40,10 @@ from storage.exits import exits as exit_queries
 from storage.exits.exits import ConsentRow
 from storage.jobs import jobs as job_queries
 from storage.staff.stopping import suspending
+from storage.staff.stopping.suspending import HaltedRow
+
+# The staff's own reason is for the staff.
+STAFF_HALT = "The service has halted this session."
 
 
 class ShownSession(Struct, frozen=True):
@@ -93,10 +99,10 @@ async def let_session_go(context: Context, author: Author, session_id: str, why:
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
         await session_queries.lock(tx, [session.id])
-        if await halt_queries.halted_at(tx, session.id) is None:
+        if not await suspending.release(tx, session.id, now=context.now()):
             raise MarketError(Code.SESSION_NOT_HALTED)
-        await suspending.set_halted(tx, session.id, None)
-        ordered = await order(tx, HaltKind.GO, session.user_id, session.id, now=context.now())
+        row = await _session(tx, session.id)
+        ordered = await resumed(tx, context, HaltedRow(row.id, row.user_id, row.status))
         return ordered, {"halted": (True, False)}
 
     new = Act(author, Action.SESSION_GO, SESSION, session.id, session.user_id, text)
@@ -224,6 +230,9 @@ async def _halt(
             raise MarketError(Code.SESSION_NOT_FOUND, f"The session is {row.status}.")
         before = await halt_queries.halted_at(tx, row.id)
         await suspending.set_halted(tx, row.id, before or context.now())
+        if before is None and action is Action.SESSION_HALT:
+            event = SessionHalted(row.id, STAFF_HALT, None)
+            await record(tx, context, row.user_id, event, subject_id=row.id)
         ordered = await order(tx, HaltKind.HALT, row.user_id, row.id, now=context.now())
         changes: dict[str, tuple[str | int | bool | None, str | int | bool | None]] = {
             "halted": (before is not None, True)

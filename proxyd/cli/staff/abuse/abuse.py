@@ -8,17 +8,22 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Final
 
+from msgspec.structs import replace
+
 from config.settings import Settings
 from market.base.errors import Code, MarketError
 from market.base.networks import plain
-from market.staff.abuse import exit_use, rules, tickets
+from market.staff import rule_stops
+from market.staff.abuse import exit_use, tickets
 from market.staff.abuse.exit_use import WORDS, Answer, Destination, Found, Question, Use
 from market.staff.abuse.tickets import Category, Facts, Outcome, State
+from market.staff.rule_stops import RuleTrial, Threshold
 from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, act_row, when
 from proxyd.egress.own import OwnAddresses
 from proxyd.ops.access_lines import TargetHash, timestamp
 from proxyd.ops.access_place import access_folder, access_key
 from proxyd.ops.access_search import FOUND_MAX, Carried, Searched, Wanted, compared, search
+from proxyd.slices import abuse_halt_seconds
 from storage.bandwidth import nodes
 from storage.engines.place import is_sqlite
 from storage.staff.abuse.tickets import TicketRow
@@ -96,28 +101,70 @@ async def _close(desk: Desk, options: Namespace) -> Report:
 
 
 async def _rules(desk: Desk, _options: Namespace) -> Report:
-    opened = dict(await rules.counts(desk.context, desk.author))
-    abuse, is_on = desk.settings.abuse, access_folder(desk.settings) is not None
+    abuse = desk.settings.abuse
+    halts, is_on = abuse_halt_seconds(desk.settings), access_folder(desk.settings) is not None
+    modes = {"scan": abuse.scan_mode, "mail": abuse.mail_mode, "login": abuse.login_mode}
     return {
         "rules": [
             {
-                "rule": rule,
-                "mode": "observe" if is_on and most else "off",
-                "more_than": most,
-                "of": of,
-                "tickets_30_days": opened.get(rules.CATEGORIES[rule], 0),
+                "rule": each.rule,
+                "mode": modes[each.rule] if is_on and each.threshold.more_than else "off",
+                "more_than": each.threshold.more_than,
+                "of": _of_rule(each.rule, each.threshold.failed_percent),
+                "halts_for_seconds": halts.get(each.rule),
+                "tickets_30_days": each.tickets,
+                "stops_30_days": each.stops,
+                "would_stop_sessions": each.would.sessions,
+                "would_stop_users": each.would.users,
             }
-            for rule, most, of in (
-                (
-                    "scan",
-                    abuse.scan_targets,
-                    f"targets on one port, more than {abuse.scan_failed_percent} % failed",
-                ),
-                ("mail", abuse.mail_refusals, "refused dials to mail ports"),
-                ("login", abuse.login_connections, "connections to one host's login port"),
-            )
+            for each in await _trials(desk, desk.settings)
+        ],
+        "stops_to_suspend": abuse.stops_to_suspend,
+    }
+
+
+async def _trial(desk: Desk, options: Namespace) -> Report:
+    abuse = desk.settings.abuse
+    given = {
+        name: value
+        for name in ("scan_targets", "scan_failed_percent", "mail_refusals", "login_connections")
+        if (value := getattr(options, name)) is not None
+    }
+    settings = replace(desk.settings, abuse=replace(abuse, **given))
+    return {
+        "trial": [
+            {
+                "rule": each.rule,
+                "more_than": each.threshold.more_than,
+                "of": _of_rule(each.rule, each.threshold.failed_percent),
+                "hours": each.would.hours,
+                "sessions": each.would.sessions,
+                "users": each.would.users,
+                "stopped": each.stops,
+            }
+            for each in await _trials(desk, settings)
         ]
     }
+
+
+async def _trials(desk: Desk, settings: Settings) -> list[RuleTrial]:
+    abuse = settings.abuse
+    thresholds = {
+        "scan": Threshold(abuse.scan_targets, abuse.scan_failed_percent),
+        "mail": Threshold(abuse.mail_refusals),
+        "login": Threshold(abuse.login_connections),
+    }
+    return await rule_stops.trial(desk.context, desk.author, thresholds)
+
+
+def _of_rule(rule: str, failed_percent: int) -> str:
+    """Return the words for that which a rule counts in a minute."""
+    words = {
+        "scan": f"targets on one port, more than {failed_percent} % failed",
+        "mail": "refused dials to mail ports",
+        "login": "connections to one host's login port",
+    }
+    return words[rule]
 
 
 def _ticket(row: TicketRow) -> Row:
@@ -366,4 +413,5 @@ COMMANDS: dict[str, Command] = {
     "ticket answer": _answer_ticket,
     "ticket close": _close,
     "rule list": _rules,
+    "rule trial": _trial,
 }

@@ -4,13 +4,15 @@ from argparse import Namespace
 
 from config.settings import Settings
 from market.accounts.keys import KEYS_MAX
+from market.accounts.levels import Limited, limited
 from market.base.errors import Code, MarketError
-from market.money.money import as_decimal
+from market.money.money import GB, as_decimal
 from market.staff.finding import history, search, users
 from market.staff.finding.search import HITS_MAX, Found
 from market.staff.finding.users import COUNTED_MAX, UserPage
 from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, act_row, when
 from proxyd.cli.staff.money.limits import limits_of, personal_row
+from proxyd.slices import new_accounts
 from storage.staff.base.log import NEWEST
 
 
@@ -43,7 +45,10 @@ async def _who(desk: Desk, options: Namespace) -> Report:
 
 async def _show(desk: Desk, options: Namespace) -> Report:
     page = await users.view(desk.context, desk.author, options.user)
-    return _user_page(page, desk.settings)
+    policy, now = new_accounts(desk.settings), desk.context.now()
+    limits = await desk.context.store.read(limited, page.user.id, policy, now)
+    shown = None if limits is None else _limits_of_new(limits)
+    return {**_user_page(page, desk.settings), **({} if shown is None else {"limited": shown})}
 
 
 async def _note(desk: Desk, options: Namespace) -> Report:
@@ -66,6 +71,17 @@ def _found(found: Found) -> Row:
             for hit in found.hits
         ],
         "more_than": HITS_MAX if found.has_more else None,
+    }
+
+
+def _limits_of_new(limits: Limited) -> Row:
+    return {
+        "reason": "the account is new",
+        "until": when(limits.until),
+        "connections": limits.connections,
+        "ports": ", ".join(str(port) for port in sorted(limits.ports)),
+        "gb_per_day": limits.bytes_per_day / GB,
+        "lacks_email": limits.lacks_email,
     }
 
 

@@ -37,6 +37,11 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="part of the service's prices per GB: a number from 1, or default",
     )
     limits.add_argument(
+        "--level",
+        choices=("new", "known", "default"),
+        help="whether the account has the limits of new ones; default: by its age",
+    )
+    limits.add_argument(
         "--until", type=moment, metavar="TIME", help="the end, such as 2027-01-31 in UTC; or none"
     )
     limits.add_argument(
