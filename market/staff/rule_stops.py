@@ -30,6 +30,7 @@ from market.staff.stopping.suspending import Suspension, suspend_in
 from storage.accounts import levels as level_queries
 from storage.accounts import suspensions as suspension_queries
 from storage.engines.store import Transaction
+from storage.staff.abuse import looks as look_queries
 from storage.staff.abuse import rule_stops as queries
 from storage.staff.abuse.rule_stops import PeakRow, StopRow, TrialRow
 from storage.staff.base.writes import lock_head
@@ -176,12 +177,14 @@ class RuleStops:
         await halt_for_a_time(tx, self._context, halt)
 
     async def delete_old(self) -> int:
-        """Delete stops and peaks of more than 30 days ago, and return their number.
+        """Delete stops and peaks of more than 30 days ago, and old questions; return their number.
 
         Raises:
             StoreError: they are deleted later.
         """
-        return await self._context.store.write(queries.delete_old, now=self._context.now())
+        store, now = self._context.store, self._context.now()
+        questions = await store.write(look_queries.delete_old, now=now)
+        return questions + await store.write(queries.delete_old, now=now)
 
     async def _follow(self, tx: Transaction, row: StopRow) -> None:
         context, now = self._context, self._context.now()

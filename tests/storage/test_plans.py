@@ -42,7 +42,7 @@ from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
 from market.staff import rule_stops
-from market.staff.abuse import exit_use, rules, tickets
+from market.staff.abuse import exit_use, looks, rules, tickets
 from market.staff.abuse.exit_use import Destination, Found, Question, Use
 from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Machine, Role, Via
@@ -505,6 +505,13 @@ async def complaints(market: Market, buyer: str) -> None:
     await rule_stops.raise_peaks(market.context, [rules.Peak("scan", session, 1, 1, 1)])
     thresholds = {"scan": rule_stops.Threshold(1)}
     await rule_stops.trial(market.context, MACHINE, thresholds)
+    own = Found((), ())
+    await looks.ask(market.context, Question("192.0.2.1", 1), ["a"], own, seconds=0.0)
+
+    async def search(_: Question) -> Found:
+        return own
+
+    await looks.answer_all(market.context, "a", search)
     await market.rule_stops.follow()
     await market.rule_stops.delete_old()
     market.clock.now += 60
