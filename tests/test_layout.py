@@ -268,6 +268,7 @@ TESTED_IN = {
     "proxyd/cli/parsing.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/staff/abuse/abuse_parsers.py": "tests/proxyd/cli/staff/abuse/test_abuse.py",
     "proxyd/cli/staff/base/desk.py": "tests/proxyd/cli/staff/test_commands.py",
+    "proxyd/cli/staff/base/ends.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/base/words.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/finding/finding.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/members/keys.py": "tests/proxyd/cli/staff/test_commands.py",

@@ -30,7 +30,7 @@ class NewAccounts(Struct, frozen=True):
     """Limits of new accounts; with `seconds` 0 only accounts of the level `new` have them.
 
     Attributes:
-        seconds: the age up to which an account is new.
+        seconds: an account of at most this age is new.
         connections: the most open connections of all sessions of a user, in each process.
         ports: the ports of targets.
         bytes_per_day: the most bytes that all sessions of a user use in a day (UTC).

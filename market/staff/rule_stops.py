@@ -241,7 +241,7 @@ class Threshold(Struct, frozen=True):
 
 
 class RuleTrial(Struct, frozen=True):
-    """The last 30 days of one rule: its stops, its tickets, and what a threshold finds."""
+    """The last 30 days of one rule: stops, tickets, and the findings of a threshold."""
 
     rule: str
     threshold: Threshold

@@ -1,5 +1,5 @@
--- Rules that stop sessions for a time, levels of new accounts, addresses of devices, and look-ups that
--- all nodes answer.
+-- Rules that stop sessions for a time, levels of new accounts, and look-ups that all nodes
+-- answer.
 
 -- A halt can have an end (`halted_until`), at which a sweep releases the session, and a reason that
 -- its buyer reads. `released_at` is the time at which a halt ended the last time: a finding of a rule
@@ -42,19 +42,6 @@ CREATE TABLE rule_peaks (
 
 -- The level of an account in place of the one by its age and its purchases, NULL for that one.
 ALTER TABLE user_limits ADD COLUMN level TEXT CHECK (level IN ('new', 'known'));
-
--- The addresses from which a device was attached, for complaints; kept for as long as the records of
--- connections. Without an `ended_at` it is attached, or its process was killed.
-CREATE TABLE device_origins (
-    device_id TEXT NOT NULL REFERENCES devices (id),
-    address TEXT NOT NULL,
-    began_at BIGINT NOT NULL,
-    ended_at BIGINT,
-    PRIMARY KEY (device_id, address, began_at),
-    CONSTRAINT device_origins_last CHECK (ended_at IS NULL OR ended_at >= began_at)
-);
-CREATE INDEX device_origins_by_address ON device_origins (address, began_at);
-CREATE INDEX device_origins_by_time ON device_origins (began_at);
 
 -- Questions about records, which all nodes answer from their own files; each lives for ten minutes.
 -- `question` and `findings` are JSON.

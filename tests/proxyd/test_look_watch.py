@@ -1,4 +1,4 @@
-"""A question about an exit reaches the records of every machine; silent nodes are named."""
+"""A question about an exit reaches the records of every machine; the answer names silent nodes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,7 @@
 """Questions about records to all nodes: each one searches its own machine, and writes its answer.
 
-A notice calls the nodes. The answer of the asking machine is complete without them, so a node that
-is silent only leaves a gap, which is named.
+A notice calls the nodes. A silent node only leaves a gap: the answer names it, and has the records
+of all others.
 """
 
 import asyncio

@@ -157,7 +157,7 @@ async def _trials(desk: Desk, settings: Settings) -> list[RuleTrial]:
 
 
 def _of_rule(rule: str, failed_percent: int) -> str:
-    """Return the words for that which a rule counts in a minute."""
+    """Return the words for the counts of a rule in a minute."""
     words = {
         "scan": f"targets on one port, more than {failed_percent} % failed",
         "mail": "refused dials to mail ports",

@@ -8,6 +8,7 @@ from market.staff.money import limits
 from market.staff.money.limits import KEPT, LevelValue, NewLimits, Value
 from proxyd.cli.parsing import DEFAULT
 from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
+from proxyd.cli.staff.base.ends import end_of
 from storage.accounts.user_limits import UserLimitsRow
 
 
@@ -22,7 +23,7 @@ async def _limit(desk: Desk, options: Namespace) -> Report:
         jobs=value(options.jobs),
         devices=value(options.devices),
         price_percent=value(options.price_percent),
-        until=value(options.until),
+        until=unset if options.until is None else end_of(options.until, desk.context.now()),
         level=_level(options),
     )
     row = await limits.change(desk.context, desk.author, options.user, new, options.reason)

@@ -7,7 +7,6 @@ from proxyd.cli.parsing import (
     bound,
     count,
     limit,
-    moment,
     part,
     percent,
     signed_amount,
@@ -42,7 +41,10 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="whether the account has the limits of new ones; default: by its age",
     )
     limits.add_argument(
-        "--until", type=moment, metavar="TIME", help="the end, such as 2027-01-31 in UTC; or none"
+        "--until",
+        type=text,
+        metavar="TIME",
+        help="the end: a span such as 24h or 7d, or a UTC time such as 2027-01-31; or none",
     )
     limits.add_argument(
         "--clear", action="store_true", help="first take all of the user's own values away"
