@@ -11,7 +11,7 @@ from market.accounts.bounds import Bounds, lock_user, require
 from market.accounts.levels import Limited, NewAccounts, require_email
 from market.accounts.personal import FULL_PERCENT, bounds_of, part_of, price_percent_of
 from market.accounts.spending import Spender, reporting_limits, spend
-from market.accounts.suspensions import Part, require_may_buy
+from market.accounts.suspensions import require_may_buy
 from market.bandwidth import leases
 from market.bandwidth.allowlist import canonical, prove
 from market.bandwidth.credentials import Credentials, new_credentials
@@ -29,8 +29,6 @@ from market.exits.wishes import ExitWishes, countries_in
 from market.exits.wishes import canonical as exit_text
 from market.money import ledger
 from market.money.money import GB, MICRO, Currency, as_decimal, cost, earned
-from storage.accounts import suspensions as suspension_queries
-from storage.accounts.suspensions import SuspendedRow
 from storage.bandwidth import allowlist as address_queries
 from storage.bandwidth import sessions as queries
 from storage.bandwidth.allowlist import AddressRow, ListedAddressRow
@@ -385,7 +383,7 @@ class Bandwidth:
             limit: the most sessions to return.
         """
         await self._traffic.settle_exhausted()
-        rows, addresses, suspended = await self._store.read(
+        rows, addresses = await self._store.read(
             _page,
             user_id=user_id,
             only=status or "",
@@ -393,7 +391,7 @@ class Bandwidth:
             limit=limit,
             node_id=self._leases.node_id,
         )
-        return [self._shown(row, addresses.get(row.id, ()), suspended) for row in rows]
+        return [self._shown(row, addresses.get(row.id, ())) for row in rows]
 
     async def limited(self, user_id: str) -> Limited | None:
         """Return the limits of a user whose account is new; None for a known one."""
@@ -417,8 +415,8 @@ class Bandwidth:
         )
         if found is None:
             raise MarketError(Code.SESSION_NOT_FOUND, field="session_id")
-        row, addresses, suspended, username = found
-        session = self._shown(row, addresses, suspended)
+        row, addresses, username = found
+        session = self._shown(row, addresses)
         # Rounded as in a settlement: down, but a used byte is never free.
         due = max(earned(session.bytes_used, session.price_per_gb), min(session.bytes_used, 1))
         return OneSession(
@@ -517,12 +515,7 @@ class Bandwidth:
             cost=price_held,
         )
 
-    def _shown(
-        self,
-        row: ListedRow,
-        addresses: Sequence[ListedAddressRow],
-        suspended: SuspendedRow | None,
-    ) -> Session:
+    def _shown(self, row: ListedRow, addresses: Sequence[ListedAddressRow]) -> Session:
         allow_ips: tuple[str, ...] = ()
         pending_ips: tuple[str, ...] = ()
         passwordless_port = None
@@ -549,7 +542,7 @@ class Bandwidth:
             pending_ips,
             passwordless_port,
             row.exit,
-            _halted(row, suspended),
+            _halted(row),
         )
 
     def _port(self, port_index: int) -> int | None:
@@ -619,14 +612,14 @@ async def _allow(tx: Transaction, user_id: str, session_id: str, client: str) ->
 
 async def _one(
     tx: Transaction, *, user_id: str, session_id: str, node_id: str | None
-) -> tuple[ListedRow, list[ListedAddressRow], SuspendedRow | None, str] | None:
-    rows, addresses, suspended = await _page(
+) -> tuple[ListedRow, list[ListedAddressRow], str] | None:
+    rows, addresses = await _page(
         tx, user_id=user_id, only="", before="", limit=1, node_id=node_id, session_id=session_id
     )
     session = await queries.find(tx, session_id)
     if not rows or session is None:
         return None
-    return rows[0], addresses.get(session_id, []), suspended, session.username
+    return rows[0], addresses.get(session_id, []), session.username
 
 
 async def _page(
@@ -638,7 +631,7 @@ async def _page(
     limit: int,
     node_id: str | None,
     session_id: str | None = None,
-) -> tuple[list[ListedRow], dict[str, list[ListedAddressRow]], SuspendedRow | None]:
+) -> tuple[list[ListedRow], dict[str, list[ListedAddressRow]]]:
     rows = await queries.page(
         tx,
         user_id=user_id,
@@ -653,16 +646,11 @@ async def _page(
     if opened:
         for address in await address_queries.of_sessions(tx, opened):
             addresses.setdefault(address.session_id, []).append(address)
-    suspended = await suspension_queries.of_part(tx, user_id, Part.SESSIONS)
-    return rows, addresses, suspended
+    return rows, addresses
 
 
-def _halted(row: ListedRow, suspended: SuspendedRow | None) -> Halted | None:
+def _halted(row: ListedRow) -> Halted | None:
     """Return the halt of an active session: its own, or that of all sessions of its user."""
-    if row.status != SessionStatus.ACTIVE:
+    if row.status != SessionStatus.ACTIVE or row.halted_at is None:
         return None
-    if suspended is not None:
-        return Halted(suspended.shown, suspended.began_at, suspended.ends_at)
-    if row.halted_at is not None:
-        return Halted(row.halt_reason, row.halted_at, row.halted_until)
-    return None
+    return Halted(row.halt_reason, row.halted_at, row.halted_until)

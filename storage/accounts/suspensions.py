@@ -55,9 +55,3 @@ async def of_user(tx: Transaction, user_id: str) -> list[SuspendedRow]:
         """,
         user_id=user_id,
     )
-
-
-async def of_part(tx: Transaction, user_id: str, part: str) -> SuspendedRow | None:
-    """Return the suspension of one part of a user; None for a part that is not suspended."""
-    rows = await of_user(tx, user_id)
-    return next((row for row in rows if row.part == part), None)
