@@ -19,6 +19,8 @@ Ports = tuple[Port, ...]
 PositiveInt = Annotated[int, Meta(ge=1)]
 NonNegativeInt = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+RuleMode = Literal["observe", "act"]
+HaltSeconds = Annotated[int, Meta(ge=10, le=86_400)]
 ApiBytes = Annotated[int, Meta(ge=1024 * 1024)]  # one body of the default `body_max_bytes` fits
 # One for each core of a large machine. Each more costs memory, and a lease slice of every session
 # that it serves.
@@ -310,12 +312,32 @@ class AccessLogSettings(Struct, frozen=True):
 
 
 class AbuseSettings(Struct, frozen=True):
-    """Rules about the connections of a session in a minute; 0 switches a rule off."""
+    """Rules about the connections of a session in a minute; 0 switches a rule off.
 
-    scan_targets: Annotated[int, Meta(ge=0, le=5000)] = 200
-    scan_failed_percent: Annotated[int, Meta(ge=0, le=100)] = 60
-    mail_refusals: NonNegativeInt = 20
-    login_connections: NonNegativeInt = 100
+    A rule in the mode `act` halts the session; `stops_to_suspend` halts in a day suspend the user.
+    """
+
+    scan_mode: Reloadable[RuleMode] = "observe"
+    scan_targets: Reloadable[Annotated[int, Meta(ge=0, le=5000)]] = 200
+    scan_failed_percent: Reloadable[Annotated[int, Meta(ge=0, le=100)]] = 60
+    scan_halt_seconds: Reloadable[HaltSeconds] = 600
+    mail_mode: Reloadable[RuleMode] = "observe"
+    mail_refusals: Reloadable[NonNegativeInt] = 20
+    mail_halt_seconds: Reloadable[HaltSeconds] = 3600
+    login_mode: Reloadable[RuleMode] = "observe"
+    login_connections: Reloadable[NonNegativeInt] = 100
+    login_halt_seconds: Reloadable[HaltSeconds] = 600
+    stops_to_suspend: Reloadable[NonNegativeInt] = 3
+
+
+class NewAccountSettings(Struct, frozen=True):
+    """Limits of new accounts; with 0 days only accounts of the level `new` have them."""
+
+    days: Reloadable[Annotated[int, Meta(ge=0, le=365)]] = 0
+    connections: Reloadable[PositiveInt] = 50
+    ports: Ports = (80, 443)
+    gb_per_day: Reloadable[Annotated[int, Meta(ge=1, le=1_000_000)]] = 2
+    confirmed_email: Reloadable[bool] = True
 
 
 class SiteSettings(Struct, frozen=True):
@@ -402,6 +424,7 @@ class Settings(Struct, frozen=True):
     log: LogSettings = LogSettings()
     access_log: AccessLogSettings = AccessLogSettings()
     abuse: AbuseSettings = AbuseSettings()
+    new_accounts: NewAccountSettings = NewAccountSettings()
     site: SiteSettings = SiteSettings()
     payments: PaymentSettings = PaymentSettings()
     alerts: AlertSettings = AlertSettings()

@@ -65,6 +65,7 @@ from market.site.gate import Gate, SiteTerms
 from market.site.status import Status
 from market.site.texts import Texts
 from market.staff.money.erasing import Erasures
+from market.staff.rule_stops import RuleStops
 from market.staff.stopping.suspending import Suspensions
 from storage.blobs.base import Blobs
 
@@ -95,6 +96,7 @@ class Rules(Struct, frozen=True):
     exports_folder: Path | None = None
     payments: PaymentTerms = PaymentTerms()
     payouts: PayoutTerms = PayoutTerms()
+    stops_to_suspend: int = 3
 
 
 class Keys(Struct, frozen=True):
@@ -164,6 +166,7 @@ class Market:
         )
         self.keys = ApiKeys(context, letters, gate)
         self.suspensions = Suspensions(context, letters)
+        self.rule_stops = RuleStops(context, letters, rules.stops_to_suspend)
         self.wallet = Wallet(context)
         self.payments = Payments(context, rules.payments, providers or {}, letters, rules.app_url)
         self.payouts = Payouts(context, keys.payout_methods, letters, rules.payouts)

@@ -33,6 +33,7 @@ class Ending(StrEnum):
     WRONG = "wrong"
     OVER = "over"
     TOO_MANY_CONNECTIONS = "too_many_connections"
+    LIMITED = "limited"  # a new account: too many connections; also a failure: the port
     UNAVAILABLE = "unavailable"
     PARAMETERS = "parameters"
 

@@ -130,7 +130,10 @@ async def build(
         key = signing_key(settings)
         if listeners.exits is not None:
             geography = await geography_of(settings)
-        stops = Stops(Context(store, Identifiers(clock.milliseconds), clock.seconds))
+        stops = Stops(
+            Context(store, Identifiers(clock.milliseconds), clock.seconds),
+            slices.abuse_halt_seconds(settings),
+        )
         access_log = _access_log(settings, role, stops)
         is_held = await _is_held(store)
         daemon = _daemon(
@@ -261,6 +264,7 @@ def _daemon(
         meter,
         timed,
         access_log,
+        stops.counters,
         __version__,
         finder.way(),
         market=None if trade is None else trade.market,
@@ -333,6 +337,6 @@ def _access_log(settings: Settings, role: Role | None, stops: Stops) -> AccessLo
         keep_days=access_log.keep_days,
         key=access_key(settings),
         now=clock.seconds,
-        watch=AbuseWatch(slices.abuse_thresholds(settings), stops.add),
+        watch=AbuseWatch(slices.abuse_thresholds(settings), stops.add, stops.note),
         process=role.index if role is not None else None,
     )

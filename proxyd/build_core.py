@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from config.settings import Settings
@@ -10,14 +11,18 @@ from market.bandwidth.leases import Leases
 from market.base.bus import BETWEEN_DAEMONS, BETWEEN_PROCESSES, Bus, Topic
 from market.base.ids import Identifiers
 from market.events.context import Context
+from market.staff.abuse.exit_use import Found, Question
+from proxyd import slices
 from proxyd.core import Core
 from proxyd.halt_watch import HaltWatch
+from proxyd.look_watch import LookWatch
 from proxyd.loop.clock import Clocks, ObservedTime
 from proxyd.market_work import MarketWork
 from proxyd.membership import REAP_CHECK_SECONDS, Membership
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
 from proxyd.metering.node import Node
+from proxyd.ops.access_answers import find
 from storage.engines.place import is_sqlite
 from storage.engines.store import Link, Store
 
@@ -32,6 +37,7 @@ class Counting:
         meter: counts the bytes of live sessions.
         node: this process among others; None where there can be no others.
         halt_watch: carries out the orders of the staff about sessions and devices.
+        look_watch: answers questions about the records of this machine; None without other nodes.
     """
 
     context: Context
@@ -39,6 +45,7 @@ class Counting:
     meter: Meter
     node: Node | None
     halt_watch: HaltWatch
+    look_watch: LookWatch | None = None
 
 
 def counting_of(
@@ -63,7 +70,7 @@ def counting_of(
     link = store.link(settings.cluster.node_timeout_seconds)
     bus = Bus(_carried(settings, link))
     context = Context(store, Identifiers(clocks.milliseconds), clocks.seconds, bus)
-    leases = Leases(context.set_aside())
+    leases = Leases(context.set_aside(), slices.new_accounts(settings))
     limits = settings.limits
     if link is None:
         meter = solo_meter(
@@ -74,7 +81,7 @@ def counting_of(
             forgotten=forgotten,
             bounds=bounds,
         )
-        watch = HaltWatch(Halts(context.set_aside()), meter.halting, _no_name)
+        watch = HaltWatch(Halts(context.set_aside()), meter.halting, _no_name, leases.limited)
         return Counting(context, leases, meter, None, watch)
     fence = Fence(clocks.boottime)
     meter, writer = cluster_meter(
@@ -86,7 +93,14 @@ def counting_of(
         forgotten=forgotten,
         bounds=bounds,
     )
-    watch = HaltWatch(Halts(context.set_aside()), writer.halting, lambda: leases.node_id or "")
+    watch = HaltWatch(
+        Halts(context.set_aside()), writer.halting, lambda: leases.node_id or "", leases.limited
+    )
+    look_watch = LookWatch(
+        context,
+        lambda: leases.node_id or "",
+        partial(_find, settings, context) if has_services else None,
+    )
     node = Node(
         link,
         leases,
@@ -97,9 +111,9 @@ def counting_of(
         ObservedTime(clocks.boottime, 2 * REAP_CHECK_SECONDS),
         timeout_seconds=settings.cluster.node_timeout_seconds,
         may_sweep=has_services,
-        hearers=(watch, bus) if has_services else (watch,),
+        hearers=(watch, look_watch, bus) if has_services else (watch, look_watch),
     )
-    return Counting(context, leases, meter, node, watch)
+    return Counting(context, leases, meter, node, watch, look_watch)
 
 
 def core_of(counting: Counting, work: MarketWork | None) -> Core:
@@ -113,7 +127,19 @@ def core_of(counting: Counting, work: MarketWork | None) -> Core:
     membership = Membership(counting.leases, counting.node)
     if work is not None:
         counting.halt_watch.join(work.market.exits.look)
-    return Core(context.store, membership, counting.meter, context.bus, counting.halt_watch, work)
+    return Core(
+        context.store,
+        membership,
+        counting.meter,
+        context.bus,
+        counting.halt_watch,
+        work,
+        counting.look_watch,
+    )
+
+
+def _find(settings: Settings, context: Context, question: Question) -> Found:
+    return find(settings, question, context.now())
 
 
 def _no_name() -> str:

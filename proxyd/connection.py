@@ -295,7 +295,10 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
     def _start_dial(self, request: Connect, wants: Wants | None) -> None:
         """Dial the target, through exits if the client wants them."""
         services, session = self._services, self._session
-        exits = services.exits
+        exits, limited = services.exits, session.limited
+        if limited is not None and request.port not in limited.ports:
+            self.refuse(Failure.LIMITED)
+            return
         if wants is not None and exits is None:
             self.refuse(Failure.NO_EXIT)  # rather than from where it did not ask to be
             return
@@ -381,6 +384,9 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         """Relay datagrams, through an exit if the client wants one."""
         services = self._services
         exits = services.exits
+        if self._session.limited is not None:  # the ports of datagrams are not known beforehand
+            self.refuse(Failure.LIMITED)
+            return
         if wants is not None and exits is None:
             self.refuse(Failure.NO_EXIT)
             return

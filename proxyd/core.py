@@ -8,6 +8,7 @@ import logging
 
 from market.base.bus import Bus
 from proxyd.halt_watch import HaltWatch
+from proxyd.look_watch import LookWatch
 from proxyd.loop import cancellation
 from proxyd.market_work import MarketWork
 from proxyd.membership import Membership
@@ -31,6 +32,7 @@ class Core:
         bus: passes changes on, also to other processes.
         halt_watch: carries out the orders of the staff about sessions and devices.
         work: the marketplace's own work; None in a process that has only the proxy.
+        look_watch: answers questions about the records of this machine; None without other nodes.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Core:
         bus: Bus,
         halt_watch: HaltWatch,
         work: MarketWork | None,
+        look_watch: LookWatch | None = None,
     ) -> None:
         self.store = store
         self.membership = membership
@@ -48,6 +51,7 @@ class Core:
         self.bus = bus
         self.halt_watch = halt_watch
         self.work = work
+        self.look_watch = look_watch
         self.tasks = Tasks(lambda: membership.sweeps)
 
     async def start(self, level: int) -> None:
@@ -62,6 +66,8 @@ class Core:
         tasks.spawn("meter", self.meter.run(), is_writer=True)
         tasks.spawn("notices", self.bus.run(self.store))
         tasks.spawn("halts", self.halt_watch.run(self.store))
+        if self.look_watch is not None:
+            tasks.spawn("looks", self.look_watch.run())
         self.membership.spawn_tasks(tasks)
         if self.work is not None:
             self.work.spawn_tasks(tasks)

@@ -103,3 +103,13 @@ class ExitCounters:
         self.canaries: Counter[str] = Counter()
         self.canary_failures: Counter[str] = Counter()
         self.seconds = Latency()
+
+
+class RuleCounters:
+    """Counts of sessions that rules against abuse have found, and of their halts, by rule."""
+
+    __slots__ = ("found", "stopped")
+
+    def __init__(self) -> None:
+        self.found: Counter[str] = Counter()
+        self.stopped: Counter[str] = Counter()

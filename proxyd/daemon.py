@@ -51,6 +51,12 @@ class Helpers:
     access_log: AccessLog | None
     stops: Stops
 
+    def change_rules(self, settings: Settings) -> None:
+        """Apply other figures and modes of the rules against abuse from now on."""
+        self.stops.halt_seconds = slices.abuse_halt_seconds(settings)
+        if self.access_log is not None:
+            self.access_log.change_thresholds(slices.abuse_thresholds(settings))
+
     async def close(self) -> None:
         """Close all of them, each within a bound."""
         await cancellation.within(CLOSE_SECONDS, self.resolver.close(), "closing the resolver")
@@ -191,6 +197,8 @@ class Daemon:
         self.gateway.change_limits(slices.limits(settings, descriptors, is_first=is_first))
         if self.exit_port is not None:
             self.exit_port.change_limits(slices.exit_limits(settings, descriptors))
+        self.helpers.change_rules(settings)
+        self.core.meter.new_accounts = slices.new_accounts(settings)
         self.core.meter.connections_per_session = settings.limits.connections_per_session
         if self.services is not None:
             self.services.reload(settings, descriptors)

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import final
 
-from market.bandwidth.halts import Halts, is_call
+from market.accounts.levels import Limited
+from market.bandwidth.halts import HaltKind, Halts, is_call
 from proxyd.metering.halting import Halting
 from storage.engines.errors import StoreError, level_of
 from storage.engines.store import Store
@@ -30,6 +31,7 @@ class HaltWatch:
         halts: the orders that are new here.
         halting: cuts and refuses sessions of this process.
         node_id: returns the name of this process among the nodes, "" if there are no others.
+        limited: returns the limits of a user whose account is new.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class HaltWatch:
         halts: Halts,
         halting: Halting,
         node_id: Callable[[], str],
+        limited: Callable[[str], Awaitable[Limited | None]],
     ) -> None:
+        self._limited = limited
         self._halts = halts
         self._halting = halting
         self._node_id = node_id
@@ -94,6 +98,9 @@ class HaltWatch:
         self._called.clear()
         while orders := await self._halts.new():
             carried_out = [(each.number, self._halting.carry_out(each)) for each in orders]
+            for user_id in {each.user_id for each in orders if each.kind == HaltKind.LOOK}:
+                if self._halting.has_sessions(user_id):
+                    self._halting.limits(user_id, await self._limited(user_id))
             if self._look is not None:
                 await self._look()
             await self._halts.done(self._node_id(), carried_out)

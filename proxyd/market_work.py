@@ -30,6 +30,8 @@ USAGE_FRAME_SECONDS = 1.0  # the pace of the figures that people watch
 WEBHOOK_CHECK_SECONDS = 15.0  # longest time of an endpoint above its limit of waiting deliveries
 PAYMENT_LOOK_SECONDS = 15.0  # the longest wait of a refund, and of a payment whose notice was lost
 USAGE_CHECK_SECONDS = 600.0  # it has work once a day, and no caller waits for it
+DAILY_CHECK_SECONDS = 5.0  # a new account exceeds its bytes of a day by this time of traffic
+STOP_CHECK_SECONDS = 600.0  # rows of 30 days ago
 LOG_CHECK_SECONDS = 15.0  # longest time of a user above their limit of logs
 CLOSED_CHECK_SECONDS = 60.0  # accounts have been closed for 14 days
 
@@ -170,6 +172,22 @@ class MarketWork:
             "accounts to erase",
         )
         tasks.every(
+            times.expiry_seconds,
+            "halts",
+            market.suspensions.release_due,
+            "halts of sessions to end",
+        )
+        tasks.every(times.expiry_seconds, "stops", market.rule_stops.follow, "stops of rules")
+        tasks.every(
+            DAILY_CHECK_SECONDS,
+            "new accounts",
+            self.halt_used_days,
+            "new accounts that have used their day",
+        )
+        tasks.every(
+            STOP_CHECK_SECONDS, "old stops", market.rule_stops.delete_old, "old stops of rules"
+        )
+        tasks.every(
             times.expiry_seconds, "suspensions", market.suspensions.end_due, "suspensions to end"
         )
 
@@ -190,6 +208,14 @@ class MarketWork:
         """
         await self.market.artifacts.settle()
         await self.market.artifacts.expire()
+
+    async def halt_used_days(self) -> None:
+        """Halt the sessions of new accounts that have used the bytes of their day.
+
+        Raises:
+            StoreError: they are halted later.
+        """
+        await self.market.rule_stops.halt_used_days(self.market.leases.new_accounts)
 
     async def tell_silent(self) -> None:
         """Notify owners of devices that have become silent.

@@ -117,6 +117,7 @@ class Services:
         self.market.change_bounds(slices.bounds(settings))
         self.market.event_feed.terms = slices.event_feed_terms(settings, descriptors)
         self.market.dispatch.terms = slices.dispatch_terms(settings, descriptors)
+        self.market.rule_stops.stops_to_suspend = settings.abuse.stops_to_suspend
 
     def drain(self) -> None:
         """Begin no new request, and answer those that wait for work."""

@@ -17,6 +17,7 @@ from api.reverse.server import Terms as AppTerms
 from config.settings import JobSettings, Settings, StorageSettings
 from market.accounts.accounts import LoginLimits
 from market.accounts.bounds import Bounds
+from market.accounts.levels import NewAccounts
 from market.accounts.referrals import Rewards
 from market.assistant.goodness import RewardTerms
 from market.bandwidth.sessions import Terms
@@ -29,7 +30,7 @@ from market.files.logs import LogTerms
 from market.jobs.overdue import Leases
 from market.jobs.terms import JobTerms
 from market.market import Rules
-from market.money.money import micro
+from market.money.money import GB, micro
 from market.notify.feed import EventFeedTerms
 from market.notify.webhooks import FIRST_FREE_PORT, WebhookTerms
 from market.payments.terms import PaymentTerms
@@ -53,7 +54,7 @@ from proxyd.limits import (
     racers_total,
     streams_total,
 )
-from proxyd.ops.abuse_watch import Thresholds
+from proxyd.ops.abuse_watch import LOGIN, MAIL, SCAN, Thresholds
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
 from storage.blobs.s3 import Bucket
@@ -93,6 +94,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         exports_folder=work_folder(settings),
         payments=payment_terms(settings),
         payouts=payout_terms(settings),
+        stops_to_suspend=settings.abuse.stops_to_suspend,
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
             "Inference": settings.market.inference_image,
@@ -250,6 +252,30 @@ def abuse_thresholds(settings: Settings) -> Thresholds:
         scan_failed_percent=abuse.scan_failed_percent,
         mail_refusals=abuse.mail_refusals,
         login_connections=abuse.login_connections,
+        acting=frozenset(abuse_halt_seconds(settings)),
+    )
+
+
+def abuse_halt_seconds(settings: Settings) -> dict[str, int]:
+    """Return the time of a halt for each rule that acts."""
+    abuse = settings.abuse
+    rules = {
+        SCAN: (abuse.scan_mode, abuse.scan_halt_seconds),
+        MAIL: (abuse.mail_mode, abuse.mail_halt_seconds),
+        LOGIN: (abuse.login_mode, abuse.login_halt_seconds),
+    }
+    return {rule: seconds for rule, (mode, seconds) in rules.items() if mode == "act"}
+
+
+def new_accounts(settings: Settings) -> NewAccounts:
+    """Return the limits of new accounts."""
+    new = settings.new_accounts
+    return NewAccounts(
+        seconds=new.days * DAY_SECONDS,
+        connections=new.connections,
+        ports=new.ports,
+        bytes_per_day=new.gb_per_day * GB,
+        needs_email=new.confirmed_email,
     )
 
 

@@ -11,9 +11,17 @@ from api.http.literals import SESSION_STATUSES
 from api.routing.codec import Money, Size, money
 from api.routing.listing import Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from market.accounts.levels import Limited
 from market.accounts.scopes import Scope
 from market.bandwidth.allowlist import ADDRESSES_MAX
-from market.bandwidth.sessions import QUOTA_MAX_BYTES, Bandwidth, OneSession, Purchase, Session
+from market.bandwidth.sessions import (
+    QUOTA_MAX_BYTES,
+    Bandwidth,
+    Halted,
+    OneSession,
+    Purchase,
+    Session,
+)
 from market.base.errors import Code
 from market.base.states import SessionStatus
 from market.exits.wishes import ASN_MOST, LIFETIME_LEAST_SECONDS, LIFETIME_MOST_SECONDS, ExitWishes
@@ -94,12 +102,23 @@ class ListQuery(Page):
     status: Literal[literals.SessionStatus, "all"] = "active"
 
 
+class HaltedItem(Struct):
+    """A halt of a session: no connection is open, and none is admitted.
+
+    Without an `until` it waits for the service. The time of the session runs on.
+    """
+
+    reason: str
+    since: Timestamp
+    until: Timestamp | UnsetType = UNSET
+
+
 class SessionItem(Struct):
     """A session in the list; sizes in bytes and GB, price in USD per GB, `paid` in USD.
 
     While it is active, clients from `allow_ips` need no password on `passwordless_port`, except the
     `pending_ips`. `exit` is the wish for exits, in the form that stands behind the user name; it is
-    absent if the session leaves directly.
+    absent if the session leaves directly. `halted` is there while the service has halted it.
     """
 
     # One field for each of the documented reply.
@@ -119,17 +138,33 @@ class SessionItem(Struct):
     pending_ips: list[str] | UnsetType = UNSET
     passwordless_port: int | UnsetType = UNSET
     exit: str | UnsetType = UNSET
+    halted: HaltedItem | UnsetType = UNSET
+
+
+class LimitedItem(Struct):
+    """The limits of a new account, until a time, or until the service changes its level.
+
+    It has at most `connections` open, reaches only `ports`, and uses at most `gb_per_day` in a day
+    (UTC). With `needs_email` it buys nothing before its e-mail address is confirmed.
+    """
+
+    connections: int
+    ports: list[int]
+    gb_per_day: float
+    needs_email: bool
+    until: Timestamp | UnsetType = UNSET
 
 
 class ListReply(Reply, kw_only=True):
     """Sessions, newest first; `next_cursor` is there when there are more.
 
     `total` is the number of active sessions, or of all with `status=all`, 10,000 at most; the first
-    part of a list has it.
+    part of a list has it. `limited` is there while the account is new.
     """
 
     sessions: list[SessionItem]
     total: int | UnsetType = UNSET
+    limited: LimitedItem | UnsetType = UNSET
     next_cursor: str | UnsetType = UNSET
 
 
@@ -207,6 +242,7 @@ class BandwidthRoutes:
                     Code.SPEND_LIMIT_REACHED,
                     Code.PRICE_BELOW_FLOOR,
                     Code.SESSION_TOO_SMALL,
+                    Code.EMAIL_NOT_CONFIRMED,
                     Code.TOO_MANY_SESSIONS,
                     Code.TOO_MANY_ADDRESSES,
                     Code.PASSWORDLESS_NOT_OFFERED,
@@ -306,6 +342,9 @@ class BandwidthRoutes:
         part, cursor = query.cut(rows)
         items = [_item(session) for session in part]
         reply = ListReply(sessions=items, next_cursor=cursor)
+        limited = await self._bandwidth.limited(call.user_id)
+        if limited is not None:
+            reply.limited = _limited(limited)
         if not query.cursor and query.status in ("active", "all"):
             is_active = query.status == "active"
             reply.total = await self._bandwidth.count(call.user_id, is_active=is_active)
@@ -373,6 +412,27 @@ def _item(session: Session) -> SessionItem:
         pending_ips=list(session.pending_ips) if session.pending_ips else UNSET,
         passwordless_port=_or_unset(session.passwordless_port),
         exit=session.exit or UNSET,
+        halted=UNSET if session.halted is None else _halted(session.halted),
+    )
+
+
+def _halted(halted: Halted) -> HaltedItem:
+    until = halted.until
+    return HaltedItem(
+        reason=halted.reason,
+        since=timestamp(halted.since),
+        until=UNSET if until is None else timestamp(until),
+    )
+
+
+def _limited(limited: Limited) -> LimitedItem:
+    until = limited.until
+    return LimitedItem(
+        connections=limited.connections,
+        ports=sorted(limited.ports),
+        gb_per_day=limited.bytes_per_day / GB,
+        needs_email=limited.lacks_email,
+        until=UNSET if until is None else timestamp(until),
     )
 
 

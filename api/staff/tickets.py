@@ -8,7 +8,8 @@ from api.routing.listing import Limit, Listing, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.words import PREFIX, ActItem, act_item, author, moment
 from market.base.errors import Code, MarketError
-from market.staff.abuse import exit_use, questions, rules, tickets
+from market.staff import rule_stops
+from market.staff.abuse import exit_use, questions, tickets
 from market.staff.abuse.exit_use import WORDS, Answer, Question, RankedUse
 from market.staff.abuse.questions import (
     PORT_MAX,
@@ -20,6 +21,7 @@ from market.staff.abuse.questions import (
 from market.staff.abuse.tickets import TEXT_MAX_CHARACTERS, Category, Facts, Outcome, State
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
+from market.staff.rule_stops import thresholds
 from storage.staff.abuse.tickets import TicketRow
 
 ALL = f"{PREFIX}/tickets"
@@ -160,13 +162,20 @@ class ExitUseReply(Reply, kw_only=True):
 
 
 class RuleItem(Struct):
-    """A rule against scans and spam, and its tickets of 30 days."""
+    """A rule against scans and spam, with its tickets and stops of 30 days.
+
+    `would_stop_…` count what its present figures would have stopped.
+    """
 
     rule: str
     mode: str
     more_than: int
     of: str
+    halts_for_seconds: int | None
     tickets_30_days: int
+    stops_30_days: int
+    would_stop_sessions: int
+    would_stop_users: int
 
 
 class RulesReply(Reply, kw_only=True):
@@ -351,17 +360,22 @@ class TicketRoutes:
 
     async def rules(self, call: Call[Nothing, Any]) -> RulesReply:
         """List the rules."""
-        opened = dict(await rules.counts(self._context, author(call)))
+        settings = self._terms.rules
+        trials = await rule_stops.trial(self._context, author(call), thresholds(settings))
         return RulesReply(
             rules=[
                 RuleItem(
-                    each.name,
-                    each.mode,
-                    each.more_than,
-                    each.of,
-                    opened.get(rules.CATEGORIES[each.name], 0),
+                    rule.name,
+                    rule.mode,
+                    rule.more_than,
+                    rule.of,
+                    rule.halt_seconds,
+                    trial.tickets,
+                    trial.stops,
+                    trial.would.sessions,
+                    trial.would.users,
                 )
-                for each in self._terms.rules
+                for rule, trial in zip(settings, trials, strict=True)
             ]
         )
 

@@ -97,6 +97,19 @@ def account_suspended(to: str, app_url: str, parts: str, reason: str, until: str
     )
 
 
+def session_halted(to: str, app_url: str, name: str, reason: str, until: str) -> Message:
+    """Return the e-mail about a session that a rule has halted for a time."""
+    return Message(
+        to,
+        "A proxy session is halted",
+        f"The service has halted your proxy session {name} until {until}.\n\n"
+        f"The reason: {reason}\n\n"
+        "The session keeps its price and its end, and goes on by itself. If the traffic is not "
+        "yours, end the session and look for the program that has its password. Several halts in "
+        f"a day suspend all your sessions and API keys:\n\n{app_url}/console\n",
+    )
+
+
 def account_resumed(to: str, app_url: str, parts: str) -> Message:
     """Return the e-mail about parts of an account that are not suspended any more."""
     return Message(

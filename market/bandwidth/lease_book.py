@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from market.accounts.levels import Limited
 from market.base.states import SessionStatus
 from market.money.money import GB
 from storage.bandwidth.sessions import CountsRow, LeaseRow
@@ -63,6 +64,7 @@ class Grant(Struct, frozen=True):
 
     It was bought by `user_id` for `price_per_gb` micro-USD. `exit` has the buyer's wishes
     unless a client sends others, as `exit_wishes.canonical` writes them; "" to leave directly.
+    `limited` are the limits of a new account.
     """
 
     session_id: str
@@ -77,6 +79,7 @@ class Grant(Struct, frozen=True):
     user_id: str = ""
     price_per_gb: int = 0
     exit: str = ""
+    limited: Limited | None = None
 
 
 class Ask(Struct, frozen=True):

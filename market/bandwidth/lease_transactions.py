@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from market.accounts.levels import NewAccounts, has_used_its_day, limited
 from market.bandwidth.allowlist import prove
 from market.bandwidth.lease_book import (
     SLICE_FIRST_BYTES,
@@ -89,10 +90,12 @@ async def open_lease(
     lease_id: str,
     node_id: str | None,
     now: int,
+    new_accounts: NewAccounts,
 ) -> Grant | None:
     """Lease a session: all of its remainder for the one daemon, a slice for a node.
 
-    A halted session is not leased, and looks like one that is over.
+    A halted session is not leased, and looks like one that is over; so does a session of a new
+    account that has used the bytes of its day.
     """
     await queries.lock(tx, [session_id])
     session = await queries.find(tx, session_id)
@@ -103,6 +106,9 @@ async def open_lease(
         status = SessionStatus.EXPIRED
     if status is SessionStatus.ACTIVE and await halts.is_halted(tx, session_id):
         status = SessionStatus.ENDED  # for this client; the session itself stays active
+    limits = await limited(tx, session.user_id, new_accounts, now)
+    if limits is not None and await has_used_its_day(tx, session.user_id, limits, now):
+        status = SessionStatus.ENDED if status is SessionStatus.ACTIVE else status
     leased = status is SessionStatus.ACTIVE
     size = session.quota_bytes - session.bytes_used - session.bytes_leased
     if node_id is not None:
@@ -124,6 +130,7 @@ async def open_lease(
         user_id=session.user_id,
         price_per_gb=session.price_per_gb,
         exit=session.exit,
+        limited=limits,
     )
 
 

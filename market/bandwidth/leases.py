@@ -44,6 +44,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from market.accounts.levels import Limited, NewAccounts, limited
 from market.bandwidth import lease_transactions
 from market.bandwidth.credentials import matches
 from market.bandwidth.lease_book import Ask, Grant, LeaseReply, LeaseState, Rejection, Tally, Usage
@@ -78,6 +79,8 @@ RECALL_STEP_SECONDS = 0.02
 # The rule of the schema that a node has one open lease of a session at most.
 ONE_OPEN = "bandwidth_leases_open"
 
+KNOWN_AT_ONCE = NewAccounts()
+
 _logger = logging.getLogger("leases")
 
 
@@ -85,9 +88,11 @@ class Leases:
     """Grants of bytes to the meter, and storage of its reports.
 
     `node_id` is this daemon among several on the database, None when there is only one.
+    `new_accounts` are the limits of new accounts; they may be replaced.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, new_accounts: NewAccounts = KNOWN_AT_ONCE) -> None:
+        self.new_accounts = new_accounts
         self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
@@ -170,11 +175,20 @@ class Leases:
                 lease_id=lease_id,
                 node_id=node_id,
                 now=self._now(),
+                new_accounts=self.new_accounts,
             )
         except BaseException as error:
             if not isinstance(error, ConstraintError):  # nothing was written
                 self._unsure[session_id] = lease_id
             raise
+
+    async def limited(self, user_id: str) -> Limited | None:
+        """Return the limits of a user whose account is new; None for a known one.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        return await self._store.read(limited, user_id, self.new_accounts, self._now())
 
     async def forgo_unsure(self) -> None:
         """Close the leases whose opening was not confirmed; no byte was handed out under them.

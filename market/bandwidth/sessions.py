@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds, lock_user, require
+from market.accounts.levels import Limited, NewAccounts, require_email
 from market.accounts.personal import FULL_PERCENT, bounds_of, part_of, price_percent_of
 from market.accounts.spending import Spender, reporting_limits, spend
 from market.accounts.suspensions import require_may_buy
@@ -105,13 +106,24 @@ class Purchase(Struct, frozen=True):
     pending_ips: tuple[str, ...] = ()
 
 
+class Halted(Struct, frozen=True):
+    """A halt of a session: its reason for the buyer, "" without one, and its time, in UTC seconds.
+
+    Without an `until` it waits for the staff.
+    """
+
+    reason: str
+    since: int
+    until: int | None
+
+
 class Session(NamedTuple):
     """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
 
     While it is active, `allow_ips` need no password on the `passwordless_port`, if that port still
     exists; the `pending_ips` among them need it until they are proved. The API's list has these
     fields one by one, hence their number. `paid` is its final cost in micro-USD, once it is over.
-    `exit` holds its exit wishes; "" if it leaves directly.
+    `exit` holds its exit wishes; "" if it leaves directly. While it is active, it may be `halted`.
     """
 
     id: str
@@ -128,6 +140,7 @@ class Session(NamedTuple):
     pending_ips: tuple[str, ...] = ()
     passwordless_port: int | None = None
     exit: str = ""
+    halted: Halted | None = None
 
 
 class OneSession(Struct, frozen=True):
@@ -262,7 +275,7 @@ class Bandwidth:
             MarketError: `invalid_field`, `price_below_floor`, `session_too_small`,
                 `insufficient_funds`, `too_many_sessions`, `too_many_addresses`,
                 `passwordless_not_offered`, `addresses_taken`, `exits_not_offered`,
-                `idempotency_key_reused`, `spend_limit_reached`.
+                `idempotency_key_reused`, `spend_limit_reached`, `email_not_confirmed`.
             Replayed: this was answered before.
         """
         for _ in range(PRICE_CHANGES_MAX):
@@ -335,6 +348,7 @@ class Bandwidth:
                     self._context,
                     sale,
                     self._bounds(),
+                    self._leases.new_accounts,
                     receipt,
                     transfer_id=self._identifiers.new(),
                 )
@@ -378,6 +392,10 @@ class Bandwidth:
             node_id=self._leases.node_id,
         )
         return [self._shown(row, addresses.get(row.id, ())) for row in rows]
+
+    async def limited(self, user_id: str) -> Limited | None:
+        """Return the limits of a user whose account is new; None for a known one."""
+        return await self._leases.limited(user_id)
 
     async def count(self, user_id: str, *, is_active: bool) -> int:
         """Return the number of active sessions of a user, or of all, up to `COUNTED_MAX`."""
@@ -524,6 +542,7 @@ class Bandwidth:
             pending_ips,
             passwordless_port,
             row.exit,
+            _halted(row),
         )
 
     def _port(self, port_index: int) -> int | None:
@@ -537,6 +556,7 @@ async def _buy(
     context: Context,
     sale: _Sale,
     bounds: Bounds,
+    new_accounts: NewAccounts,
     receipt: Receipt[Purchase] | None,
     *,
     transfer_id: str,
@@ -549,6 +569,7 @@ async def _buy(
         await _take(tx, sale)
     await lock_user(tx, session.user_id)
     await require_may_buy(tx, session.user_id)
+    await require_email(tx, session.user_id, new_accounts, session.created_at)
     if await price_percent_of(tx, session.user_id, session.created_at) != sale.percent:
         raise _PriceChangedError
     bounds = await bounds_of(tx, session.user_id, bounds, session.created_at)
@@ -626,3 +647,10 @@ async def _page(
         for address in await address_queries.of_sessions(tx, opened):
             addresses.setdefault(address.session_id, []).append(address)
     return rows, addresses
+
+
+def _halted(row: ListedRow) -> Halted | None:
+    """Return the halt of an active session: its own, or that of all sessions of its user."""
+    if row.status != SessionStatus.ACTIVE or row.halted_at is None:
+        return None
+    return Halted(row.halt_reason, row.halted_at, row.halted_until)

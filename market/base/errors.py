@@ -84,6 +84,11 @@ class Code(Enum):
         Kind.INVALID,
         "The caller's jobs, open or posted within a day, have reached the limit on their size.",
     )
+    EMAIL_NOT_CONFIRMED = (
+        "email_not_confirmed",
+        Kind.INVALID,
+        "A new account buys traffic once its e-mail address is confirmed.",
+    )
     SESSION_TOO_SMALL = (
         "session_too_small",
         Kind.INVALID,

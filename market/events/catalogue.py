@@ -39,6 +39,20 @@ class SessionLow(EventData, frozen=True):
     bytes_left: int
 
 
+class SessionHalted(EventData, frozen=True):
+    """A session is halted, for this `reason`, perhaps until a time; its price and end stay."""
+
+    session_id: str
+    reason: str
+    ends_at: Timestamp | None
+
+
+class SessionResumed(EventData, frozen=True):
+    """A halted session goes on."""
+
+    session_id: str
+
+
 class SessionExhausted(EventData, frozen=True):
     """Every byte of a session is used."""
 
@@ -433,6 +447,8 @@ class Ping(EventData, frozen=True):
 CATALOGUE: dict[str, type[EventData]] = {
     "session.created": SessionCreated,
     "session.low": SessionLow,
+    "session.halted": SessionHalted,
+    "session.resumed": SessionResumed,
     "session.exhausted": SessionExhausted,
     "session.ended": SessionEnded,
     "session.expiring": SessionExpiring,

@@ -82,21 +82,6 @@ def part(text: str) -> int:
     return _whole_number(text, 99, "a percentage from 1 to 99")
 
 
-def moment(text: str) -> int:
-    """Return a time in UTC seconds, or `DEFAULT` for none."""
-    from datetime import UTC, datetime
-
-    if text == "none":
-        return DEFAULT
-    try:
-        given = datetime.fromisoformat(text)
-        return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no time: expected 2027-01-31, 2027-01-31T12:00:00Z, or none"
-        ) from None
-
-
 def number(text: str) -> int:
     """Return the number of an act in the log."""
     return _whole_number(text, NUMBER_MAX, "the number of an act")

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
+from market.accounts.levels import Limited
 from market.bandwidth.credentials import is_username, matches
 from market.bandwidth.leases import Grant, Leases, Usage
 from market.base.states import SessionStatus
@@ -144,8 +145,18 @@ class Admission:
             return self._refused(answer, Refusal.OVER)
         if len(answer.connections) >= self.connections_per_session:
             return self._refused(answer, Refusal.TOO_MANY_CONNECTIONS)
+        if answer.limited is not None and self._has_too_many(answer, answer.limited):
+            return self._refused(answer, Refusal.LIMITED)
         answer.check()
         return answer
+
+    def _has_too_many(self, session: LiveSession, limited: Limited) -> bool:
+        """Return whether a new account has all of its connections; forget limits that are over."""
+        if limited.until is not None and limited.until <= self._now():
+            session.limit(None)
+            return False
+        open_ = sum(len(each.connections) for each in self._sessions.of_user(session.user_id))
+        return open_ >= limited.connections
 
     def _refused(self, session: LiveSession, refusal: Refusal) -> Refusal:
         # The name of each refusal is also its word in access records.

@@ -7,6 +7,7 @@ granted before the halt, so the latest halts are remembered until the session or
 import asyncio
 from typing import final
 
+from market.accounts.levels import Limited
 from market.bandwidth.halts import HaltKind
 from market.base.states import SessionStatus
 from proxyd.metering.leaving import Leaving
@@ -46,6 +47,15 @@ class Halting:
             self._go(order)
         return 0
 
+    def limits(self, user_id: str, limited: Limited | None) -> None:
+        """Apply the limits of a user to the known sessions; None for a known account."""
+        for session in self._sessions.of_user(user_id):
+            session.limit(limited)
+
+    def has_sessions(self, user_id: str) -> bool:
+        """Return whether sessions of a user are known here."""
+        return bool(self._sessions.of_user(user_id))
+
     def stops(self, session: LiveSession) -> bool:
         """Return whether a session that was just leased was halted while its lease was opened."""
         latest = max(self._halted.get(each, 0.0) for each in (session.id, session.user_id))
@@ -78,4 +88,4 @@ class Halting:
         if order.session_id is not None:
             session = self._sessions.get(order.session_id)
             return [] if session is None else [session]
-        return [each for each in self._sessions if each.user_id == order.user_id]
+        return list(self._sessions.of_user(order.user_id))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
+from market.accounts.levels import NewAccounts
 from market.bandwidth.leases import Leases, Usage
 from market.base.states import SessionStatus
 from proxyd.metering.address_proofs import AddressProofs
@@ -161,6 +162,15 @@ class Meter(Admitter):
     @connections_per_session.setter
     def connections_per_session(self, most: int) -> None:
         self._admission.connections_per_session = most
+
+    @property
+    def new_accounts(self) -> NewAccounts:
+        """Limits of new accounts, for sessions that are leased from now on."""
+        return self._leases.new_accounts
+
+    @new_accounts.setter
+    def new_accounts(self, limits: NewAccounts) -> None:
+        self._leases.new_accounts = limits
 
     def admit(
         self, username: bytes, password: bytes, asker: str, decide: Decide

@@ -47,6 +47,9 @@ and each write.
 from collections.abc import Callable, Iterable
 from typing import Protocol, final
 
+from msgspec.structs import replace
+
+from market.accounts.levels import Limited
 from market.bandwidth.leases import Grant, Usage
 from market.base.states import SessionStatus
 from market.exits.wants import Wants, parse
@@ -140,6 +143,15 @@ class LiveSession(Divisible):
     def user_id(self) -> str:
         """Identifier of its buyer."""
         return self._grant.user_id
+
+    @property
+    def limited(self) -> Limited | None:
+        """The limits of a new account; None for a known one."""
+        return self._grant.limited
+
+    def limit(self, limited: Limited | None) -> None:
+        """Apply other limits to new connections."""
+        self._grant = replace(self._grant, limited=limited)
 
     @property
     def price_per_gb(self) -> int:

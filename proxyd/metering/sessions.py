@@ -9,7 +9,7 @@ out when the lease arrives.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -62,6 +62,7 @@ class Sessions:
         self._by_id: dict[str, LiveSession] = {}
         self._by_username: dict[str, LiveSession] = {}
         self._by_entry: dict[Entry, LiveSession] = {}
+        self._by_user: dict[str, dict[str, LiveSession]] = {}
         self._entries: dict[str, set[Entry]] = {}
         # How many cuts of a known session were not taken back.
         self._cuts: dict[str, int] = {}
@@ -79,6 +80,10 @@ class Sessions:
     def of_username(self, username: str) -> LiveSession | None:
         """Return a session by the user name of its credentials; None when it is not known."""
         return self._by_username.get(username)
+
+    def of_user(self, user_id: str) -> Sequence[LiveSession]:
+        """Return the sessions of a user."""
+        return tuple(self._by_user.get(user_id, {}).values())
 
     def of_entry(self, entry: Entry) -> LiveSession | None:
         """Return the session, perhaps over, that a client address opens; None when not known."""
@@ -99,6 +104,7 @@ class Sessions:
             self._cuts[session.id] = 1  # so that `restore` takes it back
         self._by_id[session.id] = session
         self._by_username[session.username] = session
+        self._by_user.setdefault(session.user_id, {})[session.id] = session
         if grant.pending:
             self.pending[session.id] = dict.fromkeys(grant.pending, 0.0)
         if session.status is not SessionStatus.ACTIVE:
@@ -228,6 +234,10 @@ class Sessions:
     def _forget(self, session: LiveSession) -> None:
         if self._by_id.get(session.id) is session:
             del self._by_id[session.id]
+            of_user = self._by_user.get(session.user_id, {})
+            of_user.pop(session.id, None)
+            if not of_user:
+                self._by_user.pop(session.user_id, None)
         if self._by_username.get(session.username) is session:
             del self._by_username[session.username]
         for entry in self._entries.pop(session.id, ()):

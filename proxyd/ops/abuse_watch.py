@@ -1,24 +1,31 @@
 """Counters of each session for the rules against scans and spam, a minute at a time.
 
 The thread of the access log counts, from the records that it gets anyway: no connection waits for
-it, and no query is made. Counts are of one process. A rule fires once an hour for a session.
+it, and no query is made. Counts are of one process. A rule that observes fires once an hour for a
+session, and a rule that acts once a minute. At the end of a minute the figures above a quarter of a
+threshold are peaks, which show what another threshold would find.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
 
+from market.staff.abuse.rules import Peak
 from proxyd.access import Access, Ending, Reached
 
 MINUTE, HOUR = 60, 3600
 SESSIONS_MAX: Final = 10_000  # more sessions of one minute are not watched
 TARGETS_MAX: Final = 5_000  # of one session: far above every useful threshold
+PEAKS_MAX: Final = 1_000  # of one minute
+PEAK_PART: Final = 4  # a peak is above this part of a threshold
 MAIL_PORTS: Final = frozenset((25, 465, 587))
 LOGIN_PORTS: Final = frozenset((22, 445, 3389, 5900))
 SCAN, MAIL, LOGIN = "scan", "mail", "login"
 
+_REFUSED: Final = frozenset((Ending.NOT_ALLOWED, Ending.LIMITED))
 _FAILURES: Final = frozenset(
     (
         Ending.TIMED_OUT,
@@ -37,13 +44,14 @@ class Thresholds(Struct, frozen=True):
     `scan_targets`: distinct targets on one port, if more than `scan_failed_percent` of the dials
     failed.
     `mail_refusals`: dials to refused mail ports. `login_connections`: connections to one host's
-    ports 22, 445, 3389 and 5900.
+    ports 22, 445, 3389 and 5900. `acting` are the rules that stop sessions.
     """
 
     scan_targets: int
     scan_failed_percent: int
     mail_refusals: int
     login_connections: int
+    acting: frozenset[str] = frozenset()
 
 
 class Finding(Struct, frozen=True):
@@ -73,15 +81,27 @@ class AbuseWatch:
     Args:
         thresholds: the figures of the rules.
         fire: is called in the thread of the access log with each finding.
+        note: is called there with the peaks of a minute, if there are any.
     """
 
-    def __init__(self, thresholds: Thresholds, fire: Callable[[Finding], None]) -> None:
+    def __init__(
+        self,
+        thresholds: Thresholds,
+        fire: Callable[[Finding], None],
+        note: Callable[[list[Peak]], None] | None = None,
+    ) -> None:
         self._thresholds = thresholds
         self._fire = fire
+        self._note = note
         self._minute = 0
         self._counts: dict[str, _Counts] = {}
         self._hour = 0
-        self._fired: set[tuple[str, str]] = set()
+        # The time of the last finding, by rule and session; of this hour.
+        self._fired: dict[tuple[str, str], int] = {}
+
+    def change(self, thresholds: Thresholds) -> None:
+        """Apply other figures from now on; callable from any thread."""
+        self._thresholds = thresholds
 
     def reached(self, moment: int, record: Reached) -> None:
         """Count a connection that has reached its target."""
@@ -92,7 +112,7 @@ class AbuseWatch:
         """Count a connection that has ended without a target."""
         if not record.port:
             return
-        if record.reason == Ending.NOT_ALLOWED and record.port in MAIL_PORTS:
+        if record.port in MAIL_PORTS and record.reason in _REFUSED:
             self._refused_mail(moment, record)
         elif record.reason in _FAILURES:
             self._count(moment, record.session_id, record.host, record.port, is_failed=True)
@@ -132,6 +152,10 @@ class AbuseWatch:
 
     def _of(self, moment: int, session_id: str) -> _Counts | None:
         if moment // MINUTE != self._minute:
+            if self._note is not None:
+                peaks = list(islice(self._peaks(), PEAKS_MAX))
+                if peaks:
+                    self._note(peaks)
             self._minute = moment // MINUTE
             self._counts.clear()
         counts = self._counts.get(session_id)
@@ -139,10 +163,30 @@ class AbuseWatch:
             counts = self._counts[session_id] = _Counts()
         return counts
 
+    def _peaks(self) -> Iterator[Peak]:
+        """Yield the figures of the minute that are above a part of their thresholds."""
+        most, at = self._thresholds, self._minute * MINUTE
+        for session_id, counts in self._counts.items():
+            if 0 < most.scan_targets < counts.size * PEAK_PART:
+                port = max(counts.targets, key=lambda each: len(counts.targets[each]))
+                amount, dials = len(counts.targets[port]), counts.dials[port]
+                if most.scan_targets < amount * PEAK_PART:
+                    percent = counts.failed[port] * 100 // dials
+                    yield Peak(SCAN, session_id, at, amount, percent)
+            if 0 < most.mail_refusals < counts.mails * PEAK_PART:
+                yield Peak(MAIL, session_id, at, counts.mails, 100)
+            logins = max(counts.logins.values(), default=0)
+            if 0 < most.login_connections < logins * PEAK_PART:
+                yield Peak(LOGIN, session_id, at, logins, 0)
+
     def _report(self, rule: str, session_id: str, moment: int, figures: Mapping[str, int]) -> None:
         if moment // HOUR != self._hour:
             self._hour = moment // HOUR
             self._fired.clear()
-        if (rule, session_id) not in self._fired:
-            self._fired.add((rule, session_id))
-            self._fire(Finding(rule, session_id, moment, figures))
+        before = self._fired.get((rule, session_id))
+        if before is not None and (
+            rule not in self._thresholds.acting or before // MINUTE == moment // MINUTE
+        ):
+            return
+        self._fired[rule, session_id] = moment
+        self._fire(Finding(rule, session_id, moment, figures))

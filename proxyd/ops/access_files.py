@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ PREFIX: Final = "access-"
 PLAIN, PACKED, PARTIAL = ".jsonl", ".jsonl.gz", ".partial"
 _DAY_CHARACTERS: Final = len("2026-01-31")
 HOUR_SECONDS: Final = 3600
+HOURS_OF_DAY: Final = 24
 # A process writes the last lines of an hour this long after it at the latest, or makes a new file.
 PACK_AFTER_SECONDS: Final = 600
 COPIED_BYTES: Final = 1024 * 1024
@@ -108,9 +109,15 @@ class HourFiles:
 
     def delete_old(self, hour: int) -> None:
         """Delete the files that are too old in an hour; one that cannot be deleted is logged."""
-        today = datetime.fromtimestamp(hour * HOUR_SECONDS, UTC).date()
+        files = list(files_of(self._folder))
+        ends = {(each.began + each.seconds) // HOUR_SECONDS - 1 for each in files}
+        trusted = _trusted(hour, ends)
+        if trusted != hour:
+            words = "access log: no file of the last %d hours: files are deleted a day later"
+            _logger.warning(words, hour - trusted)
+        today = datetime.fromtimestamp(trusted * HOUR_SECONDS, UTC).date()
         oldest = (today - timedelta(days=self._keep_days)).isoformat()
-        for each in files_of(self._folder):
+        for each in files:
             if each.path.name[len(PREFIX) :][:_DAY_CHARACTERS] < oldest:
                 try:
                     each.path.unlink(missing_ok=True)
@@ -158,6 +165,24 @@ class HourFiles:
                 return False
             file.seek(-1, os.SEEK_END)
             return file.read() != b"\n"
+
+
+def _trusted(hour: int, hours: Collection[int]) -> int:
+    """Return the hour for the age of files: the present one, unless it is in doubt.
+
+    After a gap of more than a day the clock may have jumped forward. Then a day of records behind
+    the gap confirms it, and until then the last hour before the gap counts.
+
+    Args:
+        hour: the present hour.
+        hours: the hours with files.
+    """
+    begin = hour
+    for each in sorted((each for each in hours if each < hour), reverse=True):
+        if begin - each > HOURS_OF_DAY:
+            return each if hour - begin < HOURS_OF_DAY else hour
+        begin = each
+    return hour
 
 
 class Packer:

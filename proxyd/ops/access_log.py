@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from proxyd.access import Access, Reached
-from proxyd.ops.abuse_watch import AbuseWatch
+from proxyd.ops.abuse_watch import AbuseWatch, Thresholds
 from proxyd.ops.access_files import HOUR_SECONDS, HourFiles, Packer
 from proxyd.ops.access_lines import BEGAN, STILL, Client, Lines, Target, TargetHash
 from proxyd.ops.errors import CannotServeError
@@ -72,6 +72,7 @@ class AccessLog:
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._now = now
+        self._watch = watch
         self._waiting: deque[tuple[int, Access | Reached]] = deque()
         self._waiting_max = waiting_max
         self._idle_seconds = idle_seconds
@@ -101,6 +102,11 @@ class AccessLog:
     def dropped(self) -> int:
         """The number of lines that were dropped."""
         return self._overflowed + self._writer.files.dropped
+
+    def change_thresholds(self, thresholds: Thresholds) -> None:
+        """Apply other figures of the rules from now on."""
+        if self._watch is not None:
+            self._watch.change(thresholds)
 
     def put(self, record: Access | Reached) -> None:
         """Queue a record for the thread, or drop it when too many wait."""

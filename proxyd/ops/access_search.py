@@ -37,6 +37,7 @@ _NEVER_DIALLED: Final = frozenset(
         "wrong",
         "over",
         "too_many_connections",
+        "limited",
         "unavailable",
         "parameters",
         "violation",

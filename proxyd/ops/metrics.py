@@ -22,7 +22,7 @@ from market.files.logs import Logs
 from market.market import Market
 from market.money.money import MICRO
 from market.notify.webhooks import Webhooks
-from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
+from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency, RuleCounters
 from proxyd.exits.attached.listener import ExitListener
 from proxyd.exits.dialling.tunnels import DeviceTunnels
 from proxyd.gateway import Gateway
@@ -67,6 +67,7 @@ class Sources:
     meter: Meter
     store: TimedStore
     access_log: AccessLog | None
+    rules: RuleCounters
     version: str
     way: str
     market: Market | None = None
@@ -203,6 +204,8 @@ class Metrics(Collector):
         log = sources.access_log
         yield _count("proxyd_access_records", "Records written", log.written if log else 0)
         yield _count(ACCESS_DROPPED, "Records dropped", log.dropped if log else 0)
+        yield _labelled("proxyd_rule_findings", "By rule", "rule", sources.rules.found)
+        yield _labelled("proxyd_rule_stops", "By rule", "rule", sources.rules.stopped)
         build = GaugeMetricFamily("proxyd_build_info", "Which program", labels=["version", "way"])
         build.add_metric([sources.version, sources.way], 1)
         yield build

@@ -14,6 +14,12 @@ def open_settings(settings: Settings) -> Iterator[str]:
             f"api.host is {api.host}, without TLS: passwords, tokens and cookies cross the network "
             "in clear; set api.tls_cert, or leave the API on loopback behind a web server"
         )
+    if _is_loopback(api.host) and api.base_url.startswith("https://") and not api.trusted_proxies:
+        yield (
+            "api.trusted_proxies is empty, and api.base_url is an https address: behind a web "
+            "server on this machine all clients have the address 127.0.0.1, in limits, logins and "
+            'searches; set it to ["127.0.0.1/32"], and have the web server send X-Forwarded-For'
+        )
     for network in api.trusted_proxies:
         if ip_network(network).prefixlen == 0:
             yield (

@@ -74,6 +74,7 @@ class Refusal(Enum):
     OVER = auto()
     TOO_MANY_CONNECTIONS = auto()
     UNAVAILABLE = auto()
+    LIMITED = auto()  # a new account has too many connections
     PARAMETERS = auto()  # the credentials are right, the parameters behind the user name are not
 
 
@@ -87,6 +88,7 @@ class Failure(Enum):
     REFUSED = auto()
     TIMED_OUT = auto()
     COMMAND_NOT_SUPPORTED = auto()
+    LIMITED = auto()  # a new account may not reach this port
     NO_EXIT = auto()  # none is attached that is wanted, and would take the connection
     EXIT_LOST = auto()  # the one that must not be replaced by another is gone
 

@@ -120,6 +120,12 @@ ANSWER_OF_REFUSAL = {
         "Too many connections of the session are open.",
         (_LATER,),
     ),
+    Refusal.LIMITED: Answer(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "connection_limit_reached",
+        "This account is new, and too many of its connections are open.",
+        (_LATER,),
+    ),
     Refusal.UNAVAILABLE: Answer(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "proxy_internal_error",
@@ -137,6 +143,11 @@ ANSWER_OF_FAILURE = {
     ),
     Failure.NOT_ALLOWED: Answer(
         HTTPStatus.FORBIDDEN, "destination_ip_prohibited", "This target is not allowed."
+    ),
+    Failure.LIMITED: Answer(
+        HTTPStatus.FORBIDDEN,
+        "http_request_denied",
+        "This account is new, and may not reach this port. Your sessions show which ports it may.",
     ),
     Failure.NETWORK_UNREACHABLE: Answer(
         HTTPStatus.BAD_GATEWAY,

@@ -15,6 +15,7 @@ class UserLimitsRow(NamedTuple):  # as wide as its table
     price_percent: int | None
     until: int | None
     changed_at: int
+    level: str | None = None
 
 
 _COLUMNS = ", ".join(UserLimitsRow._fields)

@@ -36,7 +36,9 @@ class ListedRow(NamedTuple):
     """Session as its buyer sees it, with a node's open lease and the bytes last reported for that.
 
     `captured` is the cost of a session that is over, in micro-USD; `port_index` is the port without
-    passwords on which client addresses open it, None if there is no such port.
+    passwords on which client addresses open it, None if there is no such port. Its own
+    halt, or that of all sessions of its user, began at `halted_at`; with `halted_until` it ends by
+    itself.
     """
 
     id: str
@@ -52,6 +54,9 @@ class ListedRow(NamedTuple):
     captured: int | None
     port_index: int | None
     exit: str
+    halted_at: int | None
+    halted_until: int | None
+    halt_reason: str
 
 
 class UsedLeaseRow(NamedTuple):
@@ -174,8 +179,12 @@ async def page(
                 (SELECT MIN(a.slot) FROM session_addresses AS a WHERE a.session_id = s.id),
                 (SELECT MIN(p.slot) FROM pending_addresses AS p WHERE p.session_id = s.id)
             ),
-            s.exit
+            s.exit, COALESCE(p.began_at, s.halted_at),
+            CASE WHEN p.user_id IS NULL THEN s.halted_until ELSE p.ends_at END,
+            CASE WHEN p.user_id IS NULL THEN s.halt_reason ELSE COALESCE(t.body, '') END
         FROM bandwidth_sessions AS s
+        LEFT JOIN suspended_parts AS p ON p.user_id = s.user_id AND p.part = 'sessions'
+        LEFT JOIN texts AS t ON t.id = p.shown_id
         {hold}
         LEFT JOIN bandwidth_leases AS l
             ON l.session_id = s.id AND l.closed_at IS NULL AND l.{of_node(node_id)}

@@ -7,7 +7,7 @@ from proxyd.wire.events import Failure, Refusal
 
 WORDS = {
     *("ended", "reset", "idle", "exhausted", "cut", "client_left", "violation", "timed_out"),
-    *("wrong", "over", "too_many_connections", "unavailable", "parameters"),
+    *("wrong", "over", "limited", "too_many_connections", "unavailable", "parameters"),
     *("general", "not_allowed", "network_unreachable", "host_unreachable", "refused"),
     *("command_not_supported", "no_exit", "exit_lost"),
 }

@@ -1,5 +1,6 @@
 """Every setting that is marked as reloadable has its effect at SIGHUP, and no other one has."""
 
+import json
 import logging
 import os
 import re
@@ -10,12 +11,22 @@ from typing import Any
 
 import pytest
 from support.daemons.process import ROOT
-from support.daemons.service import TEST_SETTINGS, Service
+from support.daemons.service import TEST_SETTINGS, Service, running_in
 
 from config.load import load
 from config.settings import LimitSettings, reloadable
 from proxyd.daemon import Daemon
+from proxyd.ops.abuse_watch import Thresholds
 from proxyd.reload import reload
+
+
+def _thresholds(daemon: Daemon) -> Thresholds:
+    """Return the figures of the rules, of the daemon's access log."""
+    log = daemon.helpers.access_log
+    assert log is not None
+    assert log._watch is not None
+    return log._watch._thresholds
+
 
 # The value in the running daemon that each setting changes.
 EFFECTS: dict[str, Callable[[Daemon], Any]] = {
@@ -54,9 +65,34 @@ EFFECTS: dict[str, Callable[[Daemon], Any]] = {
     "jobs.new_device_slots": lambda daemon: daemon.market.bounds().new_device_slots,
     "jobs.new_owner_slots": lambda daemon: daemon.market.bounds().new_owner_slots,
     "jobs.waiting_devices": lambda daemon: daemon.market.dispatch.terms.held_max,
+    "abuse.scan_mode": lambda daemon: "scan" in daemon.helpers.stops.halt_seconds,
+    "abuse.scan_targets": lambda daemon: _thresholds(daemon).scan_targets,
+    "abuse.scan_failed_percent": lambda daemon: _thresholds(daemon).scan_failed_percent,
+    "abuse.scan_halt_seconds": lambda daemon: daemon.settings.abuse.scan_halt_seconds,
+    "abuse.mail_mode": lambda daemon: "mail" in daemon.helpers.stops.halt_seconds,
+    "abuse.mail_refusals": lambda daemon: _thresholds(daemon).mail_refusals,
+    "abuse.mail_halt_seconds": lambda daemon: daemon.settings.abuse.mail_halt_seconds,
+    "abuse.login_mode": lambda daemon: "login" in daemon.helpers.stops.halt_seconds,
+    "abuse.login_connections": lambda daemon: _thresholds(daemon).login_connections,
+    "abuse.login_halt_seconds": lambda daemon: daemon.settings.abuse.login_halt_seconds,
+    "abuse.stops_to_suspend": lambda daemon: daemon.market.rule_stops.stops_to_suspend,
+    "new_accounts.days": lambda daemon: daemon.core.meter.new_accounts.seconds,
+    "new_accounts.connections": lambda daemon: daemon.core.meter.new_accounts.connections,
+    "new_accounts.gb_per_day": lambda daemon: daemon.core.meter.new_accounts.bytes_per_day,
+    "new_accounts.confirmed_email": lambda daemon: daemon.core.meter.new_accounts.needs_email,
 }
 # Values that no setting has from the start, and that every machine can afford.
-VALUES: dict[str, Any] = {"log.level": "error", "log.format": "json"}
+VALUES: dict[str, Any] = {
+    "log.level": "error",
+    "log.format": "json",
+    "abuse.scan_mode": "act",
+    "abuse.mail_mode": "act",
+    "abuse.login_mode": "act",
+    "abuse.scan_halt_seconds": 60,
+    "abuse.mail_halt_seconds": 60,
+    "abuse.login_halt_seconds": 60,
+    "new_accounts.confirmed_email": False,
+}
 BYTES = 7 * 1024 * 1024
 
 
@@ -83,21 +119,21 @@ def written(path: Path, name: str) -> Path:
     sections.setdefault(section, {})[key] = value_of(name)
     lines = []
     for each, values in sections.items():
-        lines += [f"[{each}]", *(f"{key} = {value!r}" for key, value in values.items())]
+        lines += [f"[{each}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     path.write_text("\n".join(lines))
     return path
 
 
 @pytest.mark.usefixtures("root_logger")
-async def test_every_reloadable_setting_changes_the_running_daemon(
-    service: Service, tmp_path: Path
-) -> None:
-    daemon, path = service.daemon, tmp_path / "proxyd.toml"
+async def test_every_reloadable_setting_changes_the_running_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "proxyd.toml"
     assert set(EFFECTS) == reloadable()
-    for name, effect in EFFECTS.items():
-        before = effect(daemon)
-        reload(daemon, partial(load, written(path, name), os.environ))
-        assert effect(daemon) != before, name
+    async with running_in(tmp_path, access_log={"folder": str(tmp_path / "access")}) as service:
+        daemon = service.daemon
+        for name, effect in EFFECTS.items():
+            before = effect(daemon)
+            reload(daemon, partial(load, written(path, name), os.environ))
+            assert effect(daemon) != before, name
 
 
 async def test_every_other_setting_waits_for_a_restart(

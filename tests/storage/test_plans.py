@@ -43,7 +43,8 @@ from market.jobs.reviews import disputes
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
-from market.staff.abuse import exit_use, rules, tickets
+from market.staff import rule_stops
+from market.staff.abuse import exit_use, looks, rules, tickets
 from market.staff.abuse.exit_use import Destination, Found, Question, Use
 from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Machine, Role, Via
@@ -532,8 +533,23 @@ async def complaints(market: Market, buyer: str) -> None:
     await tickets.listed(market.context, MACHINE, state=None, limit=3)
     await tickets.listed(market.context, MACHINE, state=tickets.State.NEW, limit=3)
     await tickets.show(market.context, MACHINE, opened.number)
-    await rules.report(market.context, "scan", session, 1, {})
-    await rules.counts(market.context, MACHINE)
+    found = rules.Found("scan", session, market.clock.now, {"dials": 1})
+    await rules.report(market.context, found)
+    await rule_stops.stop(market.context, found, 60)
+    await rule_stops.raise_peaks(market.context, [rules.Peak("scan", session, 1, 1, 1)])
+    thresholds = {"scan": rule_stops.Threshold(1)}
+    await rule_stops.trial(market.context, MACHINE, thresholds)
+    own = Found((), ())
+    await looks.ask(market.context, Question("192.0.2.1", 1), ["a"], own, seconds=0.0)
+
+    async def search(_: Question) -> Found:
+        return own
+
+    await looks.answer_all(market.context, "a", search)
+    await market.rule_stops.follow()
+    await market.rule_stops.delete_old()
+    market.clock.now += 60
+    await market.suspensions.release_due()
 
 
 async def nobody_s_page(market: Market, _: str) -> None:

@@ -71,7 +71,10 @@ WORDS: Final = {
 
 
 class Use(Struct, frozen=True):
-    """One recorded connection; `ended` is absent (None) if its end is not recorded."""
+    """One recorded connection; `ended` is absent (None) if its end is not recorded.
+
+    `name` identifies the connection among those of all processes and machines.
+    """
 
     session_id: str
     exit: str
@@ -84,17 +87,20 @@ class Use(Struct, frozen=True):
     bytes_up: int
     bytes_down: int
     reason: str
+    name: str = ""
 
 
 class Found(Struct, frozen=True):
     """The connections in the records of a time, and the reasons for gaps, one sentence each.
 
-    `has_more`: the connections are too many, and some are missing.
+    `has_more`: the connections are too many, and some are missing. `nothing` is the reason why no
+    connection is found, "" if some are.
     """
 
     uses: Sequence[Use]
     gaps: Sequence[str]
     has_more: bool = False
+    nothing: str = ""
 
 
 class RankedUse(Struct, frozen=True):
@@ -155,7 +161,8 @@ async def look_up(
     is_one = len(users) == 1 and is_whole and not is_other_port
     customer = owners[0] if is_one else None
     shown = best if is_one else possible
-    gaps = [*found.gaps, *_datagrams(ranked, sessions)]
+    nothing = [found.nothing] if found.nothing and not found.uses else []
+    gaps = [*found.gaps, *nothing, *_datagrams(ranked, sessions)]
     if is_other_port:
         gaps.append("The connections to this destination went to other ports of it.")
     if len(owners) < len(sessions):

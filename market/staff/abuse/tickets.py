@@ -12,12 +12,13 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.base.acts import TICKET, Act, Changes, Text, TextKind, act, checked_text, permit
-from market.staff.base.roles import Action, Author
+from market.staff.base.roles import Action, Author, require
 from storage.engines.store import Transaction
 from storage.staff.abuse import ticket_writes as writes
 from storage.staff.abuse import tickets as queries
 from storage.staff.abuse.tickets import TicketRow
 from storage.staff.base.log import ShownLogRow
+from storage.staff.base.writes import lock_head
 
 TEXT_MAX_CHARACTERS = 4_000
 OPEN_MAX = 10_000
@@ -96,53 +97,63 @@ async def open_ticket(
     """Open a ticket with the text of a complaint.
 
     Raises:
-        MarketError: `not_permitted`, `invalid_field`, `ticket_state`, `too_many_tickets`.
+        MarketError: `not_permitted`, `invalid_field`, `too_many_tickets`.
     """
     text = _text(complaint, "complaint")
-    number = await next_number(context)
     seconds = URGENT_SECONDS if category in URGENT else DUE_SECONDS
-
-    async def change(tx: Transaction) -> tuple[TicketRow, Changes]:
-        row = await insert(tx, context, number, category, _shown(facts), due_seconds=seconds)
-        return row, {"state": (None, row.state), "category": (None, row.category)}
-
-    new = Act(author, Action.TICKET_OPEN, TICKET, str(number), text=text)
-    return await context.store.write(act, context, new, change)
+    new = NewTicket(author, category, _shown(facts), text, seconds)
+    return await context.store.write(open_in, context, new)
 
 
-async def next_number(context: Context) -> int:
-    """Return the number of the next ticket; an act needs it before its transaction begins."""
-    return await context.store.read(queries.last_number) + 1
+class NewTicket(Struct, frozen=True):
+    """A ticket to open; its author has to answer it within `due_seconds`.
+
+    `changes` are figures for the log.
+    """
+
+    author: Author
+    category: Category
+    facts: Mapping[str, str | int]
+    text: Text
+    due_seconds: int = DUE_SECONDS
+    user_id: str | None = None
+    changes: Changes = {}
 
 
-async def insert(
-    tx: Transaction,
-    context: Context,
-    number: int,
-    category: Category,
-    facts: Mapping[str, str | int],
-    *,
-    due_seconds: int,
-    user_id: str | None = None,
-) -> TicketRow:
-    """Add a ticket within an act, and return it.
+async def open_in(tx: Transaction, context: Context, new: NewTicket) -> TicketRow:
+    """Open a ticket as an act of a transaction, which takes the next number.
 
     Raises:
-        MarketError: `ticket_state`, if another act took the number; `too_many_tickets`.
+        MarketError: `not_permitted`, `too_many_tickets`.
     """
-    if await queries.find(tx, number) is not None:
-        raise MarketError(Code.TICKET_STATE, "Another ticket was opened meanwhile; try again.")
+    require(new.author, Action.TICKET_OPEN)
+    await lock_head(tx)  # as each act does; so no other act takes the number
+    number = await queries.last_number(tx) + 1
+
+    async def change(tx: Transaction) -> tuple[TicketRow, Changes]:
+        row = await _insert(tx, context, number, new)
+        return row, {
+            "state": (None, row.state),
+            "category": (None, row.category),
+            **new.changes,
+        }
+
+    made = Act(new.author, Action.TICKET_OPEN, TICKET, str(number), new.user_id, new.text)
+    return await act(tx, context, made, change)
+
+
+async def _insert(tx: Transaction, context: Context, number: int, new: NewTicket) -> TicketRow:
     if await queries.count_open(tx, most=OPEN_MAX) >= OPEN_MAX:
         raise MarketError(Code.TOO_MANY_TICKETS)
     now = context.now()
     row = TicketRow(
         number=number,
-        category=category,
+        category=new.category,
         state=State.NEW,
         opened_at=now,
-        due_at=now + due_seconds,
-        user_id=user_id,
-        facts=json.dumps(facts, sort_keys=True),
+        due_at=now + new.due_seconds,
+        user_id=new.user_id,
+        facts=json.dumps(new.facts, sort_keys=True),
         closed_at=None,
         outcome=None,
     )

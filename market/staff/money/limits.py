@@ -3,6 +3,9 @@
 from msgspec import Struct
 
 from market.accounts.bounds import lock_user
+from market.accounts.levels import Level
+from market.bandwidth import halts
+from market.bandwidth.halts import HaltKind
 from market.base.errors import Code, MarketError
 from market.events.catalogue import LimitsChanged, timestamp
 from market.events.context import Context
@@ -14,6 +17,7 @@ from storage.accounts import user_limits as queries
 from storage.accounts.user_limits import UserLimitsRow
 from storage.engines.store import Transaction
 from storage.staff.money import money_writes as writes
+from storage.staff.stopping import suspending
 
 LIMIT_MAX = 1_000_000
 PRICE_PERCENT_MAX = 1_000
@@ -26,13 +30,14 @@ class Kept(Struct, frozen=True):
 
 KEPT = Kept()
 Value = int | None | Kept
+LevelValue = Level | None | Kept
 
 
 class NewLimits(Struct, frozen=True):
     """New values of one user: None for the service's, `KEPT` for the present one.
 
     0 removes a limit. `price_percent` is the part of the service's prices per GB. `until` is the
-    end of all of them, in UTC seconds; None for no end.
+    end of all of them, in UTC seconds; None for no end. `level` makes the account new or known.
     """
 
     sessions: Value = KEPT
@@ -40,6 +45,7 @@ class NewLimits(Struct, frozen=True):
     devices: Value = KEPT
     price_percent: Value = KEPT
     until: Value = KEPT
+    level: LevelValue = KEPT
 
 
 async def change(
@@ -56,7 +62,8 @@ async def change(
     _check(new, context.now())
     user = await context.store.read(resolve, name)
     has_limits = not all(
-        isinstance(each, Kept) for each in (new.sessions, new.jobs, new.devices, new.until)
+        isinstance(each, Kept)
+        for each in (new.sessions, new.jobs, new.devices, new.until, new.level)
     )
 
     async def set_new(tx: Transaction) -> tuple[UserLimitsRow, Changes]:
@@ -80,6 +87,9 @@ async def change(
             None if row.until is None else timestamp(row.until),
         )
         await record(tx, context, user.id, event, subject_id=user.id)
+        if before.level != row.level:  # all nodes look at the user's sessions again
+            number = await suspending.order(tx, HaltKind.LOOK, user.id, None, now=now)
+            await halts.call_nodes(tx, number)
         return row, {each: (getattr(before, each), value) for each, value in values.items()}
 
     action = Action.USER_LIMIT if has_limits else Action.USER_PRICE

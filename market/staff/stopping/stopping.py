@@ -12,7 +12,9 @@ from market.bandwidth.leases import RECALL_SECONDS, RECALL_STEP_SECONDS, Leases
 from market.base.bus import DEVICES, notices
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
+from market.events.catalogue import SessionHalted
 from market.events.context import Context
+from market.events.recording import record
 from market.exits import canaries, payouts
 from market.jobs.outcomes import Outcomes
 from market.staff.base.acts import (
@@ -27,9 +29,10 @@ from market.staff.base.acts import (
     require_name,
 )
 from market.staff.base.roles import Action, Author
-from market.staff.stopping.suspending import Ordered, order
+from market.staff.stopping.suspending import Ordered, order, resumed
 from storage.accounts import keys as key_queries
 from storage.accounts import suspensions as suspension_queries
+from storage.accounts.keys import KeyRow
 from storage.bandwidth import halts as halt_queries
 from storage.bandwidth import sessions as session_queries
 from storage.bandwidth.sessions import SessionRow
@@ -38,7 +41,13 @@ from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
 from storage.exits.exits import ConsentRow, ExitRow
 from storage.jobs import jobs as job_queries
+from storage.staff.finding import search as search_queries
 from storage.staff.stopping import suspending
+from storage.staff.stopping.suspending import HaltedRow
+
+KEYS_MAX = 20  # that begin in the same way
+# The staff's own reason is for the staff.
+STAFF_HALT = "The service has halted this session."
 
 
 class ShownSession(Struct, frozen=True):
@@ -94,10 +103,10 @@ async def let_session_go(context: Context, author: Author, session_id: str, why:
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
         await session_queries.lock(tx, [session.id])
-        if await halt_queries.halted_at(tx, session.id) is None:
+        if not await suspending.release(tx, session.id, now=context.now()):
             raise MarketError(Code.SESSION_NOT_HALTED)
-        await suspending.set_halted(tx, session.id, None)
-        ordered = await order(tx, HaltKind.GO, session.user_id, session.id, now=context.now())
+        row = await _session(tx, session.id)
+        ordered = await resumed(tx, context, HaltedRow(row.id, row.user_id, row.status))
         return ordered, {"halted": (True, False)}
 
     new = Act(author, Action.SESSION_GO, SESSION, session.id, session.user_id, text)
@@ -133,16 +142,23 @@ async def finish_end(context: Context, session_id: str) -> bool:
 async def revoke_key(context: Context, author: Author, key_id: str, why: str) -> str:
     """Revoke an API key of any user; return the name that its owner gave it.
 
+    Args:
+        context: the open store.
+        author: of the act.
+        key_id: its identifier, its text, or the first ten characters of its text.
+        why: the reason.
+
     Raises:
-        MarketError: `not_permitted`, `invalid_field`; `key_not_found`, also if it has ended.
+        MarketError: `not_permitted`, `invalid_field`; `key_not_found`, also if it has ended;
+            `ambiguous`, with the keys that begin in this way.
     """
     require_name(key_id)
     text = reason(why)
-    found = await context.store.read(key_queries.find_live, key_id.lower(), context.now())
+    found = await context.store.read(_key, key_id, context.now())
     if found is None:
         raise MarketError(
             Code.KEY_NOT_FOUND,
-            "No valid API key has this identifier; proxyd who KEY prints the identifier of a key.",
+            "No valid API key has this identifier or text.",
         )
 
     async def change(tx: Transaction) -> tuple[str, Changes]:
@@ -203,6 +219,21 @@ async def cancel_job(
     return await context.store.write(act, context, new, change)
 
 
+async def _key(tx: Transaction, name: str, now: int) -> KeyRow | None:
+    """Return a valid key by its identifier, its text, or the beginning of its text."""
+    if not key_services.is_key(name):
+        return await key_queries.find_live(tx, name.lower(), now)
+    if len(name) != key_services.SHOWN_CHARACTERS:
+        row = await key_queries.find_by_hash(tx, key_services.digest(name))
+        return None if row is None else await key_queries.find_live(tx, row.id, now)
+    hits = await search_queries.by_key_prefix(tx, name, KEYS_MAX)
+    live = [row for hit in hits if (row := await key_queries.find_live(tx, hit.id, now))]
+    if len(live) > 1:
+        names = ", ".join(row.id for row in live)
+        raise MarketError(Code.AMBIGUOUS, f"Several keys begin in this way: {names}.")
+    return live[0] if live else None
+
+
 async def _session(tx: Transaction, session_id: str) -> SessionRow:
     """Return a session by its identifier or the user name of its credentials."""
     require_name(session_id)
@@ -232,6 +263,9 @@ async def _halt(
             raise MarketError(Code.SESSION_NOT_FOUND, f"The session is {row.status}.")
         before = await halt_queries.halted_at(tx, row.id)
         await suspending.set_halted(tx, row.id, before or context.now())
+        if before is None and action is Action.SESSION_HALT:
+            event = SessionHalted(row.id, STAFF_HALT, None)
+            await record(tx, context, row.user_id, event, subject_id=row.id)
         ordered = await order(tx, HaltKind.HALT, row.user_id, row.id, now=context.now())
         changes: dict[str, tuple[str | int | bool | None, str | int | bool | None]] = {
             "halted": (before is not None, True)

@@ -19,7 +19,13 @@ from market.accounts.suspensions import Part
 from market.bandwidth import halts
 from market.bandwidth.halts import HaltKind
 from market.base.errors import Code, MarketError
-from market.events.catalogue import AccountResumed, AccountSuspended, timestamp
+from market.base.states import SessionStatus
+from market.events.catalogue import (
+    AccountResumed,
+    AccountSuspended,
+    SessionResumed,
+    timestamp,
+)
 from market.events.context import Context
 from market.events.recording import record
 from market.staff.base.acts import (
@@ -28,6 +34,7 @@ from market.staff.base.acts import (
     USER,
     Act,
     Changes,
+    Text,
     act,
     checked_text,
     reason,
@@ -40,6 +47,7 @@ from storage.accounts.suspensions import SuspendedRow
 from storage.engines.store import Transaction
 from storage.staff.base import log as log_queries
 from storage.staff.stopping import suspending
+from storage.staff.stopping.suspending import HaltedRow
 
 SUPPORT_SECONDS = 86_400  # support is alone at night, and such a suspension ends by itself
 LONGEST_SECONDS = 10 * 365 * 86_400
@@ -95,43 +103,72 @@ async def suspend(
     user = await context.store.read(resolve, name)
     if _is_support(author) and (ends_at is None or ends_at > now + SUPPORT_SECONDS):
         raise MarketError(Code.NOT_PERMITTED, "The role support suspends for at most 24 hours.")
-    chosen = tuple(part for part in Part if part in parts)
+    new = Suspension(
+        author, user.id, tuple(part for part in Part if part in parts), ends_at, shown, text
+    )
+    done = await context.store.write(suspend_in, context, letters, new)
+    letters.wake()
+    return done
+
+
+class Suspension(Struct, frozen=True):
+    """Parts of a user to suspend; without an `ends_at` they wait for the staff.
+
+    The user reads `shown`, the staff reads `why`.
+    """
+
+    author: Author
+    user_id: str
+    parts: tuple[Part, ...]
+    ends_at: int | None
+    shown: str
+    why: Text
+
+
+async def suspend_in(
+    tx: Transaction, context: Context, letters: Letters, new: Suspension
+) -> Ordered:
+    """Suspend parts of a user as an act of a transaction; wake the letters after its commit.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+    chosen, shown, ends_at, user_id = new.parts, new.shown, new.ends_at, new.user_id
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
-        await lock_user(tx, user.id)
-        before = {row.part: row for row in await queries.of_user(tx, user.id)}
-        if _is_support(author) and any(
+        now = context.now()
+        await lock_user(tx, user_id)
+        before = {row.part: row for row in await queries.of_user(tx, user_id)}
+        if _is_support(new.author) and any(
             not _is_short(before[each]) for each in chosen if each in before
         ):
             raise MarketError(Code.NOT_PERMITTED, "Another role has suspended this for longer.")
         shown_id, salt = context.identifiers.new(), secrets.token_hex(SALT_BYTES)
         row_number = (await log_queries.head(tx)).number + 1
         await suspending.insert_shown(
-            tx, shown_id, user.id, shown, number=row_number, salt=salt, now=now
+            tx, shown_id, user_id, shown, number=row_number, salt=salt, now=now
         )
-        await suspending.suspend(tx, user.id, chosen, shown_id=shown_id, now=now, ends_at=ends_at)
+        await suspending.suspend(tx, user_id, chosen, shown_id=shown_id, now=now, ends_at=ends_at)
         ends = None if ends_at is None else timestamp(ends_at)
-        await record(tx, context, user.id, AccountSuspended(list(chosen), shown, ends))
+        await record(tx, context, user_id, AccountSuspended(list(chosen), shown, ends))
         until = "until further notice" if ends is None else f"until {ends}"
         await letters.put(
             tx,
-            user.id,
-            f"account suspended:{user.id}",
+            user_id,
+            f"account suspended:{user_id}",
             partial(account_suspended, parts=", ".join(chosen), reason=shown, until=until),
         )
         kind = HaltKind.HALT if Part.SESSIONS in chosen else HaltKind.LOOK
-        ordered = await order(tx, kind, user.id, None, now=now)
+        ordered = await order(tx, kind, user_id, None, now=now)
         changes: dict[str, tuple[str | int | bool | None, str | int | bool | None]] = {
             part: (_state(before.get(part)), "suspended") for part in chosen
         }
         changes["ends_at"] = (None, ends_at)
         changes["shown"] = (None, text_digest(salt, shown))
-        return Ordered(user.id, ordered.number, ordered.nodes, chosen, ends_at), changes
+        return Ordered(user_id, ordered.number, ordered.nodes, chosen, ends_at), changes
 
-    new = Act(author, Action.USER_SUSPEND, USER, user.id, user.id, text)
-    done = await context.store.write(act, context, new, change)
-    letters.wake()
-    return done
+    made = Act(new.author, Action.USER_SUSPEND, USER, user_id, user_id, new.why)
+    return await act(tx, context, made, change)
 
 
 async def resume(
@@ -178,7 +215,7 @@ async def order(
 
 
 class Suspensions:
-    """Suspensions whose time is over: they end by themselves."""
+    """Suspensions, and halts of sessions, whose time is over: they end by themselves."""
 
     def __init__(self, context: Context, letters: Letters) -> None:
         self._context = context
@@ -198,6 +235,23 @@ class Suspensions:
         if users:
             self._letters.wake()
         return len(users)
+
+    async def release_due(self) -> int:
+        """Let the sessions go on whose halt is over, and return their number.
+
+        Raises:
+            StoreError: they go on later.
+        """
+        store, now = self._context.store, self._context.now()
+        rows = await store.read(suspending.to_release, now=now, limit=DUE_MAX)
+        for row in rows:
+            await store.write(self._release, row, now)
+        return len(rows)
+
+    async def _release(self, tx: Transaction, row: HaltedRow, now: int) -> None:
+        await suspending.lock_orders(tx)
+        if await suspending.release_due(tx, row.id, now=now):
+            await resumed(tx, self._context, row)
 
     async def _end(self, tx: Transaction, user_id: str, now: int) -> None:
         await suspending.lock_orders(tx)
@@ -219,6 +273,13 @@ async def _resume(
     kind = HaltKind.GO if Part.SESSIONS in parts else HaltKind.LOOK
     ordered = await order(tx, kind, user_id, None, now=context.now())
     return Ordered(user_id, ordered.number, ordered.nodes, tuple(parts))
+
+
+async def resumed(tx: Transaction, context: Context, row: HaltedRow) -> Ordered:
+    """Record that a session was released, and order it; the caller has locked the log's head."""
+    if row.status == SessionStatus.ACTIVE:
+        await record(tx, context, row.user_id, SessionResumed(row.id), subject_id=row.id)
+    return await order(tx, HaltKind.GO, row.user_id, row.id, now=context.now())
 
 
 def _is_support(author: Author) -> bool:

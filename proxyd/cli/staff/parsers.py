@@ -39,7 +39,10 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     add_user(suspend)
     _add_parts(suspend)
     suspend.add_argument(
-        "--until", type=text, metavar="TIME", help="a span such as 24h or 7d, or a UTC time"
+        "--until",
+        type=text,
+        metavar="TIME",
+        help="a span such as 24h or 7d, a UTC time, or none",
     )
     suspend.add_argument(
         "--shown", type=text, required=True, metavar="TEXT", help="the reason, for the user"

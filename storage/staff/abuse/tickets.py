@@ -92,18 +92,17 @@ async def in_state(tx: Transaction, state: str, *, limit: int) -> list[TicketRow
     )
 
 
-async def has_open(tx: Transaction, user_id: str, category: str) -> bool:
-    """Return whether a user has an open ticket of a category."""
-    found = await tx.one(
-        int,
-        """
-        SELECT 1 FROM tickets
-        WHERE user_id = :user_id AND category = :category AND closed_at IS NULL LIMIT 1
+async def open_of(tx: Transaction, user_id: str, category: str) -> TicketRow | None:
+    """Return the open ticket of a user with a category."""
+    return await tx.one(
+        TicketRow,
+        f"""
+        {_TICKET} WHERE user_id = :user_id AND category = :category AND closed_at IS NULL
+        ORDER BY number LIMIT 1
         """,
         user_id=user_id,
         category=category,
     )
-    return found is not None
 
 
 async def opened_by_rules(tx: Transaction, *, since: int) -> list[CountRow]:

@@ -44,12 +44,14 @@ async def set_limits(tx: Transaction, row: UserLimitsRow) -> None:
     """Set the limits and the price of a user."""
     await tx.run(
         """
-        INSERT INTO user_limits (user_id, sessions, jobs, devices, price_percent, until, changed_at)
-        VALUES (:user_id, :sessions, :jobs, :devices, :price_percent, :until, :changed_at)
+        INSERT INTO user_limits (user_id, sessions, jobs, devices, price_percent, until, changed_at,
+            level)
+        VALUES (:user_id, :sessions, :jobs, :devices, :price_percent, :until, :changed_at,
+            :level)
         ON CONFLICT (user_id) DO UPDATE SET
             sessions = excluded.sessions, jobs = excluded.jobs, devices = excluded.devices,
             price_percent = excluded.price_percent, until = excluded.until,
-            changed_at = excluded.changed_at
+            changed_at = excluded.changed_at, level = excluded.level
         """,
         **row._asdict(),
     )

@@ -17,6 +17,14 @@ class EndedRow(NamedTuple):
     part: str
 
 
+class HaltedRow(NamedTuple):
+    """A session whose halt is over, and its user."""
+
+    id: str
+    user_id: str
+    status: str
+
+
 async def lock_orders(tx: Transaction) -> None:
     """Lock the head of the log, as each act does: it also gives the orders their order."""
     await lock_head(tx)
@@ -79,12 +87,84 @@ async def due(tx: Transaction, *, now: int, limit: int) -> list[EndedRow]:
     )
 
 
-async def set_halted(tx: Transaction, session_id: str, halted_at: int | None) -> None:
-    """Halt one session, or let it go on with None."""
+async def set_halted(tx: Transaction, session_id: str, halted_at: int) -> None:
+    """Halt one session until a person lets it go on; a halt with an end loses this end."""
     await tx.run(
-        "UPDATE bandwidth_sessions SET halted_at = :halted_at WHERE id = :id",
+        """
+        UPDATE bandwidth_sessions
+        SET halted_at = :halted_at, halted_until = NULL, halt_reason = ''
+        WHERE id = :id
+        """,
         id=session_id,
         halted_at=halted_at,
+    )
+
+
+async def halt_until(
+    tx: Transaction, session_id: str, *, now: int, until: int, reason: str, found_at: int
+) -> bool:
+    """Halt one session for a time, because of a finding.
+
+    Return False for a session that is over, halted, or was released since the finding.
+
+    Args:
+        tx: the transaction.
+        session_id: the session.
+        now: UTC seconds.
+        until: the end of the halt.
+        reason: its buyer reads it.
+        found_at: the time of the finding.
+    """
+    changed = await tx.run(
+        """
+        UPDATE bandwidth_sessions
+        SET halted_at = :now, halted_until = :until, halt_reason = :reason
+        WHERE id = :id AND status = 'active' AND halted_at IS NULL
+            AND COALESCE(released_at, 0) < :found_at
+        """,
+        id=session_id,
+        now=now,
+        until=until,
+        reason=reason,
+        found_at=found_at,
+    )
+    return changed > 0
+
+
+async def release(tx: Transaction, session_id: str, *, now: int) -> bool:
+    """Let one session go on; return False for a session that is not halted."""
+    return await _release(tx, session_id, "halted_at IS NOT NULL", now)
+
+
+async def release_due(tx: Transaction, session_id: str, *, now: int) -> bool:
+    """Let one session go on whose halt is over; return False for another session."""
+    return await _release(tx, session_id, "halted_until <= :now", now)
+
+
+async def _release(tx: Transaction, session_id: str, condition: str, now: int) -> bool:
+    changed = await tx.run(
+        f"""
+        UPDATE bandwidth_sessions
+        SET halted_at = NULL, halted_until = NULL, halt_reason = '', released_at = :now
+        WHERE id = :id AND {condition}
+        """,
+        id=session_id,
+        now=now,
+    )
+    return changed > 0
+
+
+async def to_release(tx: Transaction, *, now: int, limit: int) -> list[HaltedRow]:
+    """Return the sessions whose halt is over by now, the oldest end first."""
+    return await tx.all(
+        HaltedRow,
+        """
+        SELECT id, user_id, status FROM bandwidth_sessions
+        WHERE halted_until IS NOT NULL AND halted_until <= :now
+        ORDER BY halted_until LIMIT :limit
+        """,
+        now=now,
+        limit=limit,
     )
 
 

@@ -160,12 +160,13 @@ def test_an_hour_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
     of_a_day = tmp_path / "access-2026-01-28.jsonl"  # as earlier versions named them
     of_a_day.write_text("{}\n")
     log = opened(tmp_path, now)
-    assert not of_a_day.exists()
+    assert of_a_day.exists()  # after a gap the clock is in doubt for a day
     for done in range(4):
         log.put(ONE)
         until_true(lambda done=done: log.written == done + 1, "it is written")
         now[0] += DAY
     log.close()
+    assert not of_a_day.exists()
     hours = [datetime.fromtimestamp(NOON + each * DAY, UTC) for each in (2, 3, 4)]
     packer = log._writer._packer
     until_true(lambda: not (packer and packer.is_busy), "nothing is compressed now")
@@ -182,17 +183,40 @@ def test_old_files_go_while_no_connection_comes(tmp_path: Path) -> None:
     log = opened(tmp_path, now, idle_seconds=0.01)
     log.put(ONE)
     until_true(lambda: log.written == 1, "it is written")
-    now[0] += 4 * DAY
+    for _ in range(4):
+        now[0] += DAY
+        name = f"access-{datetime.fromtimestamp(now[0], UTC):%Y-%m-%dT%H}.jsonl"
+        until_true((tmp_path / name).exists, "the file of the hour is there")
     until_true(lambda: not list(tmp_path.glob("access-2026-01-31*")), "the old file is gone")
     log.put(ONE)
     log.close()
-    assert len(records(tmp_path)) == 1
+    assert events(lines(tmp_path, name)) == ["hour", "ended"]
+
+
+def test_a_clock_that_jumps_forward_deletes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [NOON]
+    opened(tmp_path, now).close()
+    for hours in range(24):  # of a wrong clock
+        now[0] = NOON + 365 * DAY + hours * HOUR
+        opened(tmp_path, now).close()
+    assert list(tmp_path.glob("access-2026-01-31T12*"))
+    assert "files are deleted a day later" in caplog.text
+    now[0] = NOON + HOUR  # it is corrected
+    opened(tmp_path, now).close()
+    assert list(tmp_path.glob("access-2026-01-31T12*"))
+    now[0] = NOON + 366 * DAY  # or it was right, and a day confirms it
+    opened(tmp_path, now).close()
+    assert not list(tmp_path.glob("access-2026-01-31T12*"))
 
 
 def test_an_old_file_that_cannot_be_deleted_costs_no_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "access-2020-01-31.jsonl").mkdir()  # as a file that only root may delete
+    (tmp_path / "access-2026-01-28.jsonl").mkdir()  # as a file that only root may delete
+    for day in (29, 30):
+        (tmp_path / f"access-2026-01-{day}.jsonl").touch()
     now = [NOON]
     log = opened(tmp_path, now)
     log.put(BEGUN)
@@ -202,7 +226,7 @@ def test_an_old_file_that_cannot_be_deleted_costs_no_record(
     log.close()
     assert events(lines(tmp_path, "*T13.jsonl")) == ["hour", "still", "ended"]
     assert log.dropped == 0
-    assert "access-2020-01-31.jsonl stays: " in caplog.text
+    assert "access-2026-01-28.jsonl stays: " in caplog.text
 
 
 def test_without_a_thread_for_compression_records_are_written(

@@ -18,6 +18,8 @@ CERTIFIED = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
         ({"host": "::1"}, []),
         ({"host": "localhost"}, []),
         ({"host": "0.0.0.0", "base_url": "https://api.example.com"}, []),
+        ({"base_url": "https://api.example.com"}, ["api.trusted_proxies"]),
+        ({"base_url": "https://a.example", "trusted_proxies": ["127.0.0.1/32"]}, []),
         ({"host": "0.0.0.0", **CERTIFIED}, []),
         ({"host": "0.0.0.0"}, ["api.host"]),
         ({"host": "192.0.2.1", "base_url": "http://api.example.com"}, ["api.host"]),

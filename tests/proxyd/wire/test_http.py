@@ -718,6 +718,7 @@ def test_requests_sent_at_once_are_asked_one_by_one() -> None:
         (Refusal.EXHAUSTED, 403, "http_request_denied"),
         (Refusal.OVER, 403, "http_request_denied"),
         (Refusal.TOO_MANY_CONNECTIONS, 429, "connection_limit_reached"),
+        (Refusal.LIMITED, 429, "connection_limit_reached"),
         (Refusal.UNAVAILABLE, 503, "proxy_internal_error"),
         (Refusal.PARAMETERS, 400, "http_request_error"),
     ],

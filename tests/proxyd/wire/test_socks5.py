@@ -275,6 +275,7 @@ def test_another_negotiation_version_is_refused_as_wrong(version: int) -> None:
         (Refusal.TOO_MANY_CONNECTIONS, 4),
         (Refusal.UNAVAILABLE, 5),
         (Refusal.PARAMETERS, 6),
+        (Refusal.LIMITED, 7),
     ],
 )
 def test_each_refusal_of_credentials_has_its_status(refusal: Refusal, status: int) -> None:
@@ -517,8 +518,9 @@ def test_each_failure_has_its_code_in_a_complete_reply(failure: Failure, code: i
 
 
 def test_every_failure_has_a_code_of_its_own_but_those_of_exits() -> None:
-    """RFC 1928 has no code for them: they have the code of the failure that is most like them."""
-    replies, of_targets = set(), set(Failure) - {Failure.NO_EXIT, Failure.EXIT_LOST}
+    """RFC 1928 has no code for these and new accounts: they have that of the nearest failure."""
+    others = {Failure.NO_EXIT, Failure.EXIT_LOST, Failure.LIMITED}
+    replies, of_targets = set(), set(Failure) - others
     for failure in of_targets:
         protocol = dialling()
         protocol.fail(failure)

@@ -10,6 +10,8 @@ import { t } from "../../lib/words.js";
 export const TYPES = [
   "session.created",
   "session.low",
+  "session.halted",
+  "session.resumed",
   "session.exhausted",
   "session.ended",
   "session.expiring",

@@ -6,7 +6,7 @@ import { lines } from "../../lib/lines.js";
 import { follow } from "../../lib/stream.js";
 import { ask, button, card, copyable, facts, link, notice, sessionName, tabs } from "../../lib/view.js";
 import { count, date, money, rate, t } from "../../lib/words.js";
-import { OF_SESSIONS, chasing, refused, remembered, state, unlessRefused, usedBar } from "./shared.js";
+import { OF_SESSIONS, chasing, haltWords, refused, remembered, stateOf, unlessRefused, usedBar } from "./shared.js";
 
 export const words = "traffic";
 export const title = "traffic.session";
@@ -87,7 +87,8 @@ class Shown {
       usedBar(session),
       el("p", { class: "identity is-live" }, t("traffic.identity.bytes", { bought: t("traffic.bytes", { n: quota }), used: count(used), left: count(quota - used) })),
       facts([
-        [t("traffic.state"), state(session.status)],
+        [t("traffic.state"), stateOf(session)],
+        session.halted ? [t("traffic.halted"), haltWords(session.halted)] : null,
         [t("traffic.exact"), el("span", { class: "is-live" }, t("traffic.bytes", { n: used }))],
         [t("traffic.rate"), el("span", { class: "is-live" }, rate(isActive ? this.frame?.bytes_per_second : null))],
         [t("traffic.open"), el("span", { class: "is-live" }, count(isActive ? this.frame?.connections : null))],

@@ -7,7 +7,7 @@ import { link, more } from "../../lib/view.js";
 import { count, date, money, rate, t } from "../../lib/words.js";
 import { go } from "../../lib/router.js";
 import { list } from "../work/shared.js";
-import { OF_SESSIONS, sessionLink, state, unlessRefused, usedBar } from "./shared.js";
+import { OF_SESSIONS, sessionLink, stateOf, unlessRefused, usedBar } from "./shared.js";
 
 export const words = "traffic";
 export const title = "traffic.sessions.title";
@@ -89,7 +89,7 @@ class List {
   columns() {
     return [
       { key: "session", label: t("traffic.session"), cell: (row) => [sessionLink(row.id), el("span", { class: "hint block" }, date(row.created_at))] },
-      { key: "status", label: t("traffic.state"), cell: (row) => state(row.status) },
+      { key: "status", label: t("traffic.state"), cell: (row) => stateOf(row) },
       { key: "used", label: t("traffic.use"), cell: usedBar },
       { key: "rate", label: t("traffic.rate"), number: true, cell: (row) => this.speed(row) },
       { key: "price", label: t("traffic.price_per_gb"), number: true, cell: (row) => money(row.price_per_gb) },

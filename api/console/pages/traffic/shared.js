@@ -3,13 +3,22 @@
 import { ApiError } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { badge, link, meter, sessionName, table } from "../../lib/view.js";
-import { bytes, count, percent, t } from "../../lib/words.js";
+import { bytes, count, date, percent, t } from "../../lib/words.js";
 
 export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
-export const OF_SESSIONS = ["session.created", "session.exhausted", "session.ended", "session.expired"];
+export const OF_SESSIONS = ["session.created", "session.halted", "session.resumed", "session.exhausted", "session.ended", "session.expired"];
 const KIND_OF_STATUS = { active: "good", ended: "info", exhausted: "warn", expired: "warn" };
 
 export const state = (status) => badge(KIND_OF_STATUS[status] ?? "info", t(`traffic.state.${status}`));
+// An active session may be halted.
+export const stateOf = ({ status, halted }) => (halted ? badge("warn", t("traffic.state.halted")) : state(status));
+
+// The sentence about a halt: its reason and its end.
+export function haltWords({ reason, until }) {
+  const why = reason || t("traffic.halted.unknown");
+  return until ? t("traffic.halted.until", { reason: why, until: date(until) }) : t("traffic.halted.open", { reason: why });
+}
+
 export const sessionLink = (id) => link(`/console/sessions/${id}`, sessionName(id));
 
 // The used and the remaining part of a purchase.

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from market.base.errors import Code, MarketError
-from market.staff.abuse import exit_use, questions, rules, tickets
+from market.staff import rule_stops
+from market.staff.abuse import exit_use, questions, tickets
 from market.staff.abuse.exit_use import WORDS, Answer, Question, shown_destination
 from market.staff.abuse.questions import Figures, Names
 from market.staff.abuse.tickets import Category, Facts, Outcome, State
+from market.staff.rule_stops import thresholds
 from proxyd.cli.staff.base.desk import (
     FAILED,
     MISUSED,
@@ -90,7 +94,8 @@ async def _close(desk: Desk, options: Namespace) -> Report:
 
 
 async def _rules(desk: Desk, _options: Namespace) -> Report:
-    opened = dict(await rules.counts(desk.context, desk.author))
+    settings = exit_records.rules_of(desk.settings)
+    trials = await rule_stops.trial(desk.context, desk.author, thresholds(settings))
     return {
         "rules": [
             {
@@ -98,9 +103,39 @@ async def _rules(desk: Desk, _options: Namespace) -> Report:
                 "mode": rule.mode,
                 "more_than": rule.more_than,
                 "of": rule.of,
-                "tickets_30_days": opened.get(rules.CATEGORIES[rule.name], 0),
+                "halts_for_seconds": rule.halt_seconds,
+                "tickets_30_days": trial.tickets,
+                "stops_30_days": trial.stops,
+                "would_stop_sessions": trial.would.sessions,
+                "would_stop_users": trial.would.users,
             }
-            for rule in exit_records.rules_of(desk.settings)
+            for rule, trial in zip(settings, trials, strict=True)
+        ],
+        "stops_to_suspend": desk.settings.abuse.stops_to_suspend,
+    }
+
+
+async def _trial(desk: Desk, options: Namespace) -> Report:
+    given = {
+        name: value
+        for name in ("scan_targets", "scan_failed_percent", "mail_refusals", "login_connections")
+        if (value := getattr(options, name)) is not None
+    }
+    abuse = replace(desk.settings.abuse, **given)
+    settings = exit_records.rules_of(replace(desk.settings, abuse=abuse))
+    trials = await rule_stops.trial(desk.context, desk.author, thresholds(settings))
+    return {
+        "trial": [
+            {
+                "rule": rule.name,
+                "more_than": rule.more_than,
+                "of": rule.of,
+                "hours": trial.would.hours,
+                "sessions": trial.would.sessions,
+                "users": trial.would.users,
+                "stopped": trial.stops,
+            }
+            for rule, trial in zip(settings, trials, strict=True)
         ]
     }
 
@@ -182,4 +217,5 @@ COMMANDS: dict[str, Command] = {
     "ticket answer": _answer_ticket,
     "ticket close": _close,
     "rule list": _rules,
+    "rule trial": _trial,
 }

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from proxyd.cli.parsing import count, limit, text
+from proxyd.cli.parsing import count, limit, number, text
 from proxyd.cli.staff.parsers import add_exit_use, add_reason, finish_command
 
 if TYPE_CHECKING:
@@ -62,9 +62,18 @@ def _add_tickets(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _add_rules(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command about rules against abuse."""
+    """Add the commands about rules against abuse."""
     rule = topics.add_parser("rule", help="rules against scans and spam").add_subparsers(
         metavar="COMMAND", required=True
     )
-    listed = rule.add_parser("list", help="the rules, and their tickets of 30 days")
+    listed = rule.add_parser("list", help="the rules, and their tickets and stops of 30 days")
     finish_command(listed, "rule list")
+    trial = rule.add_parser("trial", help="sessions of 30 days that other figures would have found")
+    for option, words in (
+        ("--scan-targets", "targets on one port in a minute"),
+        ("--scan-failed-percent", "share of failed dials"),
+        ("--mail-refusals", "refused dials to mail ports in a minute"),
+        ("--login-connections", "connections to one login port in a minute"),
+    ):
+        trial.add_argument(option, type=number, metavar="N", help=words)
+    finish_command(trial, "rule trial")

@@ -4,8 +4,9 @@ from argparse import Namespace
 
 from config.settings import Settings
 from market.accounts.keys import KEYS_MAX
+from market.accounts.levels import Limited, limited
 from market.base.errors import Code, MarketError
-from market.money.money import as_decimal
+from market.money.money import GB, as_decimal
 from market.staff.finding import history, search, tables, users
 from market.staff.finding.search import HITS_MAX, Found
 from market.staff.finding.users import COUNTED_MAX, UserPage
@@ -21,6 +22,7 @@ from proxyd.cli.staff.base.desk import (
     when,
 )
 from proxyd.cli.staff.money.limits import limits_of, personal_row
+from proxyd.slices import new_accounts
 from storage.staff.base.log import NEWEST
 
 
@@ -51,7 +53,10 @@ async def _who(desk: Desk, options: Namespace) -> Report | Ended:
 
 async def _show(desk: Desk, options: Namespace) -> Report:
     page = await users.view(desk.context, desk.author, options.user)
-    return _user_page(page, desk.settings)
+    policy, now = new_accounts(desk.settings), desk.context.now()
+    limits = await desk.context.store.read(limited, page.user.id, policy, now)
+    shown = None if limits is None else _limits_of_new(limits)
+    return {**_user_page(page, desk.settings), **({} if shown is None else {"limited": shown})}
 
 
 async def _note(desk: Desk, options: Namespace) -> Report:
@@ -74,6 +79,17 @@ def _found(found: Found) -> Row:
             for hit in found.hits
         ],
         "more_than": HITS_MAX if found.has_more else None,
+    }
+
+
+def _limits_of_new(limits: Limited) -> Row:
+    return {
+        "reason": "the account is new",
+        "until": when(limits.until),
+        "connections": limits.connections,
+        "ports": ", ".join(str(port) for port in sorted(limits.ports)),
+        "gb_per_day": limits.bytes_per_day / GB,
+        "lacks_email": limits.lacks_email,
     }
 
 

@@ -3,10 +3,12 @@
 from argparse import Namespace
 
 from config.settings import Settings
+from market.accounts.levels import Level
 from market.staff.money import limits
-from market.staff.money.limits import KEPT, NewLimits, Value
+from market.staff.money.limits import KEPT, LevelValue, NewLimits, Value
 from proxyd.cli.parsing import DEFAULT
 from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
+from proxyd.cli.staff.base.ends import end_of
 from storage.accounts.user_limits import UserLimitsRow
 
 
@@ -21,10 +23,17 @@ async def _limit(desk: Desk, options: Namespace) -> Report:
         jobs=value(options.jobs),
         devices=value(options.devices),
         price_percent=value(options.price_percent),
-        until=value(options.until),
+        until=unset if options.until is None else end_of(options.until, desk.context.now()),
+        level=_level(options),
     )
     row = await limits.change(desk.context, desk.author, options.user, new, options.reason)
     return {"limits": {"user": row.user_id, **personal_row(row)}}
+
+
+def _level(options: Namespace) -> LevelValue:
+    if options.level is None:
+        return None if options.clear else KEPT
+    return None if options.level == "default" else Level(options.level)
 
 
 def personal_row(row: UserLimitsRow) -> Row:
@@ -33,6 +42,7 @@ def personal_row(row: UserLimitsRow) -> Row:
     return {
         **{name: "none" if value == 0 else value for name, value in bounds.items()},
         "price_percent": row.price_percent,
+        "level": row.level,
         "until": when(row.until),
     }
 

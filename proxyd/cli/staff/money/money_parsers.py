@@ -8,7 +8,6 @@ from proxyd.cli.parsing import (
     bound,
     count,
     limit,
-    moment,
     part,
     percent,
     signed_amount,
@@ -39,7 +38,15 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="part of the service's prices per GB: a number from 1, or default",
     )
     limits.add_argument(
-        "--until", type=moment, metavar="TIME", help="the end, such as 2027-01-31 in UTC; or none"
+        "--level",
+        choices=("new", "known", "default"),
+        help="whether the account has the limits of new ones; default: by its age",
+    )
+    limits.add_argument(
+        "--until",
+        type=text,
+        metavar="TIME",
+        help="the end: a span such as 24h or 7d, or a UTC time such as 2027-01-31; or none",
     )
     limits.add_argument(
         "--clear", action="store_true", help="first take all of the user's own values away"

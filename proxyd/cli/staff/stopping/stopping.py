@@ -1,24 +1,19 @@
 """Commands that stop users, sessions, keys, devices and jobs on all nodes."""
 
-import re
 from argparse import Namespace
-from datetime import UTC, datetime
 
 from market.accounts.suspensions import Part
 from market.bandwidth import halts
 from market.bandwidth.halts import Answered
-from market.base.errors import Code, MarketError
 from market.jobs.outcomes import Outcomes
 from market.staff.stopping import stopping, suspending
 from market.staff.stopping.suspending import Ordered
 from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
+from proxyd.cli.staff.base.ends import end_of
 from proxyd.cli.staff.base.letters import letters_of
 from proxyd.slices import bounds, job_terms
 from storage.engines.claim import is_claimed
 from storage.engines.place import is_sqlite
-
-_SPAN = re.compile(r"([1-9]\d{0,4})([mhd])")
-_SECONDS = {"m": 60, "h": 3_600, "d": 86_400}
 
 
 async def _suspend(desk: Desk, options: Namespace) -> Report | Ended:
@@ -28,7 +23,7 @@ async def _suspend(desk: Desk, options: Namespace) -> Report | Ended:
         desk.author,
         options.user,
         parts=[Part(each) for each in options.parts],
-        ends_at=_end(options.until, desk.context.now()),
+        ends_at=end_of(options.until, desk.context.now()),
         shown=options.shown,
         why=options.reason,
     )
@@ -180,31 +175,6 @@ def _parts_row(ordered: Ordered) -> Row:
         "parts": " ".join(ordered.parts),
         "until": when(ordered.ends_at),
     }
-
-
-def _end(text: str | None, now: int) -> int | None:
-    """Return a time in UTC seconds: of a span from now, or of a date and time.
-
-    Raises:
-        MarketError: `invalid_field`.
-    """
-    if text is None:
-        return None
-    span = _SPAN.fullmatch(text)
-    if span is not None:
-        return now + int(span[1]) * _SECONDS[span[2]]
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return int(moment.timestamp())
-    except (ValueError, OverflowError):
-        raise MarketError(
-            Code.INVALID_FIELD,
-            f"--until {text!r} is neither a span such as 90m, 24h or 7d, nor a UTC time such as "
-            "2030-01-31T12:00.",
-            field="until",
-        ) from None
 
 
 COMMANDS: dict[str, Command] = {

@@ -1,13 +1,15 @@
 """Findings of rules: one open ticket for each user and category."""
 
+import asyncio
+
 import pytest
 from support.market.market import Market
 from support.market.staff import ROOT
 
 from market.base.errors import Code, MarketError
-from market.events.context import Context
 from market.money.money import GB
 from market.staff.abuse import rules, tickets
+from market.staff.abuse.rules import Found
 from market.staff.abuse.tickets import Outcome
 from market.staff.audit import audit_all
 
@@ -18,20 +20,20 @@ FIGURES = {"port": 22, "connections": 120}
 async def test_a_finding_opens_one_ticket(market: Market) -> None:
     user = await market.person(usd="20")
     session = (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
-    opened = await rules.report(market.context, "login", session, 1_000, FIGURES)
+    opened = await rules.report(market.context, Found("login", session, 1_000, FIGURES))
     assert opened is not None
     assert (opened.category, opened.user_id, opened.state) == ("break_in", user, "new")
-    assert await rules.report(market.context, "login", session, 1_001, FIGURES) is None
-    assert await rules.report(market.context, "login", "unknown", 1_001, FIGURES) is None
+    assert await rules.report(market.context, Found("login", session, 1_001, FIGURES)) is None
+    assert await rules.report(market.context, Found("login", "unknown", 1_001, FIGURES)) is None
     page = await tickets.show(market.context, ROOT, opened.number)
     assert page.facts == {"rule": "login", "session": session, "at": 1_000, **FIGURES}
     [row] = page.history
     assert (row.via, row.unix_user) == ("rule", None)
     assert row.text == "Rule login, in a minute: port 22, connections 120."
-    assert await rules.report(market.context, "scan", session, 1_001, FIGURES) is not None
+    assert await rules.report(market.context, Found("scan", session, 1_001, FIGURES)) is not None
     await tickets.close(market.context, ROOT, opened.number, Outcome.UNFOUNDED, "a backup")
-    assert await rules.report(market.context, "login", session, 1_002, FIGURES) is not None
-    counted = dict(await rules.counts(market.context, ROOT))
+    assert await rules.report(market.context, Found("login", session, 1_002, FIGURES)) is not None
+    counted = dict(await market.store.read(rules.opened, 0))
     assert counted == {"break_in": 2, "scan": 1}
     assert (await audit_all(market.store)).passed
 
@@ -41,25 +43,24 @@ async def test_rules_do_not_flood_the_list(market: Market, monkeypatch: pytest.M
     session = (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
     monkeypatch.setattr(tickets, "OPEN_MAX", 0)
     with pytest.raises(MarketError) as refused:
-        await rules.report(market.context, "scan", session, 1_000, FIGURES)
+        await rules.report(market.context, Found("scan", session, 1_000, FIGURES))
     assert refused.value.code is Code.TOO_MANY_TICKETS
 
 
-async def test_two_nodes_with_one_finding_open_one_ticket(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_nodes_with_one_finding_open_one_ticket(market: Market) -> None:
     user = await market.person(usd="20")
     session = (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
-    next_number = tickets.next_number
-
-    async def late(context: Context) -> int:
-        monkeypatch.setattr(tickets, "next_number", next_number)
-        await rules.report(context, "scan", session, 1_000, FIGURES)  # of the other node
-        return await next_number(context)
-
-    monkeypatch.setattr(tickets, "next_number", late)
-    with pytest.raises(MarketError) as refused:
-        await rules.report(market.context, "scan", session, 1_000, FIGURES)
-    assert refused.value.code is Code.TICKET_STATE
-    assert await rules.report(market.context, "scan", session, 1_000, FIGURES) is None
+    found = Found("scan", session, 1_000, FIGURES)
+    opened = await asyncio.gather(*(rules.report(market.context, found) for _ in range(5)))
+    assert [each.number for each in opened if each is not None] == [1]
     assert len(await tickets.listed(market.context, ROOT, state=None, limit=9)) == 1
+    # Each of several tickets at the same time gets a number of its own.
+    many = await asyncio.gather(
+        *(
+            tickets.open_ticket(
+                market.context, ROOT, tickets.Category.ABUSE, tickets.Facts(), "a complaint"
+            )
+            for _ in range(5)
+        )
+    )
+    assert sorted(each.number for each in many) == [2, 3, 4, 5, 6]

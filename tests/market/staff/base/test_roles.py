@@ -27,7 +27,8 @@ from market.base.errors import Code, MarketError
 from market.jobs.outcomes import Outcomes
 from market.jobs.postings import NewJob
 from market.money.money import GB, MICRO, Currency
-from market.staff.abuse import exit_use, rules, tickets
+from market.staff import rule_stops
+from market.staff.abuse import exit_use, tickets
 from market.staff.abuse.exit_use import Found, Question
 from market.staff.abuse.tickets import Category, Facts, Outcome, State
 from market.staff.base.acts import permit
@@ -358,7 +359,9 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.TICKET_CLOSE: lambda market, author, user, other: on_newest(
         tickets.close, market, author, Outcome.UNFOUNDED, "no abuse"
     ),
-    Action.RULE_READ: lambda market, author, user, other: rules.counts(market.context, author),
+    Action.RULE_READ: lambda market, author, user, other: rule_stops.trial(
+        market.context, author, {}
+    ),
     Action.TICKET_LEGAL: lambda market, author, user, other: on_newest(
         tickets.move, market, author, State.LEGAL, "a court asks"
     ),

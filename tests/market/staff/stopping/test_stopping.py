@@ -96,7 +96,12 @@ async def test_a_key_is_revoked(market: Market) -> None:
     again = stopping.revoke_key(market.context, support, key.row.id, WHY)
     assert await code_of(again) is Code.KEY_NOT_FOUND
     assert (await types_of(market, user))[-1] == "key.revoked"
-    assert await actions(market, user) == ["key.revoke"]
+    for length in (len(key.key), 10):  # by its text, and by the beginning of it
+        key = await market.keys.create(user, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
+        wrong = stopping.revoke_key(market.context, support, key.key[:-1] + "!", WHY)
+        assert await code_of(wrong) is Code.KEY_NOT_FOUND
+        assert await stopping.revoke_key(market.context, support, key.key[:length], WHY) == "k"
+    assert await actions(market, user) == ["key.revoke"] * 3
 
 
 async def test_a_device_is_barred_and_pardoned(market: Market) -> None:

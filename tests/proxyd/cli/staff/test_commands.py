@@ -315,6 +315,14 @@ def test_a_user_is_suspended_and_resumed(run: Run, ada: None) -> None:
     assert resumed["parts"] == "devices keys logins purchases sessions"
     refused(run(["user", "resume", "ada", *BECAUSE]), "No such part")
     refused(run([*suspend, "--until", "soon"]), "'soon' is neither", code=2)
+    limit = ["user", "limit", "ada", "--level", "known", *BECAUSE]
+    limits = answer(run, [*limit, "--until", f"{year}-01-31T12:00"])["limits"]
+    assert (limits["level"], limits["until"]) == ("known", f"{year}-01-31T12:00:00+00:00")
+    assert answer(run, [*limit, "--until", "24h"])["limits"]["until"]
+    assert answer(run, [*limit, "--until", "none"])["limits"]["until"] is None
+    refused(run([*limit, "--until", "soon"]), "'soon' is neither", code=2)
+    answer(run, ["user", "limit", "ada", "--level", "new", *BECAUSE])
+    assert answer(run, ["user", "show", "ada"])["limited"]["ports"] == "80, 443"
     refused(run([*suspend, "--until", "2001-01-01"]), "after now", code=2)
     refused(run([*suspend, "--until", "9999-12-31"]), "ten years", code=2)
     refused(run([*suspend[:4], " ", *BECAUSE]), "shown reason", code=2)

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from market.staff import rule_stops
+from market.staff.abuse.rules import Found
 from market.staff.base.roles import Machine
 from market.staff.stopping import stopping
 from market.staff.stopping.suspending import Ordered
@@ -35,7 +37,19 @@ async def _revokes_key(side: Side) -> Any:
     return await stopping.revoke_key(side.market.context, ROOT, side.world.people_have.key_id, WHY)
 
 
+async def _stops_by_rule(side: Side) -> Any:
+    found = Found("scan", side.session("plain"), side.market.clock.now, {"dials": 1})
+    return await rule_stops.stop(side.market.context, found, 60)
+
+
+async def _follows_stops(side: Side) -> Any:
+    return await side.market.rule_stops.follow()
+
+
 STOPS: Mapping[str, Action] = {
+    "stops a session by a rule": _stops_by_rule,
+    "follows the stops of rules": _follows_stops,
+    "releases sessions": lambda side: side.market.suspensions.release_due(),
     "halts a session": partial(_stops, stopping.halt_session, "plain"),
     "lets a session go on": partial(_stops, stopping.let_session_go, "plain"),
     "begins the end of a session": partial(_stops, stopping.begin_end, "plain"),
