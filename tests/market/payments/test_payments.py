@@ -363,3 +363,15 @@ async def test_a_clock_that_was_ahead_holds_up_no_look(market: Market, bank: Ban
     bank.pay(payment.id)
     await market.payments.find(user, payment.id)
     assert await available(market, user) == 20 * USD
+
+
+async def test_a_notice_just_after_a_look_is_not_forgotten(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    await market.payments.find(user, payment.id)
+    bank.pay(payment.id)
+    await market.payments.receive("bank", HEADERS, bank.notice(payment.id))
+    assert await available(market, user) == 0
+    market.clock.now += 3
+    assert await market.payments.sweep() == 1
+    assert await available(market, user) == 20 * USD
