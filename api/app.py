@@ -28,6 +28,7 @@ from api.notify.events import EventRoutes
 from api.notify.webhooks import WebhookRoutes
 from api.ops.health import HealthRoutes
 from api.payments.payments import PaymentRoutes
+from api.payouts.payouts import PayoutRoutes
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
 from api.routing.response_cache import Answers
@@ -89,4 +90,5 @@ def routes(
         *SiteRoutes(market.site, market.texts, market.status).table(),
         *PaymentRoutes(market.payments).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
+        *PayoutRoutes(market.payouts).table(),
     ]

@@ -12,6 +12,7 @@ from config.site import site_problems
 SIGNING_KEY_MIN_BYTES = 32  # the size of HS256's hash, as RFC 7518, section 3.2, demands
 MONEY_DIGITS = 6  # amounts are kept in millionths
 PERCENT_DIGITS = 2  # fees are kept in ten-thousandths
+CENT_DIGITS = 2  # after the decimal point, in USD
 PORT_MAX = 65_535
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
@@ -38,6 +39,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _urls(settings)
     yield from _auth(settings)
     yield from _prices(settings)
+    yield from _payouts(settings)
     yield from _referrals(settings)
     yield from _assistant(settings)
     yield from _s3(settings)
@@ -374,6 +376,12 @@ def _auth(settings: Settings) -> Iterator[str]:
         )
 
 
+def _payouts(settings: Settings) -> Iterator[str]:
+    fee = settings.payouts.fee_usd
+    if fee.is_finite() and fee != round(fee, CENT_DIGITS):
+        yield f"payouts.fee_usd: expected whole cents, got {fee}"
+
+
 def _prices(settings: Settings) -> Iterator[str]:
     market = settings.market
     for name, price in (
@@ -384,6 +392,10 @@ def _prices(settings: Settings) -> Iterator[str]:
         ("staff.approval_usd", settings.staff.approval_usd),
         ("staff.approval_credits", settings.staff.approval_credits),
         ("market.credit_usd", market.credit_usd),
+        ("payouts.minimum_usd", settings.payouts.minimum_usd),
+        ("payouts.fee_usd", settings.payouts.fee_usd),
+        ("payouts.automatic_usd", settings.payouts.automatic_usd),
+        ("payouts.kyc_above_usd", settings.payouts.kyc_above_usd),
         ("jobs.sample_credits_per_day", settings.jobs.sample_credits_per_day),
         ("jobs.sample_price_credit", settings.jobs.sample_price_credit),
         *(

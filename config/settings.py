@@ -200,6 +200,23 @@ class JobSettings(Struct, frozen=True):
     sample_price_credit: Decimal = Decimal("0.05")
 
 
+class PayoutSettings(Struct, frozen=True):  # as wide as its section
+    """Payouts of earnings to users: their ways, amounts, waiting times and limits."""
+
+    methods: tuple[Literal["bank", "paypal", "manual"], ...] = ()
+    minimum_usd: Decimal = Decimal(5)
+    fee_usd: Decimal = Decimal(0)
+    automatic_usd: Decimal = Decimal(0)
+    review_hours: Annotated[int, Meta(ge=1, le=720)] = 48
+    method_wait_hours: Annotated[int, Meta(ge=0, le=720)] = 72
+    first_wait_days: Annotated[int, Meta(ge=0, le=365)] = 7
+    payouts_per_day: Annotated[int, Meta(ge=1, le=100)] = 3
+    kyc_above_usd: Decimal = Decimal(600)
+    debtor_name: str = ""
+    debtor_iban: str = ""
+    debtor_bic: str = ""
+
+
 class AssistantSettings(Struct, frozen=True):  # as wide as its section
     """The model of the assistant, the bounds of photos, and the rewards of good deeds."""
 
@@ -382,6 +399,7 @@ class Settings(Struct, frozen=True):
     site: SiteSettings = SiteSettings()
     payments: PaymentSettings = PaymentSettings()
     alerts: AlertSettings = AlertSettings()
+    payouts: PayoutSettings = PayoutSettings()
     staff: StaffSettings = StaffSettings()
 
 

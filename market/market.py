@@ -53,6 +53,8 @@ from market.notify.webhooks import Webhooks, WebhookTerms
 from market.payments.payments import Payments
 from market.payments.provider import Provider
 from market.payments.terms import PaymentTerms
+from market.payouts.payouts import Payouts
+from market.payouts.terms import PayoutTerms
 from market.recovery.made_by_keys import MadeByKeys
 from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
@@ -85,6 +87,7 @@ class Rules(Struct, frozen=True):
     event_feed: EventFeedTerms = EventFeedTerms()
     site: SiteTerms = SiteTerms()
     payments: PaymentTerms = PaymentTerms()
+    payouts: PayoutTerms = PayoutTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -96,6 +99,7 @@ class Keys(Struct, frozen=True):
     job_secrets: Sealing
     app_keys: Sealing
     webhook_secrets: Sealing
+    payout_methods: Sealing
 
 
 class Market:
@@ -136,17 +140,24 @@ class Market:
         self.emails = Outbox(context, keys.sealing, "mail")
         self.site = rules.site
         self.letters = letters = Letters(self.emails, rules.app_url, rules.site.signature)
-        proofs = Proofs(context, self.emails, rules.app_url, rules.site.signature)
         self.texts = Texts(context)
         self.status = Status(context)
         self.gate = gate = Gate(context, rules.site.registration)
         self.accounts = Accounts(
-            context, passwords, keys.tokens, limits, rules.rewards, proofs, letters, gate
+            context,
+            passwords,
+            keys.tokens,
+            limits,
+            rules.rewards,
+            Proofs(context, self.emails, rules.app_url, rules.site.signature),
+            letters,
+            gate,
         )
         self.keys = ApiKeys(context, letters, gate)
         self.suspensions = Suspensions(context, letters)
         self.wallet = Wallet(context)
         self.payments = Payments(context, rules.payments, providers or {}, letters, rules.app_url)
+        self.payouts = Payouts(context, keys.payout_methods, letters, rules.payouts)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases
         self.bandwidth = Bandwidth(

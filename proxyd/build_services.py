@@ -26,6 +26,7 @@ from market.events.idempotency import Seal
 from market.market import Keys, Market
 from market.money.money import micro
 from market.payments.provider import Provider
+from market.payouts.details import METHODS_PURPOSE
 from market.photos.decoding import Photos
 from market.site.status import LOOK_SECONDS as STATUS_SECONDS
 from market.staff.site.alerts import Alerts
@@ -266,6 +267,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Sealing(key, b"job secrets"),
         Sealing(key, b"app keys"),
         Sealing(key, b"webhook secrets"),
+        Sealing(key, METHODS_PURPOSE),
     )
 
 

@@ -33,6 +33,7 @@ from market.money.money import Currency, micro
 from market.notify.feed import EventFeedTerms
 from market.notify.webhooks import FIRST_FREE_PORT, WebhookTerms
 from market.payments.terms import PaymentTerms
+from market.payouts.terms import PayoutTerms
 from market.photos.decoding import PhotoLimits
 from market.site.gate import SiteTerms
 from proxyctl.protocol.policy import Policy
@@ -59,6 +60,7 @@ from storage.blobs.s3 import Bucket
 from storage.engines.place import SQLITE, is_sqlite
 
 DAY_SECONDS = 86_400
+HOUR_SECONDS = 3_600
 STAFF_REQUESTS_PER_SECOND = 60
 STAFF_CONNECTIONS = 64  # few enough for the descriptors that no share has
 
@@ -89,6 +91,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         event_feed=event_feed_terms(settings, descriptors),
         site=site_terms(settings),
         payments=payment_terms(settings),
+        payouts=payout_terms(settings),
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
             "Inference": settings.market.inference_image,
@@ -343,6 +346,23 @@ def webhook_terms(settings: Settings) -> WebhookTerms:
     return WebhookTerms(
         blocked_ports=frozenset(settings.egress.blocked_ports),
         allows_loopback=policy(settings).permits(loopback, FIRST_FREE_PORT),
+    )
+
+
+def payout_terms(settings: Settings) -> PayoutTerms:
+    """Return the operator's terms for payouts of earnings."""
+    payouts = settings.payouts
+    return PayoutTerms(
+        methods=frozenset(payouts.methods),
+        credit_rate=micro(settings.market.credit_usd),
+        minimum=micro(payouts.minimum_usd),
+        fee=micro(payouts.fee_usd),
+        automatic=micro(payouts.automatic_usd),
+        review_seconds=payouts.review_hours * HOUR_SECONDS,
+        method_wait_seconds=payouts.method_wait_hours * HOUR_SECONDS,
+        first_wait_seconds=payouts.first_wait_days * DAY_SECONDS,
+        a_day=payouts.payouts_per_day,
+        verified_above=micro(payouts.kyc_above_usd),
     )
 
 

@@ -248,6 +248,10 @@ TESTED_IN = {
     "market/payments/provider.py": "tests/proxyd/outbound/test_stripe.py",
     "market/payments/returning.py": "tests/market/payments/test_payments.py",
     "market/payments/terms.py": "tests/market/payments/test_payments.py",
+    "market/payouts/details.py": "tests/api/payouts/test_payouts.py",
+    "market/payouts/payouts.py": "tests/api/payouts/test_payouts.py",
+    "market/payouts/rules.py": "tests/market/payouts/test_earned.py",
+    "market/payouts/terms.py": "tests/market/payouts/test_steps.py",
     "market/photos/containers.py": "tests/market/photos/test_decoding.py",
     "market/photos/photo.py": "tests/market/photos/test_decoding.py",
     "market/photos/picture.py": "tests/market/photos/test_decoding.py",
@@ -420,12 +424,17 @@ TESTED_IN = {
     "storage/jobs/kinds.py": "tests/market/jobs/test_kinds.py",
     "storage/jobs/reviews.py": "tests/market/jobs/test_reviews.py",
     "storage/money/debts.py": "tests/market/payments/test_payments.py",
+    "storage/money/earned.py": "tests/market/payouts/test_earned.py",
     "storage/money/ledger.py": "tests/market/money/test_ledger.py",
     "storage/money/lots.py": "tests/market/staff/money/test_money.py",
     "storage/notify/webhooks.py": "tests/market/notify/test_webhooks.py",
     "storage/payments/audit.py": "tests/market/payments/test_payments_invariants.py",
     "storage/payments/payments.py": "tests/market/payments/test_payments.py",
     "storage/payments/returns.py": "tests/market/payments/test_payments.py",
+    "storage/payouts/audit.py": "tests/market/payouts/test_steps.py",
+    "storage/payouts/batches.py": "tests/market/payouts/test_steps.py",
+    "storage/payouts/methods.py": "tests/api/payouts/test_payouts.py",
+    "storage/payouts/payouts.py": "tests/market/payouts/test_steps.py",
     "storage/site/alerts.py": "tests/market/staff/site/test_alerts.py",
     "storage/site/invitations.py": "tests/market/site/test_gate.py",
     "storage/site/status.py": "tests/market/site/test_status.py",
@@ -489,6 +498,9 @@ ABOUT_SEVERAL = {
     ),
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
+    "tests/market/payouts/test_earned.py": (
+        "the earned money of market/money/ledger.py, and the rules of market/payouts/rules.py"
+    ),
     "tests/market/staff/money/test_money_invariants.py": "market/staff/money/",
     "tests/proxyd/backups/test_site.py": (
         "the tables of market/site, of tickets and of halts through the same"

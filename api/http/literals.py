@@ -54,6 +54,18 @@ TransactionKind = Literal[
     "other",
 ]
 
+PayoutState = Literal["requested", "cancelled", "approved", "rejected", "sent", "paid", "failed"]
+PayoutMethodKind = Literal["bank", "paypal", "manual", "stripe"]
+PayoutRule = Literal[
+    "email_confirmed",
+    "method_ready",
+    "minimum_earned",
+    "first_earning_age",
+    "below_daily_limit",
+    "no_payment_case",
+    "not_suspended",
+    "identity_checked",
+]
 ExitState = Literal["online", "resting", "offline", "paused", "terms_changed", "revoked", "barred"]
 
 WorkState = Literal[
@@ -90,6 +102,9 @@ ROLLOUT_STATES: Mapping[str, RolloutState] = {each: each for each in get_args(Ro
 REVISION_STATES: Mapping[str, RevisionState] = {each: each for each in get_args(RevisionState)}
 NETWORKS: Mapping[str, Network] = {each: each for each in get_args(Network)}
 DEVICE_TYPES: Mapping[str, DeviceType] = {each: each for each in get_args(DeviceType)}
+PAYOUT_STATES: Mapping[str, PayoutState] = {each: each for each in get_args(PayoutState)}
+PAYOUT_METHODS: Mapping[str, PayoutMethodKind] = {each: each for each in get_args(PayoutMethodKind)}
+PAYOUT_RULES: Mapping[str, PayoutRule] = {each: each for each in get_args(PayoutRule)}
 EXIT_STATES: Mapping[str, ExitState] = {each: each for each in get_args(ExitState)}
 WORK_STATES: Mapping[str, WorkState] = {each: each for each in get_args(WorkState)}
 HINDRANCES: Mapping[str, Hindrance] = {each: each for each in get_args(Hindrance)}

@@ -117,6 +117,27 @@ def strong_key_created(to: str, app_url: str, name: str) -> Message:
     )
 
 
+def payout_method_added(to: str, app_url: str, shown: str, usable_at: str) -> Message:
+    """Return the e-mail about a new payout method."""
+    return Message(
+        to,
+        "A payout method was added",
+        f"A payout method was added to your account: {shown}\n\nPayouts can go there from "
+        f"{usable_at} on.\n\nIf it was not you, remove it before then and change your password:"
+        f"\n\n{app_url}/console/wallet\n",
+    )
+
+
+def payout_method_removed(to: str, app_url: str, shown: str) -> Message:
+    """Return the e-mail about a removed payout method."""
+    return Message(
+        to,
+        "A payout method was removed",
+        f"A payout method was removed from your account: {shown}\n\nIf it was not you, change "
+        f"your password:\n\n{app_url}/forgot\n",
+    )
+
+
 def webhook_disabled(to: str, app_url: str, url: str, reason: str) -> Message:
     """Return the e-mail that reports a disabled endpoint of webhooks."""
     return Message(

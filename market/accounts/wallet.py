@@ -16,7 +16,13 @@ WORDS: dict[str, str] = {TransferKind.CAPTURE: EARNING, TransferKind.PAYOUT: EAR
 IN_REVIEW = "review:"
 # These move pending money or the house's own, and never the spendable money of a user.
 UNSEEN = frozenset(
-    (TransferKind.EXIT_EARNING, TransferKind.REVERSAL, TransferKind.FEE, TransferKind.CHARGEBACK)
+    (
+        TransferKind.EXIT_EARNING,
+        TransferKind.REVERSAL,
+        TransferKind.FEE,
+        TransferKind.CHARGEBACK,
+        TransferKind.EXCHANGE,
+    )
 )
 
 

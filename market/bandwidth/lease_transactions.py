@@ -30,7 +30,7 @@ from market.events.context import Context
 from market.events.recording import NewEvent, record, record_all
 from market.exits import earnings as exit_earnings
 from market.money import ledger
-from market.money.ledger import Movement, TransferIds
+from market.money.ledger import Movement, Payment, TransferIds
 from market.money.money import Currency, earned
 from storage.bandwidth import allowlist, halts, nodes
 from storage.bandwidth import sessions as queries
@@ -307,7 +307,10 @@ async def _capture(
     owed = min(max(owed, payable), hold.amount)
     rest = owed - payable
     assert rest >= 0  # noqa: S101 - or the exits would be paid more than the buyer pays
-    payments = [(ledger.exit_payable(), payable), (ledger.revenue(Currency.USD), rest)]
+    payments = [
+        Payment(ledger.exit_payable(), payable),
+        Payment(ledger.revenue(Currency.USD), rest),
+    ]
     if exits:  # all accounts at once, so that two ends cannot deadlock
         user_id, usd = session.user_id, Currency.USD
         resolving = (

@@ -390,6 +390,57 @@ class Code(Enum):
         Kind.INVALID,
         "A payment of this account is disputed or was taken back.",
     )
+    PAYOUTS_NOT_OFFERED = (
+        "payouts_not_offered",
+        Kind.INVALID,
+        "This service pays no earnings out.",
+    )
+    PAYOUT_NOT_FOUND = "payout_not_found", Kind.NOT_FOUND, "There is no such payout for the caller."
+    PAYOUT_STATE = (
+        "payout_state",
+        Kind.INVALID,
+        "The state of the payout does not permit this.",
+    )
+    PAYOUT_NOT_PERMITTED = (
+        "payout_not_permitted",
+        Kind.INVALID,
+        "A rule for payouts is not met; the terms of payouts list each rule.",
+    )
+    PAYOUT_TOO_SMALL = (
+        "payout_too_small",
+        Kind.INVALID,
+        "The amount is less than the smallest payout, or not more than its fee.",
+    )
+    PAYOUT_TOO_LARGE = (
+        "payout_too_large",
+        Kind.INVALID,
+        "The amount is more than the available earnings; other money cannot be paid out.",
+    )
+    PAYOUT_METHOD_NOT_FOUND = (
+        "payout_method_not_found",
+        Kind.NOT_FOUND,
+        "The caller has no such payout method.",
+    )
+    PAYOUT_METHOD_IN_USE = (
+        "payout_method_in_use",
+        Kind.INVALID,
+        "An open payout goes to this payout method; remove the method later.",
+    )
+    TOO_MANY_PAYOUT_METHODS = (
+        "too_many_payout_methods",
+        Kind.INVALID,
+        "The caller has reached the limit of payout methods; remove one.",
+    )
+    PAYOUT_FILE_INVALID = (
+        "payout_file_invalid",
+        Kind.INVALID,
+        "The file is not a list of outcomes of payouts.",
+    )
+    PAYOUT_BATCH_NOT_FOUND = (
+        "payout_batch_not_found",
+        Kind.NOT_FOUND,
+        "There is no such batch of payouts, or it has no file.",
+    )
     APPROVAL_NOT_FOUND = (
         "approval_not_found",
         Kind.NOT_FOUND,

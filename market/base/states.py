@@ -47,6 +47,18 @@ class ReviewStatus(Status):
     REVERSED = "reversed"
 
 
+class PayoutStatus(Status):
+    """The states of a payout of earned money; `failed` also when it came back after it was paid."""
+
+    REQUESTED = "requested"
+    CANCELLED = "cancelled"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    SENT = "sent"
+    PAID = "paid"
+    FAILED = "failed"
+
+
 class CopiesStatus(Status):
     """The states of several copies of one job; agreed when most of their results are the same."""
 
@@ -107,6 +119,17 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
         ReviewStatus.EXPIRED: frozenset(),
         ReviewStatus.UPHELD: frozenset(),
         ReviewStatus.REVERSED: frozenset(),
+    },
+    PayoutStatus: {
+        PayoutStatus.REQUESTED: frozenset(
+            {PayoutStatus.CANCELLED, PayoutStatus.APPROVED, PayoutStatus.REJECTED}
+        ),
+        PayoutStatus.APPROVED: frozenset({PayoutStatus.SENT, PayoutStatus.REJECTED}),
+        PayoutStatus.SENT: frozenset({PayoutStatus.PAID, PayoutStatus.FAILED}),
+        PayoutStatus.PAID: frozenset({PayoutStatus.FAILED}),
+        PayoutStatus.CANCELLED: frozenset(),
+        PayoutStatus.REJECTED: frozenset(),
+        PayoutStatus.FAILED: frozenset(),
     },
     CopiesStatus: {
         CopiesStatus.OPEN: frozenset({CopiesStatus.AGREED, CopiesStatus.UNDECIDED}),

@@ -134,6 +134,70 @@ class PaymentDisputeDecided(EventData, frozen=True):
     outcome: Literal["won", "lost"]
 
 
+class PayoutEvent(EventData, frozen=True):
+    """Fields that all events of a payout have.
+
+    `amount` of the wallet's `currency` is worth `usd`, of which the service keeps `fee_usd`.
+    """
+
+    payout_id: str
+    amount: float
+    currency: Currency
+    usd: float
+    fee_usd: float
+
+
+class PayoutRequested(PayoutEvent, frozen=True):
+    """A payout was requested, and its amount is held; it is decided before `decide_by`."""
+
+    decide_by: Timestamp
+
+
+class PayoutCancelled(PayoutEvent, frozen=True):
+    """A payout was cancelled by its user; its amount is back."""
+
+
+class PayoutApproved(PayoutEvent, frozen=True):
+    """A payout was approved, and waits to be sent."""
+
+
+class PayoutRejected(PayoutEvent, frozen=True):
+    """A payout was rejected for this `reason`, a code; its amount is back."""
+
+    reason: str
+
+
+class PayoutSent(PayoutEvent, frozen=True):
+    """A payout was sent to its bank or provider."""
+
+
+class PayoutPaid(PayoutEvent, frozen=True):
+    """A payout has arrived."""
+
+
+class PayoutFailed(PayoutEvent, frozen=True):
+    """A payout could not be paid, or came back, for this `reason`; its amount is back."""
+
+    reason: str
+
+
+class PayoutMethodAdded(EventData, frozen=True):
+    """A payout method was added; payouts can go there from `usable_at` on."""
+
+    method_id: str
+    kind: str
+    shown: str
+    usable_at: Timestamp
+
+
+class PayoutMethodRemoved(EventData, frozen=True):
+    """A payout method was removed."""
+
+    method_id: str
+    kind: str
+    shown: str
+
+
 class LimitsChanged(EventData, frozen=True):
     """The operator has changed the user's limits or price; without a value, the service's holds.
 
@@ -381,6 +445,15 @@ CATALOGUE: dict[str, type[EventData]] = {
     "payment.refund_failed": PaymentRefundFailed,
     "payment.disputed": PaymentDisputed,
     "payment.dispute_decided": PaymentDisputeDecided,
+    "payout.requested": PayoutRequested,
+    "payout.cancelled": PayoutCancelled,
+    "payout.approved": PayoutApproved,
+    "payout.rejected": PayoutRejected,
+    "payout.sent": PayoutSent,
+    "payout.paid": PayoutPaid,
+    "payout.failed": PayoutFailed,
+    "payout_method.added": PayoutMethodAdded,
+    "payout_method.removed": PayoutMethodRemoved,
     "account.limits_changed": LimitsChanged,
     "job.created": JobCreated,
     "job.accepted": JobAccepted,

@@ -154,7 +154,12 @@ async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, 
         return
     first = min(paid)
     amount = sum(row.amount for row in paid)
-    movement = Movement(ledger.pending(user_id), ledger.available(user_id, Currency.USD), amount)
+    movement = Movement(
+        ledger.pending(user_id),
+        ledger.available(user_id, Currency.USD),
+        amount,
+        sum(row.earned for row in paid),
+    )
     # Each earning is paid once, so the first of them names this payout.
     key = _key(first.session_id, first.device_id, first.number, "payout")
     await _post(

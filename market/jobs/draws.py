@@ -18,7 +18,7 @@ from market.base.states import JobStatus
 from market.jobs import reviews
 from market.jobs.overdue import GRACE_SECONDS
 from market.money import ledger
-from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
+from market.money.ledger import Movement, Payment, Transfer, TransferIds, TransferKind
 from market.money.money import Currency
 from proxyctl.protocol.jobspec import Payload
 from storage.attempts import attempts as attempt_queries
@@ -252,7 +252,7 @@ async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Dra
     await tx.lock("accounts", sorted(await accounts_of(tx, job)))
     key, currency = f"{hold_id}:attempt:{row.attempt}", Currency(job.currency)
     if how.review_seconds:
-        kept = [(ledger.review(currency), row.amount)]
+        kept = [Payment(ledger.review(currency), row.amount)]
         await ledger.draw(tx, hold_id, kept, key=key, transfer_id=how.new_id(), now=how.now)
         ids = TransferIds(how.new_id(), how.new_id())
         beginning = reviews.Beginning(
@@ -268,13 +268,18 @@ async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Dra
         return
     worker = ledger.available(row.user_id, Currency.CREDIT)
     house = ledger.revenue(currency)
-    payments = [(house, row.amount)]
+    payments = [Payment(house, row.amount)]
+    # The pay of a buyer's own device is not earned: it was the buyer's money.
+    part = row.earned if row.user_id != job.user_id else 0
     if currency is Currency.CREDIT:
-        payments = [(worker, row.earned), (house, row.amount - row.earned)]
+        payments = [
+            Payment(worker, row.earned, part),
+            Payment(house, row.amount - row.earned),
+        ]
     await ledger.draw(tx, hold_id, payments, key=key, transfer_id=how.new_id(), now=how.now)
     if currency is not Currency.CREDIT:
         kind = TransferKind.PAYOUT
-        movement = Movement(ledger.revenue(Currency.CREDIT), worker, row.earned)
+        movement = Movement(ledger.revenue(Currency.CREDIT), worker, row.earned, part)
         payout = Transfer(
             how.new_id(), f"{key}:{kind}", kind, hold_id, Currency.CREDIT, (movement,), how.now
         )

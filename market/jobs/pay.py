@@ -10,7 +10,7 @@ from market.events.context import Context
 from market.jobs import draws, reviews
 from market.jobs.draws import FEE_WHOLE
 from market.money import ledger
-from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
+from market.money.ledger import Movement, Payment, Transfer, TransferIds, TransferKind
 from market.money.money import Currency
 from storage.attempts.attempts import SpecRow
 from storage.engines.store import Transaction
@@ -99,7 +99,7 @@ async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) 
         job: as it was while it ran.
         pay: the pay of the worker; None gives the buyer everything back.
     """
-    payments: list[tuple[str, int]] = []
+    payments: list[Payment] = []
     if pay is not None:
         if pay.review_seconds:
             await _begin_review(tx, moment, job, pay)
@@ -107,13 +107,24 @@ async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) 
         house, fee = ledger.revenue(Currency(job.currency)), pay.gross - pay.earned
         if job.currency == Currency.CREDIT:
             worker = ledger.available(pay.worker, Currency.CREDIT)
-            payments = [(worker, pay.earned), (house, fee)]
+            payments = [
+                Payment(worker, pay.earned, earned_part(job, pay)),
+                Payment(house, fee),
+            ]
         else:
-            payments = [(house, held_part(job, pay.gross))]
+            payments = [Payment(house, held_part(job, pay.gross))]
             await _pay_out(tx, moment, job, pay)
     await ledger.capture(
         tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
     )
+
+
+def earned_part(job: JobRow, pay: Pay) -> int:
+    """Return the part of a worker's pay that counts as earned.
+
+    The pay of a buyer's own device does not: it was the buyer's money.
+    """
+    return pay.earned if pay.worker != job.user_id else 0
 
 
 async def _begin_review(tx: Transaction, moment: Moment, job: JobRow, pay: Pay) -> None:
@@ -140,7 +151,10 @@ def held_part(job: JobRow, gross: int) -> int:
 async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, pay: Pay) -> None:
     """Pay a worker in credits for a price that is held in another currency."""
     payout = Movement(
-        ledger.revenue(Currency.CREDIT), ledger.available(pay.worker, Currency.CREDIT), pay.earned
+        ledger.revenue(Currency.CREDIT),
+        ledger.available(pay.worker, Currency.CREDIT),
+        pay.earned,
+        earned_part(job, pay),
     )
     currency = Currency(job.currency)
     buyer = ledger.available(job.user_id, currency)

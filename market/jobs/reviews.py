@@ -21,7 +21,7 @@ from market.base.states import ReviewStatus
 from market.base.sweeping import Sweep
 from market.events.context import Context
 from market.money import ledger
-from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
+from market.money.ledger import Movement, Payment, Transfer, TransferIds, TransferKind
 from market.money.money import Currency
 from market.trust import trust
 from storage.attempts import attempts as attempt_queries
@@ -176,7 +176,7 @@ async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) 
     )
     await ledger.lock(tx, movements)
     await ledger.capture(
-        tx, job_hold_id, [(kept, how.price)], transfer_ids=how.resolution, now=how.now
+        tx, job_hold_id, [Payment(kept, how.price)], transfer_ids=how.resolution, now=how.now
     )
     await keep(tx, job, how)
 
@@ -208,7 +208,9 @@ async def keep(tx: Transaction, job: JobRow, how: Beginning, *, is_draw: bool = 
         resolved_at=None,
         is_draw=int(is_draw),
     )
-    hold = HoldRow(hold_of(review), how.worker, Currency.CREDIT, how.earned, None)
+    # The pay of a buyer's own device is not earned: it was the buyer's money.
+    part = how.earned if how.worker != job.user_id else 0
+    hold = HoldRow(hold_of(review), how.worker, Currency.CREDIT, how.earned, None, part)
     await ledger.hold(tx, hold, transfer_id=how.hold_id, now=how.now, source=source)
     await queries.insert(tx, review)
 
@@ -325,17 +327,19 @@ async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> 
     currency = Currency(review.currency)
     kept, is_credit = ledger.review(currency), currency == Currency.CREDIT
     source = kept if is_credit else ledger.revenue(Currency.CREDIT)
-    payments = [(ledger.available(review.user_id, Currency.CREDIT), review.earned - withheld)]
+    paid = review.earned - withheld
+    part = paid if review.user_id != review.buyer_id else 0
+    payments = [Payment(ledger.available(review.user_id, Currency.CREDIT), paid, part)]
     if chosen.state == ReviewStatus.REVERSED:
         # The worker's part goes back to where it came from.
-        payments = [(source, review.earned)]
+        payments = [Payment(source, review.earned)]
         rest = Movement(kept, ledger.available(review.buyer_id, currency), review.price)
         kind = TransferKind.REFUND
         if not review.is_draw:
             await job_queries.earn_nothing(tx, review.job_id)
     else:
         if withheld:
-            payments.append((source, withheld))
+            payments.append(Payment(source, withheld))
         amount = review.price - refunded
         if is_credit:
             amount -= review.earned - withheld

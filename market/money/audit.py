@@ -15,9 +15,11 @@ from storage.exits import exits as exit_queries
 from storage.jobs import copies as copy_queries
 from storage.jobs import draws as draw_queries
 from storage.jobs import reviews as review_queries
+from storage.money import earned as earned_queries
 from storage.money import ledger as queries
 from storage.money.ledger import DifferenceRow, TotalRow
 from storage.payments import audit as payment_queries
+from storage.payouts import audit as payout_queries
 from storage.trust import samples as sample_queries
 
 
@@ -112,12 +114,42 @@ async def _audit(tx: Transaction) -> Report:
                 *_counts(await draw_queries.overused(tx)),
             ),
         ),
+        Check(
+            "earned money is what was earned, less what was taken of it",
+            (
+                *difference_lines(await earned_queries.against_entries(tx)),
+                *difference_lines(await earned_queries.totals_against_entries(tx)),
+                *difference_lines(await earned_queries.holds_against_entries(tx)),
+            ),
+        ),
+        *await _payout_checks(tx),
         *await _review_checks(tx),
         *await _exit_checks(tx),
         *await _payment_checks(tx),
     )
     accounts = await queries.count_accounts(tx)
     return Report(accounts, await queries.count_transfers(tx), checks)
+
+
+async def _payout_checks(tx: Transaction) -> tuple[Check, ...]:
+    return (
+        Check(
+            "every payout holds its amount, and one that was paid took it",
+            difference_lines(await payout_queries.against_holds(tx)),
+        ),
+        Check(
+            "the house sent what the paid payouts say, and has their fees and credits",
+            difference_lines(await payout_queries.against_house(tx)),
+        ),
+        Check(
+            "earnings are available, held, in payouts, paid out or spent",
+            difference_lines(await payout_queries.against_earnings(tx)),
+        ),
+        Check(
+            "every batch is the sum of its payouts",
+            difference_lines(await payout_queries.batches_against_payouts(tx)),
+        ),
+    )
 
 
 async def _review_checks(tx: Transaction) -> tuple[Check, ...]:

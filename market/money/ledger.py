@@ -9,6 +9,19 @@ its users see it.
 A hold moves a price from the buyer's available balance to the held balance. A guarded update
 resolves it once: a capture pays out of it and a release gives the rest back, as two transfers of
 one transaction.
+
+A part of each available balance is earned money, and only that part can be paid out. It rises by
+earnings alone: pay for work, and the shares of exits. All other money, such as deposits and
+rewards, is free of it. Money that leaves an available account is the other money first, and earned
+money only when that is used up. A hold remembers its earned part; its captures use the other money
+first, so a release gives earned money back first.
+
+Why no deposit and no reward can be paid out: a payout takes earned money only, and so does the
+return of a payout give it. Let E be a user's earned money, and P their payouts. An earning adds to
+E. A purchase lowers E or leaves it, and its release returns at most what the purchase took. A
+payout moves from E to P, and its failure moves the same amount back. So E + P never exceeds the
+sum of the earnings, in any order of these steps. The schema keeps E between 0 and the balance, each
+entry has its change of E, and the audit adds the entries up.
 """
 
 from collections.abc import Sequence
@@ -123,6 +136,12 @@ class TransferKind(StrEnum):
     CORRECTION = "correction"
     CHARGEBACK = "chargeback"
     DEBT = "debt"
+    EXCHANGE = "exchange"
+
+
+# Of these the receiver's part counts as earned by work or bandwidth.
+EARNING_KINDS = frozenset((TransferKind.CAPTURE, TransferKind.PAYOUT))
+_AVAILABLE = ":available:"
 
 
 class TransferIds(NamedTuple):
@@ -133,11 +152,24 @@ class TransferIds(NamedTuple):
 
 
 class Movement(NamedTuple):
-    """`amount` micro-units that leave the account `debit` and reach the account `credit`."""
+    """`amount` micro-units that leave the account `debit` and reach the account `credit`.
+
+    `earned` above 0 is the part that the receiver has earned. Below 0 is the earned money that
+    leaves: `post` lowers it to what there is, and raises it where no other money is left.
+    """
 
     debit: str
     credit: str
     amount: int
+    earned: int = 0
+
+
+class Payment(NamedTuple):
+    """`amount` micro-units of a hold for an account; its owner has earned the part `earned`."""
+
+    account: str
+    amount: int
+    earned: int = 0
 
 
 class Transfer(Struct, frozen=True):
@@ -183,6 +215,11 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
         MarketError: `insufficient_funds`, when a user's account would fall below zero;
             `amount_too_large`, when an account would exceed the bounds of the schema.
     """
+    return await _post(tx, transfer) is not None
+
+
+async def _post(tx: Transaction, transfer: Transfer) -> list[Movement] | None:
+    """Post a transfer, and return its movements with their earned parts; None if it was posted."""
     if not await queries.insert_transfer(
         tx,
         transfer_id=transfer.id,
@@ -191,9 +228,10 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
         reference=transfer.reference,
         created_at=transfer.created_at,
     ):
-        return False
+        return None
     movements = [movement for movement in transfer.movements if movement.amount]
     await lock(tx, movements)
+    movements = await _with_earned_parts(tx, movements)
     entries = [EntryRow(str(transfer.currency), *movement) for movement in movements]
     try:
         if len(entries) == 1:
@@ -206,13 +244,44 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
         if refusal is None or is_ours:
             raise
         raise MarketError(refusal) from error
-    return True
+    if transfer.kind in EARNING_KINDS:
+        for movement in movements:
+            if movement.earned > 0:
+                user_id = movement.credit.split(":")[1]
+                await queries.add_earned(
+                    tx, user_id, transfer.currency, movement.earned, now=transfer.created_at
+                )
+    return movements
+
+
+async def _with_earned_parts(tx: Transaction, movements: Sequence[Movement]) -> list[Movement]:
+    """Return movements with the earned money that each takes from a user's available account.
+
+    Other money leaves first. The accounts are locked.
+    """
+    left: dict[str, queries.BalanceRow] = {}
+    parts = []
+    for movement in movements:
+        account = movement.debit
+        if movement.earned <= 0 and _AVAILABLE in account:
+            before = left.get(account) or await queries.balances(tx, account)
+            other = before.balance - before.earned
+            part = min(max(-movement.earned, movement.amount - other, 0), before.earned)
+            rest = queries.BalanceRow(before.balance - movement.amount, before.earned - part)
+            left[account] = rest
+            parts.append(movement._replace(earned=-part))
+        else:
+            parts.append(movement)
+    return parts
 
 
 async def posted(tx: Transaction, business_key: str) -> list[Movement]:
     """Return the movements of a transfer; none when it was never posted."""
     entries = await queries.find_entries(tx, business_key)
-    return [Movement(entry.debit_account, entry.credit_account, entry.amount) for entry in entries]
+    return [
+        Movement(entry.debit_account, entry.credit_account, entry.amount, entry.earned)
+        for entry in entries
+    ]
 
 
 async def hold(
@@ -220,7 +289,8 @@ async def hold(
 ) -> None:
     """Move the price of work that begins now to the user's held account.
 
-    It comes from the user's spendable money, or from another account, `source`.
+    It comes from the user's spendable money, or from another account, `source`. Of spendable money
+    at least `request.earned` is earned money; the hold records how much it is.
 
     Raises:
         MarketError: `insufficient_funds`.
@@ -230,15 +300,19 @@ async def hold(
         source or available(request.user_id, currency),
         held(request.user_id, currency),
         request.amount,
+        0 if source else -request.earned,
     )
-    await post(tx, _of_hold(transfer_id, request, TransferKind.HOLD, (movement,), now))
+    transfer = _of_hold(transfer_id, request, TransferKind.HOLD, (movement,), now)
+    movements = await _post(tx, transfer)
+    if movements and not source:
+        request = request._replace(earned=-movements[0].earned)
     await queries.insert_hold(tx, request, now)
 
 
 async def capture(
     tx: Transaction,
     hold_id: str,
-    payments: Sequence[tuple[str, int]],
+    payments: Sequence[Payment],
     *,
     transfer_ids: TransferIds,
     now: int,
@@ -248,14 +322,14 @@ async def capture(
     Args:
         tx: the transaction.
         hold_id: the hold.
-        payments: `(account, micro-units)` each.
+        payments: the amounts, each with its account.
         transfer_ids: identifiers for the two transfers.
         now: UTC seconds.
 
     Returns:
         The resolved hold; None when it was resolved before, and then nothing moves.
     """
-    captured = sum(amount for _, amount in payments)
+    captured = sum(payment.amount for payment in payments)
     resolved = await queries.resolve_hold(tx, hold_id, captured=captured, resolved_at=now)
     if resolved is None:
         return None
@@ -263,8 +337,9 @@ async def capture(
     assert captured <= used <= resolved.amount  # noqa: S101 - the schema has the same check
     currency = Currency(resolved.currency)
     source = held(resolved.user_id, currency)
-    captures = [Movement(source, account, amount) for account, amount in payments]
-    rest = Movement(source, available(resolved.user_id, currency), resolved.amount - used)
+    captures = [Movement(source, *payment) for payment in payments]
+    left = resolved.amount - used
+    rest = Movement(source, available(resolved.user_id, currency), left, min(left, resolved.earned))
     await lock(tx, [*captures, rest])
     capture_id, release_id = transfer_ids
     await post(tx, _of_hold(capture_id, resolved, TransferKind.CAPTURE, captures, now))
@@ -275,7 +350,7 @@ async def capture(
 async def draw(
     tx: Transaction,
     hold_id: str,
-    payments: Sequence[tuple[str, int]],
+    payments: Sequence[Payment],
     *,
     key: str,
     transfer_id: str,
@@ -286,16 +361,16 @@ async def draw(
     Args:
         tx: the transaction.
         hold_id: the hold, which is open, and has enough left.
-        payments: `(account, micro-units)` each.
+        payments: the amounts, each with its account.
         key: the business key: payments with the same key happen once.
         transfer_id: the identifier of the transfer.
         now: UTC seconds.
     """
-    row = await queries.draw_from_hold(tx, hold_id, sum(amount for _, amount in payments))
+    row = await queries.draw_from_hold(tx, hold_id, sum(payment.amount for payment in payments))
     assert row is not None  # noqa: S101 - open work has an open hold
     currency = Currency(row.currency)
     source = held(row.user_id, currency)
-    movements = [Movement(source, account, amount) for account, amount in payments]
+    movements = [Movement(source, *payment) for payment in payments]
     kind = TransferKind.CAPTURE
     is_new = await post(tx, Transfer(transfer_id, key, kind, hold_id, currency, movements, now))
     assert is_new  # noqa: S101 - or the hold would be drawn from without it

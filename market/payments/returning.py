@@ -117,7 +117,7 @@ async def finish(tx: Transaction, context: Context, row: ReturnRow) -> bool:
         await ledger.capture(
             tx,
             hold_of(row),
-            [(house, row.held)],
+            [ledger.Payment(house, row.held)],
             transfer_ids=TransferIds(new_id(), new_id()),
             now=now,
         )

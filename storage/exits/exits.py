@@ -191,6 +191,19 @@ class PaidRow(NamedTuple):
     amount: int
 
 
+class PaidOutRow(NamedTuple):
+    """An earning that is paid out: its key, the amount in micro-USD, and the earned part of it.
+
+    That part is 0 of a session that the owner of the exit bought: it was the owner's money.
+    """
+
+    session_id: str
+    device_id: str
+    number: int
+    amount: int
+    earned: int
+
+
 class ActiveRow(NamedTuple):
     """Session that lasts until `expires_at`, in UTC seconds."""
 
@@ -729,10 +742,10 @@ async def pending_since(tx: Transaction, user_id: str) -> int | None:
     )
 
 
-async def pay(tx: Transaction, user_id: str, *, moment: int, now: int) -> list[PaidRow]:
+async def pay(tx: Transaction, user_id: str, *, moment: int, now: int) -> list[PaidOutRow]:
     """Resolve an owner's oldest earnings that may be paid out as paid; see `due_to_pay`."""
     return await tx.all(
-        PaidRow,
+        PaidOutRow,
         """
         UPDATE exit_earnings SET paid_at = :now
         WHERE paid_at IS NULL AND reversed_at IS NULL
@@ -744,7 +757,10 @@ async def pay(tx: Transaction, user_id: str, *, moment: int, now: int) -> list[P
                 ORDER BY x.posted_at, x.device_id
                 LIMIT :limit
             )
-        RETURNING session_id, device_id, number, amount
+        RETURNING session_id, device_id, number, amount, CASE WHEN EXISTS (
+            SELECT 1 FROM bandwidth_sessions AS b
+            WHERE b.id = exit_earnings.session_id AND b.user_id = exit_earnings.user_id
+        ) THEN 0 ELSE amount END
         """,
         user_id=user_id,
         moment=moment,

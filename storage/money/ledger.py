@@ -9,22 +9,37 @@ from storage.engines.store import Transaction, insert_row
 
 
 class EntryRow(NamedTuple):
-    """One debit and its credit: `amount` micro-units leave one account and reach the other."""
+    """One debit and its credit: `amount` micro-units leave one account and reach the other.
+
+    `earned` is the change of earned money: above 0 in the credited account, else in the debited.
+    """
 
     currency: str
     debit_account: str
     credit_account: str
     amount: int
+    earned: int = 0
 
 
 class HoldRow(NamedTuple):
-    """Money set aside for unfinished work; `captured` is null while the hold is open."""
+    """Money set aside for unfinished work; `captured` is null while the hold is open.
+
+    `earned` is the part of the amount that its user has earned.
+    """
 
     id: str
     user_id: str
     currency: str
     amount: int
     captured: int | None
+    earned: int = 0
+
+
+class BalanceRow(NamedTuple):
+    """The balance of an account, and the part of it that was earned, in micro-units."""
+
+    balance: int
+    earned: int
 
 
 class DifferenceRow(NamedTuple):
@@ -102,11 +117,15 @@ async def insert_entries(tx: Transaction, transfer_id: str, entries: Sequence[En
         "debit_account": "TEXT",
         "credit_account": "TEXT",
         "amount": "BIGINT",
+        "earned": "BIGINT",
     }
     await tx.run(
         f"""
-        INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
-        SELECT CAST(:transfer_id AS TEXT), line, currency, debit_account, credit_account, amount
+        INSERT INTO entries (
+            transfer_id, line, currency, debit_account, credit_account, amount, earned
+        )
+        SELECT CAST(:transfer_id AS TEXT), line, currency, debit_account, credit_account, amount,
+            earned
         FROM {tx.table("moved", **columns)}
         """,
         transfer_id=transfer_id,
@@ -119,7 +138,7 @@ async def find_entries(tx: Transaction, business_key: str) -> list[EntryRow]:
     return await tx.all(
         EntryRow,
         """
-        SELECT e.currency, e.debit_account, e.credit_account, e.amount
+        SELECT e.currency, e.debit_account, e.credit_account, e.amount, e.earned
         FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
         WHERE t.business_key = :business_key
         ORDER BY e.line
@@ -137,6 +156,7 @@ async def insert_hold(tx: Transaction, hold: HoldRow, created_at: int) -> None:
         user_id=hold.user_id,
         currency=hold.currency,
         amount=hold.amount,
+        earned=hold.earned,
         created_at=created_at,
     )
 
@@ -157,7 +177,7 @@ async def resolve_hold(
         """
         UPDATE holds SET captured = drawn + CAST(:captured AS BIGINT), resolved_at = :resolved_at
         WHERE id = :id AND resolved_at IS NULL
-        RETURNING id, user_id, currency, amount, captured
+        RETURNING id, user_id, currency, amount, captured, earned
         """,
         id=hold_id,
         captured=captured,
@@ -175,7 +195,7 @@ async def draw_from_hold(tx: Transaction, hold_id: str, amount: int) -> HoldRow 
         HoldRow,
         """
         UPDATE holds SET drawn = drawn + :amount WHERE id = :id AND resolved_at IS NULL
-        RETURNING id, user_id, currency, amount, captured
+        RETURNING id, user_id, currency, amount, captured, earned
         """,
         id=hold_id,
         amount=amount,
@@ -186,7 +206,7 @@ async def find_hold(tx: Transaction, hold_id: str) -> HoldRow | None:
     """Return a hold."""
     return await tx.one(
         HoldRow,
-        "SELECT id, user_id, currency, amount, captured FROM holds WHERE id = :id",
+        "SELECT id, user_id, currency, amount, captured, earned FROM holds WHERE id = :id",
         id=hold_id,
     )
 
@@ -204,6 +224,34 @@ async def left_in_hold(tx: Transaction, hold_id: str) -> int:
 async def balance(tx: Transaction, account: str) -> int | None:
     """Return the balance of an account, in micro-units."""
     return await tx.one(int, "SELECT balance FROM accounts WHERE id = :account", account=account)
+
+
+async def balances(tx: Transaction, account: str) -> BalanceRow:
+    """Return the balance of an account, and the earned part of it; zeros if it does not exist."""
+    row = await tx.one(
+        BalanceRow, "SELECT balance, earned FROM accounts WHERE id = :account", account=account
+    )
+    return row or BalanceRow(0, 0)
+
+
+async def add_earned(
+    tx: Transaction, user_id: str, currency: str, amount: int, *, now: int
+) -> None:
+    """Add micro-units to the total that a user has earned in a currency.
+
+    The caller has locked the account that receives them.
+    """
+    await tx.run(
+        """
+        INSERT INTO earned_totals (user_id, currency, total, first_at)
+        VALUES (:user_id, :currency, :amount, :now)
+        ON CONFLICT (user_id, currency) DO UPDATE SET total = earned_totals.total + excluded.total
+        """,
+        user_id=user_id,
+        currency=currency,
+        amount=amount,
+        now=now,
+    )
 
 
 # Both sides of both accounts. Each part is a range of an index that has all its columns; the
@@ -382,6 +430,9 @@ async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
             UNION ALL
             SELECT kind || ':' || id, 1 FROM payment_returns
             WHERE status = 'pending' AND held > 0
+            UNION ALL
+            SELECT 'payout:' || id, 1 FROM payouts
+            WHERE state IN ('requested', 'approved', 'sent')
             """,
             "SELECT id AS reference, 1 AS amount FROM holds WHERE resolved_at IS NULL",
         ),

@@ -162,7 +162,8 @@ async def post(
     house = ledger.deposits(new.currency) if is_refund else ledger.corrections(new.currency)
     movement = Movement(house, account, new.amount)
     if new.amount < 0:
-        movement = Movement(account, house, -new.amount)
+        # A correction takes earned money first: it may take back a wrong earning.
+        movement = Movement(account, house, -new.amount, 0 if is_refund else new.amount)
     await ledger.lock(tx, [movement])
     before = await ledger_queries.balance(tx, account) or 0
     deposit = await _check(tx, new, before)

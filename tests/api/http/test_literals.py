@@ -9,12 +9,14 @@ from api.http import literals
 from market.accounts.scopes import Scope
 from market.accounts.wallet import UNSEEN, WORDS
 from market.attempts.attempts import FailureKind
-from market.base.states import CopiesStatus, JobStatus, ReviewStatus, SessionStatus
+from market.base.states import CopiesStatus, JobStatus, PayoutStatus, ReviewStatus, SessionStatus
 from market.deploys import deploys
 from market.dispatch.device_work import WorkState
 from market.jobs.hindrances import Hindrance
 from market.money.ledger import TransferKind
 from market.money.money import Currency
+from market.payouts.rules import Rule
+from market.payouts.terms import MethodKind
 
 
 @cases(
@@ -29,6 +31,9 @@ from market.money.money import Currency
         (literals.WORK_STATES, WorkState),
         (literals.HINDRANCES, Hindrance),
         (literals.KEY_SCOPES, Scope),
+        (literals.PAYOUT_STATES, PayoutStatus),
+        (literals.PAYOUT_METHODS, MethodKind),
+        (literals.PAYOUT_RULES, Rule),
     ],
 )
 def test_each_value_of_an_enumeration_has_its_literal(

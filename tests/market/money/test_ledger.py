@@ -8,7 +8,7 @@ from support.market.market import Market
 from market.base.errors import Code, MarketError
 from market.money import ledger
 from market.money.audit import audit_ledger
-from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.ledger import Movement, Payment, Transfer, TransferKind
 from market.money.money import Currency
 from storage.engines.errors import ConstraintError
 from storage.engines.store import Store, Transaction
@@ -110,7 +110,7 @@ async def test_a_hold_sets_aside_and_its_capture_pays_once(market: Market) -> No
     assert await balance(store, ledger.held(user, USD)) == 600_000
 
     async def capture(number: int) -> HoldRow | None:
-        payments = [(ledger.revenue(USD), 250_000)]
+        payments = [Payment(ledger.revenue(USD), 250_000)]
         return await store.write(
             ledger.capture,
             "work:1",
@@ -134,7 +134,7 @@ async def test_a_capture_above_the_hold_is_refused_by_the_database(market: Marke
         await store.write(
             ledger.capture,
             "work:1",
-            [(ledger.revenue(USD), 101)],
+            [Payment(ledger.revenue(USD), 101)],
             transfer_ids=RESOLUTION,
             now=2,
         )
@@ -166,7 +166,7 @@ async def test_a_hold_of_nothing_is_a_hold(market: Market) -> None:
 async def test_the_database_refuses_to_change_the_past(market: Market, statement: str) -> None:
     user = await market.person("1")
     await market.store.write(ledger.hold, hold_request(user, 100), transfer_id="t1", now=1)
-    payments = [(ledger.revenue(USD), 50)]
+    payments = [Payment(ledger.revenue(USD), 50)]
     await market.store.write(ledger.capture, "work:1", payments, transfer_ids=RESOLUTION, now=2)
 
     async def tamper(tx: Transaction) -> None:

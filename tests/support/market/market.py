@@ -29,6 +29,8 @@ from market.jobs.terms import JobTerms
 from market.market import Keys, Rules
 from market.money.money import Currency, micro
 from market.payments.provider import Provider
+from market.payouts.details import METHODS_PURPOSE
+from market.payouts.terms import MethodKind, PayoutTerms
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
 from storage.engines.store import Store, Transaction
@@ -57,12 +59,14 @@ RULES = Rules(
     login_limits=LoginLimits(),
     app_url="https://app.example.com",
     exits=ExitTerms(is_offered=True),
+    payouts=PayoutTerms(methods=frozenset(MethodKind) - {MethodKind.STRIPE}),
 )
 SECRET = b"k" * 40
 SEALING = Sealing(SECRET, b"outbox")
 JOB_SECRETS = Sealing(SECRET, b"job secrets")
 APP_KEYS = Sealing(SECRET, b"app keys")
 WEBHOOK_SECRETS = Sealing(SECRET, b"webhook secrets")
+PAYOUT_METHODS = Sealing(SECRET, METHODS_PURPOSE)
 STAFF_SEALING = Sealing(SECRET, b"staff factors")
 
 
@@ -120,6 +124,7 @@ class Market(market.Market):
                 JOB_SECRETS,
                 APP_KEYS,
                 WEBHOOK_SECRETS,
+                PAYOUT_METHODS,
             ),
             leases=Leases(context),
             traffic=self.traffic,

@@ -1,0 +1,1 @@
+"""Payouts of earned money: methods, rules, requests, batches, and their audit."""

@@ -1,0 +1,214 @@
+"""Payouts as users see them: terms, methods, requests, cancellations."""
+
+from msgspec import Struct
+
+from market.accounts.letters import Letters
+from market.accounts.mail import Message, payout_method_added, payout_method_removed
+from market.accounts.makers import require_current
+from market.accounts.scopes import LOCAL, Maker
+from market.base.errors import Code, MarketError
+from market.base.sealing import Sealing
+from market.base.states import PayoutStatus
+from market.events.catalogue import PayoutMethodAdded, PayoutMethodRemoved, timestamp
+from market.events.context import Context
+from market.events.idempotency import Receipt
+from market.events.recording import record
+from market.money.money import Currency
+from market.payouts import steps
+from market.payouts.details import Details, checked, mask, seal
+from market.payouts.rules import Standing, quote, require_all, standing_of
+from market.payouts.terms import MethodKind, PayoutTerms
+from storage.accounts import users
+from storage.engines.store import Transaction
+from storage.payouts import methods as method_queries
+from storage.payouts import payouts as queries
+from storage.payouts.methods import MethodRow
+from storage.payouts.payouts import PayoutRow
+
+METHODS_MAX = 5
+# A new method needs a login that is not older: a stolen session cookie alone adds none.
+FRESH_SECONDS = 600
+
+
+class Request(Struct, frozen=True):
+    """A request for a payout: at most `amount` micro-units of a wallet, to a method."""
+
+    currency: Currency
+    amount: int
+    method_id: str
+
+
+class Payouts:
+    """Payouts of users.
+
+    Args:
+        sealing: protects the details of methods.
+        letters: sends e-mails about changed methods.
+        terms: the operator's terms.
+    """
+
+    def __init__(
+        self, context: Context, sealing: Sealing, letters: Letters, terms: PayoutTerms
+    ) -> None:
+        self.terms = terms
+        self.sealing = sealing
+        self._context = context
+        self._store = context.store
+        self._letters = letters
+
+    async def standing(self, user_id: str) -> Standing:
+        """Return what a user can be paid, and which rules are met."""
+        return await self._store.read(standing_of, user_id, self.terms, self._context.now())
+
+    async def request(
+        self,
+        user_id: str,
+        new: Request,
+        *,
+        maker: Maker = LOCAL,
+        receipt: Receipt[PayoutRow] | None = None,
+    ) -> PayoutRow:
+        """Request a payout, and hold its amount.
+
+        Raises:
+            MarketError: `payouts_not_offered`, `payout_too_small`, `payout_too_large`,
+                `payout_not_permitted`, `payout_method_not_found`, `unauthorized`,
+                `idempotency_key_reused`.
+            Replayed: this was answered before.
+        """
+        self._require_offered()
+        price = quote(self.terms, new.currency, new.amount)
+        row = steps.drafted(self._context, user_id, new.method_id, price, self.terms)
+        now = row.requested_at
+        is_automatic = row.usd <= self.terms.automatic
+        outcome = row
+        if is_automatic:
+            outcome = row._replace(state=PayoutStatus.APPROVED, decided_at=now)
+
+        async def unit(tx: Transaction) -> PayoutRow:
+            if receipt is not None:
+                await receipt.keep(tx, outcome)
+            await require_current(tx, user_id, now, maker)
+            standing = await standing_of(tx, user_id, self.terms, now)
+            require_all(standing.ticks)
+            method = next((row for row in standing.methods if row.id == new.method_id), None)
+            if method is None:
+                raise MarketError(Code.PAYOUT_METHOD_NOT_FOUND, field="method_id")
+            if method.usable_at > now or method.kind not in self.terms.methods:
+                message = "This payout method cannot be used now."
+                raise MarketError(Code.PAYOUT_NOT_PERMITTED, message, field="method_id")
+            is_much = standing.year_usd + price.usd > self.terms.verified_above
+            if is_much and not await queries.is_verified(tx, user_id):
+                message = "This payout exceeds the yearly amount without a check of the identity."
+                raise MarketError(Code.PAYOUT_NOT_PERMITTED, message, field="amount")
+            await steps.begin(tx, self._context, row)
+            if is_automatic:
+                await steps.approve(tx, self._context, row.id)
+            return outcome
+
+        return await self._store.write(unit)
+
+    async def cancel(self, user_id: str, payout_id: str) -> PayoutRow:
+        """Cancel a user's payout that was not decided; again it changes nothing.
+
+        Raises:
+            MarketError: `payout_not_found`, `payout_state`.
+        """
+        await self.find(user_id, payout_id)
+        return await self._store.write(steps.cancel, self._context, payout_id)
+
+    async def find(self, user_id: str, payout_id: str) -> PayoutRow:
+        """Return a user's payout.
+
+        Raises:
+            MarketError: `payout_not_found`.
+        """
+        row = await self._store.read(queries.find, payout_id)
+        if row is None or row.user_id != user_id:
+            raise MarketError(Code.PAYOUT_NOT_FOUND)
+        return row
+
+    async def page(self, user_id: str, *, before: str, limit: int) -> list[PayoutRow]:
+        """Return a user's payouts, newest first, before an identifier."""
+        return await self._store.read(queries.page, user_id, before=before, limit=limit)
+
+    async def methods(self, user_id: str) -> list[MethodRow]:
+        """Return a user's payout methods, oldest first."""
+        return await self._store.read(method_queries.of_user, user_id)
+
+    async def add_method(
+        self, user_id: str, kind: MethodKind, details: Details, *, maker: Maker = LOCAL
+    ) -> MethodRow:
+        """Add a payout method; an e-mail reports it, and it can be used after a while.
+
+        Raises:
+            MarketError: `payouts_not_offered`, `invalid_field`, `too_many_payout_methods`,
+                `fresh_login_needed`, `unauthorized`.
+        """
+        self._require_offered()
+        if kind not in self.terms.methods:
+            message = f"This service pays out by: {', '.join(sorted(self.terms.methods))}."
+            raise MarketError(Code.INVALID_FIELD, message, field="kind")
+        details = checked(kind, details)
+        now = self._context.now()
+        row = MethodRow(
+            id=self._context.identifiers.new(),
+            user_id=user_id,
+            kind=kind,
+            sealed=seal(self.sealing, details),
+            shown=mask(kind, details),
+            created_at=now,
+            usable_at=now + self.terms.method_wait_seconds,
+        )
+
+        async def unit(tx: Transaction) -> bool:
+            await require_current(tx, user_id, now, maker)
+            if maker.login_id is not None:
+                began_at = await users.login_began_at(tx, maker.login_id, now)
+                if began_at is None or now - began_at >= FRESH_SECONDS:
+                    raise MarketError(Code.FRESH_LOGIN_NEEDED)
+            if len(await method_queries.of_user(tx, user_id)) >= METHODS_MAX:
+                raise MarketError(Code.TOO_MANY_PAYOUT_METHODS)
+            await method_queries.insert(tx, row)
+            event = PayoutMethodAdded(row.id, kind, row.shown, timestamp(row.usable_at))
+            await record(tx, self._context, user_id, event, subject_id=row.id)
+
+            def letter(to: str, app_url: str) -> Message:
+                return payout_method_added(to, app_url, row.shown, event.usable_at)
+
+            return await self._letters.put(tx, user_id, f"payout-method:{row.id}", letter)
+
+        if await self._store.write(unit):
+            self._letters.wake()
+        return row
+
+    async def remove_method(self, user_id: str, method_id: str) -> None:
+        """Remove a payout method; an e-mail reports it.
+
+        Raises:
+            MarketError: `payout_method_not_found`; `payout_method_in_use`, while an open payout
+                goes there.
+        """
+
+        async def unit(tx: Transaction) -> bool:
+            await users.lock(tx, user_id)  # a request at the same time may use the method
+            row = await method_queries.find(tx, method_id)
+            if row is None or row.user_id != user_id or row.removed_at is not None:
+                raise MarketError(Code.PAYOUT_METHOD_NOT_FOUND)
+            now = self._context.now()
+            if not await method_queries.remove(tx, method_id, user_id=user_id, now=now):
+                raise MarketError(Code.PAYOUT_METHOD_IN_USE)
+            event = PayoutMethodRemoved(row.id, row.kind, row.shown)
+            await record(tx, self._context, user_id, event, subject_id=row.id)
+
+            def letter(to: str, app_url: str) -> Message:
+                return payout_method_removed(to, app_url, row.shown)
+
+            return await self._letters.put(tx, user_id, f"payout-method:{row.id}:end", letter)
+
+        if await self._store.write(unit):
+            self._letters.wake()
+
+    def _require_offered(self) -> None:
+        if not self.terms.are_offered:
+            raise MarketError(Code.PAYOUTS_NOT_OFFERED)

@@ -1,0 +1,1 @@
+"""Payouts of earned money to users, their methods and their batches."""

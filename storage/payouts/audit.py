@@ -1,0 +1,96 @@
+"""Queries of the audit on payouts: their holds, their transfers, and the sum of all earnings."""
+
+from storage.engines.store import Transaction
+from storage.money.earned import OWN_HOLDS
+from storage.money.ledger import DifferenceRow, differences
+
+_HOLD = "'payout:' || id AS reference"
+
+
+async def against_holds(tx: Transaction) -> list[DifferenceRow]:
+    """Return each payout whose hold has another amount, or was captured as it should not be."""
+    held = differences(
+        f"SELECT {_HOLD}, amount FROM payouts",
+        "SELECT id AS reference, earned AS amount FROM holds WHERE id LIKE 'payout:%'",
+    )
+    captured = differences(
+        f"SELECT {_HOLD}, amount FROM payouts WHERE state = 'paid' OR is_returned = 1",
+        """
+        SELECT id AS reference, captured AS amount FROM holds
+        WHERE id LIKE 'payout:%' AND captured > 0
+        """,
+    )
+    return [*await tx.all(DifferenceRow, held), *await tx.all(DifferenceRow, captured)]
+
+
+async def against_house(tx: Transaction) -> list[DifferenceRow]:
+    """Return each account of the house that is not what the paid payouts make it."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT 'house:payouts:usd' AS reference, usd - fee AS amount
+            FROM payouts WHERE state = 'paid'
+            UNION ALL
+            SELECT 'house:fees:usd', fee FROM payouts WHERE state = 'paid'
+            UNION ALL
+            SELECT 'house:exchange:usd', -usd FROM payouts
+            WHERE state = 'paid' AND currency = 'credit'
+            UNION ALL
+            SELECT 'house:exchange:credit', amount FROM payouts
+            WHERE state = 'paid' AND currency = 'credit'
+            """,
+            """
+            SELECT id AS reference, balance AS amount FROM accounts
+            WHERE kind IN ('payouts', 'fees', 'exchange')
+            """,
+        ),
+    )
+
+
+async def against_earnings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each user and currency whose earnings are not the sum of where they went.
+
+    They are available, in open holds, paid out, spent by holds that are over, or corrected.
+    """
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT 'user:' || user_id || ':available:' || currency AS reference, total AS amount
+            FROM earned_totals
+            """,
+            f"""
+            SELECT id AS reference, earned AS amount FROM accounts WHERE earned > 0
+            UNION ALL
+            SELECT 'user:' || user_id || ':available:' || currency, earned
+            FROM holds WHERE earned > 0 AND resolved_at IS NULL AND {OWN_HOLDS}
+            UNION ALL
+            SELECT 'user:' || user_id || ':available:' || currency, amount
+            FROM payouts WHERE state = 'paid'
+            UNION ALL
+            SELECT 'user:' || user_id || ':available:' || currency, earned - amount + captured
+            FROM holds
+            WHERE earned > 0 AND resolved_at IS NOT NULL AND earned > amount - captured
+                AND {OWN_HOLDS} AND id NOT LIKE 'payout:%'
+            UNION ALL
+            SELECT e.debit_account, -e.earned
+            FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+            WHERE e.earned < 0 AND t.kind <> 'hold'
+            """,
+        ),
+    )
+
+
+async def batches_against_payouts(tx: Transaction) -> list[DifferenceRow]:
+    """Return each batch whose sum is not that of its payouts."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            "SELECT id AS reference, net_usd AS amount FROM payout_batches",
+            """
+            SELECT batch_id AS reference, usd - fee AS amount
+            FROM payouts WHERE batch_id IS NOT NULL
+            """,
+        ),
+    )

@@ -1,0 +1,93 @@
+"""Earnings and payouts of users in a marketplace without a network."""
+
+from market.money import ledger
+from market.money.money import MICRO, Currency
+from market.payouts.details import Details
+from market.payouts.payouts import Request
+from market.payouts.rules import Earnings, earnings_of
+from market.payouts.terms import MethodKind
+from storage.accounts import users
+from storage.engines.store import Transaction
+from storage.money import ledger as ledger_queries
+from storage.payouts import payouts as queries
+from storage.payouts.methods import MethodRow
+from storage.payouts.payouts import PayoutRow
+from support.market.exits import exit_device, through
+from support.market.jobs import running
+from support.market.market import Market
+
+WEEK = 7 * 86_400
+IBAN = "DE89 3704 0044 0532 0130 00"
+BANK = Details(holder="Ada Lovelace", iban=IBAN)
+GB = 1_000_000_000
+
+
+async def earn(market: Market, user: str, credit: int, buyer: str | None = None) -> str:
+    """Let a user's device earn credits, less the fee of a tenth; return the buyer."""
+    buyer = buyer or await market.person(credit=str(credit))
+    job_id, device = await running(market, buyer, user, price=credit * MICRO)
+    await market.jobs.complete(device, job_id, "done")
+    return buyer
+
+
+async def earn_usd(market: Market, user: str, buyer: str | None = None) -> None:
+    """Let a user's exit earn 0.60 USD by a gigabyte, and wait until it is available."""
+    made, session = await exit_device(market, user), await through(market, buyer=buyer)
+    await session.report(GB, (made, GB))
+    await session.end()
+    market.clock.now += WEEK
+    await market.exit_payouts.pay_due()
+
+
+async def earned_part(market: Market, user: str, currency: Currency = Currency.CREDIT) -> int:
+    """Return the earned part of a user's available balance, in micro-units."""
+    account = ledger.available(user, currency)
+    return (await market.store.read(ledger_queries.balances, account)).earned
+
+
+async def earnings(market: Market, user: str, currency: Currency = Currency.CREDIT) -> Earnings:
+    """Return the terms of a user's earnings."""
+    return await market.store.read(earnings_of, user, currency)
+
+
+async def confirm(market: Market, user: str) -> None:
+    """Confirm a user's e-mail address."""
+    await market.store.write(users.set_email_verified, user, market.clock.seconds())
+
+
+async def add_method(market: Market, user: str, details: Details = BANK) -> MethodRow:
+    """Add a bank account that can be used now."""
+    row = await market.payouts.add_method(user, MethodKind.BANK, details)
+    market.clock.now += market.payouts.terms.method_wait_seconds
+    return row
+
+
+async def earner(market: Market, credit: int = 2_000) -> tuple[str, MethodRow]:
+    """Return a user who meets all rules, with earned credits, and the user's bank account."""
+    user = await market.person()
+    await confirm(market, user)
+    await earn(market, user, credit)
+    market.clock.now += WEEK
+    return user, await add_method(market, user)
+
+
+async def request(market: Market, user: str, method: MethodRow, credit: int = 1_000) -> PayoutRow:
+    """Request a payout of credits."""
+    new = Request(Currency.CREDIT, credit * MICRO, method.id)
+    return await market.payouts.request(user, new)
+
+
+async def state_of(market: Market, payout_id: str) -> str:
+    """Return the state of a payout."""
+    row = await market.store.read(queries.find, payout_id)
+    assert row is not None
+    return row.state
+
+
+async def verify(market: Market, user: str) -> None:
+    """Record that a user's identity was checked."""
+
+    async def unit(tx: Transaction) -> bool:
+        return await queries.set_verified(tx, user, now=market.clock.seconds())
+
+    assert await market.store.write(unit)
