@@ -140,6 +140,7 @@ class Market:
         self.emails = Outbox(context, keys.sealing, "mail")
         self.site = rules.site
         self.letters = letters = Letters(self.emails, rules.app_url, rules.site.signature)
+        proofs = Proofs(context, self.emails, rules.app_url, rules.site.signature)
         self.texts = Texts(context)
         self.status = Status(context)
         self.gate = gate = Gate(context, rules.site.registration)
@@ -149,7 +150,7 @@ class Market:
             keys.tokens,
             limits,
             rules.rewards,
-            Proofs(context, self.emails, rules.app_url, rules.site.signature),
+            proofs,
             letters,
             gate,
         )
