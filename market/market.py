@@ -165,8 +165,9 @@ class Market:
             context, leases, traffic, rules.terms, self.bounds, exit_terms=rules.exits
         )
         self.usage = UsageHistory(context, leases, traffic)
-        live_usage = LiveUsage(context, leases, live_uses, monotonic)
-        self.event_feed = EventFeed(context, rules.event_feed, live_usage)
+        self.event_feed = EventFeed(
+            context, rules.event_feed, LiveUsage(context, leases, live_uses, monotonic)
+        )
         self.webhooks = Webhooks(context, keys.webhook_secrets, letters, rules.webhooks)
         self.device_codes = DeviceCodes(context, letters, rules.app_url)
         self.devices = Devices(context, self.bounds, is_shared=is_shared)
