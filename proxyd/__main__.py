@@ -13,7 +13,7 @@ from proxyd import __version__
 from proxyd.cli.parsing import add_amounts, add_config, count, finish, text
 from proxyd.cli.staff import parsers as staff
 from proxyd.cli.staff.abuse import abuse_parsers
-from proxyd.cli.staff.money import money_parsers
+from proxyd.cli.staff.money import money_parsers, paying_parsers
 from proxyd.cli.staff.site import site_parsers
 from proxyd.compiled import finder
 
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     staff.add_commands(topics)
     site_parsers.add_commands(topics)
     money_parsers.add_commands(topics)
+    paying_parsers.add_commands(topics)
     abuse_parsers.add_commands(topics)
 
     wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
@@ -208,6 +209,7 @@ def _add_users(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     finish(create, "user create")
     staff.add_users(user)
     money_parsers.add_users(user)
+    paying_parsers.add_users(user)
 
 
 class _Version(argparse.Action):

@@ -285,6 +285,7 @@ TESTED_IN = {
     "proxyd/cli/staff/money/job_logs.py": "tests/proxyd/cli/staff/money/test_judging.py",
     "proxyd/cli/staff/money/limits.py": "tests/proxyd/cli/staff/money/test_money.py",
     "proxyd/cli/staff/money/money_parsers.py": "tests/proxyd/cli/staff/money/test_money.py",
+    "proxyd/cli/staff/money/paying_parsers.py": "tests/proxyd/cli/staff/money/test_paying.py",
     "proxyd/cli/staff/parsers.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/cli/staff/site/site_parsers.py": "tests/proxyd/cli/staff/site/test_site.py",
     "proxyd/cli/staff/stopping/stopping.py": "tests/proxyd/cli/staff/test_commands.py",
@@ -454,6 +455,7 @@ TESTED_IN = {
     "storage/staff/money/judging.py": "tests/market/staff/money/test_judging.py",
     "storage/staff/money/money.py": "tests/market/staff/money/test_money.py",
     "storage/staff/money/money_writes.py": "tests/market/staff/money/test_money.py",
+    "storage/staff/money/paying.py": "tests/market/staff/money/test_paying.py",
     "storage/staff/stopping/suspending.py": "tests/market/staff/stopping/test_suspending.py",
     "storage/trust/samples.py": "tests/market/dispatch/test_samples.py",
     "storage/trust/trust.py": "tests/market/trust/test_trust.py",
@@ -501,6 +503,7 @@ ABOUT_SEVERAL = {
     "tests/market/payouts/test_earned.py": (
         "the earned money of market/money/ledger.py, and the rules of market/payouts/rules.py"
     ),
+    "tests/market/payouts/test_payout_invariants.py": "market/payouts/",
     "tests/market/staff/money/test_money_invariants.py": "market/staff/money/",
     "tests/proxyd/backups/test_site.py": (
         "the tables of market/site, of tickets and of halts through the same"

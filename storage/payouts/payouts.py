@@ -161,7 +161,7 @@ async def in_state(tx: Transaction, state: str, *, after: str, limit: int) -> li
 
 async def to_send(tx: Transaction, kinds: Sequence[str], *, limit: int) -> list[PayoutRow]:
     """Return approved payouts that go to places of some kinds, oldest first."""
-    names = {f"kind{at}": kind for at, kind in enumerate(kinds)}
+    names = {f"kind_{kind}": kind for kind in kinds}
     columns = ", ".join(f"p.{each}" for each in PayoutRow._fields)
     return await tx.all(
         PayoutRow,

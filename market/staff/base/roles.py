@@ -73,6 +73,13 @@ class Action(StrEnum):
     TICKET_CLOSE = "ticket.close"
     TICKET_LEGAL = "ticket.legal"
     RULE_READ = "rule.read"
+    PAYOUT_LIST = "payout.list"
+    PAYOUT_VIEW = "payout.view"
+    PAYOUT_APPROVE = "payout.approve"
+    PAYOUT_REJECT = "payout.reject"
+    PAYOUT_EXPORT = "payout.export"
+    PAYOUT_IMPORT = "payout.import"
+    USER_VERIFY = "user.verify"
 
 
 _ALL = frozenset(Role)
@@ -134,6 +141,13 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.TICKET_CLOSE: _ALL,
     Action.TICKET_LEGAL: _OPERATOR,
     Action.RULE_READ: frozenset((Role.SUPPORT, Role.OPERATOR)),
+    Action.PAYOUT_LIST: _MONEY,
+    Action.PAYOUT_VIEW: _MONEY,
+    Action.PAYOUT_APPROVE: _MONEY,
+    Action.PAYOUT_REJECT: _MONEY,
+    Action.PAYOUT_EXPORT: _MONEY,
+    Action.PAYOUT_IMPORT: _MONEY,
+    Action.USER_VERIFY: _MONEY,
 }
 # Operations of members on their own account. They do all others on other members only.
 ON_ONESELF = frozenset(

@@ -16,7 +16,7 @@ from market.events.context import Context
 from market.money.money import Currency
 from market.staff.base.acts import Act, Changes, act, reason, require_name
 from market.staff.base.roles import MATRIX, Action, Author
-from market.staff.money import judging, money
+from market.staff.money import judging, money, paying
 from market.staff.money.approvals import (
     Amount,
     Decision,
@@ -42,6 +42,7 @@ POSTERS: Mapping[Action, Poster] = {
     Action.MONEY_REFUND: money.post,
     Action.MONEY_CORRECT: money.post,
     Action.JOB_DECIDE: judging.post,
+    Action.PAYOUT_APPROVE: paying.post,
 }
 
 

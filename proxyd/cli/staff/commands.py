@@ -33,6 +33,7 @@ MODULES = {
     "key": "stopping.stopping",
     "log": "finding.finding",
     "money": "money.money",
+    "payouts": "money.paying",
     "refuse": "money.money",
     "rule": "abuse.abuse",
     "session": "stopping.stopping",
@@ -46,6 +47,7 @@ MODULES = {
     "user limit": "money.limits",
     "user resume": "stopping.stopping",
     "user suspend": "stopping.stopping",
+    "user verify": "money.paying",
     "who": "finding.finding",
 }
 
@@ -99,7 +101,8 @@ def carry_out(
         return MISUSED if several else 0 if report["customer"] is not None else FAILED
     if options.command == "who" and not report["found"]:
         return FAILED
-    has_failed = report.get("silent") or (options.command == "site check" and report["problems"])
+    has_failed = report.get("silent") or report.get("refused_lines")
+    has_failed = has_failed or (options.command == "site check" and report["problems"])
     if has_failed:
         return FAILED
     return WAITS if "waits" in report else 0

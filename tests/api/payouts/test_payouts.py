@@ -207,3 +207,26 @@ async def test_a_small_payout_is_approved_at_once(service: Service) -> None:
     row = await service.daemon.market.payouts.find(who.person.user_id, small["id"])
     assert row.state == "approved"
     assert row.currency == Currency.CREDIT
+
+
+async def test_a_new_method_needs_a_fresh_login_and_waits(service: Service) -> None:
+    who = await earner(service)
+    offer(service, method_wait_seconds=3_600)
+    added = await service.call("POST", "/api/payouts/methods", BANK, token=who.person.token)
+    early = await ask(service, Earner(who.person, added.body["method"]["id"]))
+    assert early.body["error"]["code"] == "payout_not_permitted"
+
+    async def age(tx: Transaction) -> None:
+        await tx.run("UPDATE login_sessions SET created_at = created_at - 601")
+
+    await service.daemon.store.write(age)
+    refused = await service.call("POST", "/api/payouts/methods", BANK, token=who.person.token)
+    assert refused.body["error"]["code"] == "fresh_login_needed"
+    types = [each["type"] for each in await events(service, who.person)]
+    assert types.count("payout_method.added") == 2
+
+
+async def events(service: Service, person: Person) -> list[dict[str, Any]]:
+    """Return a user's events."""
+    found = await service.call("GET", "/api/events", token=person.token)
+    return list(found.body["events"])

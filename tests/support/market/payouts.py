@@ -1,20 +1,27 @@
 """Earnings and payouts of users in a marketplace without a network."""
 
+from market.base.states import PayoutStatus
 from market.money import ledger
 from market.money.money import MICRO, Currency
+from market.payouts import steps
 from market.payouts.details import Details
+from market.payouts.files import Format, Line, Outcome
 from market.payouts.payouts import Request
-from market.payouts.rules import Earnings, earnings_of
-from market.payouts.terms import MethodKind
+from market.payouts.rules import Earnings, earnings_of, quote
+from market.payouts.terms import MethodKind, RejectReason
+from market.staff.base.roles import Action, Author
+from market.staff.money import paying
 from storage.accounts import users
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
+from storage.payouts import batches
 from storage.payouts import payouts as queries
+from storage.payouts.batches import BatchRow
 from storage.payouts.methods import MethodRow
 from storage.payouts.payouts import PayoutRow
 from support.market.exits import exit_device, through
 from support.market.jobs import running
-from support.market.market import Market
+from support.market.market import PAYOUT_METHODS, Market
 
 WEEK = 7 * 86_400
 IBAN = "DE89 3704 0044 0532 0130 00"
@@ -84,10 +91,78 @@ async def state_of(market: Market, payout_id: str) -> str:
     return row.state
 
 
-async def verify(market: Market, user: str) -> None:
-    """Record that a user's identity was checked."""
+async def plain_payout(market: Market, user: str, credit: int = 1_000) -> PayoutRow:
+    """Begin a payout of a user, whatever the rules are."""
+    await earn(market, user, credit * 2)
+    methods = await market.payouts.methods(user)
+    method = methods[0] if methods else await add_method(market, user)
+    terms = market.payouts.terms
+    price = quote(terms, Currency.CREDIT, credit * MICRO)
+    row = steps.drafted(market.context, user, method.id, price, terms)
+    await market.store.write(steps.begin, market.context, row)
+    return row
 
-    async def unit(tx: Transaction) -> bool:
-        return await queries.set_verified(tx, user, now=market.clock.seconds())
 
-    assert await market.store.write(unit)
+async def approved(market: Market, user: str, credit: int = 1_000) -> PayoutRow:
+    """Begin a payout, and approve it."""
+    row = await plain_payout(market, user, credit)
+    return await market.store.write(steps.approve, market.context, row.id)
+
+
+async def send(market: Market, row: PayoutRow) -> None:
+    """Send a payout in a batch of its own, without an act of the staff."""
+    new = BatchRow(market.identifiers.new(), "csv", 1, row.net, "", market.clock.now)
+
+    async def unit(tx: Transaction) -> None:
+        await batches.insert(tx, new)
+        await steps.send(tx, market.context, row.id, new.id)
+
+    await market.store.write(unit)
+
+
+async def _list(market: Market, author: Author, user: str) -> None:
+    await paying.listed(market.context, author, PayoutStatus.REQUESTED, after="", limit=1)
+
+
+async def _show(market: Market, author: Author, user: str) -> None:
+    row = await plain_payout(market, user)
+    await paying.show(market.context, author, row.id, PAYOUT_METHODS)
+
+
+async def _approve(market: Market, author: Author, user: str) -> None:
+    row = await plain_payout(market, user)
+    limits = dict.fromkeys(Currency, 10**12)
+    await paying.approve(market.context, author, row.id, limits)
+
+
+async def _reject(market: Market, author: Author, user: str) -> None:
+    row = await plain_payout(market, user)
+    await paying.reject(market.context, author, row.id, RejectReason.TERMS_BROKEN)
+
+
+async def _export(market: Market, author: Author, user: str) -> None:
+    await approved(market, user)
+    await paying.export(market.context, author, PAYOUT_METHODS, Format.CSV)
+
+
+async def _import(market: Market, author: Author, user: str) -> None:
+    row = await approved(market, user)
+    await send(market, row)
+    line = Line(2, row.id, row.net, Outcome.PAID, None)
+    await paying.book(market.context, author, [line])
+
+
+async def _verify(market: Market, author: Author, user: str) -> None:
+    await paying.verify(market.context, author, user, "saw the passport")
+
+
+# Each operation on payouts, as a member of the staff tries it on a user.
+PAYOUT_ACTS = {
+    Action.PAYOUT_LIST: _list,
+    Action.PAYOUT_VIEW: _show,
+    Action.PAYOUT_APPROVE: _approve,
+    Action.PAYOUT_REJECT: _reject,
+    Action.PAYOUT_EXPORT: _export,
+    Action.PAYOUT_IMPORT: _import,
+    Action.USER_VERIFY: _verify,
+}

@@ -7,6 +7,7 @@ import pytest
 from support.market.exits import exit_device
 from support.market.jobs import on, specified
 from support.market.market import RULES, Market
+from support.market.payouts import PAYOUT_ACTS
 from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
 from support.market.staff_money import (
     LIMITS,
@@ -60,6 +61,7 @@ READS = (
     Action.SITE_CHECK,
     Action.TICKET_READ,
     Action.RULE_READ,
+    Action.PAYOUT_LIST,
 )
 Attempt = Callable[[Market, Author, str, Created], Awaitable[Any]]
 
@@ -255,6 +257,10 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.USER_PRICE: lambda market, author, user, other: limits.change(
         market.context, author, user, NewLimits(price_percent=90), "agreed"
     ),
+    **{
+        action: lambda market, author, user, other, act=act: act(market, author, user)
+        for action, act in PAYOUT_ACTS.items()
+    },
     Action.STAFF_RESET_FACTOR: lambda market, author, user, other: accounts.reset_factor(
         market.context, FACTORS, author, other.id, "a new telephone"
     ),

@@ -1,0 +1,355 @@
+"""Payouts as the staff decides, sends and books them.
+
+An approval above the limit waits for a second person. A member decides no payout of an account with
+the member's own e-mail address. An export writes the file into the transaction that marks its
+payouts as sent, so the same file can be written again at any time.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.sealing import Sealing
+from market.base.states import PayoutStatus
+from market.base.user_fields import email_key
+from market.events.context import Context
+from market.money.money import Currency
+from market.payouts import files, steps
+from market.payouts.details import Details, opened
+from market.payouts.files import Debtor, Format, Item, Line
+from market.payouts.rules import Earnings, earnings_of
+from market.payouts.terms import MethodKind, RejectReason
+from market.staff.base.acts import (
+    BATCH,
+    PAYOUT,
+    USER,
+    Act,
+    Changes,
+    act,
+    permit,
+    reason,
+    require_name,
+)
+from market.staff.base.roles import Action, Author, Member
+from market.staff.finding.users import resolve
+from market.staff.money import approvals
+from market.staff.money.approvals import Amount, Limits, Outcome, Posting
+from storage.accounts import users
+from storage.engines.store import Transaction
+from storage.payouts import batches as batch_queries
+from storage.payouts import methods as method_queries
+from storage.payouts import payouts as queries
+from storage.payouts.batches import BatchRow
+from storage.payouts.methods import MethodRow
+from storage.payouts.payouts import PayoutRow
+from storage.staff.base import staff as staff_queries
+from storage.staff.money import paying as paying_queries
+from storage.staff.money.paying import SourceRow
+
+# Bounds the transaction of an export.
+BATCH_MAX = 500
+SOURCES_MAX = 20
+NO_DEBTOR = Debtor()
+BY_FORMAT = {
+    Format.CSV: (MethodKind.BANK, MethodKind.PAYPAL, MethodKind.MANUAL),
+    Format.PAIN_3: (MethodKind.BANK,),
+    Format.PAIN_9: (MethodKind.BANK,),
+}
+
+
+class Shown(Struct, frozen=True):
+    """All that a decision about a payout is founded on.
+
+    `sources` are the buyers who paid for the user's newest work, the largest sum first.
+    """
+
+    row: PayoutRow
+    method: MethodRow
+    details: Details
+    earnings: dict[Currency, Earnings]
+    sources: list[SourceRow]
+    is_verified: bool
+
+
+class Exported(Struct, frozen=True):
+    """A batch and its file; no batch when no payout waits."""
+
+    batch: BatchRow | None
+    content: str
+
+
+class Imported(Struct, frozen=True):
+    """A line of a list of outcomes, and what became of it."""
+
+    line: Line
+    result: str
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the line could not be used."""
+        return self.result.startswith("refused")
+
+
+async def listed(
+    context: Context, author: Author, state: PayoutStatus, *, after: str, limit: int
+) -> list[PayoutRow]:
+    """Return payouts in a state, the oldest first.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+
+    async def unit(tx: Transaction) -> list[PayoutRow]:
+        await permit(tx, author, Action.PAYOUT_LIST)
+        return await queries.in_state(tx, state, after=after, limit=limit)
+
+    return await context.store.read(unit)
+
+
+async def show(context: Context, author: Author, payout_id: str, sealing: Sealing) -> Shown:
+    """Return a payout with its details; the log records the look.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `payout_not_found`.
+    """
+    row = await _find(context, payout_id)
+
+    async def look(tx: Transaction) -> tuple[Shown, Changes]:
+        method = await _method_of(tx, row)
+        found = Shown(
+            row=row,
+            method=method,
+            details=opened(sealing, method.sealed),
+            earnings={each: await earnings_of(tx, row.user_id, each) for each in Currency},
+            sources=await paying_queries.sources(tx, row.user_id, limit=SOURCES_MAX),
+            is_verified=await queries.is_verified(tx, row.user_id),
+        )
+        return found, {}
+
+    new = Act(author, Action.PAYOUT_VIEW, PAYOUT, row.id, row.user_id)
+    return await context.store.write(act, context, new, look)
+
+
+async def approve(
+    context: Context, author: Author, payout_id: str, limits: Limits, why: str = ""
+) -> Outcome:
+    """Approve a payout, or ask a second person; again it changes nothing.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `payout_not_found`, `payout_state`,
+            `payout_not_permitted`.
+    """
+    row = await _find(context, payout_id)
+    new = Amount(
+        Action.PAYOUT_APPROVE,
+        f"payout:{row.id}:approve",
+        row.user_id,
+        Currency.USD,
+        row.usd,
+        {"payout": row.id},
+    )
+
+    async def change(tx: Transaction) -> tuple[Outcome, Changes]:
+        await _require_other(tx, author, row.user_id)
+        before = await approvals.earlier(tx, context, new)
+        if before is not None:
+            return before, {"repeated": (None, before.id)}
+        if await approvals.needs_second(tx, context, author, new, limits):
+            if row.state != PayoutStatus.REQUESTED:
+                raise MarketError(Code.PAYOUT_STATE, f"The payout is {row.state}.")
+            return await approvals.ask(tx, context, author, new)
+        return await post(tx, context, new, Posting(approvals.author_key(author)))
+
+    text = reason(why) if why else None
+    made = Act(author, Action.PAYOUT_APPROVE, PAYOUT, row.id, row.user_id, text)
+    return await context.store.write(act, context, made, change)
+
+
+async def post(
+    tx: Transaction, context: Context, new: Amount, posting: Posting
+) -> tuple[Outcome, Changes]:
+    """Approve a payout within an act, if its state and its user's rules permit it now.
+
+    Raises:
+        MarketError: `payout_state`, `payout_not_permitted`.
+    """
+    payout_id = str(new.payload["payout"])
+    row = await queries.find(tx, payout_id)
+    if row is None or row.state != PayoutStatus.REQUESTED:
+        raise MarketError(Code.PAYOUT_STATE, f"The payout is {row.state if row else 'unknown'}.")
+    await steps.approve(tx, context, payout_id)
+    outcome = await approvals.record(
+        tx, context, posting.author, new, act_id=payout_id, approval_id=posting.approval_id
+    )
+    return outcome, {"state": (PayoutStatus.REQUESTED, PayoutStatus.APPROVED)}
+
+
+async def reject(
+    context: Context, author: Author, payout_id: str, code: RejectReason, why: str = ""
+) -> PayoutRow:
+    """Reject a payout that was not sent; its user gets the code of the reason.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `payout_not_found`, `payout_state`.
+    """
+    row = await _find(context, payout_id)
+
+    async def change(tx: Transaction) -> tuple[PayoutRow, Changes]:
+        await _require_other(tx, author, row.user_id)
+        after = await steps.reject(tx, context, row.id, code)
+        return after, {"state": (row.state, after.state), "reason": (None, code)}
+
+    text = reason(why) if why else None
+    new = Act(author, Action.PAYOUT_REJECT, PAYOUT, row.id, row.user_id, text)
+    return await context.store.write(act, context, new, change)
+
+
+async def export(
+    context: Context, author: Author, sealing: Sealing, form: Format, debtor: Debtor = NO_DEBTOR
+) -> Exported:
+    """Send the oldest approved payouts in one batch, and return its file.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`.
+    """
+    now, batch_id = context.now(), context.identifiers.new()
+
+    async def change(tx: Transaction) -> tuple[Exported, Changes]:
+        rows = await queries.to_send(tx, BY_FORMAT[form], limit=BATCH_MAX)
+        if not rows:
+            return Exported(None, ""), {}
+        items = [await _item(tx, row, sealing) for row in rows]
+        if form is Format.CSV:
+            content = files.as_csv(items)
+        else:
+            content = files.as_pain(items, debtor, form, batch_id, now)
+        sealed = sealing.close(content.encode())
+        net = sum(row.net for row in rows)
+        batch = BatchRow(batch_id, form, len(rows), net, sealed, now)
+        await batch_queries.insert(tx, batch)
+        for row in rows:
+            await steps.send(tx, context, row.id, batch_id)
+        return Exported(batch, content), {"payouts": (None, len(rows)), "usd": (None, net)}
+
+    new = Act(author, Action.PAYOUT_EXPORT, BATCH, batch_id)
+    return await context.store.write(act, context, new, change)
+
+
+async def export_again(
+    context: Context, author: Author, sealing: Sealing, batch_id: str
+) -> Exported:
+    """Return the file of a batch as it was written first; the log records it.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `payout_batch_not_found`.
+    """
+    require_name(batch_id)
+
+    async def look(tx: Transaction) -> tuple[Exported, Changes]:
+        batch = await batch_queries.find(tx, batch_id.lower())
+        content = None
+        if batch is not None and batch.content is not None:
+            content = sealing.open(batch.content)
+        if batch is None or content is None:
+            raise MarketError(Code.PAYOUT_BATCH_NOT_FOUND)
+        return Exported(batch, content.decode()), {"again": (None, True)}
+
+    new = Act(author, Action.PAYOUT_EXPORT, BATCH, batch_id.lower())
+    return await context.store.write(act, context, new, look)
+
+
+async def book(context: Context, author: Author, lines: Sequence[Line]) -> list[Imported]:
+    """Book the outcomes of payouts, each in a transaction of its own.
+
+    A line that was booked before changes nothing, so a file can be imported again, also after an
+    import that ended in the middle.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+
+    async def check(tx: Transaction) -> None:
+        await permit(tx, author, Action.PAYOUT_IMPORT)
+
+    await context.store.read(check)
+    return [Imported(line, await _book(context, author, line)) for line in lines]
+
+
+async def verify(
+    context: Context, author: Author, name: str, why: str, *, is_checked: bool = True
+) -> bool:
+    """Record that a user's identity was checked, or remove the record; False if nothing changed.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
+    """
+    text, user = reason(why), await context.store.read(resolve, name)
+
+    async def change(tx: Transaction) -> tuple[bool, Changes]:
+        await _require_other(tx, author, user.id)
+        if is_checked:
+            is_new = await queries.set_verified(tx, user.id, now=context.now())
+        else:
+            is_new = await queries.clear_verified(tx, user.id)
+        return is_new, {"verified": (is_new != is_checked, is_checked)}
+
+    new = Act(author, Action.USER_VERIFY, USER, user.id, user.id, text)
+    return await context.store.write(act, context, new, change)
+
+
+async def _book(context: Context, author: Author, line: Line) -> str:
+    row = await context.store.read(queries.find, line.payout_id)
+    if row is None:
+        return "refused: there is no such payout"
+    if row.net != line.net:
+        return "refused: the payout has another amount"
+    after = PayoutStatus(str(line.outcome))
+    if row.state == after:
+        return f"{after} before"
+
+    async def change(tx: Transaction) -> tuple[None, Changes]:
+        if line.reason is None:
+            await steps.pay(tx, context, row.id)
+        else:
+            await steps.fail(tx, context, row.id, line.reason)
+        return None, {"state": (row.state, after), "reason": (None, line.reason)}
+
+    new = Act(author, Action.PAYOUT_IMPORT, PAYOUT, row.id, row.user_id)
+    try:
+        await context.store.write(act, context, new, change)
+    except MarketError as error:
+        if error.code is not Code.PAYOUT_STATE:
+            raise
+        return f"refused: {error.message}"
+    return str(after)
+
+
+async def _find(context: Context, payout_id: str) -> PayoutRow:
+    require_name(payout_id)
+    row = await context.store.read(queries.find, payout_id.lower())
+    if row is None:
+        raise MarketError(Code.PAYOUT_NOT_FOUND, "There is no such payout.")
+    return row
+
+
+async def _method_of(tx: Transaction, row: PayoutRow) -> MethodRow:
+    method = await method_queries.find(tx, row.method_id)
+    assert method is not None  # noqa: S101 - a key of the schema
+    return method
+
+
+async def _item(tx: Transaction, row: PayoutRow, sealing: Sealing) -> Item:
+    method = await _method_of(tx, row)
+    details = opened(sealing, method.sealed)
+    return Item(row.id, MethodKind(method.kind), details, row.net)
+
+
+async def _require_other(tx: Transaction, author: Author, user_id: str) -> None:
+    """Refuse a member whose own account it is, by the e-mail address."""
+    if not isinstance(author, Member):
+        return
+    member = await staff_queries.find(tx, author.staff_id)
+    user = await users.find(tx, user_id)
+    if member and user and email_key(member.email) == email_key(user.email):
+        raise MarketError(Code.NOT_PERMITTED, "This is your own account: another member decides.")

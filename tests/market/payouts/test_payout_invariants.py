@@ -1,0 +1,237 @@
+"""For any steps in any order, no more leaves than was earned, and every balance is the model's."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from support.market.books import available, balance
+from support.market.jobs import on, wanted
+from support.market.market import Market
+from support.market.payouts import add_method, confirm, earned_part, send
+from support.market.staff import ROOT
+from support.market.staff_money import corrected
+
+from market.base.errors import Code, MarketError
+from market.money import ledger
+from market.money.audit import audit_ledger
+from market.money.money import MICRO, Currency
+from market.payouts import steps
+from market.payouts.payouts import Request
+from market.payouts.terms import FailReason, PayoutTerms, RejectReason
+from storage.engines.store import Transaction
+from storage.payouts.methods import MethodRow
+from storage.payouts.payouts import PayoutRow
+
+STEPS = 80
+AUDIT_STEPS = 4
+CREDIT = Currency.CREDIT
+LIMITS = dict.fromkeys(Currency, 10**15)
+
+
+class _CrashError(Exception):
+    """The process ends before the commit."""
+
+
+@dataclass
+class Wallet:
+    """What the test expects of a user, in whole credits."""
+
+    user: str
+    email: str
+    method: MethodRow
+    other: int = 0
+    earned: int = 0
+    all_earned: int = 0
+    paid: int = 0
+    holds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    payouts: dict[str, tuple[PayoutRow, str]] = field(default_factory=dict)
+
+    def take(self, amount: int) -> int:
+        """Take money, other money first; return the earned part of it."""
+        part = max(0, amount - self.other)
+        self.other -= amount - part
+        self.earned -= part
+        return part
+
+
+class Story:
+    """Two users, and random steps of them, of the staff and of a bank."""
+
+    def __init__(self, market: Market, seed: int) -> None:
+        self.market = market
+        self.draw = random.Random(seed)
+        self.wallets: list[Wallet] = []
+        self.most_paid = 0
+
+    async def begin(self) -> None:
+        terms = PayoutTerms(
+            methods=frozenset(("bank",)),
+            minimum=MICRO // 10,
+            first_wait_seconds=0,
+            method_wait_seconds=0,
+            a_day=1_000,
+            verified_above=10**15,
+        )
+        self.market.payouts.terms = terms
+        for number in (1, 2):
+            user = await self.market.person()
+            await confirm(self.market, user)
+            method = await add_method(self.market, user)
+            self.wallets.append(Wallet(user, f"person{number}@example.com", method))
+            await self.deposit(self.wallets[-1])
+
+    async def step(self) -> None:
+        wallet = self.draw.choice(self.wallets)
+        often = (self.buy, self.work, self.request, self.decide, self.settle)
+        await self.draw.choice((*often, *often, self.deposit, self.cancel, self.correct))(wallet)
+
+    async def deposit(self, wallet: Wallet) -> None:
+        amount = self.draw.randint(100, 500)
+        await self.market.deposit(wallet.email, amount * MICRO, currency=CREDIT)
+        wallet.other += amount
+
+    async def buy(self, wallet: Wallet) -> None:
+        amount = 10 * self.draw.randint(1, 20)
+        new = wanted(price=amount * MICRO)
+        if amount > wallet.other + wallet.earned:
+            with pytest.raises(MarketError):
+                await self.market.jobs.create(wallet.user, new)
+            return
+        job_id = await self.market.jobs.create(wallet.user, new)
+        wallet.holds[job_id] = (amount, wallet.take(amount))
+
+    async def cancel(self, wallet: Wallet) -> None:
+        if wallet.holds:
+            job_id = self.draw.choice(sorted(wallet.holds))
+            amount, part = wallet.holds.pop(job_id)
+            await self.market.jobs.cancel(wallet.user, job_id)
+            wallet.earned += part
+            wallet.other += amount - part
+
+    async def work(self, wallet: Wallet) -> None:
+        """Let a user do a job of the other user, or of the same."""
+        buyers = [each for each in self.wallets if each.holds]
+        if buyers:
+            buyer = self.draw.choice(buyers)
+            job_id = self.draw.choice(sorted(buyer.holds))
+            amount, _ = buyer.holds.pop(job_id)
+            device = await on(self.market, job_id, wallet.user)
+            await self.market.jobs.complete(device, job_id, "done")
+            pay = amount * 9 // 10
+            if buyer is wallet:
+                wallet.other += pay
+            else:
+                wallet.earned += pay
+                wallet.all_earned += pay
+
+    async def correct(self, wallet: Wallet) -> None:
+        amount = self.draw.randint(-100, 100) or 1
+        if amount < 0:
+            amount = -min(-amount, wallet.other + wallet.earned)
+        if amount:
+            reference = self.market.identifiers.new()
+            await corrected(
+                self.market,
+                ROOT,
+                wallet.user,
+                amount,
+                currency=CREDIT,
+                reference=reference,
+                limits=LIMITS,
+            )
+        if amount > 0:
+            wallet.other += amount
+        else:
+            part = min(-amount, wallet.earned)
+            wallet.earned -= part
+            wallet.other -= -amount - part
+
+    async def request(self, wallet: Wallet) -> None:
+        amount = self.draw.randint(10, 120)
+        new = Request(CREDIT, amount * MICRO, wallet.method.id)
+        if amount > wallet.earned:
+            with pytest.raises(MarketError) as caught:
+                await self.market.payouts.request(wallet.user, new)
+            assert caught.value.code in (Code.PAYOUT_TOO_LARGE, Code.PAYOUT_NOT_PERMITTED)
+            return
+        row = await self.market.payouts.request(wallet.user, new)
+        wallet.earned -= amount
+        wallet.payouts[row.id] = (row, "requested")
+
+    async def decide(self, wallet: Wallet) -> None:
+        for name, (row, state) in list(wallet.payouts.items()):
+            if state == "requested":
+                word = self.draw.choice(("approve", "approve", "reject", "cancel", "crash"))
+                if word == "approve":
+                    await self.market.store.write(steps.approve, self.market.context, name)
+                    wallet.payouts[name] = (row, "approved")
+                elif word == "crash":
+                    await self.crash(steps.cancel, name)
+                else:
+                    if word == "reject":
+                        reason = RejectReason.TERMS_BROKEN
+                        write = self.market.store.write
+                        await write(steps.reject, self.market.context, name, reason)
+                    else:
+                        await self.market.payouts.cancel(wallet.user, name)
+                    del wallet.payouts[name]
+                    wallet.earned += row.amount // MICRO
+                return
+
+    async def settle(self, wallet: Wallet) -> None:
+        for name, (row, state) in list(wallet.payouts.items()):
+            amount = row.amount // MICRO
+            if state == "approved":
+                await send(self.market, row)
+                wallet.payouts[name] = (row, "sent")
+                return
+            if state in ("sent", "paid") and self.draw.random() < 0.8:
+                word = self.draw.choice(("pay", "pay", "fail", "crash"))
+                context = self.market.context
+                if word == "crash":
+                    await self.crash(steps.pay, name)
+                elif word == "pay":
+                    await self.market.store.write(steps.pay, context, name)
+                    wallet.paid += amount * (state == "sent")
+                    wallet.payouts[name] = (row, "paid")
+                else:
+                    await self.market.store.write(steps.fail, context, name, FailReason.RETURNED)
+                    wallet.earned += amount
+                    wallet.paid -= amount * (state == "paid")
+                    del wallet.payouts[name]
+                return
+
+    async def crash(self, step: object, payout_id: str) -> None:
+        """Carry a step out, and end before its commit."""
+
+        async def unit(tx: Transaction) -> None:
+            await step(tx, self.market.context, payout_id)  # type: ignore[operator]
+            raise _CrashError
+
+        with pytest.raises(_CrashError):
+            await self.market.store.write(unit)
+
+    async def check(self) -> None:
+        """Compare every balance with the model."""
+        for wallet in self.wallets:
+            assert await earned_part(self.market, wallet.user) == wallet.earned * MICRO
+            found = await available(self.market, wallet.user, CREDIT)
+            assert found == (wallet.earned + wallet.other) * MICRO
+            assert wallet.paid <= wallet.all_earned
+            self.most_paid = max(self.most_paid, wallet.paid)
+        paid = sum(wallet.paid for wallet in self.wallets) * MICRO // 100
+        assert await balance(self.market, ledger.payouts()) == paid
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_no_more_leaves_than_was_earned(market: Market, seed: int) -> None:
+    story = Story(market, seed)
+    await story.begin()
+    for number in range(STEPS):
+        await story.step()
+        await story.check()
+        if number % AUDIT_STEPS == 0:
+            report = await audit_ledger(market.store)
+            assert report.passed, report
+    assert story.most_paid > 0

@@ -1,0 +1,203 @@
+"""Payouts by the staff, on both engines: decisions, files, imports, and their repetition."""
+
+import asyncio
+
+import pytest
+from support.market.books import balance, refusal
+from support.market.events import types_of
+from support.market.jobs import code_of
+from support.market.market import PAYOUT_METHODS, Market
+from support.market.payouts import (
+    approved,
+    earned_part,
+    earner,
+    plain_payout,
+    request,
+    state_of,
+)
+from support.market.staff import FACTORS, PASSWORD, ROOT, acting
+from support.market.staff_money import ASKER, LIMITS, SECOND, corrected
+
+from market.accounts.suspensions import Part
+from market.base.errors import Code
+from market.money import ledger
+from market.money.money import MICRO, Currency
+from market.payouts.details import Details
+from market.payouts.files import Debtor, Format, Line, Outcome
+from market.payouts.terms import FailReason, MethodKind, RejectReason
+from market.staff.base.roles import Role
+from market.staff.members import accounts
+from market.staff.money import paying, second_person
+from market.staff.money.approvals import State
+from market.staff.money.money_audit import audit_money
+from market.staff.stopping import suspending
+from storage.accounts import users
+
+pytestmark = pytest.mark.both_engines
+
+
+async def exported(market: Market, form: Format = Format.CSV) -> paying.Exported:
+    return await paying.export(market.context, ROOT, PAYOUT_METHODS, form)
+
+
+async def test_a_payout_is_approved_sent_and_booked(market: Market) -> None:
+    user, method = await earner(market)
+    row = await request(market, user, method)
+    for state in (State.DONE, State.DONE_BEFORE):
+        outcome = await paying.approve(market.context, ROOT, row.id, LIMITS, "looked at it")
+        assert outcome.state is state
+    done = await exported(market)
+    assert done.batch is not None
+    assert "Ada Lovelace,DE89370400440532013000" in done.content
+    again = await paying.export_again(market.context, ROOT, PAYOUT_METHODS, done.batch.id)
+    assert again.content == done.content
+    assert (await exported(market)).batch is None
+    line = Line(2, row.id, row.net, Outcome.PAID, None)
+    results = [(await paying.book(market.context, ROOT, [line]))[0].result for _ in range(2)]
+    assert results == ["paid", "paid before"]
+    assert await balance(market, ledger.payouts()) == 10 * MICRO
+    assert (await types_of(market, user))[-1] == "payout.paid"
+
+
+async def test_an_import_reports_each_line_and_moves_no_wrong_money(market: Market) -> None:
+    row, other = [await approved(market, await market.person()) for _ in range(2)]
+    waiting = await plain_payout(market, await market.person())
+    await exported(market)
+    lines = [
+        Line(2, "01a1", 1, Outcome.PAID, None),
+        Line(3, row.id, row.net + 1, Outcome.PAID, None),
+        Line(4, waiting.id, waiting.net, Outcome.PAID, None),
+        Line(5, other.id, other.net, Outcome.FAILED, FailReason.REFUSED),
+        Line(6, row.id, row.net, Outcome.PAID, None),
+        Line(7, row.id, row.net, Outcome.FAILED, FailReason.RETURNED),
+        Line(8, row.id, row.net, Outcome.PAID, None),
+    ]
+    results = [each.result for each in await paying.book(market.context, ROOT, lines)]
+    assert results == [
+        "refused: there is no such payout",
+        "refused: the payout has another amount",
+        "refused: The payout is requested.",
+        "failed",
+        "paid",
+        "failed",
+        "refused: The payout is failed.",
+    ]
+    assert await earned_part(market, other.user_id) == 1_800 * MICRO
+    assert await balance(market, ledger.payouts()) == 0
+
+
+async def test_a_large_payout_needs_a_second_person(market: Market) -> None:
+    row = await plain_payout(market, await market.person(), 6_000)
+    asked = await paying.approve(market.context, ASKER, row.id, LIMITS)
+    assert asked.state is State.WAITS
+    assert await state_of(market, row.id) == "requested"
+    own = second_person.approve(market.context, ASKER, asked.id)
+    assert await refusal(own) is Code.NOT_PERMITTED
+    await second_person.approve(market.context, SECOND, asked.id)
+    assert await state_of(market, row.id) == "approved"
+    assert all(not check.differences for check in await audit_money(market.store))
+
+
+async def test_a_request_for_a_cancelled_payout_is_void(market: Market) -> None:
+    user = await market.person()
+    row = await plain_payout(market, user, 6_000)
+    asked = await paying.approve(market.context, ASKER, row.id, LIMITS)
+    await market.payouts.cancel(user, row.id)
+    refused = await refusal(second_person.approve(market.context, SECOND, asked.id))
+    assert refused is Code.PAYOUT_STATE
+    assert await state_of(market, row.id) == "cancelled"
+
+
+async def test_a_suspended_user_is_not_approved(market: Market) -> None:
+    user = await market.person()
+    row = await plain_payout(market, user)
+    await suspending.suspend(
+        market.context,
+        market.letters,
+        ROOT,
+        user,
+        parts=(Part.PURCHASES,),
+        ends_at=None,
+        shown="Write to us.",
+        why="fraud",
+    )
+    refused = await refusal(paying.approve(market.context, ROOT, row.id, LIMITS))
+    assert refused is Code.PAYOUT_NOT_PERMITTED
+    await paying.reject(market.context, ROOT, row.id, RejectReason.EARNINGS_IN_DOUBT, "fraud")
+    assert await earned_part(market, user) == 1_800 * MICRO
+
+
+async def test_nobody_decides_about_an_account_with_the_own_address(market: Market) -> None:
+    user = await market.person()
+    row = await plain_payout(market, user)
+    found = await market.store.read(users.find, user)
+    assert found is not None
+    created = await accounts.create(
+        market.context,
+        market.passwords,
+        FACTORS,
+        ROOT,
+        email=found.email.upper(),
+        password=PASSWORD,
+        role=Role.FINANCE,
+        why="hired",
+    )
+    author = acting(created)
+    for attempt in (
+        paying.approve(market.context, author, row.id, LIMITS),
+        paying.reject(market.context, author, row.id, RejectReason.TERMS_BROKEN),
+        paying.verify(market.context, author, user, "me"),
+    ):
+        assert await refusal(attempt) is Code.NOT_PERMITTED
+
+
+async def test_two_exports_at_the_same_time_send_each_payout_once(market: Market) -> None:
+    rows = [await approved(market, await market.person()) for _ in range(3)]
+    outcomes = await asyncio.gather(*(exported(market) for _ in range(3)), return_exceptions=True)
+    assert [code_of(each) for each in outcomes] == [None] * 3
+    batches = [each for each in outcomes if isinstance(each, paying.Exported) and each.batch]
+    sent = [row.id for row in rows for each in batches if row.id in each.content]
+    assert sorted(sent) == sorted(row.id for row in rows)
+
+
+async def test_only_bank_accounts_are_in_a_message_for_a_bank(market: Market) -> None:
+    user = await market.person()
+    text = Details(text="=cmd|' /C calc'!A0")
+    await market.payouts.add_method(user, MethodKind.MANUAL, text)
+    market.clock.now += market.payouts.terms.method_wait_seconds
+    by_hand, bank = await approved(market, user), await approved(market, await market.person())
+    debtor = Debtor("Proxyd Ltd", "DE89370400440532013000")
+    pain = await paying.export(market.context, ROOT, PAYOUT_METHODS, Format.PAIN_9, debtor)
+    assert bank.id in pain.content
+    assert by_hand.id not in pain.content
+    table = (await exported(market)).content
+    assert f"{by_hand.id},manual,,,,,'=cmd|' /C calc'!A0,10.00" in table
+
+
+async def test_a_show_has_the_sources_of_the_earnings(market: Market) -> None:
+    user = await market.person()
+    row = await plain_payout(market, user)
+    found = await paying.show(market.context, ROOT, row.id, PAYOUT_METHODS)
+    assert found.details.holder == "Ada Lovelace"
+    [source] = found.sources
+    assert (source.payments, source.earned, source.has_deposited) == (1, 1_800 * MICRO, 1)
+    assert found.earnings[Currency.CREDIT].in_payout == 1_000 * MICRO
+
+
+async def test_a_correction_takes_earned_money_first(market: Market) -> None:
+    user = await market.person(credit="1000")
+    row = await plain_payout(market, user)
+    await corrected(market, ROOT, user, -500, currency=Currency.CREDIT)
+    assert await earned_part(market, user) == 300 * MICRO
+    await market.payouts.cancel(user, row.id)
+    assert await earned_part(market, user) == 1_300 * MICRO
+
+
+async def test_above_the_yearly_amount_the_identity_has_to_be_checked(market: Market) -> None:
+    user, method = await earner(market, 100_000)
+    asked = request(market, user, method, 60_001 + 99)
+    assert await refusal(asked) is Code.PAYOUT_NOT_PERMITTED
+    assert await paying.verify(market.context, ROOT, user, "saw the passport")
+    assert not await paying.verify(market.context, ROOT, user, "saw it again")
+    await request(market, user, method, 60_100)
+    assert await paying.verify(market.context, ROOT, user, "a mistake", is_checked=False)

@@ -1,0 +1,121 @@
+# ruff: noqa: F811 - fixtures of another file
+"""Commands about payouts: from the request to the outcome, files, and refusals."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.base.clock import Clock
+from support.market.market import SECRET, Market
+from support.market.payouts import plain_payout
+
+from market.base.states import PayoutStatus
+from market.payouts.files import Format
+from market.payouts.terms import RejectReason
+from proxyd.cli.staff.money import paying
+from proxyd.cli.staff.money.paying_parsers import FORMATS, REASONS, STATES
+from proxyd.loop import runner
+from storage.engines.open import open_store
+from tests.proxyd.cli.staff.test_commands import answer
+from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
+    ada,
+    database,
+    database_of_ada,
+    environment,
+    refused,
+    rows,
+    run,
+)
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def payouts(run: Run, environment: dict[str, str], ada: None) -> list[str]:
+    """Begin with three payouts of one user, of 10 USD each."""
+    environment["PROXYD_AUTH__SIGNING_KEY"] = SECRET.decode()
+
+    async def make() -> list[str]:
+        store = await open_store(environment["PROXYD_STORAGE__URL"])
+        market = Market(store, Clock())
+        try:
+            user = await market.person()
+            return [(await plain_payout(market, user)).id for _ in range(3)]
+        finally:
+            market.passwords.close()
+            await store.close()
+
+    return runner.run(make())
+
+
+def test_the_parsers_know_the_words_of_the_market() -> None:
+    assert set(STATES) == set(PayoutStatus)
+    assert set(REASONS) == set(RejectReason)
+    assert set(FORMATS) == set(paying.FORMATS)
+    assert set(paying.FORMATS.values()) == set(Format)
+
+
+def test_payouts_are_decided_sent_and_booked(
+    run: Run, payouts: list[str], tmp_path: Path, database: Path
+) -> None:
+    first, second, third = payouts
+    listed = answer(run, ["payouts", "list"])["payouts"]
+    assert [(each["id"], each["net"]) for each in listed] == [(each, "10.00") for each in payouts]
+    shown = answer(run, ["payouts", "show", first])
+    assert shown["method"]["iban"] == "DE89370400440532013000"
+    assert shown["sources"][0]["has_deposited"] is True
+    for each in (first, second):
+        assert answer(run, ["payouts", "approve", each])["approved"]["amount"] == "10.00"
+    rejected = answer(run, ["payouts", "reject", third, "--reason", "name_mismatch"])["rejected"]
+    assert (rejected["state"], rejected["reason"]) == ("rejected", "name_mismatch")
+    file, again = tmp_path / "batch.csv", tmp_path / "again.csv"
+    batch = answer(run, ["payouts", "export", str(file)])["exported"]
+    assert (batch["payouts"], batch["usd"]) == (2, "20.00")
+    assert file.stat().st_mode & 0o777 == 0o600
+    answer(run, ["payouts", "export", str(again), "--batch", batch["batch"]])
+    assert again.read_bytes() == file.read_bytes()
+    none = tmp_path / "none.csv"
+    assert answer(run, ["payouts", "export", str(none)])["exported"] is None
+    assert not none.exists()
+    table = file.read_text().replace("10.00,,", "10.00,paid,", 1)
+    file.write_text(table.replace("10.00,,", "10.00,failed,returned", 1))
+    for word in ("", " before"):
+        booked = answer(run, ["payouts", "import", str(file)])["imported"]
+        assert [each["result"] for each in booked] == [f"paid{word}", f"failed{word}"]
+    assert rows(database, "SELECT COUNT(*) FROM payouts WHERE state = 'paid'") == [(1,)]
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text(f"payout_id,amount_usd,outcome\n{first},11.00,paid\n")
+    done = run(["payouts", "import", str(wrong)])
+    assert done.returncode == 1
+    assert "another amount" in done.stdout
+    assert run(["ledger", "audit"]).returncode == 0
+
+
+def test_refusals_are_one_line_and_move_nothing(
+    run: Run, payouts: list[str], tmp_path: Path, database: Path
+) -> None:
+    first = payouts[0]
+    refused(run(["payouts", "show", "nothing"]), "no such payout")
+    refused(run(["payouts", "export", str(tmp_path / "no" / "file")]), "cannot be written", code=2)
+    exists = tmp_path / "exists"
+    exists.write_text("kept")
+    refused(run(["payouts", "export", str(exists)]), "cannot be written", code=2)
+    assert exists.read_text() == "kept"
+    refused(run(["payouts", "import", str(tmp_path / "nothing")]), "cannot be read", code=2)
+    refused(run(["payouts", "export", str(tmp_path / "x"), "--batch", first]), "no such batch")
+    answer(run, ["payouts", "approve", first])
+    pain = ["payouts", "export", str(tmp_path / "x"), "--format", "pain001"]
+    refused(run(pain), "payouts.debtor_name", code=2)
+    assert not (tmp_path / "x").exists()
+    assert rows(database, "SELECT COUNT(*) FROM payout_batches") == [(0,)]
+    debtor = {"PROXYD_PAYOUTS__DEBTOR_NAME": "Proxyd", "PROXYD_PAYOUTS__DEBTOR_IBAN": "DE8937"}
+    assert run([*pain, "--eur-rate", "0.92"], **debtor).returncode == 0
+    assert 'Ccy="EUR">9.20<' in (tmp_path / "x").read_text()
+
+
+def test_a_check_of_an_identity_is_recorded_and_removed(run: Run, ada: None) -> None:
+    verify = ["user", "verify", "ada", "--reason", "saw the passport"]
+    assert "verified" in answer(run, verify)
+    assert "verified before" in answer(run, verify)
+    assert "not verified" in answer(run, [*verify, "--undo"])
