@@ -1,18 +1,19 @@
-// The money in the wallet, the part that is held, and every movement with its purpose.
+// The money in the wallet: the way to pay more in, the payments, the held part, and every movement with its purpose.
 
 import { get } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
+import { facts as site } from "../../lib/site.js";
 import { follow } from "../../lib/stream.js";
-import { card, facts, link, more, sessionName } from "../../lib/view.js";
+import { card, facts, link, notice, sessionName } from "../../lib/view.js";
 import { credits, date, day, money, t } from "../../lib/words.js";
-import { list } from "../work/shared.js";
-import { unlessRefused } from "./shared.js";
+import { unlessRefused } from "../traffic/shared.js";
+import { paid, place } from "../work/shared.js";
+import { paying } from "./paying.js";
+import { Lines, added, paymentState, receiptLink } from "./shared.js";
 
-export const words = "traffic";
-export const title = "traffic.wallet.title";
+export const words = "money";
+export const title = "money.wallet.title";
 
-const LIMIT = 25;
-const MICRO = 1_000_000;
 // The beginning of a reference, and the page of its subject.
 const SUBJECTS = [
   [/^bandwidth:([0-9a-f-]{36})/, "sessions", "session"],
@@ -28,90 +29,105 @@ export async function render(main, page) {
 }
 
 class Balance {
-  constructor({ signal, kept }) {
-    Object.assign(this, { signal, kept, turn: 0 });
+  constructor(page) {
+    Object.assign(this, { signal: page.signal, turn: 0, balance: page.me.usd_balance });
+    this.restrictions = el("div");
     this.sums = el("div", { class: "sums" });
+    this.pay = place();
     this.empty = el("p");
-    this.list = list({ caption: t("traffic.wallet.caption"), columns: columns(), empty: { text: this.empty, action: link("/console/devices", t("traffic.wallet.earn"), { kind: "primary" }) } });
-    this.next = more(() => this.longer());
-    this.next.hidden = true;
-    this.node = el("div", null, this.sums, card(t("traffic.wallet.moves"), this.list.node, this.next));
+    const earn = link("/console/devices", t("money.wallet.earn"), { kind: "primary" });
+    this.moves = new Lines(page, { path: "/api/wallet/transactions", key: "transactions", caption: t("money.wallet.caption"), columns: columns(), empty: { text: this.empty, action: earn } });
+    this.payments = new Lines(page, { path: "/api/payments", key: "payments", caption: t("money.payments.caption"), columns: ofPayments() });
+    this.paid = card(t("money.payments"), this.payments.node);
+    this.paid.hidden = true;
+    this.node = el("div", null, this.restrictions, this.sums, this.pay.node, this.paid, card(t("money.wallet.moves"), this.moves.node));
   }
 
   async refresh() {
     this.turn += 1;
     const { turn } = this;
     const asked = { signal: this.signal };
-    const [sums, rows] = await Promise.all([get("/api/wallet", null, asked), this.rows(asked)]);
+    const [sums, offer] = await Promise.all([get("/api/wallet", null, asked), get("/api/payments/offer", null, asked), this.moves.refresh(), this.payments.refresh()]);
     if (turn !== this.turn) return; // a later request is newer
+    this.balance = sums.usd_balance;
+    update(this.restrictions, restrictions(offer));
     update(this.sums, usd(sums), credit(sums));
-    const hasEarned = sums.usd_pending > 0 || sums.credit_in_review > 0;
-    update(this.empty, t(hasEarned ? "traffic.wallet.empty.earned" : "traffic.wallet.empty"));
-    this.list.show(rows.found);
-    this.length = rows.found.length;
-    this.next.hidden = !rows.cursor;
+    this.pay.showOf(offer, () => card(t("money.pay"), offer.providers.length ? paying(offer, () => this.balance) : byHand()));
+    this.pay.node.querySelector("form")?.dispatchEvent(new Event("input")); // the bill begins with the balance
+    this.paid.hidden = !this.payments.length;
+    update(this.empty, emptiness(sums, offer));
   }
+}
 
-  async rows(asked) {
-    const found = [];
-    let cursor = null;
-    do {
-      const part = await get("/api/wallet/transactions", { limit: LIMIT, cursor }, asked);
-      found.push(...part.transactions);
-      cursor = part.next_cursor;
-    } while (cursor && found.length < (this.kept.length ?? LIMIT));
-    return { found, cursor };
-  }
+// A debt or a dispute, with its consequence.
+function restrictions({ debt_usd: debt, is_disputed: isDisputed, providers }) {
+  return [
+    isDisputed ? notice("bad", t("money.restricted.disputed")) : null,
+    debt ? notice("bad", t("money.restricted.debt", { debt: money(debt) }), " ", t(providers.length ? "money.restricted.pay" : "money.restricted.ask")) : null,
+  ];
+}
 
-  async longer() {
-    this.kept.length = this.length + LIMIT;
-    await this.refresh();
-    return true; // the button is hidden where there is no more
-  }
+// Without a provider the operator pays money in.
+function byHand() {
+  const contact = el("p");
+  site().then(({ support }) => {
+    if (support) contact.append(el("a", { href: support.includes("://") ? support : `mailto:${support}` }, t("money.pay.contact")));
+  }, unlessRefused);
+  return [el("p", null, t("money.wallet.pay_in")), contact];
+}
+
+function emptiness({ usd_pending: pending, credit_in_review: review }, { providers }) {
+  if (pending > 0 || review > 0) return t("money.wallet.empty.earned");
+  return t(providers.length ? "money.wallet.empty.pay" : "money.wallet.empty");
 }
 
 function usd({ usd_balance: free, usd_held: held, usd_pending: pending, usd_payable_at: payable }) {
   return card(
-    t("traffic.wallet.usd"),
+    t("money.wallet.usd"),
     identity(free, held, money),
     facts([
-      [t("traffic.wallet.available"), el("strong", { data: { usd: free } }, money(free))],
-      [t("traffic.wallet.held"), link("/console/sessions", money(held))],
-      [t("traffic.wallet.total"), money(added(free, held))],
-      pending ? [t("traffic.wallet.pending"), link("/console/devices", payable ? t("traffic.wallet.payable", { amount: money(pending), date: day(payable) }) : money(pending))] : null,
+      [t("money.wallet.available"), el("strong", { data: { usd: free } }, money(free))],
+      [t("money.wallet.held"), link("/console/sessions", money(held))],
+      [t("money.wallet.total"), money(added(free, held))],
+      pending ? [t("money.wallet.pending"), link("/console/devices", payable ? t("money.wallet.payable", { amount: money(pending), date: day(payable) }) : money(pending))] : null,
     ]),
-    el("p", { class: "hint" }, `${t("traffic.wallet.usd_hint")} ${t("traffic.wallet.pay_in")}`),
+    el("p", { class: "hint" }, t("money.wallet.usd_hint")),
   );
 }
 
 function credit({ credit_balance: free, credit_held: held, credit_in_review: review }) {
   return card(
-    t("traffic.wallet.credits"),
+    t("money.wallet.credits"),
     identity(free, held, credits),
     facts([
-      [t("traffic.wallet.available"), credits(free)],
-      [t("traffic.wallet.held"), link("/console/jobs", credits(held))],
-      [t("traffic.wallet.total"), credits(added(free, held))],
-      review ? [t("traffic.wallet.review"), credits(review)] : null,
+      [t("money.wallet.available"), credits(free)],
+      [t("money.wallet.held"), link("/console/jobs", credits(held))],
+      [t("money.wallet.total"), credits(added(free, held))],
+      review ? [t("money.wallet.review"), credits(review)] : null,
     ]),
-    el("p", { class: "hint" }, t("traffic.wallet.credit_hint")),
+    el("p", { class: "hint" }, t("money.wallet.credit_hint")),
   );
 }
 
-const identity = (free, held, amount) => el("p", { class: "identity" }, t("traffic.wallet.identity", { total: amount(added(free, held)), available: amount(free), held: amount(held) }));
+const identity = (free, held, amount) => el("p", { class: "identity" }, t("money.wallet.identity", { total: amount(added(free, held)), available: amount(free), held: amount(held) }));
 
-// Without what binary fractions add.
-const added = (one, other) => Math.round((one + other) * MICRO) / MICRO;
+const ofPayments = () => [
+  { key: "at", label: t("money.when"), cell: (row) => link(`/console/wallet/pay/${row.id}`, date(row.created_at)) },
+  { key: "state", label: t("money.state"), cell: (row) => paymentState(row.status) },
+  { key: "back", label: t("money.payment.refunded"), number: true, cell: (row) => (row.refunded_usd ? money(row.refunded_usd) : null) },
+  { key: "receipt", label: t("money.receipt"), cell: (row) => (row.paid_at ? receiptLink(row.id) : null) },
+  { key: "amount", label: t("money.wallet.amount"), number: true, cell: (row) => money(row.amount_usd) },
+];
 
 const columns = () => [
-  { key: "at", label: t("traffic.when"), cell: (row) => date(row.created_at) },
-  { key: "kind", label: t("traffic.wallet.kind"), cell: (row) => t(`traffic.kind.${row.kind}`) },
-  { key: "for", label: t("traffic.wallet.for"), cell: subject },
-  { key: "amount", label: t("traffic.wallet.amount"), number: true, cell: (row) => signed(row) },
+  { key: "at", label: t("money.when"), cell: (row) => date(row.created_at) },
+  { key: "kind", label: t("money.wallet.kind"), cell: (row) => t(`money.kind.${row.kind}`) },
+  { key: "for", label: t("money.wallet.for"), cell: subject },
+  { key: "amount", label: t("money.wallet.amount"), number: true, cell: (row) => signed(row) },
 ];
 
 function signed({ amount, currency }) {
-  const text = currency === "usd" ? money(amount) : credits(amount);
+  const text = paid(amount, currency);
   return amount > 0 ? `+${text}` : text;
 }
 
@@ -119,7 +135,7 @@ function subject({ reference }) {
   for (const [form, area, word] of SUBJECTS) {
     const found = form.exec(reference);
     if (!found) continue;
-    const name = word === "session" ? sessionName(found[1]) : t(`traffic.for.${word}`, { id: found[1].slice(-8) });
+    const name = word === "session" ? sessionName(found[1]) : t(`money.for.${word}`, { id: found[1].slice(-8) });
     return link(`/console/${area}/${found[1]}`, name);
   }
   return reference;
