@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from urllib.parse import urlsplit
 
+from config.payments import payment_problems
 from config.settings import Settings
 from config.site import site_problems
 
@@ -44,6 +45,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _assistant(settings)
     yield from _s3(settings)
     yield from site_problems(settings)
+    yield from payment_problems(settings)
 
 
 def _networks(name: str, values: tuple[str, ...]) -> Iterator[str]:

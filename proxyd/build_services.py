@@ -120,7 +120,8 @@ def trade_of(
         observed_seconds=observed_time.seconds,
         blobs=blobs,
         live_uses=LiveSessions(counting.meter),
-        providers=_providers(settings, counting.context.now),
+        # A copy of a restored database must not move the money of the living service.
+        providers={} if is_held else _providers(settings, counting.context.now),
         is_shared=is_shared,
         monotonic=clocks.monotonic,
     )
@@ -254,6 +255,16 @@ def _providers(settings: Settings, now: Callable[[], int]) -> dict[str, Provider
         secrets = (payments.stripe_webhook_secret, payments.stripe_previous_webhook_secret)
         providers["stripe"] = StripeProvider(
             payments.stripe_secret_key, secrets, now, api_base=payments.stripe_api_base
+        )
+    if payments.btcpay_url:
+        from proxyd.outbound.btcpay import BtcPayProvider  # noqa: PLC0415 - as above
+
+        providers["btcpay"] = BtcPayProvider(
+            payments.btcpay_url,
+            payments.btcpay_store,
+            payments.btcpay_key,
+            payments.btcpay_webhook_secret,
+            now,
         )
     return providers
 

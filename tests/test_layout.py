@@ -15,6 +15,7 @@ TESTED_IN = {
     "api/files/downloads.py": "tests/api/files/test_artifacts.py",
     "api/http/allowed.py": "tests/api/staff/test_app.py",
     "api/http/limits.py": "tests/api/serving/test_connections.py",
+    "api/payments/pdf.py": "tests/api/payments/test_receipts.py",
     "api/reverse/choosing.py": "tests/api/reverse/test_server.py",
     "api/reverse/kept.py": "tests/api/reverse/test_server.py",
     "api/reverse/pages.py": "tests/api/reverse/test_server.py",
@@ -261,6 +262,7 @@ TESTED_IN = {
     "market/staff/desk.py": "tests/api/staff/test_logins.py",
     "market/staff/members/attempts.py": "tests/market/staff/members/test_logins.py",
     "market/staff/money/approvals.py": "tests/market/staff/money/test_second_person.py",
+    "market/staff/money/payments.py": "tests/market/payments/test_payments.py",
     "market/trust/sample_checks.py": "tests/market/dispatch/test_samples.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
@@ -504,6 +506,9 @@ ABOUT_SEVERAL = {
         "the earned money of market/money/ledger.py, and the rules of market/payouts/rules.py"
     ),
     "tests/market/payouts/test_payout_invariants.py": "market/payouts/",
+    "tests/market/payments/test_payments_invariants.py": (
+        "the money of payments, by any order of events"
+    ),
     "tests/market/staff/money/test_money_invariants.py": "market/staff/money/",
     "tests/proxyd/backups/test_site.py": (
         "the tables of market/site, of tickets and of halts through the same"

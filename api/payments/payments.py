@@ -49,7 +49,7 @@ _DISPUTE_STATUSES: dict[str, RefundStatus] = {"pending": "pending", "done": "los
 class OfferReply(Reply, kw_only=True):
     """The payments that the caller may make; without `providers` the service takes none.
 
-    `day_left_usd` is the rest of what a new account may pay within 24 hours. While a payment is
+    `day_left_usd` is the rest of the ceiling of a new account for 24 hours. While a payment is
     disputed (`is_disputed`), or a debt is open (`debt_usd`), the account buys nothing. The next
     payment pays the debt first.
     """

@@ -1,4 +1,4 @@
-"""Booking of the facts that a provider reports, whatever brought them and however often.
+"""Booking of the facts that a provider reports, in any order and number.
 
 Each unit locks the payment, and moves its state by a guarded update. So a payment is credited once
 and each of its refunds and disputes is booked once.
@@ -48,6 +48,11 @@ class Booking(Struct, frozen=True):
 def reference_of(payment_id: str) -> str:
     """Return the reference of the deposit of a payment."""
     return f"{OF_PAYMENT}{payment_id}"
+
+
+def payment_of(deposit: str) -> str | None:
+    """Return the payment of a deposit, by its reference; None for a deposit by hand."""
+    return deposit.removeprefix(OF_PAYMENT) if deposit.startswith(OF_PAYMENT) else None
 
 
 def next_look(row: PaymentRow, returns: Sequence[ReturnRow], now: int) -> int | None:
@@ -118,6 +123,25 @@ async def book_refund(
         is_unknown = each.provider_ref is None and each.status == ReturnStatus.PENDING
         if each.id == return_id and is_unknown:
             await returning.give_back(tx, booking.context, each)
+
+
+async def lock_payment(tx: Transaction, payment_id: str) -> None:
+    """Lock a payment and the accounts of its returns, before a refund by the staff is posted."""
+    await queries.lock(tx, payment_id)
+    row = await queries.find(tx, payment_id)
+    if row is not None:
+        await returning.lock(tx, row.user_id)
+
+
+async def begin_by_staff(tx: Transaction, context: Context, payment_id: str, amount: int) -> None:
+    """Have the provider send money back that has left the account by an act of the staff.
+
+    If the provider refuses it, the money comes back to the account.
+    """
+    row = await queries.find(tx, payment_id)
+    assert row is not None  # noqa: S101 - its deposit was found
+    await returning.begin(tx, context, row, Begun(returning.STAFF, amount))
+    await queries.hasten(tx, payment_id, context.now())
 
 
 def doubt(row: PaymentRow, seen: Seen) -> str:

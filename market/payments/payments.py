@@ -25,7 +25,14 @@ from market.money import debts, ledger, lots
 from market.money.money import Currency, as_decimal
 from market.payments import booking, returning
 from market.payments.booking import Booking, reference_of
-from market.payments.provider import HookError, NewPayment, Notice, Provider, ProviderError
+from market.payments.provider import (
+    HookError,
+    NewPayment,
+    Notice,
+    Opened,
+    Provider,
+    ProviderError,
+)
 from market.payments.returning import Begun
 from market.payments.terms import CENT, DAY_SECONDS, PaymentTerms
 from storage.accounts import users
@@ -211,9 +218,7 @@ class Payments:
             if error.is_final:
                 await self._store.write(self._expire, row)
             raise MarketError(Code.PAYMENT_PROVIDER_AWAY, retry_after_seconds=10) from error
-        view = PaymentView(row._replace(provider_id=opened.provider_id, url=opened.url))
-        await self._store.write(_set_opened, view.row, receipt, view)
-        return view
+        return await self._store.write(_set_opened, row.id, opened, receipt)
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[PaymentView]:
         """Return a user's payments, the newest first, without their refundable parts."""
@@ -553,13 +558,16 @@ def _amount_error(message: str) -> MarketError:
 
 
 async def _set_opened(
-    tx: Transaction, row: PaymentRow, receipt: Receipt[PaymentView] | None, view: PaymentView
-) -> None:
-    """Record the provider's answer to a new payment."""
+    tx: Transaction, payment_id: str, opened: Opened, receipt: Receipt[PaymentView] | None
+) -> PaymentView:
+    """Record the provider's answer to a new payment, unless the sweeper was faster."""
+    await queries.set_opened(tx, payment_id, provider_id=opened.provider_id, url=opened.url)
+    row = await queries.find(tx, payment_id)
+    assert row is not None  # noqa: S101 - payments are never deleted
+    view = PaymentView(row)
     if receipt is not None:
         await receipt.keep(tx, view)
-    assert row.provider_id is not None  # noqa: S101 - the provider has answered
-    await queries.set_opened(tx, row.id, provider_id=row.provider_id, url=row.url)
+    return view
 
 
 async def _claim(tx: Transaction, payment_id: str, now: int) -> _Claim | None:

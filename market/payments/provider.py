@@ -13,7 +13,7 @@ ReturnState = Literal["pending", "done", "void"]
 
 
 class ProviderError(Exception):
-    """The provider did not do what was requested; the text is for the log, and has no secret.
+    """The provider did not carry out a request; the text is for the log, and has no secret.
 
     Args:
         text: the reason.
@@ -66,9 +66,9 @@ class SeenReturn(Struct, frozen=True):
 class Seen(Struct, frozen=True):
     """The facts about a payment at its provider.
 
-    `charge_id` names the payment in notices about refunds and disputes, "" as long as there is
-    none. `payment_id` is the identifier that this service gave to the payment. `has_mode` is
-    whether the payment is of the mode of the configured key, test or live.
+    `charge_id` names the payment in notices about refunds and disputes, "" before the first.
+    `payment_id` is the identifier that this service gave to the payment. `has_mode` is whether the
+    payment is of the mode of the configured key, test or live.
     """
 
     state: Literal["open", "paid", "expired", "failed"]

@@ -1,8 +1,9 @@
 """Money of payments that goes back: refunds and disputes, in the ledger.
 
-A refund holds its amount until the provider confirms it. A dispute holds what is left of its
-amount. If the money goes, the hold is captured for the deposits of the house. The house loses the
-part that was spent before, and the user owes it. If the money stays, the hold is released.
+A refund holds its amount until the provider confirms it. A dispute holds the rest of its amount,
+as far as the user has it. If the money goes, the hold is captured for the deposits of the house.
+The house loses the part that was spent before, and the user owes it. If the money stays, the hold
+is released.
 """
 
 from typing import NamedTuple

@@ -15,7 +15,7 @@ class PaymentTerms(Struct, frozen=True):
         least: the smallest payment.
         most: the largest payment.
         new_account_day: the most that a new account pays in a day; 0 for no ceiling.
-        new_account_seconds: the time for which an account is new.
+        new_account_seconds: the age below which an account is new.
         refund_seconds: the time in which users get unspent money back.
         seller: the name, the address and the tax number of the operator, in lines.
         tax_name: the name of the tax that prices include; "" for none.

@@ -16,8 +16,8 @@ CALL_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
 PAUSE_MAX_SECONDS = 60
 CONNECTIONS = 8
-# Statuses below 500 after which another attempt may succeed: a wrong or limited key, which the
-# operator changes, a repetition of a request in progress, too many requests.
+# Statuses below 500 after which another attempt may succeed. The operator changes a wrong key, a
+# request in progress ends, and too many requests become fewer.
 _RETRIED = frozenset((401, 403, 408, 409, 425, 429))
 
 

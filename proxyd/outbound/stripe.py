@@ -27,7 +27,7 @@ API_BASE = "https://api.stripe.com"
 API_VERSION = "2026-10-28.endive"
 HOOK_AGE_MAX_SECONDS = 300
 SIGNATURES_MAX = 10
-LIST_MAX = 100  # the most refunds or disputes of one payment; the API returns no more at once
+LIST_MAX = 100  # refunds or disputes of one payment: the longest list of the API
 _TEST_KEYS = ("sk_test_", "rk_test_")
 
 _REFUNDS: dict[str, ReturnState] = {

@@ -9,7 +9,7 @@ from storage.engines.store import Transaction, insert_row
 class PaymentRow(NamedTuple):  # as wide as its table
     """A payment: `amount` in micro-USD, times in UTC seconds.
 
-    `provider_id` is None until the provider has answered, `deposit_id` is the transfer of its
+    `provider_id` is None before the answer of the provider, `deposit_id` is the transfer of its
     money, `doubt` is the difference that the operator has to look at.
     """
 
@@ -98,6 +98,19 @@ async def page(tx: Transaction, user_id: str, *, before: str, limit: int) -> lis
         user_id=user_id,
         before=behind(before),
         limit=limit,
+    )
+
+
+async def all_of(tx: Transaction, status: str, *, before: str, limit: int) -> list[PaymentRow]:
+    """Return the payments of all users in a state ("": any) before one, the newest first."""
+    only = "AND status = :status" if status else ""
+    named = {"status": status} if status else {}
+    return await tx.all(
+        PaymentRow,
+        f"{_SELECT} WHERE id < :before {only} ORDER BY id DESC LIMIT :limit",
+        before=behind(before),
+        limit=limit,
+        **named,
     )
 
 

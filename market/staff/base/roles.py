@@ -58,6 +58,8 @@ class Action(StrEnum):
     MONEY_REFUND = "money.refund"
     MONEY_CORRECT = "money.correct"
     MONEY_HISTORY = "money.history"
+    PAYMENT_VIEW = "payment.view"
+    PAYMENT_LOOK = "payment.look"
     APPROVAL_LIST = "approval.list"
     APPROVAL_APPROVE = "approval.approve"
     APPROVAL_REFUSE = "approval.refuse"
@@ -126,6 +128,8 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.MONEY_REFUND: _MONEY,
     Action.MONEY_CORRECT: _MONEY,
     Action.MONEY_HISTORY: _ALL,
+    Action.PAYMENT_VIEW: _ALL,
+    Action.PAYMENT_LOOK: _MONEY,
     Action.APPROVAL_LIST: _MONEY,
     Action.APPROVAL_APPROVE: _MONEY,
     Action.APPROVAL_REFUSE: _MONEY,

@@ -1,9 +1,10 @@
 """Money of users that the staff moves: refunds of deposits, and corrections.
 
 Both are transfers of the ledger. A refund returns the unspent rest of a deposit at most; the
-operator pays it back by hand. Spending takes the oldest money first, so the newest deposits are
-unspent. A correction adds or takes money, for an account of the house, and never takes more than is
-available. A reference names each of them, and makes a repetition harmless.
+operator pays it back by hand, or the payment provider does. Spending takes the oldest money first,
+so the newest deposits are unspent. A correction adds or takes money, for an account of the house,
+and never takes more than is available. A reference names each of them, and makes a repetition
+harmless.
 """
 
 from functools import partial
@@ -22,6 +23,8 @@ from market.events.recording import record as record_event
 from market.money import ledger, lots
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
+from market.payments import booking
+from market.payments.terms import CENT
 from market.staff.base.acts import USER, Act, Changes, act, permit, reason
 from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
@@ -76,6 +79,10 @@ async def refund(
     """
     if amount <= 0:
         raise MarketError(Code.INVALID_FIELD, "A refund is above zero.", field="amount")
+    if booking.payment_of(deposit) is not None and amount % CENT:
+        raise MarketError(
+            Code.INVALID_FIELD, "A payment is refunded in whole cents.", field="amount"
+        )
     check_reference(reference)
     user = await context.store.read(resolve, name)
     new = Amount(
@@ -160,6 +167,9 @@ async def post(
     account = ledger.available(new.user_id, new.currency)
     is_refund = new.action is Action.MONEY_REFUND
     house = ledger.deposits(new.currency) if is_refund else ledger.corrections(new.currency)
+    payment_id = booking.payment_of(str(new.payload["deposit"])) if is_refund else None
+    if payment_id is not None:
+        await booking.lock_payment(tx, payment_id)
     movement = Movement(house, account, new.amount)
     if new.amount < 0:
         # A correction takes earned money first: it may take back a wrong earning.
@@ -187,6 +197,8 @@ async def post(
         approval_id=posting.approval_id,
         deposit_id=deposit.id if deposit else None,
     )
+    if payment_id is not None:
+        await booking.begin_by_staff(tx, context, payment_id, -new.amount)
     await _tell(tx, context, new, transfer)
     changes: Changes = {
         "transfer": (None, transfer.id),

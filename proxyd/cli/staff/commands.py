@@ -33,6 +33,7 @@ MODULES = {
     "key": "stopping.stopping",
     "log": "finding.finding",
     "money": "money.money",
+    "payments": "money.payments",
     "payouts": "money.paying",
     "refuse": "money.money",
     "rule": "abuse.abuse",

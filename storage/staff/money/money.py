@@ -118,8 +118,12 @@ async def refunded_too_much(tx: Transaction) -> list[DifferenceRow]:
         """
         SELECT t.business_key, e.amount, r.amount
         FROM (
-            SELECT deposit_id, CAST(-SUM(amount) AS BIGINT) AS amount FROM staff_money
-            WHERE deposit_id IS NOT NULL GROUP BY deposit_id
+            SELECT deposit_id, CAST(SUM(amount) AS BIGINT) AS amount FROM (
+                SELECT deposit_id, -amount AS amount FROM staff_money
+                WHERE deposit_id IS NOT NULL
+                UNION ALL SELECT deposit_id, taken FROM payment_returns
+            ) AS returned
+            GROUP BY deposit_id
         ) AS r
         JOIN transfers AS t ON t.id = r.deposit_id
         JOIN entries AS e ON e.transfer_id = t.id

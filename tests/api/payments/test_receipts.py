@@ -1,30 +1,90 @@
-"""Receipts by the API: their lines, before the payment, and those of other users."""
+"""Receipts over the API: their figures, their numbers and their pages."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.payments.taking import SELLER, Shop, shop
+from support.base.cases import cases
+from support.daemons.service import Service, running_in
+from support.payments import stripe_server
+from support.payments.stripe_server import KEY, SECRET, StripeServer
+
+from api.payments.pdf import MARGIN, PAGE_HEIGHT, Line, page
+from market.payments.payments import ReceiptView
+from proxyd.loop import clock
+from storage.payments.payments import PaymentRow, ReceiptRow
 
 
 @pytest.fixture
-async def taking(tmp_path: Path) -> AsyncIterator[Shop]:
-    async with shop(tmp_path) as running:
-        yield running
+async def stripe() -> AsyncIterator[StripeServer]:
+    async with stripe_server.running(clock.seconds) as server:
+        yield server
 
 
-async def test_a_receipt_adds_up_and_is_its_payer_s_alone(taking: Shop) -> None:
-    service, ada, eve = taking.service, await taking.service.person(), await taking.service.person()
-    begun = await taking.begin(ada)
-    early = await service.call("GET", f"/api/payments/{begun}/receipt", token=ada.token)
-    assert (early.status, early.code) == (404, "payment_not_found")
-    paid = await taking.pay(ada, 19.99)
-    path = f"/api/payments/{paid}/receipt"
-    receipt = (await service.call("GET", path, token=ada.token)).body["receipt"]
-    assert (receipt["number"], receipt["seller"]) == (1, SELLER)
-    assert (receipt["tax_name"], receipt["tax_percent"]) == ("VAT", 20)
-    assert (receipt["net_usd"], receipt["tax_usd"], receipt["amount_usd"]) == (16.66, 3.33, 19.99)
-    assert (receipt["buyer_email"], receipt["payment_id"]) == (ada.email, paid)
-    for other in (path, "/api/payments/nonsense/receipt"):
-        assert (await service.call("GET", other, token=eve.token)).code == "payment_not_found"
-    assert (await service.call("GET", path)).status == 401
+async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: StripeServer) -> None:
+    payments = {
+        "stripe_secret_key": KEY,
+        "stripe_webhook_secret": SECRET,
+        "stripe_api_base": stripe.url,
+        "seller": "Example (Ltd)\n1 Road",
+        "tax_name": "VAT",
+        "tax_percent": 20,
+    }
+    async with running_in(tmp_path, payments=payments) as service:
+        ada, eve = await service.person(), await service.person()
+        numbers = []
+        for usd in (20, 5.01):
+            body = {"amount_usd": usd}
+            begun = await service.call("POST", "/api/payments", body, token=ada.token)
+            path = f"/api/payments/{begun.body['payment']['id']}"
+            early = await service.call("GET", f"{path}/receipt", token=ada.token)
+            assert early.code == "payment_not_found"
+            stripe.pay(stripe.session_of(begun.body["payment"]["id"]))
+            await service.call("GET", path, token=ada.token)
+            shown = await service.call("GET", f"{path}/receipt", token=ada.token)
+            receipt = shown.body["receipt"]
+            numbers.append(receipt["number"])
+            assert receipt["net_usd"] + receipt["tax_usd"] == pytest.approx(usd)
+            assert receipt["buyer_email"] == ada.email
+            assert receipt["seller"] == ["Example (Ltd)", "1 Road"]
+            foreign = await service.call("GET", f"{path}/receipt", token=eve.token)
+            assert foreign.code == "payment_not_found"
+            document = await pdf(service, f"{path}/receipt.pdf", ada.token)
+            assert b"(Total paid: %.2f USD) Tj" % usd in document
+            assert b"(Example \\(Ltd\\)) Tj" in document
+        assert numbers == [1, 2]
+        await service.assert_audit()
+
+
+async def pdf(service: Service, path: str, token: str) -> bytes:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with service.http.get(service.url + path, headers=headers) as response:
+        assert response.status == 200
+        assert "attachment" in response.headers["Content-Disposition"]
+        return await response.read()
+
+
+def test_a_page_is_a_document_whose_table_names_each_object() -> None:
+    lines = [Line("a (b) \\ ü \N{HANGUL SYLLABLE GA}\n", 12), *[Line("x")] * 200]
+    document = page("Receipt 1", lines)
+    assert b"(a \\(b\\) \\\\ \xfc ? ) Tj" in document
+    table = int(re.findall(rb"startxref\n(\d+)\n", document)[0])
+    assert document[table : table + 4] == b"xref"
+    offsets = [int(each) for each in re.findall(rb"(\d{10}) 00000 n", document)]
+    for number, offset in enumerate(offsets, 1):
+        assert document[offset:].startswith(b"%d 0 obj" % number)
+    (length,) = re.findall(rb"/Length (\d+)", document)
+    content = document.split(b"stream\n")[1].removesuffix(b"\nend")
+    assert len(content) == int(length)
+    assert content.count(b"Tj") < (PAGE_HEIGHT - MARGIN) / 15
+
+
+@cases(
+    "cents, basis_points, tax",
+    [(2_000, 2_000, 333), (501, 2_000, 84), (100, 0, 0), (1, 10_000, 1), (100_000, 1_900, 15_966)],
+)
+def test_the_tax_in_an_amount_is_rounded_to_cents(cents: int, basis_points: int, tax: int) -> None:
+    payment = PaymentRow("p", "u", "x", "paid", cents * 10_000, *[None] * 9)
+    receipt = ReceiptRow(1, "p", 0, "", "VAT", basis_points)
+    assert ReceiptView(receipt, payment, "", "").tax == tax * 10_000

@@ -17,6 +17,9 @@ from market.money.money import GB, MICRO, Currency
 from market.payments.booking import reference_of
 from market.payments.payments import PaymentView
 from market.payments.provider import ProviderError
+from market.staff.audit import audit_all
+from market.staff.base.roles import Machine, Member, Role, Via
+from market.staff.money import payments as staff_payments
 from storage.engines.store import Store, Transaction
 
 USD = MICRO
@@ -46,7 +49,7 @@ async def paid(market: Market, bank: Bank, user: str, amount: int = 20 * USD) ->
 
 
 async def look(market: Market, payment_id: str) -> None:
-    """Have the provider be asked, after the pause between two looks."""
+    """Look at a payment, after the pause between two looks."""
     market.clock.now += 3
     await market.payments.fulfil(payment_id)
 
@@ -286,3 +289,53 @@ async def test_the_audit_finds_a_payment_without_its_money(market: Market, bank:
     await market.store.write(change, 20 * USD)
     with pytest.raises(MarketError):
         await market.payments.receive("bank", {}, bank.notice(payment_id))
+
+
+async def test_the_staff_refunds_through_the_provider(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    limits = {Currency.USD: 50 * USD}
+
+    async def refund(amount: int, reference: str) -> None:
+        await staff_payments.refund(
+            market.context,
+            Machine("root"),
+            payment_id,
+            limits,
+            amount=amount,
+            reference=reference,
+            why="asked",
+        )
+
+    await refund(5 * USD, "one")
+    await refund(5 * USD, "one")
+    assert await available(market, user) == 15 * USD
+    market.clock.now += 3
+    assert await market.payments.sweep() == 1
+    assert (await view(market, user, payment_id)).refunded == 5 * USD
+    bank.refused = True
+    await refund(15 * USD, "two")
+    assert await available(market, user) == 0
+    await look(market, payment_id)
+    assert await available(market, user) == 15 * USD
+    shown = await staff_payments.shown(market.context, Machine("root"), payment_id)
+    assert [each.status for each in shown.returns] == ["done", "void"]
+    assert await refusal(refund(15 * USD + 10_000, "three")) is Code.REFUND_TOO_LARGE
+    assert await refusal(refund(15 * USD + 1, "four")) is Code.INVALID_FIELD
+    bank.refused = False
+    await refund(15 * USD, "five")
+    await look(market, payment_id)
+    assert (await view(market, user, payment_id)).status == "refunded"
+    await audit_passes(market)
+    support = Member("x", Role.SUPPORT, Via.API)
+    looking = staff_payments.look(market.context, support, payment_id, "why")
+    assert await refusal(looking) is Code.NOT_PERMITTED
+    rows = await staff_payments.listed(
+        market.context, Machine("root"), "", status="paid", before="", limit=9
+    )
+    assert [row.id for row in rows] == [payment_id]
+
+
+async def audit_passes(market: Market) -> None:
+    report = await audit_all(market.store)
+    assert report.passed, [each for each in report.checks if each.differences]

@@ -9,6 +9,7 @@ from typing import Self
 import asyncpg
 from support.base.clock import Clock
 from support.market.market import Market
+from support.payments.bank import Bank
 
 from market.money.audit import audit_ledger
 from market.staff.base.chain import audit_log
@@ -114,6 +115,7 @@ class Site:
     ) -> None:
         self.stores = stores
         self.clock = Clock()
+        self.bank = Bank()
         self.url = url
         self._monitor = monitor
         self._tables: dict[str, list[str]] = {}  # the columns of each
@@ -144,7 +146,7 @@ class Site:
 
     def market(self, label: str) -> Market:
         """Return a new marketplace of a node for a unit, with nothing in its memory."""
-        made = Market(self.stores[label], self.clock)
+        made = Market(self.stores[label], self.clock, providers={"bank": self.bank})
         made.leases.node_id = NODES[label]
         return made
 

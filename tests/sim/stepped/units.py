@@ -16,6 +16,7 @@ from tests.sim.stepped.topics.exits import EXITS
 from tests.sim.stepped.topics.files import FILES
 from tests.sim.stepped.topics.jobs import COPIES, JOBS, REVIEWS
 from tests.sim.stepped.topics.money import MONEY, REWARDS
+from tests.sim.stepped.topics.payments import PAYMENTS
 from tests.sim.stepped.topics.sessions import SESSIONS
 from tests.sim.stepped.topics.staff import STAFF
 from tests.sim.stepped.topics.stops import STOPS
@@ -30,6 +31,7 @@ TOPICS: dict[str, Mapping[str, Action]] = {
     "deploys in words": WORDS,
     "money": MONEY,
     "rewards": REWARDS,
+    "payments": PAYMENTS,
     "accounts": ACCOUNTS,
     "keys": KEYS,
     "webhooks": WEBHOOKS,

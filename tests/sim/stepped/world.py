@@ -1,5 +1,6 @@
 """The rows of the start of each trial: sessions, exits, jobs, deploys, and people, at work."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from support.market.work import posted
 from market.bandwidth.lease_book import Ask
 from market.bandwidth.leases import Usage
 from market.bandwidth.sessions import Purchase
+from market.base.errors import MarketError
 from market.deploys.deploys import NewDeploy
 from market.deploys.templates import Template
 from market.exits.wishes import ExitWishes
@@ -19,6 +21,7 @@ from market.jobs.copies import Copying
 from market.jobs.postings import NewJob
 from market.jobs.specs import Spec
 from market.money.money import MICRO, Currency
+from market.payments.provider import ProviderError
 from market.staff.base.roles import Machine
 from market.staff.money import judging
 from market.staff.money.judging import Verdict
@@ -46,6 +49,7 @@ class World:
         people: the users, by their part.
         leases: the open lease of a session on a node.
         jobs: by their state.
+        payments: by their state, and the refund that waits.
         devices: of the jobs that run, and idle ones.
         judgement: the decision about the judged job, which waits for a second person.
     """
@@ -58,6 +62,7 @@ class World:
     devices: dict[str, DeviceRow] = field(default_factory=dict)
     deploys: dict[str, str] = field(default_factory=dict)
     people_have: Belongings = field(default_factory=Belongings)
+    payments: dict[str, str] = field(default_factory=dict)
     dead: SeenRow | None = None
     judgement: str = ""
 
@@ -81,6 +86,7 @@ async def build(site: Site) -> World:
     await _sessions(site, world, here)
     await _jobs(world, here)
     await _deploys(world, here)
+    await _payments(site, world, here)
     people = world.people
     world.people_have = await belongings.build(here, people["buyer"], people["worker"])
     here.clock.now += WORKED_SECONDS
@@ -167,6 +173,26 @@ async def _jobs(world: World, here: Market) -> None:
         await prove(here, owner)
         world.devices[name] = await on(here, job_id, owner)
     await here.jobs.complete(world.devices["copy 0"], copies[0], "same")
+
+
+async def _payments(site: Site, world: World, here: Market) -> None:
+    buyer, bank = world.people["buyer"], site.bank
+
+    def lost(moment: str) -> None:
+        if moment in ("create", "refund"):
+            raise ProviderError("no answer")
+
+    for name in ("open", "paid"):
+        world.payments[name] = (await here.payments.create(buyer, 20 * MICRO)).id
+    bank.pay(world.payments["paid"])
+    await here.payments.fulfil(world.payments["paid"])
+    bank.fail = lost
+    with suppress(MarketError):
+        await here.payments.create(buyer, 5 * MICRO)
+    world.payments["unknown"] = (await here.payments.page(buyer, before="", limit=1))[0].id
+    view = await here.payments.refund(buyer, world.payments["paid"], 2 * MICRO)
+    world.payments["refund"] = view.returns[0].id
+    bank.fail = lambda moment: None
 
 
 async def _show_life(tx: Transaction, now: int) -> None:

@@ -63,7 +63,7 @@ class Bank:
     async def close(self) -> None:
         """Close nothing."""
 
-    # What payers, banks and operators do.
+    # Acts of payers, banks and operators.
 
     def set(self, payment_id: str, /, **changes: Any) -> None:
         """Change the facts about a payment."""
@@ -105,6 +105,6 @@ class Bank:
 
     def _add(self, provider_id: str, kind: Any, state: Any, amount: int, own: str) -> SeenReturn:
         seen = self.payments[provider_id]
-        made = SeenReturn(f"{kind}-{len(seen.returns)}", kind, state, amount, own)
+        made = SeenReturn(f"{kind}-{own or len(seen.returns)}", kind, state, amount, own)
         self.payments[provider_id] = replace(seen, returns=(*seen.returns, made))
         return made

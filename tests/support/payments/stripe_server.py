@@ -25,7 +25,7 @@ VERSION = "2026-10-28.endive"
 
 
 class Fault(NamedTuple):
-    """What happens to the next call: before its effect, or only to its answer."""
+    """A fault of the next call: before its effect, or only of its answer."""
 
     status: int = 0
     body: bytes = b""
@@ -53,7 +53,7 @@ class StripeServer:
         self._numbers = itertools.count(1)
         self._kept: dict[str, tuple[str, int, bytes]] = {}
 
-    # What a payer, a bank and an operator do.
+    # Acts of a payer, a bank and an operator.
 
     def pay(self, session_id: str, *, is_slow: bool = False) -> None:
         """Pay a session; by a slow bank the money comes with `arrive`."""
@@ -253,7 +253,7 @@ class StripeServer:
         session = self.sessions.get(request.match_info["id"])
         if session is None:
             return 404, _error("invalid_request_error", "No such checkout session.")
-        expanded = request.query.getall("expand[]", [])
+        expanded = [value for name, value in request.query.items() if name.startswith("expand[")]
         intent = self.intents.get(session["payment_intent"] or "")
         if "payment_intent" in expanded and intent is not None:
             return 200, {**session, "payment_intent": intent}

@@ -5,7 +5,7 @@ import { el } from "../../lib/dom.js";
 import { name } from "../../lib/site.js";
 import { button, card, facts, link } from "../../lib/view.js";
 import { day, money, percent, t } from "../../lib/words.js";
-import { provider } from "./shared.js";
+import { save } from "../work/shared.js";
 
 export const words = "money";
 export const title = "money.receipt";
@@ -15,15 +15,14 @@ export async function render(main, page) {
   main.append(
     card(
       t("money.receipt.number", { number: String(receipt.number) }),
-      el("div", { class: "sums" }, party(t("money.receipt.seller"), [receipt.seller || name()]), party(t("money.receipt.buyer"), [receipt.buyer_name, receipt.buyer_email])),
+      el("div", { class: "sums" }, party(t("money.receipt.seller"), receipt.seller.length ? receipt.seller : [name()]), party(t("money.receipt.buyer"), [receipt.buyer_name, receipt.buyer_email])),
       facts([
         [t("money.receipt.date"), day(receipt.issued_at)],
-        [t("money.receipt.paid_by"), provider(receipt.provider)],
         [t("money.payment.id"), receipt.payment_id],
       ]),
       lines(receipt),
     ),
-    el("div", { class: "actions" }, button(t("money.receipt.print"), () => window.print(), { kind: "primary" }), link(`/console/wallet/pay/${receipt.payment_id}`, t("money.receipt.payment"))),
+    el("div", { class: "actions" }, button(t("money.receipt.print"), () => window.print(), { kind: "primary" }), button(t("money.receipt.pdf"), () => save(`/api/payments/${receipt.payment_id}/receipt.pdf`, `receipt-${receipt.number}.pdf`)), link(`/console/wallet/pay/${receipt.payment_id}`, t("money.receipt.payment"))),
   );
 }
 

@@ -16,6 +16,7 @@ from proxyd.cli.parsing import (
 from proxyd.cli.staff.parsers import add_reason, add_user, finish_command
 
 CURRENCIES = ("usd", "credit")  # as in `market.money`, which no parser waits for
+PAYMENT_STATUSES = ("open", "paid", "expired", "failed", "doubtful")
 
 
 def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -109,6 +110,7 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     finish_command(history, "money history")
 
+    _add_payments(topics)
     approvals = topics.add_parser("approvals", help="acts that wait for a second person")
     approvals.add_argument("--all", action="store_true", help="include the decided ones")
     approvals.add_argument(
@@ -128,6 +130,51 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     _add_approval(refuse)
     add_reason(refuse)
     finish_command(refuse, "refuse")
+
+
+def _add_payments(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about payments by a provider."""
+    payments = topics.add_parser("payments", help="payments by a provider: list, show, refund")
+    commands = payments.add_subparsers(metavar="COMMAND", required=True)
+    listed = commands.add_parser("list", help="the newest payments")
+    listed.add_argument(
+        "--user", type=text, default="", metavar="USER", help="only payments of this user"
+    )
+    listed.add_argument(
+        "--status", choices=PAYMENT_STATUSES, default="", help="only payments in this state"
+    )
+    listed.add_argument(
+        "--before", type=text, default="", metavar="ID", help="only payments before this one"
+    )
+    listed.add_argument(
+        "--limit", type=limit, default=50, metavar="N", help="number of payments, 50 by default"
+    )
+    finish_command(listed, "payments list")
+    show = commands.add_parser("show", help="a payment with its refunds and disputes")
+    _add_payment(show)
+    finish_command(show, "payments show")
+    refund = commands.add_parser("refund", help="send unspent money back through the provider")
+    _add_payment(refund)
+    refund.add_argument("amount", type=amount, metavar="AMOUNT", help="such as 7.42")
+    refund.add_argument(
+        "--reference",
+        type=text,
+        required=True,
+        metavar="TEXT",
+        help="names this refund; repeating the command with the same one changes nothing",
+    )
+    add_reason(refund)
+    finish_command(refund, "payments refund")
+    look = commands.add_parser("look", help="have the daemon ask the provider about a payment")
+    _add_payment(look)
+    add_reason(look)
+    finish_command(look, "payments look")
+
+
+def _add_payment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "payment", type=text, metavar="PAYMENT", help="the identifier of the payment"
+    )
 
 
 def _add_names(parser: argparse.ArgumentParser, *, needs_currency: bool = False) -> None:

@@ -1,0 +1,75 @@
+"""A PDF of one page of text, in the fonts that each reader has, written without a library.
+
+Characters outside of Latin scripts have no sign in these fonts, and become question marks.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+PAGE_WIDTH, PAGE_HEIGHT = 595, 842  # A4, in points
+MARGIN = 56
+LEADING = 1.5  # the height of a line, in sizes of its font
+LINE_MAX_CHARACTERS = 110  # what fits beside the margins in the smallest size
+
+
+class Line(NamedTuple):
+    """A line of text: its size in points, and whether it is bold. An empty one is a gap."""
+
+    text: str
+    size: int = 10
+    is_bold: bool = False
+
+
+def page(title: str, lines: Iterable[Line]) -> bytes:
+    """Return a document with one page; lines that do not fit on it are left out."""
+    content = b"".join(_shown(lines))
+    fonts = b"<< /F1 5 0 R /F2 6 0 R >>"
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /%s /Encoding /WinAnsiEncoding >>"
+    objects = (
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %d %d] /Contents 4 0 R"
+        b" /Resources << /Font %s >> >>" % (PAGE_WIDTH, PAGE_HEIGHT, fonts),
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+        font % b"Helvetica",
+        font % b"Helvetica-Bold",
+        b"<< /Title (%s) >>" % _text(title),
+    )
+    document = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
+    offsets = []
+    for number, body in enumerate(objects, 1):
+        offsets.append(len(document))
+        document += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    table = len(document)
+    document += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    document += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    document += b"trailer\n<< /Size %d /Root 1 0 R /Info %d 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
+        len(objects) + 1,
+        len(objects),
+        table,
+    )
+    return bytes(document)
+
+
+def _shown(lines: Iterable[Line]) -> Iterable[bytes]:
+    """Yield the operators that write the lines, from the top of the page down."""
+    height = float(PAGE_HEIGHT - MARGIN)
+    for line in lines:
+        height -= line.size * LEADING
+        if height < MARGIN:
+            return
+        if line.text:
+            yield b"BT /F%d %d Tf %d %.1f Td (%s) Tj ET\n" % (
+                2 if line.is_bold else 1,
+                line.size,
+                MARGIN,
+                height,
+                _text(line.text),
+            )
+
+
+def _text(text: str) -> bytes:
+    """Return a text as a string of the format, in Windows-1252."""
+    plain = "".join(each if each.isprintable() else " " for each in text)[:LINE_MAX_CHARACTERS]
+    encoded = plain.encode("cp1252", "replace")
+    return encoded.replace(b"\\", b"\\\\").replace(b"(", b"\\(").replace(b")", b"\\)")

@@ -1,0 +1,90 @@
+"""Commands about payments by a provider."""
+
+from argparse import Namespace
+
+from market.money.money import as_decimal
+from market.staff.money import payments
+from proxyd import slices
+from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
+from proxyd.cli.staff.money.money import report
+from storage.payments.payments import PaymentRow
+
+
+async def _list(desk: Desk, options: Namespace) -> Report:
+    rows = await payments.listed(
+        desk.context,
+        desk.author,
+        options.user,
+        status=options.status,
+        before=options.before,
+        limit=options.limit,
+    )
+    return {"payments": [_row(row) for row in rows]}
+
+
+async def _show(desk: Desk, options: Namespace) -> Report:
+    found = await payments.shown(desk.context, desk.author, options.payment)
+    row = found.row
+    return {
+        "payment": {
+            **_row(row),
+            "username": found.username,
+            "provider_id": row.provider_id,
+            "charge": row.charge_id,
+            "doubt": row.doubt,
+            "closed": when(row.closed_at),
+            "looked": when(row.looked_at or None),
+            "next_look": when(row.next_look_at),
+            "receipt": None if found.receipt is None else found.receipt.number,
+        },
+        "returns": [
+            {
+                "id": each.id,
+                "kind": each.kind,
+                "status": each.status,
+                "amount": as_decimal(each.amount),
+                "held": as_decimal(each.held),
+                "provider_ref": each.provider_ref,
+                "began": when(each.created_at),
+                "closed": when(each.closed_at),
+            }
+            for each in found.returns
+        ],
+    }
+
+
+async def _refund(desk: Desk, options: Namespace) -> Report:
+    outcome = await payments.refund(
+        desk.context,
+        desk.author,
+        options.payment,
+        slices.approval_limits(desk.settings),
+        amount=options.amount,
+        reference=options.reference,
+        why=options.reason,
+    )
+    return report(outcome, "refunded")
+
+
+async def _look(desk: Desk, options: Namespace) -> Report:
+    row = await payments.look(desk.context, desk.author, options.payment, options.reason)
+    return {"looking": _row(row)}
+
+
+def _row(row: PaymentRow) -> Row:
+    return {
+        "id": row.id,
+        "began": when(row.created_at),
+        "user": row.user_id,
+        "provider": row.provider,
+        "status": row.status,
+        "amount": as_decimal(row.amount),
+    }
+
+
+COMMANDS: dict[str, Command] = {
+    "payments list": _list,
+    "payments show": _show,
+    "payments refund": _refund,
+    "payments look": _look,
+}

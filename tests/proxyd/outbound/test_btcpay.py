@@ -1,0 +1,92 @@
+"""The client for a BTCPay Server, against a stand-in over HTTP."""
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from support.payments import btcpay_server
+from support.payments.btcpay_server import KEY, SECRET, STORE, BtcPayServer
+
+from market.money.money import MICRO
+from market.payments.provider import HookError, NewPayment, ProviderError
+from proxyd.outbound.btcpay import BtcPayProvider
+
+
+def now() -> int:
+    return int(time.time())
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[BtcPayServer]:
+    async with btcpay_server.running() as running:
+        yield running
+
+
+@pytest.fixture
+async def provider(server: BtcPayServer) -> AsyncIterator[BtcPayProvider]:
+    made = BtcPayProvider(server.url, STORE, KEY, SECRET, now)
+    yield made
+    await made.close()
+
+
+def new() -> NewPayment:
+    return NewPayment("p1", 20 * MICRO, "proxyd: 20", "https://x.example/", now() + 3_600)
+
+
+async def test_a_payment_is_opened_once_seen_and_refunded(
+    server: BtcPayServer, provider: BtcPayProvider
+) -> None:
+    opened = await provider.create(new())
+    assert await provider.create(new()) == opened
+    assert server.invoices[opened.provider_id]["checkout"]["expirationMinutes"] in (59, 60)
+    assert (await provider.look(opened.provider_id)).state == "open"
+    with pytest.raises(ProviderError) as refused:
+        await provider.refund(opened.provider_id, "", MICRO, "r1")
+    assert refused.value.is_final
+    server.settle(opened.provider_id)
+    seen = await provider.look(opened.provider_id)
+    assert (seen.state, seen.amount, seen.currency, seen.payment_id, seen.returns) == (
+        "paid",
+        20 * MICRO,
+        "usd",
+        "p1",
+        (),
+    )
+    refund = await provider.refund(opened.provider_id, "", 7_420_000, "r1")
+    assert await provider.refund(opened.provider_id, "", 7_420_000, "r1") == refund
+    assert (await provider.look(opened.provider_id)).returns == (refund,)
+    assert (refund.amount, refund.own_id, refund.state) == (7_420_000, "r1", "done")
+    server.pulls[refund.ref]["archived"] = True
+    assert (await provider.look(opened.provider_id)).returns[0].state == "void"
+
+
+async def test_another_amount_is_left_to_the_operator(
+    server: BtcPayServer, provider: BtcPayProvider
+) -> None:
+    opened = await provider.create(new())
+    server.settle(opened.provider_id, "PaidOver")
+    assert (await provider.look(opened.provider_id)).amount == 0
+    server.invoices[opened.provider_id].update(status="Expired", additionalStatus="PaidLate")
+    late = await provider.look(opened.provider_id)
+    assert (late.state, late.amount) == ("paid", 0)
+    server.invoices[opened.provider_id].update(additionalStatus="PaidPartial")
+    assert (await provider.look(opened.provider_id)).state == "expired"
+    for change in ({"status": "Odd"}, {"amount": "x"}, {"amount": None}):
+        server.invoices[opened.provider_id].update(
+            {"status": "Settled", "additionalStatus": "None", "amount": "20", **change}
+        )
+        with pytest.raises(ProviderError):
+            await provider.look(opened.provider_id)
+
+
+async def test_a_notice_is_read_only_with_a_right_signature(server: BtcPayServer) -> None:
+    provider = BtcPayProvider(server.url, STORE, KEY, SECRET, now)
+    body, signature = server.notice("invoice1")
+    assert provider.read_hook({"BTCPay-Sig": signature}, body, 0).provider_id == "invoice1"
+    for wrong in ("", "sha256=", signature.replace("sha256", "sha1"), signature[:-1] + "g"):
+        with pytest.raises(HookError):
+            provider.read_hook({"btcpay-sig": wrong}, body, 0)
+    with pytest.raises(HookError):
+        provider.read_hook({"btcpay-sig": signature}, body + b" ", 0)
+    with pytest.raises(HookError):
+        provider.read_hook({}, body, 0)

@@ -1,0 +1,238 @@
+"""The client for Stripe, against a stand-in over HTTP that the provider's own SDK judges."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.payments import stripe_server
+from support.payments.stripe_server import KEY, SECRET, Fault, StripeServer
+
+from market.payments.provider import HookError, NewPayment, Notice, ProviderError
+from proxyd.outbound import stripe as ours
+from proxyd.outbound.stripe import StripeProvider, refund_request, session_request
+
+CENT = 10_000
+LATER = 3_600
+
+
+def now() -> int:
+    return int(time.time())
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[StripeServer]:
+    async with stripe_server.running(now) as running:
+        yield running
+
+
+@pytest.fixture
+async def provider(server: StripeServer) -> AsyncIterator[StripeProvider]:
+    made = StripeProvider(KEY, (SECRET, ""), now, api_base=server.url, seconds=1.0)
+    yield made
+    await made.close()
+
+
+def new(payment_id: str = "p1", cents: int = 2_000) -> NewPayment:
+    return NewPayment(payment_id, cents * CENT, "proxyd: 20", "https://x.example/", now() + LATER)
+
+
+async def test_a_payment_is_opened_once_seen_and_refunded(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    payment = new()
+    opened = await provider.create(payment)
+    assert await provider.create(payment) == opened
+    assert (await provider.look(opened.provider_id)).state == "open"
+    server.pay(opened.provider_id, is_slow=True)
+    assert (await provider.look(opened.provider_id)).state == "open"
+    server.arrive(opened.provider_id)
+    seen = await provider.look(opened.provider_id)
+    assert (seen.state, seen.amount, seen.currency, seen.payment_id, seen.has_mode) == (
+        "paid",
+        2_000 * CENT,
+        "usd",
+        "p1",
+        True,
+    )
+    for _ in range(2):
+        refund = await provider.refund(opened.provider_id, seen.charge_id, 742 * CENT, "r1")
+        assert (refund.state, refund.amount, refund.own_id) == ("done", 742 * CENT, "r1")
+    dispute = server.dispute(opened.provider_id)
+    seen = await provider.look(opened.provider_id)
+    assert [(each.kind, each.state) for each in seen.returns] == [
+        ("refund", "done"),
+        ("dispute", "pending"),
+    ]
+    server.disputes[dispute]["status"] = "warning_needs_response"
+    assert len((await provider.look(opened.provider_id)).returns) == 1
+    with pytest.raises(ProviderError) as refused:
+        await provider.refund(opened.provider_id, seen.charge_id, CENT, "r2")
+    assert refused.value.is_final
+
+
+async def test_expired_and_bounced_payments_end(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    one, other = await provider.create(new("p1")), await provider.create(new("p2"))
+    server.expire(one.provider_id)
+    server.pay(other.provider_id, is_slow=True)
+    server.bounce(other.provider_id)
+    assert (await provider.look(one.provider_id)).state == "expired"
+    assert (await provider.look(other.provider_id)).state == "failed"
+
+
+async def test_each_failure_of_the_provider_has_one_outcome(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    opened = await provider.create(new())
+    faults = (
+        (Fault(500), False),
+        (Fault(401), False),
+        (Fault(409), False),
+        (Fault(404), True),
+        (Fault(302, headers=(("Location", "http://127.0.0.1:1/"),)), False),
+        (Fault(200, b"<html>"), False),
+        (Fault(200, b"[]"), False),
+        (Fault(200, b'{"id": 7}'), False),
+        (Fault(200, b" " * 1_100_000), False),
+        (Fault(seconds=1.5), False),
+    )
+    for fault, is_final in faults:
+        server.faults = [fault]
+        with pytest.raises(ProviderError) as failure:
+            await provider.look(opened.provider_id)
+        assert failure.value.is_final is is_final, fault
+        assert KEY not in str(failure.value)
+    assert (await provider.look(opened.provider_id)).state == "open"
+
+
+async def test_an_answer_that_was_lost_leaves_one_payment(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    payment = new()
+    server.faults = [Fault(500, has_effect=True)]
+    with pytest.raises(ProviderError):
+        await provider.create(payment)
+    await provider.create(payment)
+    assert len(server.sessions) == 1
+
+
+async def test_a_busy_provider_is_left_alone_for_as_long_as_it_wants(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    opened = await provider.create(new())
+    server.faults, before = [Fault(429, headers=(("Retry-After", "1"),))], len(server.calls)
+    for _ in range(3):
+        with pytest.raises(ProviderError):
+            await provider.look(opened.provider_id)
+    assert len(server.calls) == before + 1
+    await asyncio.sleep(1)
+    assert (await provider.look(opened.provider_id)).state == "open"
+
+
+def test_a_notice_is_read_only_with_a_right_signature() -> None:
+    server, provider = StripeServer(now), StripeProvider(KEY, (SECRET, "whsec_old"), now)
+    subject = {"object": "checkout.session", "id": "cs_1", "client_reference_id": "p1"}
+    body, signature = server.notice("checkout.session.completed", subject)
+
+    def read(header: str, sent: bytes = body, at: int = 0) -> Any:
+        return provider.read_hook({"Stripe-Signature": header}, sent, at or now())
+
+    notice = read(signature)
+    assert (notice.payment_id, notice.provider_id) == ("p1", "cs_1")
+    assert read(server.signature(body, secret="whsec_old")) == notice
+    time_part = signature.partition(",")[0]
+    two = f"{signature},v1={'0' * 64},v0=x"
+    assert read(two) == notice
+    wrong = (
+        "",
+        time_part,
+        f"{time_part},v1=",
+        f"{time_part},v1=ü",
+        f"t=1,{signature}",
+        signature.replace("v1=", "v0="),
+        server.signature(body, secret="whsec_third"),
+        server.signature(body, secret="\0"),
+        f"t={'9' * 400},v1=00",
+        f"t=-1,v1={'0' * 64}",
+    )
+    for header in wrong:
+        with pytest.raises(HookError):
+            read(header)
+    for at in (now() + 302, now() - 302):
+        with pytest.raises(HookError):
+            read(signature, at=at)
+    with pytest.raises(HookError):
+        read(signature, body.replace(b"cs_1", b"cs_2"))
+    with pytest.raises(HookError):
+        provider.read_hook({}, body, now())
+    # An empty secret signs nothing.
+    with pytest.raises(HookError):
+        StripeProvider(KEY, ("", ""), now).read_hook(
+            {"stripe-signature": server.signature(body, secret="\0").replace("\0", "")}, body, now()
+        )
+    for odd in (b"", b"null", b"[]", b'{"data": {"object": []}}', b"{" * 60_000, b"\xff"):
+        found = read(server.signature(odd), odd)
+        assert found == Notice()
+
+
+async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
+    """One test imports the SDK, because this takes more than half a second."""
+    import stripe  # noqa: PLC0415 - see above
+    from stripe.params import RefundCreateParams  # noqa: PLC0415
+    from stripe.params.checkout import SessionCreateParams  # noqa: PLC0415
+    from stripe.params.checkout import _session_create_params as parts  # noqa: PLC0415
+
+    assert stripe.api_version == ours.API_VERSION == stripe_server.VERSION
+    for request, kind in (
+        (session_request(new()), SessionCreateParams),
+        (refund_request("pi_1", CENT, "r1"), RefundCreateParams),
+    ):
+        known = kind.__required_keys__ | kind.__optional_keys__
+        assert {name.partition("[")[0] for name in request} <= known
+    price = parts.SessionCreateParamsLineItemPriceData
+    assert {"currency", "unit_amount", "product_data"} <= set(price.__annotations__)
+    body, _ = server.notice("refund.updated", {"object": "refund", "payment_intent": "pi_1"})
+    header = stripe.WebhookSignature.generate_signature_header(body.decode(), SECRET)
+    provider = StripeProvider(KEY, (SECRET,), now, api_base=server.url)
+    assert provider.read_hook({"stripe-signature": header}, body, now()).charge_id == "pi_1"
+    event = stripe.Webhook.construct_event(body, server.signature(body), SECRET)
+    assert event.type == "refund.updated"
+
+    def walk() -> None:
+        client = stripe.StripeClient(KEY, base_addresses={"api": server.url})
+        session = client.v1.checkout.sessions.create(
+            {
+                "mode": "payment",
+                "line_items": [
+                    {
+                        "quantity": 1,
+                        "price_data": {
+                            "currency": "usd",
+                            "unit_amount": 2_000,
+                            "product_data": {"name": "x"},
+                        },
+                    }
+                ],
+                "client_reference_id": "p9",
+            }
+        )
+        assert (session.status, session.payment_status) == ("open", "unpaid")
+        server.pay(session.id)
+        session = client.v1.checkout.sessions.retrieve(session.id, {"expand": ["payment_intent"]})
+        intent = session.payment_intent
+        assert not isinstance(intent, str)
+        assert intent is not None
+        refund = client.v1.refunds.create({"payment_intent": intent.id, "amount": 5})
+        listed = client.v1.refunds.list({"payment_intent": intent.id})
+        assert [each.id for each in listed.data] == [refund.id]
+        server.dispute(session.id)
+        disputes = client.v1.disputes.list({"payment_intent": intent.id})
+        assert [each.status for each in disputes.data] == ["needs_response"]
+        with pytest.raises(stripe.InvalidRequestError):
+            client.v1.refunds.create({"payment_intent": intent.id, "amount": 5})
+
+    await asyncio.to_thread(walk)
+    await provider.close()

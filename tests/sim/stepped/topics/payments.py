@@ -1,0 +1,104 @@
+"""Units of one payment: its credit, refunds and dispute, beside the purchases of its user."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from support.market.market import RULES
+
+from market.accounts.letters import Letters
+from market.money.money import MICRO, Currency
+from market.payments import booking
+from market.payments.booking import Booking
+from market.payments.provider import Seen, SeenReturn
+from market.staff.money import payments as staff_payments
+from storage.payments import payments as queries
+from tests.sim.stepped.side import Action, Side
+from tests.sim.stepped.topics.sessions import buys
+from tests.sim.stepped.topics.staff import ROOT
+
+AMOUNT = 20 * MICRO
+DISPUTED = SeenReturn("dispute", "dispute", "pending", 15 * MICRO)
+LOST = SeenReturn("dispute", "dispute", "done", 15 * MICRO)
+OUTSIDE = SeenReturn("outside", "refund", "done", 3 * MICRO)
+
+
+def _booking(side: Side) -> Booking:
+    letters = Letters(side.market.emails, "https://app.example.com")
+    return Booking(side.market.context, RULES.payments, letters)
+
+
+async def _books(name: str, *returns: SeenReturn, side: Side) -> None:
+    payment_id = side.world.payments[name]
+    seen = Seen("paid", AMOUNT, "usd", payment_id, True, f"charge-{payment_id}", returns)
+    book = partial(booking.book, planned=None)
+    await side.market.store.write(book, _booking(side), payment_id, seen)
+
+
+async def _credits(side: Side) -> Any:
+    await _books("open", side=side)
+
+
+async def _disputes(side: Side) -> Any:
+    await _books("paid", DISPUTED, side=side)
+
+
+async def _loses(side: Side) -> Any:
+    await _books("paid", LOST, side=side)
+
+
+async def _refunds_outside(side: Side) -> Any:
+    await _books("paid", OUTSIDE, side=side)
+
+
+async def _refuses_refund(side: Side) -> Any:
+    names = side.world.payments
+    await side.market.store.write(
+        booking.book_refund, _booking(side), names["paid"], names["refund"], None
+    )
+
+
+async def _refunds(side: Side) -> Any:
+    await side.market.payments.refund(side.buyer, side.world.payments["paid"], 10 * MICRO)
+
+
+async def _refunds_by_staff(side: Side) -> Any:
+    outcome = await staff_payments.refund(
+        side.market.context,
+        ROOT,
+        side.world.payments["paid"],
+        dict.fromkeys(Currency, 50 * MICRO),
+        amount=10 * MICRO,
+        reference=f"refund-{side.label}",
+        why="asked",
+    )
+    return outcome.state
+
+
+async def _begins(side: Side) -> Any:
+    await side.market.payments.create(side.buyer, 5 * MICRO)
+
+
+async def _ends_unknown(side: Side) -> Any:
+    row = await side.market.store.read(queries.find, side.world.payments["unknown"])
+    assert row is not None
+    await side.market.store.write(side.market.payments._expire, row)
+
+
+async def _deposits(side: Side) -> Any:
+    await side.market.deposit("person1@example.com", MICRO, f"by-{side.label}")
+
+
+PAYMENTS: Mapping[str, Action] = {
+    "credits a payment": _credits,
+    "books a dispute": _disputes,
+    "books a lost dispute": _loses,
+    "books a refund at the provider": _refunds_outside,
+    "books a refused refund": _refuses_refund,
+    "refunds a payment": _refunds,
+    "refunds a payment by the staff": _refunds_by_staff,
+    "begins a payment": _begins,
+    "ends a payment without a page": _ends_unknown,
+    "deposits by hand": _deposits,
+    "buys a session": buys,
+}
