@@ -502,13 +502,13 @@ ABOUT_SEVERAL = {
     ),
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
+    "tests/market/payments/test_payments_invariants.py": (
+        "the money of payments, by any order of events"
+    ),
     "tests/market/payouts/test_earned.py": (
         "the earned money of market/money/ledger.py, and the rules of market/payouts/rules.py"
     ),
     "tests/market/payouts/test_payout_invariants.py": "market/payouts/",
-    "tests/market/payments/test_payments_invariants.py": (
-        "the money of payments, by any order of events"
-    ),
     "tests/market/staff/money/test_money_invariants.py": "market/staff/money/",
     "tests/proxyd/backups/test_site.py": (
         "the tables of market/site, of tickets and of halts through the same"
