@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: help setup install run exit worker test test-both lint coverage client clusters clients sandboxes screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-coverage sim-mutants sim-steps soak systemd patroni vm slurm kubernetes notebook audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover sim sim-coverage sim-mutants sim-steps soak systemd patroni vm slurm kubernetes notebook audit stripe clean
 
 # Prints this list.
 help:
@@ -378,6 +378,10 @@ notebook: setup
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(NOTEBOOK_PACKAGES)
 	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/integration/test_notebook.py
 	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/docs/test_documents.py -k packages
+
+# Opens a payment at the real Stripe, in its test mode, with the key of PROXYD_TEST_STRIPE_KEY.
+stripe: setup
+	$(VENV)/bin/python -m pytest tests/proxyd/outbound/test_stripe_live.py
 
 # Requests the known weaknesses of the pinned versions from the package index.
 audit: setup

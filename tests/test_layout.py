@@ -519,6 +519,7 @@ ABOUT_SEVERAL = {
     "tests/proxyd/exits/dialling/test_failover.py": (
         "proxyd/exits/dialling/dial.py with the choice of proxyd/exits/choosing/directory.py"
     ),
+    "tests/proxyd/outbound/test_stripe_live.py": "proxyd/outbound/stripe.py at the real provider",
     "tests/proxyd/test_imports.py": "what each command imports",
     "tests/proxyd/wire/test_fuzz.py": "both protocols, with conversations that are made up",
     "tests/storage/test_plans.py": "the cost of every query as the market grows",

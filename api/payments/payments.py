@@ -184,6 +184,7 @@ class PaymentRoutes:
                 body=PaymentRefundRequest,
                 errors=(
                     *missing,
+                    Code.PAYMENTS_NOT_OFFERED,
                     Code.PAYMENT_NOT_REFUNDABLE,
                     Code.REFUND_TOO_LARGE,
                     *limits,

@@ -253,8 +253,9 @@ class Payments:
             receipt: stores the reply, for a request that must take effect once.
 
         Raises:
-            MarketError: `payment_not_found`, `invalid_field`, `payment_not_refundable`,
-                `refund_too_large`, `account_restricted`, `account_suspended`.
+            MarketError: `payment_not_found`, `invalid_field`, `payments_not_offered`,
+                `payment_not_refundable`, `refund_too_large`, `account_restricted`,
+                `account_suspended`.
         """
         if amount <= 0 or amount % CENT:
             raise _amount_error("A refund is a number of whole cents above zero.")
@@ -285,7 +286,7 @@ class Payments:
         try:
             notice = provider.read_hook(headers, body, self._now())
         except HookError as error:
-            _logger.warning("notice of %s refused: %s", name, error)
+            _logger.info("notice of %s refused: %s", name, error)
             raise MarketError(Code.HOOK_INVALID) from error
         payment_id = await self._store.write(self._mark, name, notice)
         if payment_id is not None:
@@ -522,6 +523,8 @@ class Payments:
             await receipt.replay(tx, user_id)
         await queries.lock(tx, payment_id)
         row = await _of_user(tx, user_id, payment_id)
+        if row.provider not in self._providers:
+            raise MarketError(Code.PAYMENTS_NOT_OFFERED)
         await returning.lock(tx, user_id)
         await require_may_pay(tx, user_id)
         await require_unrestricted(tx, user_id)

@@ -16,8 +16,9 @@ async def paid_against_deposits(tx: Transaction) -> list[DifferenceRow]:
             """,
             """
             SELECT e.credit_account || ' ' || t.business_key AS reference, e.amount
-            FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
-            WHERE t.business_key LIKE 'deposit:payment:%'
+            FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+            WHERE e.debit_account = 'house:deposits:usd'
+                AND t.business_key LIKE 'deposit:payment:%'
             """,
         ),
     )
@@ -34,8 +35,8 @@ async def losses_against_postings(tx: Transaction) -> list[DifferenceRow]:
             """,
             """
             SELECT t.business_key AS reference, e.amount
-            FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
-            WHERE t.kind = 'chargeback'
+            FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+            WHERE e.debit_account = 'house:losses:usd'
             """,
         ),
     )
@@ -66,7 +67,8 @@ async def debts_against_payments(tx: Transaction) -> list[DifferenceRow]:
             "SELECT 'debt:' || id AS reference, paid AS amount FROM debts WHERE paid > 0",
             """
             SELECT t.reference, e.amount
-            FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id WHERE t.kind = 'debt'
+            FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+            WHERE e.credit_account = 'house:losses:usd'
             """,
         ),
     )

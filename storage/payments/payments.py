@@ -9,8 +9,8 @@ from storage.engines.store import Transaction, insert_row
 class PaymentRow(NamedTuple):  # as wide as its table
     """A payment: `amount` in micro-USD, times in UTC seconds.
 
-    `provider_id` is None before the answer of the provider, `deposit_id` is the transfer of its
-    money, `doubt` is the difference that the operator has to look at.
+    `provider_id` is None before the answer of the provider, and `deposit_id` is the transfer of its
+    money. `doubt` is the difference that the operator has to look at.
     """
 
     id: str
@@ -154,11 +154,14 @@ async def set_opened(
 async def claim_look(
     tx: Transaction, payment_id: str, *, before: int, now: int, next_look_at: int | None
 ) -> bool:
-    """Claim a look at a payment; False if another one began after `before`."""
+    """Claim a look at a payment; False if another one began after `before`.
+
+    A look in the future was made with a clock that was ahead, and does not count.
+    """
     count = await tx.run(
         """
         UPDATE payments SET looked_at = :now, next_look_at = :next_look_at
-        WHERE id = :id AND looked_at <= :before
+        WHERE id = :id AND (looked_at <= :before OR looked_at > :now)
         """,
         id=payment_id,
         now=now,

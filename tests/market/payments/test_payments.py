@@ -339,3 +339,39 @@ async def test_the_staff_refunds_through_the_provider(market: Market, bank: Bank
 async def audit_passes(market: Market) -> None:
     report = await audit_all(market.store)
     assert report.passed, [each for each in report.checks if each.differences]
+
+
+async def test_a_provider_that_was_removed_refunds_nothing(
+    market: Market, bank: Bank, store: Store
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    without = Market(store, market.clock)
+    refund = without.payments.refund(user, payment_id, USD)
+    assert await refusal(refund) is Code.PAYMENTS_NOT_OFFERED
+    await without.payments.fulfil(payment_id)
+    without.passwords.close()
+    assert await available(market, user) == 20 * USD
+
+
+async def test_a_clock_that_was_ahead_holds_up_no_look(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    market.clock.now += 86_400
+    await market.payments.find(user, payment.id)
+    market.clock.now -= 86_400
+    bank.pay(payment.id)
+    await market.payments.find(user, payment.id)
+    assert await available(market, user) == 20 * USD
+
+
+async def test_a_notice_just_after_a_look_is_not_forgotten(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    await market.payments.find(user, payment.id)
+    bank.pay(payment.id)
+    await market.payments.receive("bank", HEADERS, bank.notice(payment.id))
+    assert await available(market, user) == 0
+    market.clock.now += 3
+    assert await market.payments.sweep() == 1
+    assert await available(market, user) == 20 * USD
