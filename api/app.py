@@ -24,6 +24,7 @@ from api.jobs.jobs import JobRoutes
 from api.jobs.reviews import ReviewRoutes
 from api.jobs.shortages import Shortages
 from api.jobs.work import WorkRoutes
+from api.money.prices import PriceRoutes
 from api.money.wallet import WalletRoutes
 from api.notify.events import EventRoutes
 from api.notify.webhooks import WebhookRoutes
@@ -91,6 +92,7 @@ def routes(
         *assistant.table(),
         *EventRoutes(market.event_feed).table(),
         *SiteRoutes(market.site, market.texts, market.status).table(),
+        *PriceRoutes(market).table(),
         *PaymentRoutes(market.payments).table(),
         *ReceiptRoutes(market.payments).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),

@@ -162,7 +162,14 @@ class Market:
         self.status = Status(context)
         self.gate = gate = Gate(context, rules.site.registration, keys.sealing)
         self.accounts = Accounts(
-            context, passwords, keys.tokens, limits, rules.rewards, proofs, letters, gate
+            context,
+            passwords,
+            keys.tokens,
+            limits,
+            rules.rewards,
+            proofs,
+            letters,
+            gate,
         )
         self.keys = ApiKeys(context, letters, gate)
         self.suspensions = Suspensions(context, letters)

@@ -158,6 +158,8 @@ def list_open(row: OpenRow, *, waives: bool, ends_sessions: bool = False) -> lis
         (row.reviews, "review or dispute", "reviews and disputes"),
         (row.earnings, "earning of an exit", "earnings of exits"),
         (row.approvals, "request to the staff", "requests to the staff"),
+        (row.payments, "payment, refund or dispute", "payments, refunds and disputes"),
+        (row.payouts, "payout", "payouts"),
     ):
         if count:
             found.append(f"{count} {one if count == 1 else many}")

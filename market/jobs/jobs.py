@@ -145,6 +145,11 @@ class Jobs:
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
 
     @property
+    def fee(self) -> int:
+        """The house's part of a payment, in ten-thousandths."""
+        return self._terms.fee
+
+    @property
     def lease_seconds(self) -> int:
         """The longest silence of a device about an attempt at a job with a payload, in seconds."""
         return self._terms.leases.lease_seconds

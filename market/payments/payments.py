@@ -159,6 +159,11 @@ class Payments:
         self._booking = Booking(context, terms, letters)
         self._sweep = Sweep("payment %s cannot be looked at", _logger)
 
+    @property
+    def provider_names(self) -> Sequence[str]:
+        """The names of the providers, the preferred one first."""
+        return tuple(self._providers)
+
     async def offer(self, user_id: str) -> Offer:
         """Return the payments that a user may make now."""
         return await self._store.read(self._offer, user_id)
@@ -437,7 +442,7 @@ class Payments:
     async def _offer(self, tx: Transaction, user_id: str) -> Offer:
         recent = await queries.recent(tx, user_id, self._now() - DAY_SECONDS)
         return Offer(
-            providers=tuple(self._providers),
+            providers=self.provider_names,
             least=self.terms.least,
             most=self.terms.most,
             day_left=await self._day_left(tx, user_id, recent.amount),

@@ -19,6 +19,8 @@ class OpenRow(NamedTuple):
     reviews: int
     earnings: int
     approvals: int
+    payments: int
+    payouts: int
 
 
 async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
@@ -55,7 +57,13 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
                  AND reversed_at IS NULL),
             (SELECT COUNT(*) FROM approvals
              WHERE user_id = :user AND decision IS NULL AND expires_at > :now
-                 AND action <> 'user.erase')
+                 AND action <> 'user.erase'),
+            (SELECT COUNT(*) FROM payments
+             WHERE user_id = :user AND status IN ('open', 'doubtful'))
+            + (SELECT COUNT(*) FROM payment_returns
+               WHERE user_id = :user AND status = 'pending'),
+            (SELECT COUNT(*) FROM payouts
+             WHERE user_id = :user AND state IN ('requested', 'approved', 'sent'))
         """,
         user=user_id,
         now=now,

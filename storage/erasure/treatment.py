@@ -35,6 +35,7 @@ _STUB = "'erased-' || id"
 # A registration refuses spaces, so no other user can have these names.
 _STUB_KEY = "'erased ' || id"
 _BOOKS = "the books keep it, and it names no person"
+_OF_PROVIDER = "the identifier of a provider, which the books need for later disputes"
 _NOW = ":now"
 # An attempt at another user's job, on a device of this user, keeps the data of the other user.
 _UNLESS_OTHERS = f"CASE WHEN {_JOBS} THEN NULL ELSE {{}} END"
@@ -104,11 +105,27 @@ _OF_USERS: Mapping[str, Rows] = {
         hidden="sealed_secret sealed_old_secret",
     ),
     "user_limits": deleted(
-        _OWN, "user_id", "user_id", "sessions jobs devices price_percent until changed_at"
+        _OWN, "user_id", "user_id level", "sessions jobs devices price_percent until changed_at"
     ),
     "user_logs": deleted(_OWN, "user_id", "user_id", "kept_bytes"),
     "suspended_parts": deleted(_OWN, "user_id part", "user_id part shown_id", "began_at ends_at"),
     "exports": deleted(_OWN, "id", "id user_id", "asked_at expires_at downloads", exported=None),
+    "rule_stops": deleted(
+        _OWN,
+        "session_id rule found_at",
+        "session_id rule user_id figures",
+        "found_at halted_until told_at counted_at",
+    ),
+    "rule_peaks": deleted(
+        _SESSIONS,
+        "hour rule session_id",
+        "rule session_id",
+        "hour amount failed_percent",
+        exported=None,
+    ),
+    "staff_users": deleted(
+        _OWN, "staff_id user_id", "staff_id user_id", "declared_at", exported=None
+    ),
     "pending_addresses": deleted(_SESSIONS, "session_id address", "session_id address", "slot"),
     "session_addresses": deleted(_SESSIONS, "address slot", "address session_id", "slot"),
     "exit_bindings": deleted(
@@ -327,8 +344,8 @@ _OF_USERS: Mapping[str, Rows] = {
         ids="id user_id",
         enums="status",
         numbers="quota_bytes bytes_used bytes_leased price_per_gb created_at expires_at ended_at"
-        " exit_share_percent is_low is_expiry_told halted_at",
-        erased={"username": _STUB, "password_hash": "''"},
+        " exit_share_percent is_low is_expiry_told halted_at halted_until released_at",
+        erased={"username": _STUB, "password_hash": "''", "halt_reason": "''"},
         kept={"exit": "a wish for countries and devices, which names no person"},
         hidden="password_hash",
     ),
@@ -358,7 +375,7 @@ _OF_USERS: Mapping[str, Rows] = {
         hidden="password_hash",
     ),
     # Books and proofs: they stay as they are.
-    "accounts": rows(_OWN, "id", ids="id user_id", enums="kind currency", numbers="balance"),
+    "accounts": rows(_OWN, "id", ids="id user_id", enums="kind currency", numbers="balance earned"),
     "transfers": rows(
         f"id IN {_TRANSFERS}",
         "id",
@@ -372,14 +389,14 @@ _OF_USERS: Mapping[str, Rows] = {
         "transfer_id line",
         ids="transfer_id debit_account credit_account",
         enums="currency",
-        numbers="line amount",
+        numbers="line amount earned",
     ),
     "holds": rows(
         _OWN,
         "id",
         ids="id user_id",
         enums="currency",
-        numbers="amount captured created_at resolved_at drawn",
+        numbers="amount captured created_at resolved_at drawn earned",
         exported=None,  # the entries have these amounts
     ),
     "key_spends": rows(
@@ -389,6 +406,63 @@ _OF_USERS: Mapping[str, Rows] = {
         enums="currency period",
         numbers="begins_at spent",
     ),
+    "earned_totals": rows(
+        _OWN, "user_id currency", ids="user_id", enums="currency", numbers="total first_at"
+    ),
+    "payments": rows(
+        _OWN,
+        "id",
+        ids="id user_id deposit_id",
+        enums="provider status",
+        numbers="amount looked_at next_look_at created_at closed_at",
+        erased={"url": "''", "doubt": "''"},
+        kept={"provider_id": _OF_PROVIDER, "charge_id": _OF_PROVIDER},
+    ),
+    "payment_returns": rows(
+        _OWN,
+        "id",
+        ids="id payment_id deposit_id user_id",
+        enums="kind status",
+        numbers="amount held taken created_at closed_at",
+        kept={"provider_ref": _OF_PROVIDER},
+    ),
+    "debts": rows(_OWN, "id", ids="id user_id", numbers="amount paid created_at"),
+    "receipts": rows(
+        "payment_id IN (SELECT id FROM payments WHERE user_id = :user)",
+        "number",
+        ids="payment_id",
+        numbers="number issued_at tax_basis_points",
+        kept={"seller": "the particulars of the operator", "tax_name": "the name of a tax"},
+    ),
+    "payout_methods": rows(
+        _OWN,
+        "id",
+        ids="id user_id",
+        enums="kind",
+        numbers="created_at usable_at",
+        erased={"sealed": "''", "shown": "''", "removed_at": "COALESCE(removed_at, :now)"},
+        hidden="sealed",
+    ),
+    # The file of a batch has the bank data of its receivers; it cannot be exported again.
+    "payout_batches": rows(
+        "id IN (SELECT batch_id FROM payouts WHERE user_id = :user)",
+        "id",
+        ids="id",
+        enums="format",
+        numbers="payouts net_usd created_at settled_at",
+        erased={"sealed_content": "NULL"},
+        kept={"outside_id": _OF_PROVIDER},
+        exported=None,
+    ),
+    "payouts": rows(
+        _OWN,
+        "id",
+        ids="id user_id method_id batch_id",
+        enums="currency state reason",
+        numbers="amount rate usd fee fee_amount requested_at decide_by decided_at sent_at ended_at"
+        " is_returned",
+    ),
+    "verified_users": rows(_OWN, "user_id", ids="user_id", numbers="verified_at"),
     "staff_money": rows(
         _OWN,
         "business_key",
@@ -530,8 +604,12 @@ _OF_NOBODY: Mapping[str, Rows] = {
     "halt_acks": nobody("node_id", _SERVICE),
     "invitations": nobody("code_hash id", _SERVICE),
     "job_clock": nobody("", _SERVICE),
+    "looks": nobody("id question", "a question of the staff, for ten minutes"),
+    "look_findings": nobody("look_id node_id findings", "its answers, for ten minutes"),
     "nodes": nobody("id exits_host exits_certificate link_host", _SERVICE),
+    "receipt_numbers": nobody("id", _SERVICE),
     "restorations": nobody("id", _SERVICE),
+    "schema_backups": nobody("place", _SERVICE),
     "schema_versions": nobody("name", _SERVICE),
     "site_texts": nobody("kind locale body hash", _SERVICE),
     "staff": nobody("id email email_key role password_hash sealed_factor", _STAFF),
@@ -541,6 +619,7 @@ _OF_NOBODY: Mapping[str, Rows] = {
     "staff_log_head": nobody("id hash", _STAFF),
     "staff_logins": nobody("id staff_id network", _STAFF),
     "staff_recovery": nobody("staff_id code_hash", _STAFF),
+    "staff_rescues": nobody("id staff_id acknowledged_by", _STAFF),
     "status_hours": nobody("component", _SERVICE),
     "status_notices": nobody("id severity title body", _SERVICE),
     "status_now": nobody("id components", _SERVICE),

@@ -23,7 +23,7 @@ async def test_the_menu_shows_the_place_and_the_balance(service: Service, visit:
     assert "$5.00 · 2 credits" in await tab.text(".balance")
     assert not await tab.run("document.querySelector('nav.bar').checkVisibility()")
     names = await tab.run("[...document.querySelectorAll('.menu a')].map((each) => each.pathname)")
-    assert len(names) == len(set(names)) == 15
+    assert len(names) == len(set(names)) == 17
     await tab.click("proxyd")
     assert await tab.run("document.title") == "Overview – proxyd"
 

@@ -5,7 +5,9 @@ starts once; the shown person has one of everything.
 """
 
 import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +16,9 @@ from support.base.brief import brief
 from support.console.axe import faults, needs_axe
 from support.console.browser import Sent, Tab, Visit
 from support.console.console import be_patient, log_in
+from support.daemons.earning import work
 from support.daemons.service import Person, Service
+from support.payments.taking import Shop, shop
 
 from api.console import FOLDER
 
@@ -33,7 +37,7 @@ EVERY = sorted({*range(320, 1441, 160), *BREAKS, *(each + 1 for each in BREAKS)}
 # `["/console/jobs/{id}", "work/job", ...]` of app.js.
 ROW = re.compile(r'^  \["(?P<path>[^"]+)", "(?P<module>[^"]+)"', re.MULTILINE)
 PAGES: list[tuple[str, str]] = ROW.findall((FOLDER / "app.js").read_text())
-AREAS = ["overview", "entry", "traffic", "work", "account"]
+AREAS = ["overview", "entry", "traffic", "money", "work", "account"]
 # The first words of keys: a text such as "work.jobs.title" on a page is one without its words.
 STEMS = {
     key.split(".")[0]
@@ -82,6 +86,13 @@ document.documentElement.scrollWidth <= document.documentElement.clientWidth ? [
 """
 
 
+@pytest.fixture
+async def taking(tmp_path: Path) -> AsyncIterator[Shop]:
+    """A daemon that takes payments and pays earnings out."""
+    async with shop(tmp_path) as running:
+        yield running
+
+
 @dataclass
 class World:
     """A user with one of everything, and the identifiers for the pages' paths."""
@@ -95,9 +106,34 @@ class World:
         return self.service.url + path.replace("{id}", self.ids.get(path, ""))
 
 
-async def made(service: Service, area: str) -> World:
+async def paid(taking: Shop, person: Person) -> dict[str, str]:
+    """Pay, have a part back, earn and request a payout; return the identifiers for the pages."""
+    service = taking.service
+    await taking.confirm(person)
+    payment_id = await taking.pay(person)
+    await work(service, person, 2_000)
+    bank = {"kind": "bank", "holder": "Ada", "iban": "DE89370400440532013000"}
+
+    async def call(path: str, body: Any) -> Any:
+        answer = await service.call("POST", path, body, token=person.token)
+        assert answer.status == 200, (path, answer.body)
+        return answer.body
+
+    await call(f"/api/payments/{payment_id}/refund", {"amount_usd": 1})
+    added = await call("/api/payouts/methods", bank)
+    await call("/api/payouts", {"amount": 1_000, "method_id": added["method"]["id"]})
+    return {
+        "/console/wallet/pay/{id}": payment_id,
+        "/console/wallet/receipt/{id}": payment_id,
+    }
+
+
+async def made(taking: Shop, area: str) -> World:
     """Buy, put up and register one of everything."""
+    service = taking.service
     person = await service.person(usd="10", credit="100")
+    if area == "money":
+        return World(service, person, await paid(taking, person))
 
     async def call(method: str, path: str, body: Any) -> Any:
         answer = await service.call(method, path, body, token=person.token)
@@ -139,7 +175,7 @@ def pages_of(area: str) -> list[tuple[str, str]]:
 
 
 def test_every_page_of_the_table_has_its_module_and_is_looked_at() -> None:
-    assert len(PAGES) >= 28
+    assert len(PAGES) >= 33
     assert {module.split("/")[0] for _, module in PAGES} == set(AREAS)
     for _, module in PAGES:
         assert (FOLDER / "pages" / f"{module}.js").exists(), module
@@ -172,9 +208,9 @@ async def speaking(tab: Tab, language: str, address: str) -> None:
 )
 @pytest.mark.parametrize("area", brief(AREAS, 2))
 async def test_pages_fit_and_speak_every_language(
-    service: Service, visit: Visit, area: str, languages: list[str]
+    taking: Shop, visit: Visit, area: str, languages: list[str]
 ) -> None:
-    world = await made(service, area)
+    world = await made(taking, area)
     tab = await entered(world, visit, area)
     wrong = []
     for path, _ in pages_of(area):
@@ -207,9 +243,9 @@ async def test_pages_fit_and_speak_every_language(
 )
 @pytest.mark.parametrize("area", brief(AREAS))
 async def test_pages_are_clean_by_axe(
-    service: Service, visit: Visit, area: str, views: list[tuple[bool, int]]
+    taking: Shop, visit: Visit, area: str, views: list[tuple[bool, int]]
 ) -> None:
-    world = await made(service, area)
+    world = await made(taking, area)
     tab = await entered(world, visit, area)
     wrong = []
     for path, _ in pages_of(area):

@@ -10,7 +10,8 @@ import { button, link } from "./view.js";
 import { LANGUAGES, choose, credits, creditsRoughly, language, money, moneyRoughly, t } from "./words.js";
 
 const MENU = [
-  ["traffic", ["/console", "/console/sessions", "/console/usage", "/console/wallet"]],
+  ["traffic", ["/console", "/console/sessions", "/console/usage"]],
+  ["money", ["/console/wallet", "/console/earnings", "/console/prices"]],
   ["work", ["/console/devices", "/console/jobs", "/console/market", "/console/supply", "/console/deploys"]],
   ["more", ["/console/assistant", "/console/referrals"]],
   ["account", ["/console/keys", "/console/webhooks", "/console/events", "/console/account"]],

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.base.cases import cases
+from support.daemons.earning import work
 from support.daemons.service import Answer, Person, Service
 
 from market.money.money import Currency
@@ -31,18 +32,6 @@ def offer(service: Service, **changes: Any) -> None:
     methods = frozenset((MethodKind.BANK, MethodKind.PAYPAL, MethodKind.MANUAL))
     changes = {"methods": methods, "method_wait_seconds": 0, "first_wait_seconds": 0, **changes}
     payouts.terms = replace(payouts.terms, **changes)
-
-
-async def work(service: Service, worker: Person, credit: int) -> None:
-    """Let a user's device earn credits, less a tenth."""
-    buyer = await service.person(credit=str(credit))
-    job = {"title": "x", "job_type": "script", "price_credit": credit, "duration_hrs": 1}
-    job_id = (await service.call("POST", "/api/jobs", job, token=buyer.token)).body["job_id"]
-    body = {"name": "rig"}
-    token = await service.call("POST", "/api/worker/token/create", body, token=worker.token)
-    device = {"X-Worker-Token": token.body["token"]}
-    await service.call("POST", f"/api/jobs/{job_id}/accept", headers=device)
-    await service.call("POST", f"/api/worker/jobs/{job_id}/complete", headers=device)
 
 
 async def earner(service: Service) -> Earner:

@@ -39,9 +39,9 @@ export function refused(refusals) {
 }
 
 // A reason that a newer server has told is shown as it is.
-function worded(prefix, reason) {
+export function worded(prefix, reason, values) {
   const key = `${prefix}.${reason}`;
-  const text = t(key);
+  const text = t(key, values);
   return text === key ? (prefix.endsWith("fix") ? null : reason) : text;
 }
 

@@ -1,0 +1,36 @@
+// A receipt, as it is printed.
+
+import { get } from "../../lib/api.js";
+import { el } from "../../lib/dom.js";
+import { name } from "../../lib/site.js";
+import { button, card, facts, link } from "../../lib/view.js";
+import { day, money, percent, t } from "../../lib/words.js";
+import { save } from "../work/shared.js";
+
+export const words = "money";
+export const title = "money.receipt";
+
+export async function render(main, page) {
+  const { receipt } = await get(`/api/payments/${page.params.id}/receipt`, null, { signal: page.signal });
+  main.append(
+    card(
+      t("money.receipt.number", { number: String(receipt.number) }),
+      el("div", { class: "sums" }, party(t("money.receipt.seller"), receipt.seller.length ? receipt.seller : [name()]), party(t("money.receipt.buyer"), [receipt.buyer_name, receipt.buyer_email])),
+      facts([
+        [t("money.receipt.date"), day(receipt.issued_at)],
+        [t("money.payment.id"), receipt.payment_id],
+      ]),
+      lines(receipt),
+    ),
+    el("div", { class: "actions" }, button(t("money.receipt.print"), () => window.print(), { kind: "primary" }), button(t("money.receipt.pdf"), () => save(`/api/payments/${receipt.payment_id}/receipt.pdf`, `receipt-${receipt.number}.pdf`)), link(`/console/wallet/pay/${receipt.payment_id}`, t("money.receipt.payment"))),
+  );
+}
+
+const party = (label, texts) => el("div", null, el("p", { class: "label" }, label), texts.map((each) => el("p", { class: "address" }, each)));
+
+// The net amount and the tax add up to the total. Without a tax there is the total only.
+function lines({ amount_usd: amount, net_usd: net, tax_usd: tax, tax_name: taxName, tax_percent: rate }) {
+  const row = (label, value, kind) => el("tr", { class: kind }, el("th", { scope: "row" }, label), el("td", { class: "number" }, money(value)));
+  const taxed = taxName ? [row(t("money.receipt.net"), net), row(t("money.receipt.tax", { name: taxName, rate: percent(rate / 100) }), tax)] : null;
+  return el("table", { class: "receipt" }, el("caption", null, t("money.receipt.what", { service: name() })), el("tbody", null, taxed, row(t("money.receipt.total"), amount, "total")));
+}

@@ -1,0 +1,75 @@
+// Parts that the pages of money share.
+
+import { get } from "../../lib/api.js";
+import { el } from "../../lib/dom.js";
+import { badge, link, more } from "../../lib/view.js";
+import { t } from "../../lib/words.js";
+import { worded } from "../traffic/shared.js";
+import { list } from "../work/shared.js";
+
+const LIMIT = 25;
+const MICRO = 1_000_000;
+const HOUR = 3_600; // seconds
+const DAY = 24 * HOUR;
+const KIND_OF_PAYMENT = { open: "info", paid: "good", refunding: "info", refunded: "info", disputed: "warn", charged_back: "bad", expired: "warn", failed: "bad", doubtful: "warn" };
+const KIND_OF_PAYOUT = { requested: "info", approved: "info", sent: "info", paid: "good", cancelled: "warn", rejected: "bad", failed: "bad" };
+
+export const OF_PAYMENTS = ["payment.paid", "payment.refunded", "payment.refund_failed", "payment.disputed", "payment.dispute_decided"];
+
+export const paymentState = (status) => badge(KIND_OF_PAYMENT[status] ?? "info", worded("money.payment.state", status));
+export const payoutState = (state) => badge(KIND_OF_PAYOUT[state] ?? "info", worded("money.payout.state", state));
+export const provider = (name) => worded("money.provider", name);
+export const receiptLink = (id) => link(`/console/wallet/receipt/${id}`, t("money.receipt.show"));
+
+// A sum without what binary fractions add.
+export const added = (...amounts) => Math.round(amounts.reduce((sum, each) => sum + each, 0) * MICRO) / MICRO;
+
+// A time of the terms, in days or in hours.
+export const duration = (seconds) => (seconds && seconds % DAY === 0 ? t("money.days", { n: seconds / DAY }) : t("money.hours", { n: Math.round(seconds / HOUR) }));
+
+// Whether an amount is whole cents.
+export const isWhole = (amount) => Math.round(amount * MICRO) % (MICRO / 100) === 0;
+
+// An address of the web, or null: the page of a provider is opened only if it is one.
+export function hosted(url) {
+  try {
+    const { protocol, href } = new URL(url);
+    return protocol === "https:" || protocol === "http:" ? href : null;
+  } catch {
+    return null;
+  }
+}
+
+// A list of the API, the newest first, that grows by "load more"; `refresh()` requests again what is shown. The rows of
+// `path` are under `key`; the rest is as `list` takes it.
+export class Lines {
+  constructor({ signal, kept }, { path, key, ...table }) {
+    Object.assign(this, { signal, kept, path, key, turn: 0, length: 0 });
+    this.list = list(table);
+    this.next = more(() => this.longer());
+    this.next.hidden = true;
+    this.node = el("div", null, this.list.node, this.next);
+  }
+
+  async refresh() {
+    this.turn += 1;
+    const { turn } = this;
+    const found = [];
+    let cursor = null;
+    do {
+      const part = await get(this.path, { limit: LIMIT, cursor }, { signal: this.signal });
+      found.push(...part[this.key]);
+      cursor = part.next_cursor;
+    } while (cursor && found.length < (this.kept[this.key] ?? LIMIT));
+    if (turn !== this.turn) return; // a later request is newer
+    this.list.show(found);
+    this.length = found.length;
+    this.next.hidden = !cursor;
+  }
+
+  async longer() {
+    this.kept[this.key] = this.length + LIMIT;
+    await this.refresh();
+    return true; // the button is hidden where there is no more
+  }
+}
