@@ -29,6 +29,18 @@ _LETTERS = """channel IN ('mail', 'forgotten password') AND (
     )
     OR item_key IN (SELECT 'key created:' || id FROM api_keys WHERE user_id = :user)
     OR item_key IN (SELECT 'webhook disabled:' || id FROM webhook_endpoints WHERE user_id = :user)
+    OR item_key IN (SELECT 'session halted:' || id FROM bandwidth_sessions WHERE user_id = :user)
+    OR item_key IN (SELECT 'payment ' || id FROM payments WHERE user_id = :user)
+    OR item_key IN (
+        SELECT 'payment return ' || r.id || ' ' || s.status
+        FROM payment_returns AS r
+        JOIN (SELECT 'pending' AS status UNION SELECT 'done' UNION SELECT 'void') AS s ON 1 = 1
+        WHERE r.user_id = :user
+    )
+    OR item_key IN (SELECT 'payout-method:' || id FROM payout_methods WHERE user_id = :user)
+    OR item_key IN (
+        SELECT 'payout-method:' || id || ':end' FROM payout_methods WHERE user_id = :user
+    )
     OR item_key = :mail_hash
 )"""
 _STUB = "'erased-' || id"
