@@ -45,7 +45,7 @@ CREATE TABLE payout_methods (
     removed_at BIGINT,
     CONSTRAINT payout_methods_known_kind CHECK (kind IN ('bank', 'paypal', 'manual', 'stripe'))
 );
-CREATE INDEX payout_methods_by_user ON payout_methods (user_id, id) WHERE removed_at IS NULL;
+CREATE INDEX payout_methods_by_user ON payout_methods (user_id, id);
 
 -- Payouts that were sent together. `sealed_content` is the written file, so that a second export has
 -- the same bytes. Batches of a provider have none.
