@@ -25,16 +25,16 @@ async def paid_against_deposits(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def losses_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each lost part of a return that the ledger does not have, and the reverse."""
+    """Return each lost part of a return that the ledger does not have, and the reverse.
+
+    The business key of a loss ends with the identifier of the return, 36 characters, and `:loss`.
+    """
     return await tx.all(
         DifferenceRow,
         differences(
+            "SELECT id AS reference, amount FROM debts",
             """
-            SELECT r.kind || ':' || r.id || ':loss' AS reference, d.amount
-            FROM debts AS d JOIN payment_returns AS r ON r.id = d.id
-            """,
-            """
-            SELECT t.business_key AS reference, e.amount
+            SELECT SUBSTR(t.business_key, LENGTH(t.business_key) - 40, 36) AS reference, e.amount
             FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
             WHERE e.debit_account = 'house:losses:usd'
             """,
@@ -46,16 +46,15 @@ async def losses_against_returns(tx: Transaction) -> list[DifferenceRow]:
     """Return each completed return whose lost part is not its debt."""
     return await tx.all(
         DifferenceRow,
-        differences(
-            """
-            SELECT id AS reference, amount - held AS amount FROM payment_returns
-            WHERE status = 'done' AND kind <> 'staff' AND amount > held
-            """,
-            """
-            SELECT d.id AS reference, d.amount
-            FROM debts AS d JOIN payment_returns AS r ON r.id = d.id WHERE r.status <> 'void'
-            """,
-        ),
+        """
+        SELECT id, CAST(SUM(lost) AS BIGINT), CAST(SUM(owed) AS BIGINT) FROM (
+            SELECT id, CASE WHEN status = 'done' AND kind <> 'staff' THEN amount - held ELSE 0 END
+                AS lost, 0 AS owed, CASE WHEN status = 'void' THEN 1 ELSE 0 END AS is_void
+            FROM payment_returns
+            UNION ALL SELECT id, 0, amount, 0 FROM debts
+        ) AS both_lists
+        GROUP BY id HAVING SUM(lost) <> SUM(owed) AND MAX(is_void) = 0 ORDER BY id
+        """,
     )
 
 
@@ -90,13 +89,12 @@ async def returned_too_much(tx: Transaction) -> list[DifferenceRow]:
     return await tx.all(
         DifferenceRow,
         """
-        SELECT p.id, p.amount, r.amount
-        FROM (
-            SELECT payment_id, CAST(SUM(amount) AS BIGINT) AS amount FROM payment_returns
-            WHERE status <> 'void' GROUP BY payment_id
-        ) AS r
-        JOIN payments AS p ON p.id = r.payment_id
-        WHERE r.amount > p.amount ORDER BY p.id
+        SELECT payment_id, CAST(SUM(paid) AS BIGINT), CAST(SUM(gone) AS BIGINT) FROM (
+            SELECT payment_id, 0 AS paid, amount AS gone FROM payment_returns
+            WHERE status <> 'void'
+            UNION ALL SELECT id, amount, 0 FROM payments
+        ) AS both_ways
+        GROUP BY payment_id HAVING SUM(gone) > SUM(paid) ORDER BY payment_id
         """,
     )
 
