@@ -37,7 +37,7 @@ class Balance {
     this.empty = el("p");
     const earn = link("/console/devices", t("money.wallet.earn"), { kind: "primary" });
     this.moves = new Lines(page, { path: "/api/wallet/transactions", key: "transactions", caption: t("money.wallet.caption"), columns: columns(), empty: { text: this.empty, action: earn } });
-    this.payments = new Lines(page, { path: "/api/payments", key: "payments", caption: t("money.payments.caption"), columns: ofPayments() });
+    this.payments = new Lines(page, { path: "/api/payments", key: "payments", caption: t("money.payments.caption"), columns: ofPayments(), empty: { text: t("money.payments.empty") } });
     this.paid = card(t("money.payments"), this.payments.node);
     this.paid.hidden = true;
     this.node = el("div", null, this.restrictions, this.sums, this.pay.node, this.paid, card(t("money.wallet.moves"), this.moves.node));
@@ -54,7 +54,7 @@ class Balance {
     update(this.sums, usd(sums), credit(sums));
     this.pay.showOf(offer, () => card(t("money.pay"), offer.providers.length ? paying(offer, () => this.balance) : byHand()));
     this.pay.node.querySelector("form")?.dispatchEvent(new Event("input")); // the bill begins with the balance
-    this.paid.hidden = !this.payments.length;
+    this.paid.hidden = !this.payments.length && !offer.providers.length;
     update(this.empty, emptiness(sums, offer));
   }
 }
