@@ -294,12 +294,3 @@ async def clear_verified(tx: Transaction, user_id: str) -> bool:
     """Remove the record of a check; False if there was none."""
     changed = await tx.run("DELETE FROM verified_users WHERE user_id = :user_id", user_id=user_id)
     return changed == 1
-
-
-async def has_open_payment_case(tx: Transaction, user_id: str) -> bool:
-    """Return whether a user owes money for a payment, or a bank disputes one.
-
-    The service has no payments with disputes and debts, so this is never so.
-    """
-    del tx, user_id
-    return False
