@@ -5,11 +5,12 @@ import sqlite3
 from functools import cache
 from random import Random
 
-from market.accounts.accounts import deposit
 from market.base.ids import Identifiers
 from market.events.context import Context
 from market.money.ledger import open_accounts, pending
 from market.money.money import Currency
+from market.staff.base.roles import Rule
+from market.staff.money.deposits import deposit_in
 from storage.accounts.keys import KeyRow
 from storage.accounts.keys import insert as insert_key
 from storage.engines import sqlite as engine
@@ -113,26 +114,15 @@ def template(*, has_exits: bool) -> bytes:
                     now=EPOCH - 10,
                 )
                 await open_accounts(tx, name)
-                await deposit(
+                # A rule of the daemon has no limit.
+                await deposit_in(
                     tx,
                     context,
-                    email=f"{name}@example.com",
-                    currency=Currency.USD,
-                    amount=money,
-                    reference=name,
-                    transfer_id=identifiers.new(),
-                    now=EPOCH - 10,
-                )
-
-                await deposit(
-                    tx,
-                    context,
-                    email=f"{name}@example.com",
-                    currency=Currency.CREDIT,
-                    amount=money,
-                    reference=f"{name}-credits",
-                    transfer_id=identifiers.new(),
-                    now=EPOCH - 10,
+                    Rule("simulation"),
+                    name,
+                    {},
+                    {Currency.USD: money, Currency.CREDIT: money},
+                    name,
                 )
             for number in range(BUYERS):
                 await _insert_key(tx, key_name(number), f"user{number}", KEY_LIMIT)
