@@ -9,8 +9,8 @@ from storage.engines.store import Transaction, insert_row
 class PaymentRow(NamedTuple):  # as wide as its table
     """A payment: `amount` in micro-USD, times in UTC seconds.
 
-    `provider_id` is None before the answer of the provider, and `deposit_id` is the transfer of its
-    money. `doubt` is the difference that the operator has to look at.
+    `provider_id` is missing until the provider answers. `deposit_id` is the transfer of the money.
+    `doubt` is the difference that the operator has to look at.
     """
 
     id: str

@@ -95,7 +95,7 @@ class Payment {
 
   // Asks with the consequence in numbers, and sends the money back.
   async back({ amount_usd: amount }) {
-    const text = t("money.refund.ask.text", { amount: money(amount), then: money(added(this.balance, -amount)) });
+    const text = t("money.refund.ask.text", { amount: money(amount), left: money(added(this.balance, -amount)) });
     if (!(await ask({ title: t("money.refund.ask", { amount: money(amount) }), text, action: t("money.refund.submit") }))) return;
     await post(`/api/payments/${this.id}/refund`, { amount_usd: amount }, { once: true });
     toast("good", t("money.refund.begun", { amount: money(amount) }));

@@ -70,9 +70,8 @@ function restrictions({ debt_usd: debt, is_disputed: isDisputed, providers }) {
 // Without a provider the operator pays money in.
 function byHand() {
   const contact = el("p");
-  site().then(({ support }) => {
-    if (support) contact.append(el("a", { href: support.includes("://") ? support : `mailto:${support}` }, t("money.pay.contact")));
-  }, unlessRefused);
+  const show = ({ support }) => support && contact.append(el("a", { href: support.includes("://") ? support : `mailto:${support}` }, t("money.pay.contact")));
+  site().then(show, unlessRefused);
   return [el("p", null, t("money.wallet.pay_in")), contact];
 }
 
