@@ -94,7 +94,7 @@ def _is_new(row: LevelRow, policy: NewAccounts, now: int) -> bool:
     own = _own(row, now)
     if own is not None:
         return own == Level.NEW
-    return now < _usual_end(row, policy)
+    return policy.seconds > 0 and now < _usual_end(row, policy)
 
 
 def _until(row: LevelRow, policy: NewAccounts, now: int) -> int | None:

@@ -142,7 +142,8 @@ async def disputed(tx: Transaction, *, limit: int) -> list[ReviewRow]:
     """Return reviews that wait for the operator, the oldest dispute first."""
     return await tx.all(
         ReviewRow,
-        f"{_REVIEW} WHERE state = 'disputed' ORDER BY disputed_at, job_id LIMIT :limit",
+        f"{_REVIEW} WHERE state = 'disputed' AND disputed_at >= 0"
+        " ORDER BY disputed_at, job_id LIMIT :limit",
         limit=limit,
     )
 

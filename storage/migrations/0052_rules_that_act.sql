@@ -39,6 +39,7 @@ CREATE TABLE rule_peaks (
     PRIMARY KEY (hour, rule, session_id),
     CONSTRAINT rule_peaks_counted CHECK (amount > 0 AND failed_percent BETWEEN 0 AND 100)
 );
+CREATE INDEX rule_peaks_by_session ON rule_peaks (session_id);
 
 -- The level of an account in place of the one by its age and its purchases, NULL for that one.
 ALTER TABLE user_limits ADD COLUMN level TEXT CHECK (level IN ('new', 'known'));

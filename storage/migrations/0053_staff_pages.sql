@@ -7,6 +7,7 @@ CREATE TABLE staff_users (
     declared_at BIGINT NOT NULL,
     PRIMARY KEY (staff_id, user_id)
 );
+CREATE INDEX staff_users_by_user ON staff_users (user_id);
 
 -- Acts that move money want a proof of the last minutes. A login proves the factor when it begins.
 ALTER TABLE staff_logins ADD COLUMN factor_at BIGINT NOT NULL DEFAULT 0;

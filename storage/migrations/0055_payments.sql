@@ -69,7 +69,7 @@ CREATE TABLE debts (
     created_at BIGINT NOT NULL,
     CONSTRAINT debts_paid_within CHECK (amount > 0 AND paid BETWEEN 0 AND amount)
 );
-CREATE INDEX debts_open ON debts (user_id, id) WHERE paid < amount;
+CREATE INDEX debts_by_user ON debts (user_id, id);
 
 -- A receipt of each payment, with a number without gaps; the texts are those of the day of the payment.
 CREATE TABLE receipts (

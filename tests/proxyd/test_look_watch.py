@@ -23,7 +23,9 @@ EXIT = "203.0.113.9"
 
 def machine(folder: Path, session: str, now: int) -> Callable[[Question], Found]:
     """Write the records of a machine, and return its search."""
-    settings = settings_for("sqlite:///none", access_log={"enabled": "on", "folder": str(folder)})
+    settings = settings_for(
+        f"sqlite:///{folder}/none.db", access_log={"enabled": "on", "folder": str(folder)}
+    )
     log = AccessLog(
         folder,
         target="hash",

@@ -42,7 +42,7 @@ async def kinds(tx: Transaction) -> set[str]:
 
 @pytest.mark.both_engines
 async def test_everything_that_the_product_posts_is_told_apart(market: Market) -> None:
-    """But rewards, refunds and acts of the staff, which are tested beside their other rules."""
+    """But rewards, refunds, debts and acts of the staff: other tests have them."""
     buyer, worker = await market.person(usd="20", credit="20"), await market.person()
     await market.referrals.apply(worker, (await market.referrals.standing(buyer)).code)
     bought = await market.bandwidth.buy(buyer, quota_bytes=GB, price_per_gb=None)
@@ -63,6 +63,7 @@ async def test_everything_that_the_product_posts_is_told_apart(market: Market) -
         TransferKind.REFUND,
         TransferKind.DEPOSIT_REFUND,
         TransferKind.CORRECTION,
+        TransferKind.DEBT,
         *UNSEEN,
     }
 

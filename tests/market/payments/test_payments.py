@@ -19,6 +19,7 @@ from market.payments.payments import PaymentView
 from market.payments.provider import ProviderError
 from market.staff.audit import audit_all
 from market.staff.base.roles import Machine, Member, Role, Via
+from market.staff.money import deposits
 from market.staff.money import payments as staff_payments
 from storage.engines.store import Store, Transaction
 
@@ -39,6 +40,19 @@ async def market(store: Store, clock: Clock, bank: Bank) -> AsyncIterator[Market
     made.passwords.close()
     report = await audit_ledger(store)
     assert report.passed, report
+
+
+async def by_staff(market: Market, amount: int, reference: str) -> None:
+    """Pay money of the first person in by a command."""
+    amounts, limits = {Currency.USD: amount}, {Currency.USD: 100 * USD}
+    await deposits.deposit(
+        market.context,
+        Machine("root"),
+        "person1@example.com",
+        limits,
+        amounts=amounts,
+        reference=reference,
+    )
 
 
 async def paid(market: Market, bank: Bank, user: str, amount: int = 20 * USD) -> str:
@@ -202,7 +216,7 @@ async def test_a_lost_dispute_is_a_debt_that_any_deposit_pays(market: Market, ba
     await look(market, payment_id)
     assert await balance(market, ledger.losses()) == -8 * USD
     assert (await market.payments.offer(user)).debt == 8 * USD
-    await market.deposit("person1@example.com", 3 * USD)
+    await by_staff(market, 3 * USD, "letter-1")
     assert (await available(market, user), await balance(market, ledger.losses())) == (0, -5 * USD)
     await paid(market, bank, user, 6 * USD)
     assert (await available(market, user), await balance(market, ledger.losses())) == (USD, 0)
@@ -272,7 +286,7 @@ async def test_nobody_takes_the_reference_of_a_payment(market: Market, bank: Ban
     user = await market.person()
     payment = await market.payments.create(user, 5 * USD)
     reference = reference_of(payment.id)
-    taking = market.deposit("person1@example.com", USD, reference)
+    taking = by_staff(market, USD, reference)
     assert await refusal(taking) is Code.INVALID_FIELD
     assert deposit_key(reference, Currency.USD).endswith(f"{payment.id}:usd")
 

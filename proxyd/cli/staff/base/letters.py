@@ -5,7 +5,6 @@ from market.accounts.outbox import Outbox
 from market.base.sealing import Sealing
 from proxyd.cli.staff.base.desk import Desk
 from proxyd.ops.signing_key import signing_key
-from proxyd.slices import app_url, site_terms
 
 
 def sealing_of(desk: Desk) -> Sealing:
@@ -15,6 +14,9 @@ def sealing_of(desk: Desk) -> Sealing:
 
 def letters_of(desk: Desk) -> Letters:
     """Return the letters of the service."""
+    # Here, so that a command that sends none does not wait for an HTTP server.
+    from proxyd.slices import app_url, site_terms  # noqa: PLC0415
+
     settings = desk.settings
     emails = Outbox(desk.context, sealing_of(desk), "mail")
     return Letters(emails, app_url(settings, settings.api.port), site_terms(settings).signature)

@@ -47,6 +47,7 @@ from market.staff.money import (
     judging,
     limits,
     money,
+    payments,
     second_person,
 )
 from market.staff.money.judging import Verdict
@@ -56,6 +57,8 @@ from market.staff.site.site import Publication, TextKind
 from market.staff.stopping import closing, stopping, suspending
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
+from storage.payments import payments as payment_queries
+from storage.payments.payments import PaymentRow
 from storage.staff.abuse import tickets as ticket_queries
 from storage.staff.base.rows import OwnedKeyRow
 from storage.staff.stopping import suspending as writes
@@ -76,6 +79,7 @@ READS = (
     Action.TICKET_READ,
     Action.RULE_READ,
     Action.PAYOUT_LIST,
+    Action.PAYMENT_VIEW,
 )
 Attempt = Callable[[Market, Author, str, Created], Awaitable[Any]]
 
@@ -158,6 +162,8 @@ async def prepare(market: Market, action: Action, other: Created, user: str) -> 
             await accounts.set_role(market.context, ROOT, other.id, Role.FINANCE, "moved")
     if action is Action.STAFF_KEY_REVOKE and not await keys.listed(market.context, ROOT):
         await keys.create(market.context, ROOT, other.id, KEY, "reports")
+    if action in (Action.PAYMENT_VIEW, Action.PAYMENT_LOOK):
+        await _payment(market, user)
     if action in (Action.STAFF_RESCUE, Action.STAFF_ACKNOWLEDGE):
         with suppress(MarketError):  # of the role before
             await member(market, Role.OPERATOR, RESCUED)
@@ -222,6 +228,39 @@ async def on_newest(
 
 async def nothing(_: Question) -> Found:
     return Found((), ())
+
+
+async def _payment(market: Market, user: str) -> None:
+    """Add a payment that waits for its provider."""
+    row = PaymentRow(
+        market.identifiers.new(),
+        user,
+        "bank",
+        "open",
+        MICRO,
+        None,
+        None,
+        "",
+        "",
+        0,
+        None,
+        market.clock.seconds(),
+        None,
+        None,
+    )
+    await market.store.write(payment_queries.insert, row)
+
+
+async def _newest_payment(market: Market, user: str) -> str:
+    return (await market.store.read(payment_queries.page, user, before="", limit=1))[0].id
+
+
+async def _look_at_payment(market: Market, author: Author, user: str) -> None:
+    await payments.shown(market.context, author, await _newest_payment(market, user))
+
+
+async def _hasten(market: Market, author: Author, user: str) -> None:
+    await payments.look(market.context, author, await _newest_payment(market, user), "a question")
 
 
 RESCUED = "rescued"
@@ -337,6 +376,8 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.STAFF_ATTEMPTS: lambda market, author, user, other: attempts.listed(
         market.context, author, limit=1
     ),
+    Action.PAYMENT_VIEW: lambda market, author, user, other: _look_at_payment(market, author, user),
+    Action.PAYMENT_LOOK: lambda market, author, user, other: _hasten(market, author, user),
     Action.STAFF_RESCUE: lambda market, author, user, other: _rescue(market, author),
     Action.STAFF_RESCUES: lambda market, author, user, other: rescue.listed(market.context, author),
     Action.STAFF_ACKNOWLEDGE: lambda market, author, user, other: _acknowledge(market, author),

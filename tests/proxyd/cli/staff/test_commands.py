@@ -347,7 +347,9 @@ def test_a_session_is_halted_and_ended(run: Run, ada: None, database: Path) -> N
     assert "resumed: session s" in run(["session", "go", "s", *BECAUSE]).stdout
     refused(run(["session", "go", "s", *BECAUSE]), "not halted")
     refused(run(["session", "end", "none", *BECAUSE]), "no such session")
-    refused(run(["key", "revoke", "none", *BECAUSE]), "proxyd who KEY")
+    refused(
+        run(["key", "revoke", "none", *BECAUSE]), "No valid API key has this identifier or text"
+    )
     refused(run(["exits", "bar", "none", *BECAUSE]), "no such exit")
     refused(run(["jobs", "cancel", "none", *BECAUSE]), "no such job")
     misused(run(["session", "halt", "s"]), "--reason")
