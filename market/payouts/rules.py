@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from market.accounts.restrictions import is_restricted
 from market.base.errors import Code, MarketError
 from market.money import ledger
 from market.money.money import MICRO, Currency
@@ -178,7 +179,7 @@ async def require_again(tx: Transaction, user_id: str) -> None:
 async def _again(tx: Transaction, user_id: str, rule: Rule) -> Tick:
     if rule is Rule.NOT_SUSPENDED:
         return Tick(rule, not await suspensions.of_user(tx, user_id))
-    return Tick(rule, not await queries.has_open_payment_case(tx, user_id))
+    return Tick(rule, not await is_restricted(tx, user_id))
 
 
 async def _email(tx: Transaction, user_id: str) -> Tick:
