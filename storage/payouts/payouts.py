@@ -162,7 +162,7 @@ async def in_state(tx: Transaction, state: str, *, after: str, limit: int) -> li
 async def to_send(tx: Transaction, kinds: Sequence[str], *, limit: int) -> list[PayoutRow]:
     """Return approved payouts that go to places of some kinds, oldest first.
 
-    Those of users with a disputed payment, a debt or a suspended part wait.
+    A payout of a user with a disputed payment, a debt or a suspended part waits.
     """
     names = {f"kind_{kind}": kind for kind in kinds}
     columns = ", ".join(f"p.{each}" for each in PayoutRow._fields)
