@@ -73,7 +73,7 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
 
 
 async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:
-    """Return whether a user has got a deposit at a time or later (UTC seconds)."""
+    """Return whether a user has got a deposit after a time (UTC seconds)."""
     found = await tx.one(
         int,
         """
@@ -81,7 +81,7 @@ async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:
         JOIN entries AS e ON e.credit_account = a.id
         JOIN transfers AS t ON t.id = e.transfer_id
         WHERE a.user_id = :user AND a.kind = 'available'
-            AND t.kind = 'deposit' AND t.created_at >= :since
+            AND t.kind = 'deposit' AND t.created_at > :since
         LIMIT 1
         """,
         user=user_id,
