@@ -29,6 +29,11 @@ async def require_unrestricted(tx: Transaction, user_id: str) -> None:
         )
 
 
+async def is_restricted(tx: Transaction, user_id: str) -> bool:
+    """Return whether a payment of a user is disputed, or the user owes money for one."""
+    return await returns.is_disputed(tx, user_id) or await debts.owed(tx, user_id) > 0
+
+
 async def require_undisputed(tx: Transaction, user_id: str) -> None:
     """Refuse an act of a user with a disputed payment.
 

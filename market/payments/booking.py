@@ -8,9 +8,11 @@ import logging
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market.accounts.accounts import OF_PAYMENT, deposit_key
 from market.accounts.letters import Letters
+from market.base.errors import Code, MarketError
 from market.base.states import PaymentStatus, ReturnStatus
 from market.events.catalogue import PaymentPaid, WalletDeposited
 from market.events.catalogue import amount as shown
@@ -23,6 +25,7 @@ from market.payments import mail, returning
 from market.payments.provider import Seen, SeenReturn
 from market.payments.returning import Begun
 from market.payments.terms import DAY_SECONDS, PaymentTerms
+from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.payments import payments as queries
 from storage.payments import returns as return_queries
@@ -33,6 +36,10 @@ LOOK_MIN_SECONDS = 60
 OPEN_LOOK_MAX_SECONDS = 6 * 3_600
 # A bank decides about a dispute within months of the payment.
 LAST_LOOK_SECONDS = 200 * DAY_SECONDS
+# Ends the reference of the part of a return that had no room beside a refund that failed later.
+REST = ":rest"
+
+_BY_OTHERS = (returning.OUTSIDE, returning.DISPUTE)
 
 _logger = logging.getLogger("payments")
 
@@ -137,9 +144,19 @@ async def begin_by_staff(tx: Transaction, context: Context, payment_id: str, amo
     """Have the provider send money back that has left the account by an act of the staff.
 
     If the provider refuses it, the money comes back to the account.
+
+    Raises:
+        MarketError: `refund_too_large`, when less of the payment is left at the provider.
     """
     row = await queries.find(tx, payment_id)
     assert row is not None  # noqa: S101 - its deposit was found
+    left = row.amount - _gone(await return_queries.of_payment(tx, payment_id))
+    if amount > left:
+        raise MarketError(
+            Code.REFUND_TOO_LARGE,
+            f"{as_decimal(left)} USD of this payment were neither refunded nor disputed; a refund "
+            "returns no more.",
+        )
     await returning.begin(tx, context, row, Begun(returning.STAFF, amount))
     await queries.hasten(tx, payment_id, context.now())
 
@@ -166,6 +183,8 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
         await queries.move(tx, row.id, before=before, after=after, now=now)
         return row._replace(status=after)
     difference = doubt(row, seen)
+    if not difference and await closures.is_erased(tx, row.user_id):
+        difference = "the account was erased"
     if difference:
         doubtful = PaymentStatus.DOUBTFUL
         if before is not doubtful:
@@ -225,45 +244,69 @@ async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen
     )
 
 
+def _gone(rows: Sequence[ReturnRow]) -> int:
+    """Return the micro-USD of a payment that went back, or wait to go back."""
+    return sum(each.amount for each in rows if each.status != ReturnStatus.VOID)
+
+
 async def _book_return(
     tx: Transaction, booking: Booking, payment: PaymentRow, seen: SeenReturn
 ) -> None:
-    """Book a refund or a dispute, from the state that is stored to the state of the facts."""
+    """Book a refund or a dispute, from the state that is stored to the state of the facts.
+
+    A return beside a pending refund may be stored with a smaller amount. If the refund fails, the
+    rest becomes a second return.
+    """
+    row = await _book_part(tx, booking, payment, seen)
+    if row is not None and row.kind in _BY_OTHERS and row.amount < seen.amount:
+        rest = replace(seen, ref=seen.ref + REST, own_id="", amount=seen.amount - row.amount)
+        await _book_return(tx, booking, payment, rest)
+
+
+async def _book_part(
+    tx: Transaction, booking: Booking, payment: PaymentRow, seen: SeenReturn
+) -> ReturnRow | None:
+    """Book a return as far as its payment has room for it; return its stored row."""
     rows = await return_queries.of_payment(tx, payment.id)
     row = _stored(rows, seen)
     if row is None:
         if seen.state == "void":
-            return
-        gone = sum(each.amount for each in rows if each.status != ReturnStatus.VOID)
-        amount = min(seen.amount, payment.amount - gone)
-        if amount < seen.amount:
+            return None
+        amount = min(seen.amount, payment.amount - _gone(rows))
+        if amount < seen.amount and not seen.ref.endswith(REST):
             _logger.error("payment %s: %s is larger than its rest", payment.id, seen.ref)
         if amount <= 0:
-            return
+            return None
         kind = returning.DISPUTE if seen.kind == "dispute" else returning.OUTSIDE
         row = await returning.begin(tx, booking.context, payment, Begun(kind, amount, seen.ref))
         await _mail(tx, booking, row, ReturnStatus.PENDING)
     elif row.provider_ref is None:
         if seen.amount != row.amount:
             _logger.error("payment %s: refund %s has another amount", payment.id, seen.ref)
-            return
+            return row
         await return_queries.set_ref(tx, row.id, seen.ref)
     after = ReturnStatus(seen.state)
     if row.status in (after, ReturnStatus.VOID):
-        return
+        return row
     if row.status == ReturnStatus.DONE and after is ReturnStatus.PENDING:
-        return  # an older report
+        return row  # an older report
     if after is ReturnStatus.DONE:
         await returning.finish(tx, booking.context, row)
     else:
         await returning.give_back(tx, booking.context, row)
     await _mail(tx, booking, row, after)
+    return row
 
 
 def _stored(rows: Sequence[ReturnRow], seen: SeenReturn) -> ReturnRow | None:
-    """Return the stored row of a return that the provider reports."""
+    """Return the stored row of a return that the provider reports.
+
+    A refund that it refused before, and made nevertheless, is a new one: the first was given back.
+    """
     for row in rows:
-        if row.provider_ref == seen.ref or (seen.own_id and row.id == seen.own_id):
+        was_refused = row.status == ReturnStatus.VOID and row.provider_ref is None
+        is_own = bool(seen.own_id) and row.id == seen.own_id and not was_refused
+        if row.provider_ref == seen.ref or is_own:
             return row
     return None
 

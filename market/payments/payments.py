@@ -342,7 +342,7 @@ class Payments:
         try:
             await self._look(provider, claim)
         except ProviderError as error:
-            if away is not None and not error.is_final:
+            if away is not None and not (error.is_final or error.is_of_payment):
                 away.add(row.provider)
             raise
         self._letters.wake()

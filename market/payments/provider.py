@@ -18,11 +18,14 @@ class ProviderError(Exception):
     Args:
         text: the reason.
         is_final: whether a repetition of the request fails in the same way.
+        is_of_payment: whether the answer about this payment is at fault; requests about other
+            payments may succeed.
     """
 
-    def __init__(self, text: str, *, is_final: bool = False) -> None:
+    def __init__(self, text: str, *, is_final: bool = False, is_of_payment: bool = False) -> None:
         super().__init__(text)
         self.is_final = is_final
+        self.is_of_payment = is_of_payment
 
 
 class HookError(Exception):

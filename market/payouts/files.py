@@ -6,6 +6,7 @@ formula gets an apostrophe in front of it.
 
 import csv
 import io
+import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -34,7 +35,9 @@ COLUMNS = (
 )
 NEEDED_COLUMNS = frozenset(("payout_id", "amount_usd", "outcome"))
 # A cell that begins so is a formula to a spreadsheet.
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+FORMULA = "=+-@\t\r\n"
+# A spreadsheet of another country separates cells at other characters.
+_FORMULA_PART = re.compile(rf"(?:^|(?<=[;,\t\r\n]))(?= *[{re.escape(FORMULA)}])")
 FILE_MAX_BYTES = 4 * 1024 * 1024
 LINES_MAX = 10_000
 CELL_MAX_CHARACTERS = 1_000
@@ -105,8 +108,8 @@ def as_csv(items: Sequence[Item]) -> str:
 
 
 def harmless(cell: str) -> str:
-    """Return a cell that no spreadsheet takes for a formula."""
-    return f"'{cell}" if cell.startswith(FORMULA) else cell
+    """Return a cell that no spreadsheet takes for a formula, also where it separates others."""
+    return _FORMULA_PART.sub("'", cell)
 
 
 def as_pain(items: Sequence[Item], debtor: Debtor, version: Format, batch_id: str, now: int) -> str:

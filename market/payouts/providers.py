@@ -142,7 +142,11 @@ class ProviderRounds:
         for row in rows:
             method = await self._store.read(method_queries.find, row.method_id)
             assert method is not None  # noqa: S101 - a key of the schema
-            orders.append(Order(row.id, opened(self._sealing, method.sealed), row.net))
+            try:
+                details = opened(self._sealing, method.sealed)
+            except MarketError as error:
+                raise ProviderError(f"payout {row.id} has details that cannot be read") from error
+            orders.append(Order(row.id, details, row.net))
         return orders
 
     async def _book(

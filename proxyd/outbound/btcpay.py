@@ -112,7 +112,7 @@ class BtcPayProvider:
             }
             invoice = await self._post(f"{self._store}/invoices", request, _Invoice)
         if not invoice.checkoutLink.startswith(("https://", "http://")):
-            raise ProviderError("its answer has no page")
+            raise ProviderError("its answer has no page", is_of_payment=True)
         return Opened(invoice.id, invoice.checkoutLink)
 
     async def look(self, provider_id: str) -> Seen:
@@ -120,7 +120,7 @@ class BtcPayProvider:
         invoice = await self._get(self._path(provider_id), _Invoice)
         state = _STATES.get(invoice.status)
         if state is None:
-            raise ProviderError("its answer has a state that is not known")
+            raise ProviderError("its answer has a state that is not known", is_of_payment=True)
         is_other = invoice.additionalStatus in _OTHER_AMOUNTS
         if is_other and invoice.additionalStatus != "PaidPartial":
             state = "paid"  # with another amount, so it is doubtful
@@ -206,11 +206,11 @@ def _micro(amount: str) -> int:
     try:
         return micro(Decimal(amount))
     except (InvalidOperation, ValueError) as error:
-        raise ProviderError("its answer has no amount") from error
+        raise ProviderError("its answer has no amount", is_of_payment=True) from error
 
 
 def _decoded(body: bytes, kind: type[_Kind]) -> _Kind:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProviderError("its answer has another form") from error
+        raise ProviderError("its answer has another form", is_of_payment=True) from error

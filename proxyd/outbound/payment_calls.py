@@ -142,5 +142,5 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > ANSWER_MAX_BYTES:
-            raise ProviderError("its answer is too large")
+            raise ProviderError("its answer is too large", is_of_payment=True)
     return bytes(body)

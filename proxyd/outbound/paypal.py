@@ -72,9 +72,11 @@ class PayPal:
         status, answer = await self._call("POST", "/v1/payments/payouts", body)
         if status == 400 and answer.get("name") == DUPLICATE:
             for link in _dicts(answer.get("links")):
-                known = str(link.get("href", "")).rpartition("/payouts/")[2]
-                if known:
+                _, is_batch, known = str(link.get("href", "")).rpartition("/payouts/")
+                if is_batch and known:
                     return known
+            # The batch may be one that PayPal has: to give its money back would pay it twice.
+            raise ProviderError("it names no batch for a repeated one")
         header = answer.get("batch_header")
         if status != 201 or not isinstance(header, dict) or not header.get("payout_batch_id"):
             is_final = 400 <= status < 500 and status not in RETRIED

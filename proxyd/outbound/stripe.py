@@ -135,7 +135,7 @@ class StripeProvider:
             "/v1/checkout/sessions", session_request(payment), payment.id, _Session
         )
         if not session.url or not session.url.startswith(("https://", "http://")):
-            raise ProviderError("its answer has no page")
+            raise ProviderError("its answer has no page", is_of_payment=True)
         return Opened(session.id, session.url)
 
     async def look(self, provider_id: str) -> Seen:
@@ -267,7 +267,7 @@ def _micro(found: _Return) -> int:
         ProviderError: the currency is another one, or the amount is no amount.
     """
     if found.currency != "usd" or found.amount <= 0:
-        raise ProviderError(f"{found.id} has another currency or no amount")
+        raise ProviderError(f"{found.id} has another currency or no amount", is_of_payment=True)
     return found.amount * CENT
 
 
@@ -275,7 +275,7 @@ def _decoded(body: bytes, kind: type[_Kind]) -> _Kind:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProviderError("its answer has another form") from error
+        raise ProviderError("its answer has another form", is_of_payment=True) from error
 
 
 def _check_signature(header: str, body: bytes, secrets: tuple[str, ...], now: int) -> None:

@@ -45,6 +45,16 @@ async def is_shut(tx: Transaction, user_id: str) -> bool:
     return row is not None
 
 
+async def is_erased(tx: Transaction, user_id: str) -> bool:
+    """Return whether an account is erased."""
+    row = await tx.one(
+        int,
+        "SELECT 1 FROM closures WHERE user_id = :user_id AND state = 'erased'",
+        user_id=user_id,
+    )
+    return row is not None
+
+
 async def close(tx: Transaction, user_id: str, *, waives: bool, now: int, due_at: int) -> bool:
     """Close an open account; False if it is closed or erased."""
     changed = await tx.run(

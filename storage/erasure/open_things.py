@@ -72,6 +72,24 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
     return row
 
 
+async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:
+    """Return whether a user has got a deposit after a time (UTC seconds)."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 FROM accounts AS a
+        JOIN entries AS e ON e.credit_account = a.id
+        JOIN transfers AS t ON t.id = e.transfer_id
+        WHERE a.user_id = :user AND a.kind = 'available'
+            AND t.kind = 'deposit' AND t.created_at > :since
+        LIMIT 1
+        """,
+        user=user_id,
+        since=since,
+    )
+    return found is not None
+
+
 async def active_sessions(tx: Transaction, user_id: str) -> list[str]:
     """Return the active proxy sessions of a user."""
     return await tx.all(

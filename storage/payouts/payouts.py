@@ -160,7 +160,10 @@ async def in_state(tx: Transaction, state: str, *, after: str, limit: int) -> li
 
 
 async def to_send(tx: Transaction, kinds: Sequence[str], *, limit: int) -> list[PayoutRow]:
-    """Return approved payouts that go to places of some kinds, oldest first."""
+    """Return approved payouts that go to places of some kinds, oldest first.
+
+    A payout of a user with a disputed payment, a debt or a suspended part waits.
+    """
     names = {f"kind_{kind}": kind for kind in kinds}
     columns = ", ".join(f"p.{each}" for each in PayoutRow._fields)
     return await tx.all(
@@ -168,6 +171,14 @@ async def to_send(tx: Transaction, kinds: Sequence[str], *, limit: int) -> list[
         f"""
         SELECT {columns} FROM payouts AS p JOIN payout_methods AS m ON m.id = p.method_id
         WHERE p.state = 'approved' AND m.kind IN ({", ".join(f":{name}" for name in names)})
+            AND NOT EXISTS (
+                SELECT 1 FROM payment_returns AS r
+                WHERE r.user_id = p.user_id AND r.kind = 'dispute' AND r.status = 'pending'
+            )
+            AND NOT EXISTS (
+                SELECT 1 FROM debts AS d WHERE d.user_id = p.user_id AND d.paid < d.amount
+            )
+            AND NOT EXISTS (SELECT 1 FROM suspended_parts AS s WHERE s.user_id = p.user_id)
         ORDER BY p.id LIMIT :limit
         """,
         limit=limit,

@@ -7,7 +7,7 @@ from support.market.market import Market
 
 from market.base.errors import Code
 from market.erasure import erasing
-from market.money.money import Currency
+from market.money.money import MICRO, Currency
 from market.staff.audit import audit_all
 from storage.accounts import closures, outbox
 from storage.engines.store import Transaction
@@ -107,3 +107,16 @@ async def test_a_restored_database_is_erased_again_with_its_money(market: Market
     assert await hits(market) == {}
     assert (await audit_all(market.store)).passed
     assert not await market.store.write(erasing.erase_again, market.context, "nobody")
+
+
+async def test_a_deposit_after_the_closing_is_not_given_up(market: Market) -> None:
+    user = await market.person(usd="2")
+    market.clock.now += 60
+    due_at = market.clock.now + 1
+    await market.store.write(closures.close, user, waives=True, now=market.clock.now, due_at=due_at)
+    market.clock.now += 60
+    await market.deposit("person1@example.com", 20 * MICRO)
+    before = await revenue(market)
+    refused = market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    assert await refusal(refused) is Code.ACCOUNT_NOT_EMPTY
+    assert (await available(market, user), await revenue(market)) == (22 * MICRO, before)

@@ -6,22 +6,27 @@ from collections.abc import AsyncIterator
 import pytest
 from support.base.clock import Clock
 from support.market.books import available, balance, held, refusal
+from support.market.leaving import tools
 from support.market.market import Market
+from support.market.payouts import earner, request
 from support.payments.bank import Bank
 
 from market.accounts.accounts import deposit_key
 from market.base.errors import Code, MarketError
+from market.erasure import erasing
 from market.money import ledger
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
 from market.payments.booking import reference_of
 from market.payments.payments import PaymentView
 from market.payments.provider import ProviderError
+from market.payouts import steps
 from market.staff.audit import audit_all
 from market.staff.base.roles import Machine, Member, Role, Via
 from market.staff.money import deposits
 from market.staff.money import payments as staff_payments
 from storage.engines.store import Store, Transaction
+from storage.payouts import payouts as payout_queries
 
 USD = MICRO
 HEADERS = {"signature": "right"}
@@ -42,19 +47,6 @@ async def market(store: Store, clock: Clock, bank: Bank) -> AsyncIterator[Market
     assert report.passed, report
 
 
-async def by_staff(market: Market, amount: int, reference: str) -> None:
-    """Pay money of the first person in by a command."""
-    amounts, limits = {Currency.USD: amount}, {Currency.USD: 100 * USD}
-    await deposits.deposit(
-        market.context,
-        Machine("root"),
-        "person1@example.com",
-        limits,
-        amounts=amounts,
-        reference=reference,
-    )
-
-
 async def paid(market: Market, bank: Bank, user: str, amount: int = 20 * USD) -> str:
     payment = await market.payments.create(user, amount)
     bank.pay(payment.id)
@@ -71,6 +63,14 @@ async def look(market: Market, payment_id: str) -> None:
 async def view(market: Market, user: str, payment_id: str) -> PaymentView:
     market.clock.now += 3
     return await market.payments.find(user, payment_id)
+
+
+async def by_staff(market: Market, user: str, amount: int, reference: str) -> None:
+    """Pay money in as the staff does."""
+    limits, amounts = {Currency.USD: 50 * USD}, {Currency.USD: amount}
+    await deposits.deposit(
+        market.context, Machine("root"), user, limits, amounts=amounts, reference=reference
+    )
 
 
 async def spend(market: Market, user: str, gigabytes: int) -> None:
@@ -216,7 +216,7 @@ async def test_a_lost_dispute_is_a_debt_that_any_deposit_pays(market: Market, ba
     await look(market, payment_id)
     assert await balance(market, ledger.losses()) == -8 * USD
     assert (await market.payments.offer(user)).debt == 8 * USD
-    await by_staff(market, 3 * USD, "letter-1")
+    await by_staff(market, user, 3 * USD, "three")
     assert (await available(market, user), await balance(market, ledger.losses())) == (0, -5 * USD)
     await paid(market, bank, user, 6 * USD)
     assert (await available(market, user), await balance(market, ledger.losses())) == (USD, 0)
@@ -286,7 +286,7 @@ async def test_nobody_takes_the_reference_of_a_payment(market: Market, bank: Ban
     user = await market.person()
     payment = await market.payments.create(user, 5 * USD)
     reference = reference_of(payment.id)
-    taking = by_staff(market, USD, reference)
+    taking = by_staff(market, user, USD, reference)
     assert await refusal(taking) is Code.INVALID_FIELD
     assert deposit_key(reference, Currency.USD).endswith(f"{payment.id}:usd")
 
@@ -389,3 +389,133 @@ async def test_a_notice_just_after_a_look_is_not_forgotten(market: Market, bank:
     market.clock.now += 3
     assert await market.payments.sweep() == 1
     assert await available(market, user) == 20 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_dispute_and_a_debt_stop_payouts_at_each_step(market: Market, bank: Bank) -> None:
+    user, method = await earner(market, 4_000)
+    row = await request(market, user, method)
+    approved = await request(market, user, method)
+    await market.store.write(steps.approve, market.context, approved.id)
+
+    async def sendable() -> list[str]:
+        rows = await market.store.read(payout_queries.to_send, ("bank",), limit=9)
+        return [each.id for each in rows]
+
+    async def is_stopped() -> bool:
+        asked = await refusal(request(market, user, method))
+        decided = await refusal(market.store.write(steps.approve, market.context, row.id))
+        refused = Code.PAYOUT_NOT_PERMITTED
+        return (asked, decided, await sendable()) == (refused, refused, [])
+
+    assert await sendable() == [approved.id]
+    payment_id = await paid(market, bank, user)
+    await spend(market, user, 8)
+    ref = bank.dispute(payment_id, 20 * USD)
+    await look(market, payment_id)
+    assert await is_stopped()
+    bank.decide(payment_id, ref, "done")
+    await look(market, payment_id)
+    assert await is_stopped()
+    await paid(market, bank, user, 8 * USD)
+    assert await sendable() == [approved.id]
+    await market.store.write(steps.approve, market.context, row.id)
+    await request(market, user, method)
+
+
+@pytest.mark.both_engines
+async def test_money_for_an_erased_account_waits_for_the_operator(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    bank.set(payment.id, state="expired")
+    await look(market, payment.id)
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    bank.set(payment.id, state="paid", charge_id="late")
+    await look(market, payment.id)
+    shown = await staff_payments.shown(market.context, Machine("root"), payment.id)
+    assert (shown.row.status, shown.row.doubt) == ("doubtful", "the account was erased")
+    assert await available(market, user) == 0
+
+
+async def test_a_refund_that_happened_after_its_refusal_is_booked(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+
+    def refused(moment: str) -> None:
+        if moment == "refunded":
+            raise ProviderError("refused, although it is done", is_final=True)
+
+    bank.fail = refused
+    await market.payments.refund(user, payment_id, 5 * USD)
+    assert await available(market, user) == 20 * USD
+    bank.fail = lambda moment: None
+    await look(market, payment_id)
+    assert await available(market, user) == 15 * USD
+    await look(market, payment_id)
+    assert (await view(market, user, payment_id)).refunded == 5 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_refund_that_fails_leaves_its_part_to_a_dispute(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+
+    def away(moment: str) -> None:
+        if moment == "refund":
+            raise ProviderError("away")
+
+    bank.fail = away
+    await market.payments.refund(user, payment_id, 10 * USD)
+    ref = bank.dispute(payment_id, 20 * USD)
+    bank.fail, bank.refused = lambda moment: None, True
+    await look(market, payment_id)
+    await look(market, payment_id)
+    assert (await available(market, user), await held(market, user)) == (0, 20 * USD)
+    bank.decide(payment_id, ref, "done")
+    await look(market, payment_id)
+    assert (await available(market, user), await held(market, user)) == (0, 0)
+    assert await balance(market, ledger.deposits(Currency.USD)) == 0
+
+
+async def test_the_staff_refunds_nothing_that_a_bank_took_back(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    bought = await market.bandwidth.buy(user, quota_bytes=15 * GB, price_per_gb=USD)
+    ref = bank.dispute(payment_id, 20 * USD)
+    await look(market, payment_id)
+    bank.decide(payment_id, ref, "done")
+    await look(market, payment_id)
+    await market.bandwidth.end(user, bought.session_id)
+    assert await available(market, user) == 15 * USD
+    refunding = staff_payments.refund(
+        market.context,
+        Machine("root"),
+        payment_id,
+        {Currency.USD: 50 * USD},
+        amount=15 * USD,
+        reference="one",
+        why="asked",
+    )
+    assert await refusal(refunding) is Code.REFUND_TOO_LARGE
+
+
+async def test_one_payment_with_a_strange_answer_holds_up_no_other(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payments = [await market.payments.create(user, 5 * USD) for _ in range(3)]
+    for each in payments:
+        bank.pay(each.id)
+
+    def strange(moment: str) -> None:
+        if moment == "look" and bank.calls == 1:
+            raise ProviderError("another form", is_of_payment=True)
+
+    bank.fail, bank.calls = strange, 0
+    market.clock.now += 120
+    await market.payments.sweep()
+    assert await available(market, user) == 10 * USD

@@ -123,6 +123,22 @@ def test_no_cell_is_a_formula(start: str) -> None:
     assert row["text"] == f'\'{start}x,"y"'
 
 
+@cases(
+    ("text", "shown"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("a\n=1+1", "a\n'=1+1"),
+        ("a,@x;-1;+1", "a,'@x;'-1;'+1"),
+        ("a; =1", "a;' =1"),
+        (" =1", "' =1"),
+        ("a=1-2", "a=1-2"),
+        ("12-34-56", "12-34-56"),
+    ],
+)
+def test_no_part_of_a_cell_is_a_formula_to_another_separator(text: str, shown: str) -> None:
+    assert harmless(text) == shown
+
+
 def table(*rows: str, head: str = "payout_id,amount_usd,outcome,reason") -> bytes:
     return "\r\n".join((head, *rows, "")).encode()
 

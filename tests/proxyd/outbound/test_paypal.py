@@ -114,7 +114,10 @@ async def test_a_batch_is_sent_once_and_its_states_are_read(stand: Stand) -> Non
         (429, "{}", False),
         (401, "{}", False),
         (422, '{"name": "INSUFFICIENT_FUNDS"}', True),
-        (400, '{"name": "USER_BUSINESS_ERROR", "links": "nonsense"}', True),
+        # It may be a repetition of a batch that is paid, so its money does not come back.
+        (400, '{"name": "USER_BUSINESS_ERROR", "links": "nonsense"}', False),
+        (400, '{"name": "USER_BUSINESS_ERROR", "links": [{"href": "https://x/help"}]}', False),
+        (400, '{"name": "VALIDATION_ERROR"}', True),
         (201, "[]", False),
         (201, "not json", False),
         (201, "{}", False),
