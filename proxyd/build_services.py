@@ -260,8 +260,9 @@ def staff_port_of(
         rules=exit_records.rules_of(settings),
         app_url=slices.app_url(settings, settings.api.port),
     )
+    desk = StaffDesk(market.context, market.passwords, key, market.letters, terms)
     http = server(
-        StaffDesk(market.context, market.passwords, key, market.letters, terms),
+        desk,
         seal=Seal(key),
         is_secure=slices.staff_is_secure(settings),
         allow=settings.staff.allow,
@@ -270,7 +271,7 @@ def staff_port_of(
         version=__version__,
         base_url=settings.staff.public_url,
     )
-    return StaffPort(http, listeners.staff, listeners.staff_tls)
+    return StaffPort(http, desk, listeners.staff, listeners.staff_tls)
 
 
 def blobs_of(settings: Settings, *, is_shared: bool) -> Blobs:

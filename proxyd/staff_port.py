@@ -6,6 +6,7 @@ import socket
 import ssl
 
 from api.server import HttpServer
+from market.staff.desk import StaffDesk
 from proxyd.acceptor import Acceptor
 from proxyd.loop import cancellation
 
@@ -19,12 +20,16 @@ class StaffPort:
 
     Args:
         http: the server of the staff API.
+        desk: the services of the staff.
         sock: listens already, and is owned from here on.
         tls: speaks TLS on it; None for plain HTTP.
     """
 
-    def __init__(self, http: HttpServer, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, http: HttpServer, desk: StaffDesk, sock: socket.socket, tls: ssl.SSLContext | None
+    ) -> None:
         self.http = http
+        self.desk = desk
         self._sock = sock
         self._tls = tls
         self._acceptor: Acceptor[socket.socket] | None = None

@@ -188,8 +188,8 @@ class TicketRoutes:
     """The routes of complaints."""
 
     def __init__(self, desk: StaffDesk) -> None:
+        self._desk = desk
         self._context = desk.context
-        self._terms = desk.terms
 
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""
@@ -354,13 +354,13 @@ class TicketRoutes:
         question = self._question(body, body.within)
         return _answer(
             await exit_use.look_up(
-                self._context, author(call), question, body.ticket, self._terms.search
+                self._context, author(call), question, body.ticket, self._desk.terms.search
             )
         )
 
     async def rules(self, call: Call[Nothing, Any]) -> RulesReply:
         """List the rules."""
-        settings = self._terms.rules
+        settings = self._desk.rules
         trials = await rule_stops.trial(self._context, author(call), thresholds(settings))
         return RulesReply(
             rules=[

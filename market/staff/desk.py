@@ -28,7 +28,7 @@ class StaffTerms(Struct, frozen=True):
         logs: the folder and the bounds of the logs of jobs.
         outcomes: the ends of jobs.
         search: returns the recorded connections of a question about an exit.
-        rules: the rules against scans and spam.
+        rules: the rules against scans and spam, at the start.
         app_url: the address of the pages for users.
     """
 
@@ -42,6 +42,8 @@ class StaffTerms(Struct, frozen=True):
 
 class StaffDesk:
     """The services of the staff.
+
+    `rules` are the rules against scans and spam; they may be replaced.
 
     Args:
         terms: settings and services of the daemon.
@@ -59,6 +61,7 @@ class StaffDesk:
     ) -> None:
         self.context = context
         self.terms = terms
+        self.rules = terms.rules
         self.letters = letters
         self.passwords = passwords
         self.factors = Factors(Sealing(key, b"staff factors"))

@@ -7,6 +7,7 @@ within seconds, in a sweep of one process.
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,7 @@ from market.accounts.levels import Limited, NewAccounts, has_used_its_day, limit
 from market.accounts.mail import session_halted
 from market.accounts.suspensions import Part
 from market.base.errors import Code, MarketError
+from market.base.sweeping import Sweep
 from market.events.catalogue import timestamp
 from market.events.context import Context
 from market.money.money import GB
@@ -43,6 +45,8 @@ DAILY = "new_account"  # the rule that halts until midnight
 LEASED_MAX = 10_000  # sessions of new accounts, in one turn
 REPEATED = "stops"  # the rule that suspends after several stops
 SUSPENDED = (Part.KEYS, Part.SESSIONS)
+
+_logger = logging.getLogger("abuse")
 
 
 class Stopped(Struct, frozen=True):
@@ -129,6 +133,7 @@ class RuleStops:
         self._context = context
         self._letters = letters
         self.stops_to_suspend = stops_to_suspend
+        self._told = Sweep("the stop of a rule %s has no e-mail", _logger)
 
     async def follow(self) -> int:
         """Send the e-mails of new stops, and suspend users with too many; return their number.
@@ -137,12 +142,20 @@ class RuleStops:
             StoreError: the others are followed later.
         """
         store = self._context.store
-        rows = await store.read(queries.untold, limit=TOLD_MAX)
-        for row in rows:
-            await store.write(self._follow, row)
-        if rows:
+        rows: dict[str, StopRow] = {}
+
+        async def find(most: int) -> list[str]:
+            found = await store.read(queries.untold, limit=most)
+            rows.update({f"{each.session_id} {each.rule} {each.found_at}": each for each in found})
+            return list(rows)
+
+        async def follow(name: str) -> None:
+            await store.write(self._follow, rows[name])
+
+        followed = await self._told.run(find, follow, most=TOLD_MAX, now=self._context.now())
+        if followed:
             self._letters.wake()
-        return len(rows)
+        return followed
 
     async def halt_used_days(self, new_accounts: NewAccounts) -> int:
         """Halt sessions of new accounts until midnight (UTC), if the bytes of the day are used.

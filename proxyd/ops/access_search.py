@@ -4,9 +4,11 @@ Only the files of the asked hours are read: each has all connections that were o
 file is mapped, or unpacked in blocks, and only lines with one of the wanted texts are decoded.
 """
 
+import errno
 import gzip
 import mmap
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -217,7 +219,11 @@ def _lines(file: HourFile, needles: Sequence[bytes]) -> Iterator[Line]:
 
 
 def _texts(file: HourFile) -> Iterator[bytes | mmap.mmap]:
-    """Yield the content of a file, mapped as a whole, or unpacked in blocks of whole lines."""
+    """Yield the content of a file, mapped as a whole, or unpacked in blocks of whole lines.
+
+    Raises:
+        OSError: the file cannot be read, or is damaged.
+    """
     if not file.is_packed:
         with file.path.open("rb") as plain:
             if os.fstat(plain.fileno()).st_size:
@@ -226,10 +232,13 @@ def _texts(file: HourFile) -> Iterator[bytes | mmap.mmap]:
         return
     with gzip.open(file.path, "rb") as packed:
         rest = b""
-        while block := packed.read(BLOCK_BYTES):
-            text, found, rest = (rest + block).rpartition(b"\n")
-            if found:
-                yield text
+        try:
+            while block := packed.read(BLOCK_BYTES):
+                text, found, rest = (rest + block).rpartition(b"\n")
+                if found:
+                    yield text
+        except (EOFError, zlib.error) as error:
+            raise OSError(errno.EIO, f"{file.path.name} is damaged") from error
 
 
 def _all(text: bytes | mmap.mmap) -> Iterator[bytes]:

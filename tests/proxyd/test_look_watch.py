@@ -24,7 +24,7 @@ EXIT = "203.0.113.9"
 def machine(folder: Path, session: str, now: int) -> Callable[[Question], Found]:
     """Write the records of a machine, and return its search."""
     settings = settings_for(
-        f"sqlite:///{folder}/none.db", access_log={"enabled": "on", "folder": str(folder)}
+        f"sqlite:///{folder.parent}/none", access_log={"enabled": "on", "folder": str(folder)}
     )
     log = AccessLog(
         folder,
@@ -88,3 +88,38 @@ async def test_all_machines_answer_and_silent_nodes_are_named(
     assert len(await market.store.read(queries.unanswered, "c", since=0, limit=9)) == 2
     market.clock.now += queries.LIVES_SECONDS
     assert await market.store.write(queries.delete_old, now=market.clock.now) == 2
+
+
+@pytest.mark.both_engines
+async def test_a_damaged_file_or_question_is_a_gap_and_ends_no_task(
+    market: Market, tmp_path: Path
+) -> None:
+    market.clock.now += 1_800
+    now = market.clock.now
+    whole = machine(tmp_path / "one", "session-1", now)
+
+    def damaged(_: Question) -> Found:
+        raise EOFError
+
+    question = Question(EXIT, now, "198.51.100.7", 22)
+    async with nodes(market, {"a": whole, "b": damaged}):
+        # Another version has asked something else before.
+        other = queries.LookRow("other", '{"asked": 1}')
+        await market.store.write(queries.insert, other, now=now)
+        found = await looks.ask(market.context, question, ["a", "b"], Found((), ()), seconds=30.0)
+        assert [each.session_id for each in found.uses] == ["session-1"]
+        assert found.gaps == [f"Node b: {looks.UNREADABLE}"]
+        assert await market.store.read(queries.answered, "other") == ["a", "b"]
+
+
+async def test_an_answer_of_another_version_is_a_gap(market: Market) -> None:
+    async def write() -> None:
+        while not (rows := await market.store.read(queries.unanswered, "b", since=0, limit=1)):
+            await asyncio.sleep(0.01)
+        await market.store.write(queries.answer, rows[0].id, "b", '{"uses": 7}')
+
+    task = asyncio.create_task(write())
+    question = Question(EXIT, market.clock.now)
+    found = await looks.ask(market.context, question, ["b"], Found((), ()), seconds=30.0)
+    await task
+    assert found.gaps == [f"Node b: {looks.OTHER_VERSION}"]

@@ -5,22 +5,28 @@ of all others.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+import logging
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from market.events.context import Context
 from market.staff.abuse.exit_use import Found, Question
+from storage.engines.errors import StoreError
 from storage.engines.store import Transaction
 from storage.staff.abuse import looks as queries
-from storage.staff.abuse.looks import LookRow
+from storage.staff.abuse.looks import FindingsRow, LookRow
 
 NOTICE = "looks"
 ANSWER_SECONDS = 10.0  # a cold disk searches an hour of records in seconds
 STEP_SECONDS = 0.1
 ASKED_MAX = 20  # questions in one turn
 USES_MAX = 2_000  # of one answer: a complaint with more is answered by --within or --to
+UNREADABLE = "The records of this machine cannot be searched; its log has the reason."
+OTHER_VERSION = "The answer is not readable here: this node may have another version."
+
+_logger = logging.getLogger("looks")
 
 
 def is_call(text: str) -> bool:
@@ -58,8 +64,19 @@ async def ask(
             break
         await asyncio.sleep(STEP_SECONDS)
     rows = await context.store.read(queries.findings, look.id)
-    found = {row.node_id: msgspec.json.decode(row.findings, type=Found) for row in rows}
+    found = _decoded(rows)
     return merged(own, found, sorted(set(names) - found.keys()))
+
+
+def _decoded(rows: Sequence[FindingsRow]) -> dict[str, Found]:
+    """Return the answers by node; one that another version wrote may be a gap."""
+    found = {}
+    for row in rows:
+        try:
+            found[row.node_id] = msgspec.json.decode(row.findings, type=Found)
+        except msgspec.MsgspecError:
+            found[row.node_id] = Found((), [OTHER_VERSION])
+    return found
 
 
 async def _insert(tx: Transaction, look: LookRow, now: int) -> None:
@@ -89,15 +106,30 @@ async def answer_all(
 ) -> int:
     """Answer the questions that a node has not answered, and return their number.
 
+    A question that fails is answered with a gap, so that it comes once, and holds up no other.
+
     Raises:
         StoreError: they are answered later.
     """
     since = context.now() - queries.LIVES_SECONDS
     rows = await context.store.read(queries.unanswered, node_id, since=since, limit=ASKED_MAX)
     for row in rows:
-        found = await search(msgspec.json.decode(row.question, type=Question))
+        found = await _searched(row, search)
         if len(found.uses) > USES_MAX:
             found = Found(found.uses[:USES_MAX], found.gaps, True, found.nothing)
         findings = msgspec.json.encode(found).decode()
         await context.store.write(queries.answer, row.id, node_id, findings)
     return len(rows)
+
+
+async def _searched(
+    row: LookRow, search: Callable[[Question], Coroutine[Any, Any, Found]]
+) -> Found:
+    """Return the answer to a question; the daemon outlives a damaged file or question."""
+    try:
+        return await search(msgspec.json.decode(row.question, type=Question))
+    except StoreError:
+        raise
+    except Exception:
+        _logger.exception("the question %s about records failed", row.id)
+        return Found((), [UNREADABLE])

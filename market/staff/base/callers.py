@@ -60,15 +60,18 @@ SCOPES: Mapping[Action, StaffScope] = {
     Action.RULE_READ: StaffScope.ABUSE,
 }
 # Operations of a login that has proved the second factor within the last minutes: a login that was
-# left open, or was stolen, moves no money.
+# left open, or was stolen, moves no money, and sells nothing cheaper. No rescue acknowledges
+# another one.
 PROVED = frozenset(
     (
         Action.MONEY_DEPOSIT,
         Action.MONEY_REFUND,
         Action.MONEY_CORRECT,
+        Action.USER_PRICE,
         Action.JOB_DECIDE,
         Action.APPROVAL_APPROVE,
         Action.APPROVAL_REFUSE,
+        Action.STAFF_ACKNOWLEDGE,
     )
 )
 

@@ -139,6 +139,7 @@ class StaffLogins:
                 now=now,
                 expires_at=now + LIFETIME_SECONDS,
                 kept_since=now - KEPT_SECONDS,
+                factor_at=now,
             )
             return None, {**changes, "login": (None, login_id)}
 

@@ -71,6 +71,7 @@ async def rescue(
             now=now,
             expires_at=expires_at,
             kept_since=now - KEPT_SECONDS,
+            factor_at=0,  # it moves no money, and acknowledges no rescue
         )
         await queries.insert(
             tx, rescue_id=rescue_id, staff_id=row.id, at=now, expires_at=expires_at

@@ -122,8 +122,12 @@ async def insert_login(
     now: int,
     expires_at: int,
     kept_since: int,
+    factor_at: int,
 ) -> None:
-    """Add a login, and delete some of the logins that expired before `kept_since`."""
+    """Add a login, and delete some of the logins that expired before `kept_since`.
+
+    `factor_at` is the time at which it has proved its second factor; 0 for never.
+    """
     await tx.run(
         """
         DELETE FROM staff_logins WHERE id IN (
@@ -143,7 +147,7 @@ async def insert_login(
         created_at=now,
         seen_at=now,
         expires_at=expires_at,
-        factor_at=now,
+        factor_at=factor_at,
     )
 
 

@@ -1,5 +1,6 @@
 """Complaints at the staff API: tickets, and the look-up of an exit."""
 
+from msgspec.structs import replace
 from support.clients.staff import StaffApi
 
 from market.staff.base.callers import StaffScope
@@ -71,3 +72,12 @@ async def test_a_key_for_abuse_handles_tickets_but_no_authorities(staff: StaffAp
         ("mail", "off"),
         ("login", "off"),
     ]
+
+
+async def test_the_rules_are_those_of_the_reloaded_settings(staff: StaffApi) -> None:
+    key = await staff.key(StaffScope.ABUSE)
+    settings = staff.service.daemon.settings
+    abuse = replace(settings.abuse, scan_targets=77)
+    staff.service.daemon.reload(replace(settings, abuse=abuse))
+    rules = (await staff.call("GET", "/rules", token=key)).body["rules"]
+    assert [each["more_than"] for each in rules if each["rule"] == "scan"] == [77]

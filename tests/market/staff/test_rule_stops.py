@@ -18,6 +18,7 @@ from market.staff.finding import history
 from market.staff.rule_stops import Stopped, Threshold
 from market.staff.stopping import stopping, suspending
 from storage.accounts import suspensions
+from storage.engines.store import Transaction
 
 pytestmark = pytest.mark.both_engines
 FIGURES = {"port": 22, "targets": 201, "dials": 201, "failed": 190}
@@ -151,3 +152,17 @@ async def test_a_trial_counts_what_other_figures_would_have_found(market: Market
     assert (scan.stops, scan.tickets) == (1, 1)
     market.clock.now += 31 * 86_400
     assert await market.rule_stops.delete_old() == 4
+
+
+async def test_a_damaged_stop_holds_up_no_other(market: Market) -> None:
+    stopped = [await bought(market) for _ in range(2)]
+    for _, session in stopped:
+        market.clock.now += 1
+        assert await rule_stops.stop(market.context, found(market, session), 60) is not None
+
+    async def damage(tx: Transaction) -> None:
+        await tx.run("UPDATE rule_stops SET figures = '[' WHERE session_id = :id", id=stopped[0][1])
+
+    await market.store.write(damage)
+    assert await market.rule_stops.follow() == 1
+    assert await market.rule_stops.follow() == 0

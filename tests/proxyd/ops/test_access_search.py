@@ -193,3 +193,14 @@ def test_a_destination_is_compared_as_far_as_the_record_shows_it(
     line: dict[str, Any], host: str, expected: bool | None
 ) -> None:
     assert compared(access_search.Line(**line), host, TargetHash(KEY)) is expected
+
+
+def test_a_damaged_file_is_reported_as_unreadable(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.put(NOON + 60, ONE, END)
+    written.close()
+    pack(tmp_path, NOON + 9 * HOUR)
+    [damaged] = tmp_path.glob("*.gz")
+    damaged.write_bytes(damaged.read_bytes()[:-12])
+    with pytest.raises(OSError, match="damaged"):
+        asked(tmp_path, NOON, NOON + 120)
