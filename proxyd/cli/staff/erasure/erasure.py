@@ -13,7 +13,7 @@ from market.staff.money import erasing
 from market.staff.money.approvals import State
 from market.staff.stopping import closing, stopping
 from proxyd import slices
-from proxyd.cli.staff.base.desk import Command, Desk, Report, when
+from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
 from proxyd.cli.staff.base.endings import finish_erasures, tools_of
 from proxyd.cli.staff.base.letters import letters_of
 from storage.erasure.open_things import active_sessions
@@ -67,7 +67,7 @@ async def _close(desk: Desk, options: Namespace) -> Report:
     return {"closed": {"user": closed.user_id, "erased_after": when(closed.due_at)}}
 
 
-async def _erase(desk: Desk, options: Namespace) -> Report:
+async def _erase(desk: Desk, options: Namespace) -> Report | Ended:
     outcome = await erasing.erase(
         desk.context,
         tools_of(desk),
@@ -79,7 +79,8 @@ async def _erase(desk: Desk, options: Namespace) -> Report:
     )
     if outcome.state is State.WAITS:
         expires = when(outcome.expires_at)
-        return {"waits": {"approval": outcome.id, "user": outcome.user_id, "expires": expires}}
+        row = {"approval": outcome.id, "user": outcome.user_id, "expires": expires}
+        return Ended({"waits": row}, WAITS)
     await finish_erasures(desk)
     return {"erased": {"user": outcome.user_id}}
 
