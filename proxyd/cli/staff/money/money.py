@@ -22,13 +22,14 @@ async def _deposit(desk: Desk, options: Namespace) -> Report | Ended:
     amounts = {Currency.USD: options.usd, Currency.CREDIT: options.credits}
     if not any(amounts.values()):
         raise MarketError(Code.INVALID_FIELD, "Nothing to deposit: give --usd or --credits.")
+    is_named = options.reference is not None
     outcomes = await deposits.deposit(
         desk.context,
         desk.author,
         options.user,
         approval_limits(desk.settings),
         amounts=amounts,
-        reference=options.reference or secrets.token_hex(16),
+        reference=options.reference if is_named else secrets.token_hex(16),
         why=options.reason,
     )
     user_id = outcomes[0].user_id
