@@ -539,7 +539,7 @@ class Code(Enum):
         "There is no such notice, or it has ended.",
     )
     TEXT_NOT_FOUND = "text_not_found", Kind.NOT_FOUND, "There is no such text, or no such version."
-    WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The old password is wrong."
+    WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The password is wrong."
     IDEMPOTENCY_KEY_REUSED = (
         "idempotency_key_reused",
         Kind.INVALID,

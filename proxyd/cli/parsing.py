@@ -37,6 +37,7 @@ def amount(text: str) -> int:
     from market.money.money import MICRO, micro
 
     try:
+        text.encode("ascii")  # Decimal also reads the digits of other scripts
         given = Decimal(text)
         exact = micro(given)
     except (InvalidOperation, ValueError):

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from proxyd.ops.access_files import PACKED, PARTIAL, PLAIN, HourFile, files_of
+from proxyd.ops.access_place import hand_over
 
 _CLIENT: Final = b'"client":'
 
@@ -56,6 +57,7 @@ def _blank(file: HourFile, needles: tuple[bytes, ...]) -> bool:
             for line in _blanked(path, needles):
                 compressed.write(line)
         target.flush()
+        hand_over(target.fileno(), before)
         os.fsync(target.fileno())
     plain = path.with_name(path.name.removesuffix(PACKED) + PLAIN)
     now = path.stat()

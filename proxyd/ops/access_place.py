@@ -1,5 +1,6 @@
 """The places of the access log and of its key, by the settings."""
 
+import os
 from pathlib import Path
 
 from config.settings import Settings, StorageSettings
@@ -43,3 +44,16 @@ def state_folder(settings: Settings) -> Path:
     if settings.work.folder:
         return Path(settings.work.folder)
     return Path(StorageSettings().url.removeprefix(SQLITE)).parent / "work"
+
+
+def hand_over(descriptor: int, owner: os.stat_result) -> None:
+    """Give a new file to the owner of its folder, or of the file that it replaces.
+
+    `root` may run a command beside the daemon, whose user has to read the file later. A file of any
+    other user stays as it is.
+
+    Raises:
+        OSError: the disk fails.
+    """
+    if os.geteuid() == 0:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)

@@ -96,6 +96,7 @@ class ErasureLog:
             begin = b"" if _ends_whole(self.path) else b"\n"
             file.write(begin + b"".join(_encode(line) + b"\n" for line in lines))
             file.flush()
+            access_place.hand_over(file.fileno(), self.path.parent.stat())
             os.fsync(file.fileno())
         sync_folder(self.path.parent)
 

@@ -419,7 +419,7 @@ def test_a_deposit_of_nothing_is_refused(run: Run, ada: None, database: Path) ->
 
 
 def test_a_text_that_is_no_amount_is_refused(run: Run) -> None:
-    amounts = [b"abc", b"-1", b"", b"NaN", b"1e400", b"\xff"]
+    amounts = [b"abc", b"-1", b"", b"NaN", b"1e400", b"\xff", "٣".encode()]
     for done in at_once(lambda amount: run([*DEPOSIT, b"--usd=" + amount]), amounts):
         misused(done, "--usd", "is not an amount")
 

@@ -1,12 +1,15 @@
 """The record of erasures outlives crashes, and each machine finishes what the database has."""
 
 import gzip
+import os
 from pathlib import Path
 
+import pytest
 from support.market.leaving import tools
 from support.market.market import Market
 
 from market.erasure import erasing
+from proxyd.ops.access_blanking import blank
 from proxyd.ops.access_files import HOUR_SECONDS, name_of
 from proxyd.ops.erasures import ACCESS_AFTER_SECONDS, ErasureLog, Erasures, Line
 
@@ -76,3 +79,16 @@ async def test_access_records_are_blank_once_their_hours_are_closed(
     await machine.look(now + ACCESS_AFTER_SECONDS)
     assert b"192.0.2" not in gzip.decompress(path.read_bytes())
     assert ErasureLog(tmp_path / "erasures.log").read()[1] == {user}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
+def test_files_that_root_writes_belong_to_the_user_of_the_service(tmp_path: Path) -> None:
+    service = 12_345
+    os.chown(tmp_path, service, service)
+    log = ErasureLog(tmp_path / "erasures.log")
+    log.add([Line(user="a", at=1)])
+    packed = tmp_path / f"{name_of(1)}.gz"
+    packed.write_bytes(gzip.compress(b'{"session":"s","client":"192.0.2.0/24"}\n'))
+    os.chown(packed, service, service)
+    assert blank(tmp_path, frozenset({"s"}), 3 * HOUR_SECONDS) == 1
+    assert {path.stat().st_uid for path in (log.path, packed)} == {service}

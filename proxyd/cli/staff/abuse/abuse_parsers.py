@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from proxyd.cli.parsing import count, limit, number, text
+from proxyd.cli.parsing import count, limit, text
 from proxyd.cli.staff.parsers import add_exit_use, add_reason, finish_command
 
 if TYPE_CHECKING:
@@ -75,5 +75,5 @@ def _add_rules(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         ("--mail-refusals", "refused dials to mail ports in a minute"),
         ("--login-connections", "connections to one login port in a minute"),
     ):
-        trial.add_argument(option, type=number, metavar="N", help=words)
+        trial.add_argument(option, type=count, metavar="N", help=words)
     finish_command(trial, "rule trial")

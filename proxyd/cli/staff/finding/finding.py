@@ -23,6 +23,8 @@ from proxyd.cli.staff.base.desk import (
 )
 from proxyd.cli.staff.money.limits import limits_of, personal_row
 from proxyd.slices import new_accounts
+from storage.accounts import closures
+from storage.payouts import payouts
 from storage.staff.base.log import NEWEST
 
 
@@ -55,8 +57,15 @@ async def _show(desk: Desk, options: Namespace) -> Report:
     page = await users.view(desk.context, desk.author, options.user)
     policy, now = new_accounts(desk.settings), desk.context.now()
     limits = await desk.context.store.read(limited, page.user.id, policy, now)
-    shown = None if limits is None else _limits_of_new(limits)
-    return {**_user_page(page, desk.settings), **({} if shown is None else {"limited": shown})}
+    report = _user_page(page, desk.settings)
+    is_checked = await desk.context.store.read(payouts.is_verified, page.user.id)
+    report["user"]["identity_checked"] = is_checked
+    if limits is not None:
+        report["limited"] = _limits_of_new(limits)
+    closure = await desk.context.store.read(closures.find, page.user.id)
+    if closure is None:
+        return report
+    return {"user": report.pop("user"), "closure": _closure(closure), **report}
 
 
 async def _note(desk: Desk, options: Namespace) -> Report:
@@ -82,6 +91,15 @@ def _found(found: Found) -> Row:
     }
 
 
+def _closure(row: closures.ClosureRow) -> Row:
+    return {
+        "state": row.state,
+        "closed": when(row.closed_at),
+        "erased_after": when(row.due_at) if row.state == "closed" else None,
+        "erased": when(row.erased_at),
+    }
+
+
 def _limits_of_new(limits: Limited) -> Row:
     return {
         "reason": "the account is new",
@@ -102,7 +120,7 @@ def _user_page(page: UserPage, settings: Settings) -> Report:
             "id": user.id,
             "username": user.username,
             "email": user.email,
-            "verified": when(user.email_verified_at),
+            "email_confirmed": when(user.email_verified_at),
             "created": when(user.created_at),
         },
         "suspended": tabled.pop("suspended"),

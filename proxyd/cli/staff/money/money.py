@@ -10,7 +10,6 @@ from market.money.money import Currency, as_decimal
 from market.staff.money import approvals, deposits, money, second_person
 from market.staff.money.approvals import Outcome, State
 from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
-from proxyd.cli.staff.base.endings import finish_erasures, posters_of
 from proxyd.ops.books import approval_limits
 from storage.staff.money.approvals import ShownApprovalRow
 
@@ -22,13 +21,14 @@ async def _deposit(desk: Desk, options: Namespace) -> Report | Ended:
     amounts = {Currency.USD: options.usd, Currency.CREDIT: options.credits}
     if not any(amounts.values()):
         raise MarketError(Code.INVALID_FIELD, "Nothing to deposit: give --usd or --credits.")
+    is_named = options.reference is not None
     outcomes = await deposits.deposit(
         desk.context,
         desk.author,
         options.user,
         approval_limits(desk.settings),
         amounts=amounts,
-        reference=options.reference or secrets.token_hex(16),
+        reference=options.reference if is_named else secrets.token_hex(16),
         why=options.reason,
     )
     user_id = outcomes[0].user_id
@@ -121,6 +121,11 @@ async def _approvals(desk: Desk, options: Namespace) -> Report:
 
 
 async def _approve(desk: Desk, options: Namespace) -> Report | Ended:
+    from proxyd.cli.staff.base.endings import (  # noqa: PLC0415 - imports the whole service
+        finish_erasures,
+        posters_of,
+    )
+
     outcome = await second_person.approve(
         desk.context, desk.author, options.approval, options.reason, posters=posters_of(desk)
     )

@@ -265,6 +265,12 @@ def test_a_limit_is_a_number_within_bounds(run: Run, limit: str) -> None:
     misused(run(["log", f"--limit={limit}"]), "1 to 1000")
 
 
+def test_a_figure_of_a_trial_is_a_number(run: Run, ada: None) -> None:
+    misused(run(["rule", "trial", "--scan-targets", "-1"]), "--scan-targets", "a number from 1")
+    rule, *_ = answer(run, ["rule", "trial", "--scan-targets", "7"])["trial"]
+    assert (rule["rule"], rule["more_than"]) == ("scan", 7)
+
+
 @pytest.mark.parametrize("number", ["0", "-1", "x", "", "9" * 30])
 def test_a_list_continues_before_the_number_of_an_act(run: Run, ada: None, number: str) -> None:
     for _ in range(3):
@@ -328,6 +334,16 @@ def test_a_user_is_suspended_and_resumed(run: Run, ada: None) -> None:
     refused(run([*suspend[:4], " ", *BECAUSE]), "shown reason", code=2)
     misused(run([*suspend, "--parts", "all"]), "'all' is not one of")
     misused(run(["user", "suspend", "ada", *BECAUSE]), "--shown")
+
+
+def test_a_closed_account_is_shown_as_closed_and_an_erasure_waits(run: Run, ada: None) -> None:
+    assert "closure" not in answer(run, ["user", "show", "ada"])
+    closed = answer(run, ["user", "close", "ada", *BECAUSE])["closed"]
+    closure = answer(run, ["user", "show", "ada"])["closure"]
+    assert (closure["state"], closure["erased"]) == ("closed", None)
+    assert closure["erased_after"] == closed["erased_after"]
+    waits = run(["user", "erase", "ada", *BECAUSE])
+    assert (waits.returncode, waits.stdout.startswith("waits: approval ")) == (3, True)
 
 
 def test_a_session_is_halted_and_ended(run: Run, ada: None, database: Path) -> None:

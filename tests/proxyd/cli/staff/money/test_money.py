@@ -151,6 +151,7 @@ def test_a_lone_operator_raises_the_limit_or_withdraws(run: Run, paid: None) -> 
         (corrected("-21", "c"), "has 20.00 usd available", 1),
         (corrected("0", "c"), "zero", 2),
         (corrected("1", ""), "A reference has", 2),
+        (["wallet", "deposit", "ada", "--usd", "1", "--reference", ""], "A reference has", 2),
         (["money", "history", "nobody"], "e-mail address or name 'nobody'", 1),
         (["refuse", "none", *BECAUSE], "No act with this identifier waits", 1),
         (["approve", ""], "1 to 254", 2),

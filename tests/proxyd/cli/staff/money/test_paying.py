@@ -117,5 +117,6 @@ def test_refusals_are_one_line_and_move_nothing(
 def test_a_check_of_an_identity_is_recorded_and_removed(run: Run, ada: None) -> None:
     verify = ["user", "verify", "ada", "--reason", "saw the passport"]
     assert "verified" in answer(run, verify)
+    assert answer(run, ["user", "show", verify[2]])["user"]["identity_checked"] is True
     assert "verified before" in answer(run, verify)
     assert "not verified" in answer(run, [*verify, "--undo"])
