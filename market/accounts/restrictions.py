@@ -44,8 +44,3 @@ async def require_undisputed(tx: Transaction, user_id: str) -> None:
         raise MarketError(
             Code.ACCOUNT_RESTRICTED, "A payment is disputed at its bank; wait for the decision."
         )
-
-
-async def is_restricted(tx: Transaction, user_id: str) -> bool:
-    """Return whether a user owes money for a payment, or a bank disputes one."""
-    return await returns.is_disputed(tx, user_id) or await debts.owed(tx, user_id) > 0

@@ -158,7 +158,7 @@ def list_open(row: OpenRow, *, waives: bool, ends_sessions: bool = False) -> lis
         (row.reviews, "review or dispute", "reviews and disputes"),
         (row.earnings, "earning of an exit", "earnings of exits"),
         (row.approvals, "request to the staff", "requests to the staff"),
-        (row.payments, "payment, refund or dispute", "payments, refunds and disputes"),
+        (row.payments, "payment, refund, dispute or debt", "payments, refunds, disputes and debts"),
         (row.payouts, "payout", "payouts"),
     ):
         if count:

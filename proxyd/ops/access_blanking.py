@@ -5,9 +5,10 @@ leaves the old file or the new one.
 """
 
 import gzip
+import logging
 import os
+import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from proxyd.ops.access_files import PACKED, PARTIAL, PLAIN, HourFile, files_of
 from proxyd.ops.access_place import hand_over
 
 _CLIENT: Final = b'"client":'
+_logger = logging.getLogger("erasure")
 
 
 def blank(folder: Path, sessions: frozenset[str], until: int) -> int:
@@ -26,6 +28,8 @@ def blank(folder: Path, sessions: frozenset[str], until: int) -> int:
         folder: the folder of the access log.
         sessions: the identifiers of the sessions.
         until: UTC seconds.
+
+    A damaged file stays as it is, with a line in the log.
 
     Returns:
         The number of changed files.
@@ -39,8 +43,14 @@ def blank(folder: Path, sessions: frozenset[str], until: int) -> int:
     changed = 0
     for each in list(files_of(folder)):
         if each.is_packed and each.began + each.seconds <= until:
-            with suppress(FileNotFoundError):  # deleted meanwhile, because it was too old
+            try:
                 changed += _blank(each, needles)
+            except FileNotFoundError:  # deleted meanwhile, because it was too old
+                continue
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                _logger.error(
+                    "access log: %s is damaged, and keeps its clients: %s", each.path.name, error
+                )
     return changed
 
 

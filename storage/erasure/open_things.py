@@ -61,7 +61,8 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
             (SELECT COUNT(*) FROM payments
              WHERE user_id = :user AND status IN ('open', 'doubtful'))
             + (SELECT COUNT(*) FROM payment_returns
-               WHERE user_id = :user AND status = 'pending'),
+               WHERE user_id = :user AND status = 'pending')
+            + (SELECT COUNT(*) FROM debts WHERE user_id = :user AND paid < amount),
             (SELECT COUNT(*) FROM payouts
              WHERE user_id = :user AND state IN ('requested', 'approved', 'sent'))
         """,

@@ -598,4 +598,4 @@ async def end_all(url: str, email: str, password: str, sold: dict[str, Sold]) ->
         each.id: each.bytes_used for each in sold.values()
     }
     spent = sum(each.bytes_used * 1_000_000 // 10**9 for each in after.values())
-    assert round(me["usd_balance"] * 1_000_000) == 1_000_000_000_000 - spent
+    assert round(me["usd_balance"] * 1_000_000) == 900_000_000_000 - spent

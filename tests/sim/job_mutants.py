@@ -206,7 +206,7 @@ JOB_MUTANTS: tuple[tuple[str, ...], ...] = (
     (
         "logs: a result is accepted before its log is synced",
         _LOGS,
-        "            await self._disk.run(LogFiles.sync, attempt)\n",
+        "            await self.disk.run(LogFiles.sync, attempt)\n",
         "",
     ),
     (

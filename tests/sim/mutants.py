@@ -314,8 +314,8 @@ MUTANTS = (
     Mutant(
         "ledger: a hold is set aside in part",
         "market.money.ledger",
-        "        request.amount,\n    )\n    await post(tx, _of_hold(transfer_id",
-        "        request.amount // 2,\n    )\n    await post(tx, _of_hold(transfer_id",
+        "        request.amount,\n        0 if source",
+        "        request.amount // 2,\n        0 if source",
     ),
     Mutant(
         "exits: refunded bytes are paid to the owner",
@@ -358,8 +358,8 @@ MUTANTS = (
     Mutant(
         "ledger: a capture releases nothing",
         "market.money.ledger",
-        "available(resolved.user_id, currency), resolved.amount - used)",
-        "available(resolved.user_id, currency), 0)",
+        "    left = resolved.amount - used\n",
+        "    left = 0\n",
     ),
     *(Mutant(*each)._replace(subject=SUBJECTS[each[0].partition(":")[0]]) for each in JOB_MUTANTS),
     Mutant(

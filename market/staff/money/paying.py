@@ -322,6 +322,8 @@ async def _book(context: Context, author: Author, line: Line) -> str:
     after = PayoutStatus(str(line.outcome))
     if row.state == after:
         return f"{after} before"
+    if row.state == PayoutStatus.SENT and await context.store.read(_is_of_provider, row):
+        return "refused: its provider reports the outcome"
 
     async def change(tx: Transaction) -> tuple[None, Changes]:
         if line.reason is None:
@@ -338,6 +340,12 @@ async def _book(context: Context, author: Author, line: Line) -> str:
             raise
         return f"refused: {error.message}"
     return str(after)
+
+
+async def _is_of_provider(tx: Transaction, row: PayoutRow) -> bool:
+    """Return whether a provider sends a payout; a person's word beside it could pay it twice."""
+    batch = None if row.batch_id is None else await batch_queries.find(tx, row.batch_id)
+    return batch is not None and batch.format not in set(Format)
 
 
 async def _find(context: Context, payout_id: str) -> PayoutRow:
