@@ -57,10 +57,18 @@ class Limited(Struct, frozen=True):
 async def limited(tx: Transaction, user_id: str, policy: NewAccounts, now: int) -> Limited | None:
     """Return the limits of a user whose account is new; None for a known one."""
     row = await queries.find(tx, user_id)
-    if row is None or not _is_new(row, policy, now):
+    if row is None:
+        return None
+    own = _own(row, now)
+    if own is not None:
+        is_new, until = own == Level.NEW, row.level_until
+    else:
+        until = await _usual_end(tx, user_id, row, policy, now)
+        is_new = now < until
+    if not is_new:
         return None
     return Limited(
-        until=_until(row, policy, now),
+        until=until,
         connections=policy.connections,
         ports=frozenset(policy.ports),
         bytes_per_day=policy.bytes_per_day,
@@ -90,17 +98,12 @@ def _own(row: LevelRow, now: int) -> str | None:
     return row.level if is_valid else None
 
 
-def _is_new(row: LevelRow, policy: NewAccounts, now: int) -> bool:
-    own = _own(row, now)
-    if own is not None:
-        return own == Level.NEW
-    return policy.seconds > 0 and now < _usual_end(row, policy)
-
-
-def _until(row: LevelRow, policy: NewAccounts, now: int) -> int | None:
-    return row.level_until if _own(row, now) == Level.NEW else _usual_end(row, policy)
-
-
-def _usual_end(row: LevelRow, policy: NewAccounts) -> int:
+async def _usual_end(
+    tx: Transaction, user_id: str, row: LevelRow, policy: NewAccounts, now: int
+) -> int:
+    """Return the end of the limits by the age of the account, and by its first paid session."""
     end = row.created_at + policy.seconds
-    return end if row.paid_at is None else min(end, row.paid_at + SETTLED_SECONDS)
+    if not policy.seconds or now >= end:
+        return 0
+    paid_at = await queries.paid_at(tx, user_id)
+    return end if paid_at is None else min(end, paid_at + SETTLED_SECONDS)

@@ -8,15 +8,13 @@ from storage.engines.store import Transaction
 class LevelRow(NamedTuple):
     """The facts that decide about the level of a user; times in UTC seconds.
 
-    `level` is the one that the staff has set, until `level_until`, None for none. `paid_at` is the
-    end of the first session that is over and was paid for.
+    `level` is the one that the staff has set, until `level_until`, None for none.
     """
 
     created_at: int
     email_verified_at: int | None
     level: str | None
     level_until: int | None
-    paid_at: int | None
 
 
 async def find(tx: Transaction, user_id: str) -> LevelRow | None:
@@ -24,14 +22,26 @@ async def find(tx: Transaction, user_id: str) -> LevelRow | None:
     return await tx.one(
         LevelRow,
         """
-        SELECT u.created_at, u.email_verified_at, l.level, l.until,
-            (
-                SELECT MIN(s.ended_at) FROM bandwidth_sessions AS s
-                JOIN holds AS h ON h.id = 'bandwidth:' || s.id
-                WHERE s.user_id = :user_id AND s.ended_at IS NOT NULL AND h.captured > 0
-            )
+        SELECT u.created_at, u.email_verified_at, l.level, l.until
         FROM users AS u LEFT JOIN user_limits AS l ON l.user_id = u.id
         WHERE u.id = :user_id
+        """,
+        user_id=user_id,
+    )
+
+
+async def paid_at(tx: Transaction, user_id: str) -> int | None:
+    """Return the end of the first session of a user that is over and was paid for.
+
+    All sessions of the user are read, so this is for young accounts.
+    """
+    return await tx.one(
+        int,
+        """
+        SELECT s.ended_at FROM bandwidth_sessions AS s
+        JOIN holds AS h ON h.id = 'bandwidth:' || s.id
+        WHERE s.user_id = :user_id AND s.ended_at IS NOT NULL AND h.captured > 0
+        ORDER BY s.ended_at LIMIT 1
         """,
         user_id=user_id,
     )
