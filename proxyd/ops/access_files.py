@@ -5,6 +5,7 @@ those of the others (O_APPEND, open(2)). A full disk takes a part only: the half
 is ended before the next one, which stays whole.
 """
 
+import fcntl
 import gzip
 import logging
 import os
@@ -227,15 +228,21 @@ def pack(folder: Path, now: int) -> None:
     """Compress the files of hours that are over since `PACK_AFTER_SECONDS`.
 
     A compressed file appears complete, before the plain one goes: after a crash between the two
-    steps both have the same lines, and readers count each connection once.
+    steps both have the same lines, and readers count each connection once. One thread of all
+    processes does this at a time: the second of two would take a compressed file for a deleted one.
 
     Raises:
         OSError: the disk is full, or fails.
     """
-    for each in list(files_of(folder)):
-        if not each.is_packed and each.began + each.seconds + PACK_AFTER_SECONDS <= now:
-            with suppress(FileNotFoundError):  # deleted meanwhile, because it was too old
-                _pack(each.path)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for each in list(files_of(folder)):
+            if not each.is_packed and each.began + each.seconds + PACK_AFTER_SECONDS <= now:
+                with suppress(FileNotFoundError):  # deleted meanwhile, because it was too old
+                    _pack(each.path)
+    finally:
+        os.close(descriptor)
 
 
 def _pack(path: Path) -> None:

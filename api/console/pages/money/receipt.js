@@ -5,7 +5,7 @@ import { el } from "../../lib/dom.js";
 import { name } from "../../lib/site.js";
 import { button, card, facts, link } from "../../lib/view.js";
 import { day, money, percent, t } from "../../lib/words.js";
-import { save } from "../work/shared.js";
+import { save } from "../../lib/saving.js";
 
 export const words = "money";
 export const title = "money.receipt";

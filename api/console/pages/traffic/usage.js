@@ -5,10 +5,11 @@ import { chart } from "../../lib/chart.js";
 import { el, replace, update } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
+import { save } from "../../lib/saving.js";
 import { follow } from "../../lib/stream.js";
 import { button, card, facts, link, sessionName, shown } from "../../lib/view.js";
 import { bytes, count, date, day, money, t, time } from "../../lib/words.js";
-import { list, place, save } from "../work/shared.js";
+import { list, place } from "../work/shared.js";
 import { Minutes } from "./minutes.js";
 import { ZONE, chasing, refused, unlessRefused } from "./shared.js";
 
