@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.base.brief import examples
+from support.base.memory import room
 
 from storage.files import log_files as module
 from storage.files.log_files import Attempt, Extent, LogFiles, Part
@@ -134,7 +135,8 @@ class Model(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="proxyd-logs-")
+        # In memory: each step syncs, for which a busy disk takes seconds.
+        self.folder = tempfile.TemporaryDirectory(prefix="proxyd-logs-", dir=room())
         self.files = small_files(Path(self.folder.name), keep_bytes=KEEP)
         self.sizes = {(attempt, name): 0 for attempt in (ONE, TWO) for name in ("out", "err")}
         self.synced = dict.fromkeys(self.sizes, 0)
