@@ -105,7 +105,8 @@ def test_each_test_runs_once_and_its_outcome_is_reported(tmp_path: Path) -> None
 def test_a_run_stops_after_its_first_failure(tmp_path: Path) -> None:
     status, output = run(tmp_path, "--processes", "2", "--exitfirst")
     assert status == 1, output
-    assert "stopping after 1 failures" in output
+    # Both processes may fail at the same moment.
+    assert re.search(r"stopping after [12] failures", output)
     assert len(ran(tmp_path)) < NUMBER
 
 
