@@ -87,8 +87,7 @@ async def erase_again(tx: Transaction, context: Context, user_id: str) -> bool:
     if await user_queries.find(tx, user_id) is None:
         return False
     user = await _locked(tx, user_id)
-    closure = await closures.find(tx, user_id)
-    if closure is not None and closure.state == ClosureStatus.ERASED:
+    if await closures.is_erased(tx, user_id):
         return False
     await _erase(tx, context, user)
     return True

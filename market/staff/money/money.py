@@ -251,8 +251,7 @@ async def once(
 
 async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:
     """Check the conditions of an amount; return the deposit that a refund returns."""
-    closure = await closures.find(tx, new.user_id)
-    if closure is not None and closure.erased_at is not None:
+    if await closures.is_erased(tx, new.user_id):
         raise MarketError(Code.USER_NOT_FOUND, "The account was erased meanwhile.")
     if max(abs(new.amount), available + new.amount) > AMOUNT_MAX:
         raise MarketError(Code.AMOUNT_TOO_LARGE)
