@@ -47,6 +47,7 @@ from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
 from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
 from proxyd.ops import erasures, exit_records
+from proxyd.ops.abuse_rules import rules_of
 from proxyd.ops.alert_watch import LOOK_SECONDS as ALERT_SECONDS
 from proxyd.ops.alert_watch import AlertWatch
 from proxyd.ops.books import approval_limits
@@ -257,7 +258,7 @@ def staff_port_of(
         logs=slices.log_terms(settings),
         outcomes=market.jobs.outcomes,
         search=partial(exit_records.find, settings, market.context),
-        rules=exit_records.rules_of(settings),
+        rules=rules_of(settings),
         app_url=slices.app_url(settings, settings.api.port),
     )
     desk = StaffDesk(market.context, market.passwords, key, market.letters, terms)

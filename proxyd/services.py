@@ -18,7 +18,7 @@ from proxyd import slices
 from proxyd.acceptor import Acceptor
 from proxyd.app_port import AppPort
 from proxyd.loop import cancellation
-from proxyd.ops import exit_records
+from proxyd.ops.abuse_rules import rules_of
 from proxyd.outbound.mailer import Mailer
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.staff_port import StaffPort
@@ -120,7 +120,7 @@ class Services:
         self.market.dispatch.terms = slices.dispatch_terms(settings, descriptors)
         self.market.rule_stops.stops_to_suspend = settings.abuse.stops_to_suspend
         if self.staff_port is not None:
-            self.staff_port.desk.rules = exit_records.rules_of(settings)
+            self.staff_port.desk.rules = rules_of(settings)
 
     def drain(self) -> None:
         """Begin no new request, and answer those that wait for work."""

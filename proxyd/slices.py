@@ -54,7 +54,8 @@ from proxyd.limits import (
     racers_total,
     streams_total,
 )
-from proxyd.ops.abuse_watch import LOGIN, MAIL, SCAN, Thresholds
+from proxyd.ops.abuse_rules import rules_of
+from proxyd.ops.abuse_watch import Thresholds
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
 from storage.blobs.s3 import Bucket
@@ -258,13 +259,8 @@ def abuse_thresholds(settings: Settings) -> Thresholds:
 
 def abuse_halt_seconds(settings: Settings) -> dict[str, int]:
     """Return the time of a halt for each rule that acts."""
-    abuse = settings.abuse
-    rules = {
-        SCAN: (abuse.scan_mode, abuse.scan_halt_seconds),
-        MAIL: (abuse.mail_mode, abuse.mail_halt_seconds),
-        LOGIN: (abuse.login_mode, abuse.login_halt_seconds),
-    }
-    return {rule: seconds for rule, (mode, seconds) in rules.items() if mode == "act"}
+    rules = rules_of(settings)
+    return {each.name: each.halt_seconds for each in rules if each.halt_seconds is not None}
 
 
 def new_accounts(settings: Settings) -> NewAccounts:

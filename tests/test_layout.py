@@ -366,6 +366,7 @@ TESTED_IN = {
     "proxyd/metering/address_proofs.py": "tests/conformance/test_passwordless.py",
     "proxyd/metering/leaving.py": "tests/proxyd/metering/test_halting.py",
     "proxyd/metering/single_flight.py": "tests/proxyd/metering/test_meter.py",
+    "proxyd/ops/abuse_rules.py": "tests/api/staff/test_tickets.py",
     "proxyd/ops/access_answers.py": "tests/integration/test_complaints.py",
     "proxyd/ops/access_files.py": "tests/proxyd/ops/test_access_log.py",
     "proxyd/ops/access_lines.py": "tests/proxyd/ops/test_access_log.py",

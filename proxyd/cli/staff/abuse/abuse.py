@@ -26,6 +26,7 @@ from proxyd.cli.staff.base.desk import (
     when,
 )
 from proxyd.ops import exit_records
+from proxyd.ops.abuse_rules import rules_of
 from proxyd.ops.access_lines import timestamp
 from storage.staff.abuse.tickets import TicketRow
 
@@ -94,7 +95,7 @@ async def _close(desk: Desk, options: Namespace) -> Report:
 
 
 async def _rules(desk: Desk, _options: Namespace) -> Report:
-    settings = exit_records.rules_of(desk.settings)
+    settings = rules_of(desk.settings)
     trials = await rule_stops.trial(desk.context, desk.author, thresholds(settings))
     return {
         "rules": [
@@ -122,7 +123,7 @@ async def _trial(desk: Desk, options: Namespace) -> Report:
         if (value := getattr(options, name)) is not None
     }
     abuse = replace(desk.settings.abuse, **given)
-    settings = exit_records.rules_of(replace(desk.settings, abuse=abuse))
+    settings = rules_of(replace(desk.settings, abuse=abuse))
     trials = await rule_stops.trial(desk.context, desk.author, thresholds(settings))
     return {
         "trial": [
