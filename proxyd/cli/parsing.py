@@ -93,6 +93,13 @@ def limit(text: str) -> int:
     return _whole_number(text, LIST_MAX, f"a number from 1 to {LIST_MAX}")
 
 
+def add_limit(command: argparse.ArgumentParser, rows: str) -> None:
+    """Add the option for the number of rows of a list, 50 without it."""
+    command.add_argument(
+        "--limit", type=limit, default=50, metavar="N", help=f"number of {rows}, 50 by default"
+    )
+
+
 def port(text: str) -> int:
     """Return a port."""
     return _whole_number(text, PORT_MAX, f"a port from 1 to {PORT_MAX}")

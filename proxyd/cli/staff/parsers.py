@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from proxyd.cli.parsing import count, finish, limit, number, port, text, within
+from proxyd.cli.parsing import add_limit, count, finish, number, port, text, within
 
 # As in `market.accounts.suspensions`.
 PARTS = ("logins", "keys", "sessions", "devices", "purchases")
@@ -128,9 +128,7 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="NUMBER",
         help="only acts before the one of a number",
     )
-    log.add_argument(
-        "--limit", type=limit, default=50, metavar="N", help="number of acts, 50 by default"
-    )
+    add_limit(log, "acts")
     finish_command(log, "log")
 
     for topic, name, commands in _ACTS:
@@ -204,9 +202,7 @@ def _add_members(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def _add_keys(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands about keys of the staff, and about the attempts to log in."""
     attempts = staff.add_parser("attempts", help="the newest attempts to log in or to check")
-    attempts.add_argument(
-        "--limit", type=limit, default=50, metavar="N", help="number of attempts, 50 by default"
-    )
+    add_limit(attempts, "attempts")
     finish_command(attempts, "staff attempts")
     key = staff.add_parser("key", help="keys of the staff API").add_subparsers(
         metavar="COMMAND", required=True

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from proxyd.cli.parsing import count, limit, text
+from proxyd.cli.parsing import add_limit, count, text
 from proxyd.cli.staff.parsers import add_exit_use, add_reason, finish_command
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def _add_tickets(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     finish_command(opened, "ticket open")
     listed = ticket.add_parser("list", help="open tickets, the first due one first")
     listed.add_argument("--state", choices=STATES, help="the newest tickets in this state instead")
-    listed.add_argument(
-        "--limit", type=limit, default=50, metavar="N", help="number of tickets, 50 by default"
-    )
+    add_limit(listed, "tickets")
     finish_command(listed, "ticket list")
     for name, words in (
         ("show", "a ticket, its figures and its history"),

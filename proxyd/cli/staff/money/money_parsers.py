@@ -4,10 +4,10 @@ import argparse
 
 from proxyd.cli.parsing import (
     add_amounts,
+    add_limit,
     amount,
     bound,
     count,
-    limit,
     part,
     percent,
     signed_amount,
@@ -130,9 +130,7 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     history.add_argument(
         "--before", type=text, default="", metavar="ID", help="only transactions before this one"
     )
-    history.add_argument(
-        "--limit", type=limit, default=50, metavar="N", help="number of transactions, 50 by default"
-    )
+    add_limit(history, "transactions")
     finish_command(history, "money history")
 
     _add_payments(topics)
@@ -141,9 +139,7 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     approvals.add_argument(
         "--before", type=text, default="", metavar="ID", help="only requests before this one"
     )
-    approvals.add_argument(
-        "--limit", type=limit, default=50, metavar="N", help="number of requests, 50 by default"
-    )
+    add_limit(approvals, "requests")
     finish_command(approvals, "approvals")
     approve = topics.add_parser("approve", help="carry out an act that another person asked for")
     _add_approval(approve)
@@ -171,9 +167,7 @@ def _add_payments(topics: "argparse._SubParsersAction[argparse.ArgumentParser]")
     listed.add_argument(
         "--before", type=text, default="", metavar="ID", help="only payments before this one"
     )
-    listed.add_argument(
-        "--limit", type=limit, default=50, metavar="N", help="number of payments, 50 by default"
-    )
+    add_limit(listed, "payments")
     finish_command(listed, "payments list")
     show = commands.add_parser("show", help="a payment with its refunds and disputes")
     _add_payment(show)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from proxyd.cli.parsing import amount, limit, text
+from proxyd.cli.parsing import add_limit, amount, text
 from proxyd.cli.staff.parsers import add_reason, add_user, finish_command
 
 # As in `market.base.states` and `market.payouts`, which no parser waits for.
@@ -36,9 +36,7 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     listed.add_argument(
         "--after", type=text, default="", metavar="ID", help="only payouts after this one"
     )
-    listed.add_argument(
-        "--limit", type=limit, default=50, metavar="N", help="number of payouts, 50 by default"
-    )
+    add_limit(listed, "payouts")
     finish_command(listed, "payouts list")
     show = commands.add_parser("show", help="a payout with its details; the log records it")
     _add_payout(show)
