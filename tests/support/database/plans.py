@@ -41,10 +41,14 @@ class Statement:
 
 
 class Watched:
-    """Every statement of the units of work of a store, since it is watched."""
+    """Every statement of the units of work of a store, since it is watched.
+
+    `empty` are the tables without rows when they were analysed; None until the first explanation.
+    """
 
     def __init__(self) -> None:
         self.statements: list[Statement] = []
+        self.empty: frozenset[str] | None = None
 
     def taken(self) -> list[Statement]:
         """Return the statements since the last call."""
@@ -85,8 +89,9 @@ class _Explaining:
             reads = re.match(r"\s*(SELECT|WITH)\b", sql) is not None
             how = f"{'ANALYZE, TIMING OFF, ' if reads else ''}FORMAT JSON"
             [text] = await self._tx.all(str, f"EXPLAIN ({how}) {sql}", **values)
-            empty = await self._tx.all(str, EMPTY_TABLES)
-            _read_postgres(statement, json.loads(text)[0]["Plan"], frozenset(empty))
+            if self._watched.empty is None:
+                self._watched.empty = frozenset(await self._tx.all(str, EMPTY_TABLES))
+            _read_postgres(statement, json.loads(text)[0]["Plan"], self._watched.empty)
         return self._counting(statement)
 
     @contextmanager
