@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class ShownAttemptRow(NamedTuple):
-    """Attempt in a list; `staff_email` is None for an address without a member."""
+    """Attempt in a list; without `staff_email` no member has the address."""
 
     id: str
     created_at: int

@@ -135,7 +135,7 @@ class Model(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        # In memory: each step syncs, for which a busy disk takes seconds.
+        # In memory: each step syncs a file, and a busy disk needs seconds for a sync.
         self.folder = tempfile.TemporaryDirectory(prefix="proxyd-logs-", dir=room())
         self.files = small_files(Path(self.folder.name), keep_bytes=KEEP)
         self.sizes = {(attempt, name): 0 for attempt in (ONE, TWO) for name in ("out", "err")}
