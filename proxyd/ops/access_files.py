@@ -118,12 +118,13 @@ class HourFiles:
             _logger.warning(words, hour - trusted)
         today = datetime.fromtimestamp(trusted * HOUR_SECONDS, UTC).date()
         oldest = (today - timedelta(days=self._keep_days)).isoformat()
-        for each in files:
-            if each.path.name[len(PREFIX) :][:_DAY_CHARACTERS] < oldest:
+        partial = self._folder.glob(f"{PREFIX}*{PACKED}{PARTIAL}")  # of a killed process, say
+        for path in [*(each.path for each in files), *partial]:
+            if path.name[len(PREFIX) :][:_DAY_CHARACTERS] < oldest:
                 try:
-                    each.path.unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
                 except OSError as error:  # the records of this hour do not depend on it
-                    _logger.error("access log: %s stays: %s", each.path.name, error.strerror)
+                    _logger.error("access log: %s stays: %s", path.name, error.strerror)
                     return
 
     def flush(self) -> None:
