@@ -7,6 +7,7 @@ processes does. A child runs the command line from its beginning, in an environm
 ends as the command does.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -17,8 +18,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -176,7 +178,25 @@ def _import_all() -> None:
 def _run(channel: socket.socket) -> NoReturn:
     request = forked_request(channel)
     program = import_module(PROGRAMS.get(request["program"], request["program"]))
-    sys.exit(program.main(request["arguments"]))
+    end(partial(program.main, request["arguments"]))
+
+
+def end(main: Callable[[], int | None]) -> NoReturn:
+    """Run a command line, and end as an interpreter does, but free no module.
+
+    To free the modules would cost a forked process a copy of nearly all of its memory.
+    """
+    try:
+        status = main() or 0
+    except SystemExit as error:
+        if not isinstance(error.code, int):
+            raise
+        status = error.code
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def forked_request(channel: socket.socket) -> dict[str, Any]:

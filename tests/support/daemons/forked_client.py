@@ -14,7 +14,7 @@ from importlib import import_module
 from tempfile import TemporaryFile
 from typing import NoReturn
 
-from support.daemons.forked import ROOT, ForkedProcess, Forker, forked_request
+from support.daemons.forked import ROOT, ForkedProcess, Forker, end, forked_request
 
 PATHS = (ROOT / "client", ROOT / "tests", ROOT)
 PROGRAM = "proxyctl"
@@ -113,7 +113,7 @@ def _import_all() -> None:
 def _run(channel: socket.socket) -> NoReturn:
     request = forked_request(channel)
     sys.argv = [request["program"], *request["arguments"]]
-    sys.exit(import_module(MAIN.get(request["program"], request["program"])).main())
+    end(import_module(MAIN.get(request["program"], request["program"])).main)
 
 
 if __name__ == "__main__":
