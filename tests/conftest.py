@@ -7,7 +7,6 @@ import proxyd  # noqa: F401, I001 - see above
 import gc
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from support.base.brief import examples
 from support.database import postgres, sqlite
+from support.database.kept import KeptDatabase, KeptDatabases
 from support.daemons import forked_client, process
 from support.base.clock import Clock
 from support.market.market import Market
@@ -87,6 +87,14 @@ def postgres_template(postgres_server: str) -> str:
     return postgres.template(postgres_server)
 
 
+@pytest.fixture(scope="session")
+def kept_databases(postgres_server: str, postgres_template: str) -> Iterator[KeptDatabases]:
+    """The PostgreSQL databases of this process that stay from test to test."""
+    databases = KeptDatabases(postgres_server, postgres_template)
+    yield databases
+    databases.close()
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def engine(request: pytest.FixtureRequest) -> str:
     """The name of each engine in turn."""
@@ -101,34 +109,32 @@ async def empty_url(
     if engine == "sqlite":
         yield f"sqlite:///{tmp_path}/proxyd.db"
         return
-    async with _database(request, postgres.EMPTY) as url:
+    server: str = request.getfixturevalue("postgres_server")
+    async with postgres.database(server, f"test_{uuid.uuid4().hex}") as url:
         yield url
 
 
 @pytest.fixture
-async def store_url(
-    engine: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[str]:
+async def kept_database(request: pytest.FixtureRequest) -> AsyncIterator[KeptDatabase]:
+    """A PostgreSQL database of the present schema without data, and a connection that audits it."""
+    databases: KeptDatabases = request.getfixturevalue("kept_databases")
+    async with databases.one() as database:
+        yield database
+
+
+@pytest.fixture
+def store_url(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database without data, on each engine in turn; its schema may be there."""
     if engine == "sqlite":
-        yield sqlite.database(tmp_path)
-        return
-    async with _database(request, request.getfixturevalue("postgres_template")) as url:
-        yield url
+        return sqlite.database(tmp_path)
+    database: KeptDatabase = request.getfixturevalue("kept_database")
+    return database.url
 
 
 @pytest.fixture
 async def empty_postgres(postgres_server: str) -> AsyncIterator[str]:
     """The URL of a PostgreSQL database without a table."""
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
-        yield url
-
-
-@asynccontextmanager
-async def _database(request: pytest.FixtureRequest, template: str) -> AsyncIterator[str]:
-    server = request.getfixturevalue("postgres_server")
-    name = f"test_{uuid.uuid4().hex}"
-    async with postgres.database(server, name, template=template) as url:
         yield url
 
 
@@ -155,12 +161,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def market(store: Store, clock: Clock) -> AsyncIterator[Market]:
+async def market(
+    store: Store, engine: str, clock: Clock, request: pytest.FixtureRequest
+) -> AsyncIterator[Market]:
     """The marketplace without a network, on each engine; its ledger must agree after the test."""
     made = Market(store, clock)
     yield made
     made.passwords.close()
-    report = await audit_ledger(store)
+    if engine == "sqlite":
+        report = await audit_ledger(store)
+    else:
+        databases: KeptDatabases = request.getfixturevalue("kept_databases")
+        database: KeptDatabase = request.getfixturevalue("kept_database")
+        report = await databases.run(database.audit())
     assert report.passed, report
 
 

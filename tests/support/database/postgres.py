@@ -113,7 +113,7 @@ def template(server_url: str) -> str:
 
     async def make() -> None:
         await execute(server_url, f'CREATE DATABASE "{name}" TEMPLATE {EMPTY}')
-        store = await open_store(_url_of(server_url, name), pool_size=1)
+        store = await open_store(url_of(server_url, name), pool_size=1)
         await store.close()
 
     run_aside(make())
@@ -127,13 +127,14 @@ async def database(server_url: str, name: str, template: str = EMPTY) -> AsyncIt
     try:
         # Without the log, through which the whole copy would go.
         await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
-        yield _url_of(server_url, name)
+        yield url_of(server_url, name)
     finally:
         await admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         await admin.close()
 
 
-def _url_of(server_url: str, name: str) -> str:
+def url_of(server_url: str, name: str) -> str:
+    """Return the URL of a database of a server."""
     return server_url.replace("/postgres?", f"/{name}?")
 
 
