@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import asyncpg
+import pytest
 from support.base.waiting import until
 from support.daemons import process
 from support.daemons.backed_up import wait_for_a_new_name
@@ -65,6 +66,7 @@ async def test_a_killed_backup_leaves_the_earlier_one(
     assert manifest.read(second)
 
 
+@pytest.mark.long
 async def test_a_killed_restoration_is_repeated(tmp_path: Path) -> None:
     url = sqlite.database(tmp_path)
     process.funded(url)
@@ -84,6 +86,7 @@ async def test_a_killed_restoration_is_repeated(tmp_path: Path) -> None:
     process.assert_audit(f"sqlite:///{tmp_path}/new/proxyd.db")
 
 
+@pytest.mark.long
 async def test_a_killed_move_leaves_the_target_empty(empty_postgres: str, tmp_path: Path) -> None:
     url = sqlite.database(tmp_path)
     await grown.grow(url, 20_000)

@@ -187,7 +187,6 @@ def assert_fair(
         assert not is_one or delivered <= session.quota_bytes - used, session
 
 
-@pytest.mark.both_engines
 @pytest.mark.timeout(300 + 20 * MORE_KILLS)
 async def test_killed_at_random_moments_under_load(store_url: str) -> None:
     seed = os.environ.get("PROXYD_CRASH_SEED", "1")

@@ -35,6 +35,7 @@ def fetch(buyer: Buyer, target: WebTarget, size: int = 100_000) -> None:
     assert answer.endswith(targets.pattern(size))
 
 
+@pytest.mark.long
 def test_clients_that_never_read_cost_no_memory_and_hold_no_other_up(tmp_path: Path) -> None:
     with selling(tmp_path) as sell, threads.web() as web, threads.endless() as endless:
         deaf, buyer = sell(), sell()

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from support.base.ports import closed_port
 from support.base.waiting import until, until_true
 from support.daemons import process
@@ -79,7 +78,6 @@ def backed_up_and_killed(url: str, folder: Path, mail: dict[str, str]) -> tuple[
     return made(done), token, kept
 
 
-@pytest.mark.both_engines
 async def test_a_dead_machine_is_restored_elsewhere(
     engine: str, store_url: str, empty_postgres: str, tmp_path: Path
 ) -> None:

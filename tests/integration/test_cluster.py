@@ -245,6 +245,7 @@ def is_locked(file: Path) -> bool:
     return False
 
 
+@pytest.mark.long
 async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(server_url: str) -> None:
     url = server_url
     quota = 50_000 * MB

@@ -145,6 +145,7 @@ def record(stage: Stage) -> str:
     return found[0].read_text() if found else ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", brief(["sqlite", "postgres"]))
 async def test_a_user_leaves_without_a_trace(
     engine: str, store_url: str, empty_postgres: str, tmp_path: Path

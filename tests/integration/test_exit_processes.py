@@ -104,6 +104,7 @@ def test_clients_of_every_process_leave_through_the_exit(store_url: str, tmp_pat
         until_true(lambda: not any(from_exits(it, index) for index in others), "none is left")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", brief([0, 1]))
 def test_when_a_process_is_killed_the_others_relays_go_on(
     store_url: str, tmp_path: Path, index: int

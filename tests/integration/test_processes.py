@@ -625,6 +625,7 @@ def test_a_successor_runs_the_code_of_the_others_after_a_change_on_the_disk(
         assert version < 9001
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
     with supervising(tmp_path) as manager:
         manager.watchdog_seconds = 3.0
@@ -699,6 +700,7 @@ def test_the_service_managers_sockets_and_notifications_work_as_with_one(tmp_pat
             assert manager.wait() == 0
 
 
+@pytest.mark.long
 def test_a_socket_without_a_service_manager_refuses_clients_while_all_drain(tmp_path: Path) -> None:
     """The socket units of systemd hold only the ports of the API and the proxy."""
     with supervising(tmp_path) as manager, threads.web() as target:
