@@ -65,6 +65,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(10_000)  # at the default of 700 it is a twentieth of the tests' time
 
 
 @pytest.fixture(scope="session", autouse=True)
