@@ -18,12 +18,12 @@ from api.devices.supply import SupplyRoutes
 from api.devices.workers import WorkerRoutes
 from api.exits.exits import ExitRoutes
 from api.files.artifacts import ArtifactRoutes
-from api.files.logs import LogRoutes
 from api.jobs.attempts import AttemptRoutes
 from api.jobs.jobs import JobRoutes
 from api.jobs.reviews import ReviewRoutes
 from api.jobs.shortages import Shortages
 from api.jobs.work import WorkRoutes
+from api.logs.logs import LogRoutes
 from api.money.prices import PriceRoutes
 from api.money.wallet import WalletRoutes
 from api.notify.events import EventRoutes

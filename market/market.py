@@ -43,7 +43,6 @@ from market.exits.consents import NO_EXITS, Exits, ExitTerms
 from market.exits.earnings import ExitAdvances
 from market.exits.payouts import ExitPayouts
 from market.files.artifacts import Artifacts, ArtifactTerms
-from market.files.logs import Logs, LogTerms
 from market.jobs.attempt_reports import AttemptReports
 from market.jobs.jobs import Jobs
 from market.jobs.overdue import Overdue
@@ -51,6 +50,7 @@ from market.jobs.reviews import Reviews
 from market.jobs.specs import Specs
 from market.jobs.sweeper import JobSweeper
 from market.jobs.terms import JobTerms
+from market.logs.logs import Logs, LogTerms
 from market.notify.feed import EventFeed, EventFeedTerms
 from market.notify.live_usage import LiveUsage, LiveUses
 from market.notify.webhooks import Webhooks, WebhookTerms

@@ -26,9 +26,9 @@ from market.dispatch.asks import DispatchTerms
 from market.dispatch.samples import SampleTerms
 from market.exits.consents import ExitDeviceLimits, ExitTerms
 from market.files.artifacts import ArtifactTerms
-from market.files.logs import LogTerms
 from market.jobs.overdue import Leases
 from market.jobs.terms import JobTerms
+from market.logs.logs import LogTerms
 from market.market import Rules
 from market.money.money import GB, micro
 from market.notify.feed import EventFeedTerms

@@ -1,1 +1,1 @@
-"""Routes of files and logs, and downloads."""
+"""Routes of files, and downloads."""

@@ -18,8 +18,8 @@ from market.staff.desk import StaffDesk
 from market.staff.money import job_logs, judging
 from market.staff.money.evidence import TABLES
 from market.staff.money.judging import Decided, Evidence, Verdict
-from storage.files.log_files import Attempt
 from storage.jobs.reviews import DisputesRow, ReviewRow
+from storage.logs.files import Attempt
 
 ONE = f"{PREFIX}/jobs/{{job}}"
 DISPUTES_MAX = 200

@@ -22,14 +22,14 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.files.artifacts import Artifacts
-from market.files.log_disk import LogDisk
-from market.files.log_readers import STREAMS
+from market.logs.disk import LogDisk
+from market.logs.readers import STREAMS
 from proxyctl.protocol.jobspec import download_name
 from storage.accounts import closures
 from storage.blobs.base import BlobError, Content
 from storage.engines.store import Transaction, Value
 from storage.erasure import erasing as queries
-from storage.files.log_files import Attempt, LogFiles
+from storage.logs.files import Attempt, LogFiles
 
 KEPT_SECONDS = 7 * 86_400
 PAUSE_SECONDS = 86_400  # between two requests of a user

@@ -1,1 +1,1 @@
-"""Inputs, outputs and logs of jobs."""
+"""Inputs and outputs of jobs."""

@@ -9,17 +9,17 @@ from market.attempts.renewals import Renewals
 from market.base.errors import Code, MarketError
 from market.devices.devices import Devices, Report
 from market.events.context import Context
-from market.files.logs import Logs, note_begin
 from market.jobs.sweeper import JobSweeper
+from market.logs.logs import Logs, note_begin
 from market.trust import trust
 from market.trust.reputation import Reputation
 from storage.attempts import attempts as queries
 from storage.attempts.attempts import AttemptRow, HeldRow
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
-from storage.files.log_files import Attempt
 from storage.jobs import jobs as job_queries
 from storage.jobs.jobs import JobRow
+from storage.logs.files import Attempt
 
 # Listed for a job; the limits of owners and of their failures keep a job far below this.
 ATTEMPTS_MAX = 1_000

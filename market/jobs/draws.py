@@ -148,8 +148,8 @@ async def _measure(
     if seconds == 0 or owner is None:
         return Drawn(left, left, time.worked), 0
     used, whole = before.seconds, replica.seconds
-    gross = part(job.price_credit, used, seconds, whole)
-    amount = part(job.price_held, used, seconds, whole)
+    gross = price_of_seconds(job.price_credit, used, seconds, whole)
+    amount = price_of_seconds(job.price_held, used, seconds, whole)
     earned = gross - gross * how.fee // FEE_WHOLE
     row = DrawRow(
         job_id=job.id,
@@ -185,8 +185,8 @@ async def draw_failed(
     began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
     worked = 0 if began is None else max(how.now - began, 0)
     seconds = min(worked, seconds_max(spec, whole), whole - used)
-    amount = part(job.price_held, used, seconds, whole)
-    gross = part(job.price_credit, used, seconds, whole)
+    amount = price_of_seconds(job.price_held, used, seconds, whole)
+    gross = price_of_seconds(job.price_credit, used, seconds, whole)
     if not amount:
         return None
     row = DrawRow(
@@ -224,7 +224,7 @@ async def drawn_seconds(tx: Transaction, job_id: str) -> int:
     return (await queries.drawn(tx, job_id, 0)).seconds
 
 
-def part(price: int, used: int, seconds: int, whole: int) -> int:
+def price_of_seconds(price: int, used: int, seconds: int, whole: int) -> int:
     """Return the price of some seconds, rounded so that the parts add up to the whole price.
 
     Args:

@@ -26,7 +26,6 @@ from market.events.catalogue import JobAccepted
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
-from market.files.logs import Logs
 from market.jobs import copies, offers, owner_slots, postings, reviews
 from market.jobs.chances import attempt_outcome
 from market.jobs.copies import Copying
@@ -38,6 +37,7 @@ from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Order, Posting,
 from market.jobs.specs import UNREADABLE, Spec, Specs, size_of
 from market.jobs.terms import JobTerms
 from market.jobs.waiting_jobs import needs_of
+from market.logs.logs import Logs
 from market.money.money import as_decimal
 from market.trust import trust
 from storage.deploys import deploys as deploy_queries

@@ -74,7 +74,7 @@ def share(
     ran = min(max(now - began, 0), whole - paid_seconds)
     if spec is not None:
         ran = min(ran, draws.seconds_max(spec, whole))
-    return draws.part(job.price_credit, paid_seconds, ran, whole)
+    return draws.price_of_seconds(job.price_credit, paid_seconds, ran, whole)
 
 
 def rest(job: JobRow, paid_seconds: int) -> int:
@@ -84,7 +84,8 @@ def rest(job: JobRow, paid_seconds: int) -> int:
 
 def spent(job: JobRow, paid_seconds: int) -> int:
     """Return the part of a job's price that the paid seconds of its attempts have used."""
-    return draws.part(job.price_credit, 0, paid_seconds, job.duration_hrs * HOUR_SECONDS)
+    whole = job.duration_hrs * HOUR_SECONDS
+    return draws.price_of_seconds(job.price_credit, 0, paid_seconds, whole)
 
 
 async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) -> None:

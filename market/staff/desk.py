@@ -8,8 +8,8 @@ from market.accounts.letters import Letters
 from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.events.context import Context
-from market.files.logs import LogTerms
 from market.jobs.outcomes import Outcomes
+from market.logs.logs import LogTerms
 from market.staff.abuse.exit_use import Found, Question
 from market.staff.abuse.rules import RuleSetting
 from market.staff.base.callers import StaffCaller

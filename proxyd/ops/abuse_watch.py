@@ -106,7 +106,7 @@ class AbuseWatch:
     def reached(self, moment: int, record: Reached) -> None:
         """Count a connection that has reached its target."""
         if record.port:
-            self._count(moment, record.session_id, record.host, record.port, is_failed=False)
+            self._dialled(moment, record.session_id, record.host, record.port, is_failed=False)
 
     def failed(self, moment: int, record: Access) -> None:
         """Count a connection that has ended without a target."""
@@ -115,9 +115,9 @@ class AbuseWatch:
         if record.port in MAIL_PORTS and record.reason in _REFUSED:
             self._refused_mail(moment, record)
         elif record.reason in _FAILURES:
-            self._count(moment, record.session_id, record.host, record.port, is_failed=True)
+            self._dialled(moment, record.session_id, record.host, record.port, is_failed=True)
 
-    def _count(
+    def _dialled(
         self, moment: int, session_id: str, host: str, port: int, *, is_failed: bool
     ) -> None:
         counts = self._of(moment, session_id)
@@ -129,17 +129,22 @@ class AbuseWatch:
         if counts.size < TARGETS_MAX and host not in targets:
             targets.add(host)
             counts.size += 1
-        most, failed, dials = self._thresholds, counts.failed[port], counts.dials[port]
-        if 0 < most.scan_targets < len(targets) and (
-            failed * 100 > dials * most.scan_failed_percent
-        ):
-            figures = {"port": port, "targets": len(targets), "dials": dials, "failed": failed}
-            self._report(SCAN, session_id, moment, figures)
         if port in LOGIN_PORTS and len(counts.logins) < TARGETS_MAX:
             counts.logins[host, port] += 1
-            if 0 < most.login_connections < counts.logins[host, port]:
-                figures = {"port": port, "connections": counts.logins[host, port]}
-                self._report(LOGIN, session_id, moment, figures)
+        self._check_scan(moment, session_id, counts, port)
+        self._check_logins(moment, session_id, counts.logins[host, port], port)
+
+    def _check_scan(self, moment: int, session_id: str, counts: _Counts, port: int) -> None:
+        most, targets = self._thresholds, len(counts.targets[port])
+        failed, dials = counts.failed[port], counts.dials[port]
+        if 0 < most.scan_targets < targets and failed * 100 > dials * most.scan_failed_percent:
+            figures = {"port": port, "targets": targets, "dials": dials, "failed": failed}
+            self._report(SCAN, session_id, moment, figures)
+
+    def _check_logins(self, moment: int, session_id: str, connections: int, port: int) -> None:
+        if 0 < self._thresholds.login_connections < connections:
+            figures = {"port": port, "connections": connections}
+            self._report(LOGIN, session_id, moment, figures)
 
     def _refused_mail(self, moment: int, record: Access) -> None:
         counts = self._of(moment, record.session_id)

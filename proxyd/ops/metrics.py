@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from api.reverse.server import AppServer
 from market.dispatch.dispatch import Dispatch
 from market.files.artifacts import Traffic
-from market.files.logs import Logs
+from market.logs.logs import Logs
 from market.market import Market
 from market.money.money import MICRO
 from market.notify.webhooks import Webhooks

@@ -1,1 +1,1 @@
-"""Queries on files and logs, and the files of logs."""
+"""Queries on files."""

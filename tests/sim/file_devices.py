@@ -9,7 +9,7 @@ from market.attempts.attempts import Ending
 from market.base.errors import Code, MarketError
 from market.files.artifacts import CHECKPOINT, OUTPUT, NewArtifact
 from storage.blobs.base import BlobError
-from storage.files.log_files import Attempt
+from storage.logs.files import Attempt
 from tests.sim.clients import RequestError
 from tests.sim.deploys import ReplicaAgent
 from tests.sim.files import CONTENTS, FileBooks, Sender, fetched, log_text, short

@@ -19,12 +19,12 @@ from config.settings import WorkSettings
 from market.base.errors import Code, MarketError
 from market.events.idempotency import Replayed
 from market.files.artifacts import NewArtifact
-from market.files.logs import Cut, Idle, Over, Position, Wrote
 from market.jobs.postings import NewJob
 from market.jobs.specs import Spec
+from market.logs.logs import Cut, Idle, Over, Position, Wrote
 from proxyctl.protocol.jobspec import payload_of, resources_of
 from storage.blobs.base import BlobError
-from storage.files.log_files import Attempt
+from storage.logs.files import Attempt
 from tests.sim.clients import RequestError, receipt_of
 from tests.sim.folder import Folder
 from tests.sim.jobs import CREDIT, RETRY_SECONDS, Actor

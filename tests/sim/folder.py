@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from storage.blobs import local
-from storage.files import log_files
+from storage.logs import files as log_files
 
 if TYPE_CHECKING:
     from tests.sim.loop import SimLoop, World

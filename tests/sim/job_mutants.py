@@ -7,7 +7,7 @@ _DRAWS = "market.jobs.draws"
 _KEYS = "market.accounts.spending"
 _GOODNESS = "market.assistant.goodness"
 _ARTIFACTS = "market.files.artifacts"
-_LOGS = "market.files.logs"
+_LOGS = "market.logs.logs"
 
 # By the first word of a name: the subject of the runs.
 SUBJECTS = {

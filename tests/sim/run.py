@@ -20,7 +20,7 @@ import proxyd.tasks
 from market.bandwidth.leases import RECALL_SECONDS
 from market.base.errors import MarketError
 from market.exits.payouts import claw_back
-from market.files.log_readers import Reader
+from market.logs.readers import Reader
 from proxyd.exits.attached.control import Control
 from proxyd.exits.watching import canaries
 from proxyd.metering.lease_slices import LOW_BYTES

@@ -76,8 +76,8 @@ from storage.events import events as event_queries
 from storage.events import idempotency
 from storage.events.events import EventRow
 from storage.exits import exits as exit_queries
-from storage.files import logs
 from storage.jobs import jobs as job_queries
+from storage.logs import logs
 from storage.money import ledger
 from storage.notify import webhooks
 from storage.payouts import payouts as payout_queries

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from market.files.log_text import text_of
-from storage.files.log_files import Attempt, LogFiles
+from market.logs.text import text_of
+from storage.logs.files import Attempt, LogFiles
 
 READ_BYTES = 1024 * 1024
 READ_MAX_BYTES = 64 * READ_BYTES

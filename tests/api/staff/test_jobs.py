@@ -6,7 +6,7 @@ from support.clients.staff import StaffApi
 
 from market.staff.base.roles import Role
 from proxyd import slices
-from storage.files.log_files import Attempt, LogFiles
+from storage.logs.files import Attempt, LogFiles
 from tests.api.jobs.test_reviews import done, say, wallet
 
 WHY = {"reason": "read the log"}

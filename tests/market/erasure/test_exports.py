@@ -22,7 +22,7 @@ from market.erasure.exports import (
 )
 from storage.engines.store import Transaction
 from storage.erasure import erasing
-from storage.files.log_files import Attempt, LogFiles
+from storage.logs.files import Attempt, LogFiles
 
 
 async def archive(market: Market, user: str, export_id: str) -> zipfile.ZipFile:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from market.base.errors import Code, MarketError
 from market.erasure.exports import Exports
 from market.files.artifacts import Artifacts
-from market.files.log_disk import LogDisk
+from market.logs.disk import LogDisk
 from market.staff.finding.users import resolve
 from market.staff.money import erasing
 from market.staff.money.approvals import State
@@ -17,7 +17,7 @@ from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
 from proxyd.cli.staff.base.endings import finish_erasures, tools_of
 from proxyd.cli.staff.base.letters import letters_of
 from storage.erasure.open_things import active_sessions
-from storage.files.log_files import LogFiles
+from storage.logs.files import LogFiles
 
 
 async def _export(desk: Desk, options: Namespace) -> Report:

@@ -12,8 +12,8 @@ from proxyd import slices
 from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, Row, table, when
 from proxyd.cli.staff.money.money import report
 from proxyd.ops.books import approval_limits
-from storage.files.log_files import Attempt
 from storage.jobs.reviews import DisputesRow, ReviewRow
+from storage.logs.files import Attempt
 
 UNSAID = "decided by the operator"
 

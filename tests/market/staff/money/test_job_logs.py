@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from market.staff.money import job_logs
-from storage.files.log_files import Attempt, LogFiles
+from storage.logs.files import Attempt, LogFiles
 
 
 def test_a_long_log_is_read_over_its_cut(tmp_path: Path) -> None:

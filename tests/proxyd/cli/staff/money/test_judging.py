@@ -10,7 +10,7 @@ from support.base.clock import Clock
 from support.market.market import Market
 
 from storage.engines.open import open_store
-from storage.files.log_files import Attempt, LogFiles
+from storage.logs.files import Attempt, LogFiles
 from tests.proxyd.cli.staff.test_commands import answer
 from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
     EMAIL,

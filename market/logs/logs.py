@@ -28,18 +28,18 @@ from market.base.bus import ATTEMPTS, GONE, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.events.context import Context
-from market.files.log_disk import LogDisk
-from market.files.log_keeper import LogKeeper
-from market.files.log_pace import Pace
-from market.files.log_readers import STREAMS, Handed, Reader, Readers
-from market.files.log_text import text_of
+from market.logs.disk import LogDisk
+from market.logs.keeper import LogKeeper
+from market.logs.pace import Pace
+from market.logs.readers import STREAMS, Handed, Reader, Readers
+from market.logs.text import text_of
 from storage.blobs.base import BlobError
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
-from storage.files import logs as queries
-from storage.files.log_files import Attempt, Extent, LogFiles, Part
-from storage.files.logs import LogRow, StateRow
 from storage.jobs.jobs import JobRow
+from storage.logs import logs as queries
+from storage.logs.files import Attempt, Extent, LogFiles, Part
+from storage.logs.logs import LogRow, StateRow
 
 MIB = 1024 * 1024
 CHUNK_MAX_BYTES = MIB  # of one request: bytes lost with a connection are sent again

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from market.base.bus import LOGS, Bus
 from market.base.errors import Code, MarketError
-from storage.files.log_files import Attempt
+from storage.logs.files import Attempt
 
 STREAMS = ("out", "err")
 HANDED_MAX_BYTES = 4 * 1024  # of a write to each stream of a log that is read

@@ -1,4 +1,4 @@
-"""Logs: their owners and their sizes; their bytes are in `storage.files.log_files`."""
+"""Logs: their owners and their sizes; their bytes are in `storage.logs.files`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

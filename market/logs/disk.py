@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
-from storage.files.log_files import LogFiles
+from storage.logs.files import LogFiles
 
 THREADS = 4
 

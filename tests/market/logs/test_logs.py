@@ -19,8 +19,7 @@ from support.market.market import Market
 from market.base.bus import ATTEMPTS, GONE, WAITING, Bus, Topic
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
-from market.files.log_readers import HANDED_MAX_BYTES
-from market.files.logs import (
+from market.logs.logs import (
     CHECK_SECONDS,
     CHUNK_MAX_BYTES,
     FULL,
@@ -34,11 +33,12 @@ from market.files.logs import (
     ReadPace,
     Wrote,
 )
+from market.logs.readers import HANDED_MAX_BYTES
 from storage.blobs.base import BlobError
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
-from storage.files import logs as queries
-from storage.files.log_files import Attempt, LogFiles, Part
+from storage.logs import logs as queries
+from storage.logs.files import Attempt, LogFiles, Part
 
 MIB = 1024 * 1024
 DAY = 86_400

@@ -18,9 +18,9 @@ from api.routing.sse import BYE, ByeEvent
 from api.serving.bodies import RawBody
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
-from market.files.logs import CHUNK_MAX_BYTES, Began, Cut, Idle, Logs, Over, Position, Wrote
-from market.files.logs import Event as LogEvent
-from storage.files.log_files import Attempt
+from market.logs.logs import CHUNK_MAX_BYTES, Began, Cut, Idle, Logs, Over, Position, Wrote
+from market.logs.logs import Event as LogEvent
+from storage.logs.files import Attempt
 
 MILLISECONDS = 1_000
 # Of one answer: in base64 it takes a third more, and a network has a few megabytes of answers.

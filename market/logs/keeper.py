@@ -6,10 +6,10 @@ from itertools import accumulate
 
 from market.base.sweeping import Sweep
 from market.events.context import Context
-from market.files.log_disk import LogDisk
-from storage.files import logs as queries
-from storage.files.log_files import Attempt, LogFiles
-from storage.files.logs import LogRow
+from market.logs.disk import LogDisk
+from storage.logs import logs as queries
+from storage.logs.files import Attempt, LogFiles
+from storage.logs.logs import LogRow
 
 SWEEP_MAX_LOGS = 200
 

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from market.base.bus import BETWEEN_DAEMONS, LOGS, Bus, notices
 from market.base.errors import Code, MarketError
-from market.files.log_readers import STREAMS, Reader, ReaderBounds, Readers
+from market.logs.readers import STREAMS, Reader, ReaderBounds, Readers
 
 
 def rested(reader: Reader) -> Reader:

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 from support.base.brief import examples
 from support.base.memory import room
 
-from storage.files import log_files as module
-from storage.files.log_files import Attempt, Extent, LogFiles, Part
+from storage.logs import files as module
+from storage.logs.files import Attempt, Extent, LogFiles, Part
 
 ONE = Attempt("01900000-0000-7000-8000-0000000000ab", 1)
 TWO = Attempt("01900000-0000-7000-8000-0000000000ab", 2)

@@ -16,9 +16,9 @@ from support.base.waiting import until
 from support.clients.story import refused, worker_token
 from support.daemons.service import Answer, Person, Service, running_in
 
-from market.files import logs
-from market.files.log_readers import ReaderBounds
-from market.files.logs import CHUNK_MAX_BYTES, ReadPace
+from market.logs import logs
+from market.logs.logs import CHUNK_MAX_BYTES, ReadPace
+from market.logs.readers import ReaderBounds
 
 MIB = 1024 * 1024
 
@@ -383,7 +383,7 @@ async def test_a_fast_sender_is_slowed_and_loses_nothing(
     async def hold(seconds: float) -> None:
         held.append(seconds)
 
-    monkeypatch.setattr("market.files.log_pace.sleep", hold)
+    monkeypatch.setattr("market.logs.pace.sleep", hold)
     async with running_in(tmp_path, work={"log_bytes_per_second": 65_536}) as service:
         rig = await rig_of(service)
         first = await rig.send(0, bytes(CHUNK_MAX_BYTES))

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.base.cases import cases
 
-from market.files.log_text import HELD_MAX_BYTES, text_of
+from market.logs.text import HELD_MAX_BYTES, text_of
 
 SHOWN = {
     b"plain\ttext\r\n": "plain\ttext\r\n",

@@ -3,7 +3,7 @@
 import pytest
 from support.base.clock import Clock
 
-from market.files.log_pace import BURST_SECONDS, HOLD_MAX_SECONDS, Pace
+from market.logs.pace import BURST_SECONDS, HOLD_MAX_SECONDS, Pace
 
 RATE = 1_000
 
@@ -15,7 +15,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def hold(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("market.files.log_pace.sleep", hold)
+    monkeypatch.setattr("market.logs.pace.sleep", hold)
     return waits
 
 

@@ -1,0 +1,1 @@
+"""Queries on logs, and the files of logs."""
