@@ -29,7 +29,7 @@ from storage.engines.store import Store
 
 pytest_plugins = [
     "support.plugins.processes",  # first: others import it
-    "support.plugins.both_engines",
+    "support.plugins.both_engines",  # its work is before that of the former
     "support.plugins.failures",
     "support.plugins.leftovers",
     "support.plugins.origins",
@@ -83,15 +83,15 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: str) -> str:
-    """The name of a database of the present schema on that server, for others to be copies of."""
-    return postgres.template(postgres_server)
+def postgres_template() -> str:
+    """The name of a database of the present schema on each server, for others to be copies of."""
+    return postgres.TEMPLATE
 
 
 @pytest.fixture(scope="session")
-def kept_databases(postgres_server: str, postgres_template: str) -> Iterator[KeptDatabases]:
+def kept_databases(postgres_server: str) -> Iterator[KeptDatabases]:
     """The PostgreSQL databases of this process that stay from test to test."""
-    databases = KeptDatabases(postgres_server, postgres_template)
+    databases = KeptDatabases(postgres_server, postgres.TEMPLATE)
     yield databases
     databases.close()
 

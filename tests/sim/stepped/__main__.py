@@ -37,7 +37,7 @@ def main() -> int:
         pairs = list(PAIRS)
     seeds = range(options.count) if options.seed is None else [options.seed]
     with postgres.server() as server:
-        template = postgres.template(server)
+        template = postgres.TEMPLATE
         return asyncio.run(_run(server, template, pairs, seeds))
 
 

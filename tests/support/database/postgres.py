@@ -1,14 +1,18 @@
-"""A real PostgreSQL server for the tests, from a package; one database per test.
+"""Real PostgreSQL servers for the tests, from a package.
 
-Databases are copies of one that was brought up to date once.
+Servers are copies of a folder, and databases are copies of a database in it, which was brought up
+to date once.
 """
 
+import atexit
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 
 import asyncpg
@@ -22,6 +26,8 @@ from support.base.waiting import until_true
 
 # An empty database, which PostgreSQL copies unless another template is given.
 EMPTY = "template0"
+# A database of the present schema, which each server has that is not durable.
+TEMPLATE = "proxyd_template"
 # For a server with data that no test needs after its end: nothing is made durable, and no vacuum
 # runs meanwhile.
 RELAXED = (
@@ -42,11 +48,9 @@ def server(*, is_durable: bool = False) -> Iterator[str]:
         is_durable: whether its commits outlive the machine. It outlives the server in any case, and
             no test switches the machine off; benchmarks use the settings of an operator.
     """
-    folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=_room(is_durable=is_durable)))
+    folder = _new_folder(memory.DISK) if is_durable else _copy()
     running = get_server(folder, cleanup_mode="stop")
     try:
-        if not is_durable:
-            run_aside(_relax(running.get_uri()))
         yield running.get_uri()
     finally:
         running.cleanup()
@@ -85,8 +89,9 @@ class KillableServer:
 
 @contextmanager
 def killable_server() -> Iterator[KillableServer]:
-    """Start a server that is removed with its data at the end of the test."""
-    folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=_room(is_durable=False)))
+    """Start a server that is removed with its data at the end of the test; its commits last."""
+    folder = _copy()
+    (folder / "postgresql.auto.conf").write_text("")
     server = KillableServer(folder)
     try:
         yield server
@@ -96,28 +101,40 @@ def killable_server() -> Iterator[KillableServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _room(*, is_durable: bool) -> Path:
-    """Return where a server has its files: a database is 400, made ten times as fast in memory."""
-    return memory.DISK if is_durable else memory.room()
+@cache
+def prepared() -> Path:
+    """Return the folder of a stopped server with `TEMPLATE`, made by the first call.
+
+    The first process of the tests makes it and removes it; the processes that it forks copy it.
+    """
+    folder = _new_folder(memory.room())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    running = get_server(folder, cleanup_mode="stop")
+    try:
+        run_aside(_prepare(running.get_uri()))
+    finally:
+        running.cleanup()
+    (folder / ".handle_pids.json").unlink(missing_ok=True)  # of this server's users
+    return folder
 
 
-async def _relax(url: str) -> None:
+async def _prepare(url: str) -> None:
     for setting in RELAXED:
         await execute(url, f"ALTER SYSTEM SET {setting}")
-    await execute(url, "SELECT pg_reload_conf()")
+    await execute(url, f'CREATE DATABASE "{TEMPLATE}" TEMPLATE {EMPTY}')
+    store = await open_store(url_of(url, TEMPLATE), pool_size=1)
+    await store.close()
 
 
-def template(server_url: str) -> str:
-    """Make a database of the present schema to be copied, and return its name."""
-    name = "proxyd_template"
+def _copy() -> Path:
+    """Copy the prepared folder into memory, where a database is made ten times as fast."""
+    folder = _new_folder(memory.room())
+    subprocess.run(["cp", "--archive", f"{prepared()}/.", folder], check=True)
+    return folder
 
-    async def make() -> None:
-        await execute(server_url, f'CREATE DATABASE "{name}" TEMPLATE {EMPTY}')
-        store = await open_store(url_of(server_url, name), pool_size=1)
-        await store.close()
 
-    run_aside(make())
-    return name
+def _new_folder(room: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=room))
 
 
 @asynccontextmanager

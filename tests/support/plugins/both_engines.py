@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from storage.engines import postgres
+from support.database.postgres import prepared
 from support.plugins import processes
 
 MARKER = "both_engines"
@@ -61,6 +62,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if _is_on_postgres(item) and not _is_needed(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if not _is_on_postgres(item) or _is_needed(item)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Prepare the servers of PostgreSQL once, before other processes are forked."""
+    if session.config.getoption("processes") and any(map(_is_on_postgres, session.items)):
+        prepared()
 
 
 def _is_on_postgres(item: pytest.Item) -> bool:
