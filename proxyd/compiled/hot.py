@@ -22,6 +22,7 @@ HOT = (
     # networks for counting clients
     "market.base.networks",
     # sockets, deadlines and turns
+    "proxyd.loop.alarms",
     "proxyd.loop.deadlines",
     "proxyd.loop.fair_slots",
     "proxyd.loop.pipes",
@@ -80,6 +81,7 @@ HOT = (
     "proxyd.exits.attached.location",
     "proxyd.exits.attached.pool",
     "proxyd.exits.attached.pulse",
+    "proxyd.exits.attached.quick_frames",
     "proxyd.exits.attached.roster",
     "proxyd.exits.attached.terms",
     "proxyd.exits.choosing.places",

@@ -12,14 +12,14 @@ So the file of one hour has all connections that were open in it.
 """
 
 import secrets
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b, sha256
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Final, Literal
 
-import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.json import Encoder
 
 from proxyd.access import Access, Reached
 from proxyd.egress.names import address_of_number, canonical, is_number
@@ -27,7 +27,6 @@ from proxyd.wire.hosts import unmapped
 
 Target = Literal["host", "hash", "none"]
 Client = Literal["full", "network", "none"]
-_Value = str | int | float | list[str] | list[list[str]]
 
 HASH_BYTES: Final = 8  # 16 digits; two hosts of one service share a hash by no likely chance
 NETWORK_BITS: Final = {4: 24, 6: 48}  # 256 addresses of IPv4; the usual prefix of one IPv6 site
@@ -37,7 +36,38 @@ RUN_BYTES: Final = 4  # tells a process from those before it in the files of an 
 HOUR, STILL, BEGAN, ENDED, LOST = "hour", "still", "began", "ended", "lost"
 ENDED_LINE: Final = b'{"event":"ended"'
 
-_encode = msgspec.json.Encoder().encode
+_encode = Encoder().encode
+# The forms of a host: as it is, its hash, and whether the hash is that of a name.
+_Forms = tuple[str | UnsetType, str | UnsetType, bool | UnsetType]
+
+
+class _Connection(Struct, gc=False):
+    """Line of a connection, in the order of its fields; those without a value are left out."""
+
+    event: str
+    time: str
+    run: str
+    process: int | UnsetType
+    started: str
+    connection: int
+    session: str
+    client: str | UnsetType
+    host: str | UnsetType
+    host_hash: str | UnsetType
+    name: bool | UnsetType
+    port: int
+    protocol: str | UnsetType = UNSET
+    addresses: list[str] | UnsetType = UNSET
+    address_hashes: list[str] | UnsetType = UNSET
+    source_port: int | UnsetType = UNSET
+    exit: str | UnsetType = UNSET
+    exit_address: str | UnsetType = UNSET
+    seen_address: str | UnsetType = UNSET
+    tried: tuple[tuple[str, str], ...] | UnsetType = UNSET
+    bytes_up: int | UnsetType = UNSET
+    bytes_down: int | UnsetType = UNSET
+    seconds: float | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
 
 
 class TargetHash:
@@ -76,85 +106,88 @@ class Lines:
         self._client = client
         self._hashed = hashed
         self._run = secrets.token_hex(RUN_BYTES)
-        self._process = process
+        self._process: int | UnsetType = UNSET if process is None else process
+        self._forms = lru_cache(HASHES_KEPT)(self._forms_of)
 
     def hour(self, moment: int, open_connections: int, lost: int) -> bytes:
         """Return the first line of this process in a file."""
-        fields = self._head(HOUR, moment)
-        return _line(fields | {"open": open_connections, "lost": lost})
+        return self._line(HOUR, moment, {"open": open_connections, "lost": lost})
 
     def lost(self, moment: int, lines: int) -> bytes:
         """Return the line about lines that were lost since the last such line."""
-        return _line(self._head(LOST, moment) | {"lines": lines})
+        return self._line(LOST, moment, {"lines": lines})
 
     def reached(self, event: str, moment: int, began: int, record: Reached) -> bytes:
         """Return the line of an open connection: `BEGAN` or `STILL`."""
-        fields = self._head(event, moment) | {"started": timestamp(began)}
-        self._connection(fields, record)
-        self._reached(fields, record)
-        return _line(fields)
+        line = self._connection(event, moment, began, record)
+        self._add_reached(line, record)
+        return _encode(line) + b"\n"
 
     def ended(self, moment: int, record: Access, reached: Reached | None) -> bytes:
         """Return the line of the end of a connection, which may have reached its target before."""
-        fields = self._head(ENDED, moment)
-        fields["started"] = timestamp(moment - round(record.seconds))
-        self._connection(fields, record)
+        line = self._connection(ENDED, moment, moment - round(record.seconds), record)
         if reached is not None:
-            self._reached(fields, reached)
+            self._add_reached(line, reached)
         elif record.exit:
-            fields["exit"], fields["exit_address"] = record.exit, record.exit_address
+            line.exit, line.exit_address = record.exit, record.exit_address
         elif record.tried:
-            fields["tried"] = [[device, address] for device, address in record.tried]
-        fields["bytes_up"], fields["bytes_down"] = record.bytes_up, record.bytes_down
-        fields["seconds"] = round(record.seconds, 3)
-        fields["reason"] = record.reason
-        return _line(fields)
+            line.tried = record.tried
+        line.bytes_up, line.bytes_down = record.bytes_up, record.bytes_down
+        line.seconds = round(record.seconds, 3)
+        line.reason = record.reason
+        return _encode(line) + b"\n"
 
-    def _head(self, event: str, moment: int) -> dict[str, _Value]:
-        fields: dict[str, _Value] = {
-            "event": event,
-            "time": timestamp(moment),
-            "run": self._run,
-        }
-        if self._process is not None:
-            fields["process"] = self._process
-        return fields
+    def _line(self, event: str, moment: int, figures: dict[str, int]) -> bytes:
+        """Return a line that is not about one connection."""
+        head = {"event": event, "time": timestamp(moment), "run": self._run}
+        process = {} if isinstance(self._process, UnsetType) else {"process": self._process}
+        return _encode(head | process | figures) + b"\n"
 
-    def _connection(self, fields: dict[str, _Value], record: Access | Reached) -> None:
-        fields["connection"] = record.connection
-        fields["session"] = record.session_id
+    def _connection(
+        self, event: str, moment: int, began: int, record: Access | Reached
+    ) -> _Connection:
+        client: str | UnsetType = UNSET
         if self._client == "full":
-            fields["client"] = record.client
+            client = record.client
         elif self._client == "network":
-            fields["client"] = network_of(record.client)
-        if self._target == "host":
-            fields["host"] = one_spelling(record.host)
-        elif self._target == "hash":
-            host = one_spelling(record.host)
-            fields["host_hash"] = self._hashed.of(host)
-            # The hash of a name looks like that of an address.
-            if host and not is_address(host):
-                fields["name"] = True
-        fields["port"] = record.port
+            client = network_of(record.client)
+        return _Connection(
+            event,
+            timestamp(moment),
+            self._run,
+            self._process,
+            timestamp(began),
+            record.connection,
+            record.session_id,
+            client,
+            *self._forms(record.host),
+            record.port,
+        )
 
-    def _reached(self, fields: dict[str, _Value], record: Reached) -> None:
-        fields["protocol"] = record.protocol
-        if record.addresses and self._target != "none":
-            fields["addresses" if self._target == "host" else "address_hashes"] = list(
-                self._forms(record.addresses)
-            )
+    def _forms_of(self, host: str) -> _Forms:
+        if self._target == "none":
+            return UNSET, UNSET, UNSET
+        spelled = one_spelling(host)
+        if self._target == "host":
+            return spelled, UNSET, UNSET
+        # The hash of a name looks like that of an address.
+        is_name = bool(spelled) and not is_address(spelled)
+        return UNSET, self._hashed.of(spelled), is_name or UNSET
+
+    def _add_reached(self, line: _Connection, record: Reached) -> None:
+        line.protocol = record.protocol
+        if record.addresses and self._target == "host":
+            line.addresses = [one_spelling(each) for each in record.addresses]
+        elif record.addresses and self._target == "hash":
+            line.address_hashes = [self._hashed.of(one_spelling(each)) for each in record.addresses]
         if record.source_port:
-            fields["source_port"] = record.source_port
+            line.source_port = record.source_port
         if record.exit:
             # Not left out like clients' addresses: the record must clear an owner of a device of
             # the acts of a buyer from the owner's address.
-            fields["exit"], fields["exit_address"] = record.exit, record.exit_address
+            line.exit, line.exit_address = record.exit, record.exit_address
             if record.seen_address:
-                fields["seen_address"] = record.seen_address
-
-    def _forms(self, addresses: Iterable[str]) -> Iterable[str]:
-        spelled = map(one_spelling, addresses)
-        return spelled if self._target == "host" else map(self._hashed.of, spelled)
+                line.seen_address = record.seen_address
 
 
 @lru_cache(HASHES_KEPT)
@@ -199,7 +232,3 @@ def network_of(address: str) -> str:
 def timestamp(moment: int) -> str:
     """Return a time of a record."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _line(fields: dict[str, _Value]) -> bytes:
-    return _encode(fields) + b"\n"
