@@ -23,6 +23,7 @@ __all__ = [
     "counted_network",
     "crowded",
     "enclosing",
+    "parsed_address",
     "plain",
     "site",
 ]
@@ -33,6 +34,14 @@ SUBSCRIBER_BITS = 64
 # A /56 or /48 has this multiple of the bound of one network: more than a household or an office
 # needs, and far less than 256 or 65,536 times.
 WIDER = ((56, 4), (48, 16))
+
+
+def parsed_address(text: str) -> Address | None:
+    """Return an address in its one spelling and without a zone; None for another text."""
+    try:
+        return plain(ip_address(text.partition("%")[0]))
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=4096)
