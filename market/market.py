@@ -74,7 +74,7 @@ class Rules(Struct, frozen=True):
     """Settings of the operator for the marketplace, a slice for each service.
 
     `app_url` is the target of the links in e-mails. `exports_folder` is the place of exports while
-    they are made.
+    they are made. `origin_days` are the days that addresses of devices are kept, 0 for no records.
     """
 
     terms: Terms
@@ -97,6 +97,7 @@ class Rules(Struct, frozen=True):
     payments: PaymentTerms = PaymentTerms()
     payouts: PayoutTerms = PayoutTerms()
     stops_to_suspend: int = 3
+    origin_days: int = 0
 
 
 class Keys(Struct, frozen=True):
@@ -188,7 +189,9 @@ class Market:
         )
         self.webhooks = Webhooks(context, keys.webhook_secrets, letters, rules.webhooks)
         self.device_codes = DeviceCodes(context, letters, rules.app_url)
-        self.devices = Devices(context, self.bounds, is_shared=is_shared)
+        self.devices = Devices(
+            context, self.bounds, is_shared=is_shared, origin_days=rules.origin_days
+        )
         self.exits = Exits(context, self.devices, rules.exits)
         self.exit_advances = ExitAdvances(context)
         self.exit_canaries = ExitCanaries(context, self.exits)

@@ -247,6 +247,7 @@ def port_of(
     )
     market.exits.join(port)
     market.exits.watch(port.recheck)
+    market.devices.origins.watch(port.sighted)
     return port
 
 
@@ -264,6 +265,7 @@ def _base(
         clocks.seconds,
         Alone(clocks.seconds) if nodes is None else nodes.mesh,
         way.budget,
+        market.devices.origins,
         way.own_ports,
         exits.encrypts_all,
     )

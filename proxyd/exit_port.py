@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -208,6 +208,11 @@ class ExitPort:
             OriginRow(device_id, place.country, place.city, place.asn)
             for device_id, place in self.listener.detached.places()
         ]
+
+    def sighted(self) -> Iterator[tuple[str, str]]:
+        """Yield each device that is attached to this node, with its addresses."""
+        yield from self.listener.origins.sighted()
+        yield from self.tunnels.sighted()
 
     def locate(self, address: str) -> Whereabouts:
         """Return the place of an address."""

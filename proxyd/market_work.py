@@ -92,6 +92,7 @@ class MarketWork:
         market, times = self.market, self._times
         tasks.spawn("heartbeats", market.devices.reports.run(), is_writer=True)
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)
+        tasks.spawn("addresses of devices", market.devices.origins.run(), is_writer=True)
         if self._is_held:
             return
         tasks.every(times.expiry_seconds, "expiry", market.bandwidth.expire, "expired sessions")
@@ -185,6 +186,12 @@ class MarketWork:
             "new accounts that have used their day",
         )
         tasks.every(
+            STOP_CHECK_SECONDS,
+            "old addresses of devices",
+            market.devices.origins.delete_old,
+            "old addresses of devices",
+        )
+        tasks.every(
             STOP_CHECK_SECONDS, "old stops", market.rule_stops.delete_old, "old stops of rules"
         )
         tasks.every(
@@ -199,6 +206,7 @@ class MarketWork:
         """
         await self.market.devices.reports.flush()
         await self.market.renewals.flush()
+        await self.market.devices.origins.flush()
 
     async def tidy_artifacts(self) -> None:
         """Delete files whose time is over.

@@ -56,6 +56,7 @@ from proxyd.limits import (
 )
 from proxyd.ops.abuse_rules import rules_of
 from proxyd.ops.abuse_watch import Thresholds
+from proxyd.ops.access_place import access_folder
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
 from storage.blobs.s3 import Bucket
@@ -96,6 +97,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         payments=payment_terms(settings),
         payouts=payout_terms(settings),
         stops_to_suspend=settings.abuse.stops_to_suspend,
+        origin_days=settings.access_log.keep_days if access_folder(settings) else 0,
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
             "Inference": settings.market.inference_image,

@@ -422,6 +422,7 @@ TESTED_IN = {
     "storage/devices/device_work.py": "tests/market/dispatch/test_device_work.py",
     "storage/devices/devices.py": "tests/market/devices/test_devices.py",
     "storage/devices/made_by_keys.py": "tests/market/recovery/test_made_by_keys.py",
+    "storage/devices/origins.py": "tests/market/devices/test_origins.py",
     "storage/dispatch/claims.py": "tests/market/dispatch/test_claims.py",
     "storage/engines/durable.py": "tests/storage/engines/test_backup.py",
     "storage/engines/errors.py": "tests/storage/engines/test_store.py",

@@ -263,6 +263,7 @@ class WorkerRoutes:
     async def heartbeat(self, call: Call[HeartbeatRequest, Any]) -> Reply:
         """Take a report."""
         self._devices.heartbeat(call.device, report_of(call.body))
+        self._devices.origins.saw(call.device.id, call.address)
         return Reply()
 
     async def offline(self, call: Call[Nothing, Any]) -> Reply:

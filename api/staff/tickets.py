@@ -149,7 +149,8 @@ class ConnectionItem(Struct):
 class ExitUseReply(Reply, kw_only=True):
     """The customer, if all possible connections have one; otherwise the question to ask back.
 
-    `users` is the number of their users, `others` that of other connections at that time.
+    `users` is the number of their users, `others` that of other connections at that time. `devices`
+    were seen at the address at that time.
     """
 
     customer: CustomerItem | None
@@ -159,6 +160,7 @@ class ExitUseReply(Reply, kw_only=True):
     others: int
     ask: str
     gaps: list[str]
+    devices: list[str]
 
 
 class RuleItem(Struct):
@@ -424,6 +426,7 @@ def _answer(answer: Answer) -> ExitUseReply:
         others=answer.others,
         ask=answer.ask,
         gaps=list(answer.gaps),
+        devices=list(answer.devices),
     )
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "counted_network",
     "crowded",
     "enclosing",
+    "parsed_address",
     "plain",
     "site",
     "text_of",
@@ -47,6 +48,14 @@ def text_of(address: Address) -> str:
 @lru_cache(maxsize=4096)
 def _text_of_ipv4(number: int) -> str:
     return str(IPv4Address(number))
+
+
+def parsed_address(text: str) -> Address | None:
+    """Return an address in its one spelling and without a zone; None for another text."""
+    try:
+        return plain(ip_address(text.partition("%")[0]))
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=4096)

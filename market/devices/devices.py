@@ -21,6 +21,7 @@ from market.accounts.personal import bounds_of
 from market.accounts.scopes import LOCAL, Maker
 from market.base.errors import Code, MarketError
 from market.base.gathering import Gathering
+from market.devices.origins import DeviceOrigins
 from market.devices.reports import ONLINE_SECONDS, USUAL_PACE, DevicePace, DeviceReports
 from market.events.catalogue import DeviceCreated, DeviceOffline, DeviceRevoked
 from market.events.context import Context
@@ -80,9 +81,11 @@ class Devices:
         is_shared: whether other daemons receive reports of the same devices. Then each request
             reads the store, and only unsaved reports come from memory.
         pace: the time between writes of reports, and the number of devices in memory.
+        origin_days: days that the addresses of devices are kept; with 0 none is.
 
     Attributes:
         reports: the latest reports of the devices.
+        origins: the addresses that devices were seen at.
     """
 
     def __init__(
@@ -92,8 +95,10 @@ class Devices:
         *,
         is_shared: bool = False,
         pace: DevicePace = USUAL_PACE,
+        origin_days: int = 0,
     ) -> None:
         self.reports = DeviceReports(context, is_shared=is_shared, pace=pace)
+        self.origins = DeviceOrigins(context, origin_days)
         self._bounds = bounds
         self._context = context
         self._store = context.store

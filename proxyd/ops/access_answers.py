@@ -36,6 +36,7 @@ def find(settings: Settings, question: Question, now: int) -> Found:
         with_direct=_is_own(settings, question.exit_address),
         host=question.host,
         hashed=hashed,
+        devices=frozenset(question.devices),
     )
     found = search(folder, wanted)
     uses = [_use(each, question, hashed) for each in found.carried]

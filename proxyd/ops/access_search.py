@@ -111,7 +111,8 @@ class Wanted(Struct, frozen=True):
 
     `address` is that of the exit, as the records write it; `first` and `last` are the bounds of the
     time, UTC seconds. `with_direct`: also connections from this machine itself. `host` is the
-    destination, "" for any; `hashed` computes its hash.
+    destination, "" for any; `hashed` computes its hash. `devices` were seen at the address: their
+    connections count too, unless the record shows another address of the same family.
     """
 
     address: str
@@ -120,6 +121,7 @@ class Wanted(Struct, frozen=True):
     with_direct: bool
     host: str
     hashed: TargetHash
+    devices: frozenset[str] = frozenset()
 
 
 def search(folder: Path, wanted: Wanted) -> Searched:
@@ -128,7 +130,7 @@ def search(folder: Path, wanted: Wanted) -> Searched:
     Raises:
         OSError: a file cannot be read.
     """
-    needles = [] if wanted.with_direct else [f'"{wanted.address}"'.encode(), _UNKNOWN]
+    needles = _needles(wanted)
     newest: dict[tuple[str, int, int], Line] = {}
     heads: list[Line] = []
     elsewhere, lost, has_more = set[tuple[str, int, int]](), 0, False
@@ -182,11 +184,23 @@ def moment(text: str) -> int:
     return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
 
 
+def _needles(wanted: Wanted) -> list[bytes]:
+    """Return texts of which each wanted line has one; [] where any line may be wanted."""
+    if wanted.with_direct:
+        return []
+    texts = (wanted.address, *sorted(wanted.devices))
+    return [*(f'"{each}"'.encode() for each in texts), _UNKNOWN]
+
+
 def _is_through(line: Line, wanted: Wanted) -> bool:
     if line.event == ENDED and line.reason in _NEVER_DIALLED and not line.bytes_up:
         return False
     if wanted.address in (line.exit_address, line.seen_address):
         return True
+    if line.exit in wanted.devices:
+        # It may have left by the other family of addresses than it attaches by.
+        shown = (each for each in (line.exit_address, line.seen_address) if each)
+        return all((":" in each) != (":" in wanted.address) for each in shown)
     if line.tried:
         # Another process has dialled: only the destination can show whether this one was it.
         devices = {device for device, _ in line.tried}

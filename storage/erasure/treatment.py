@@ -524,6 +524,13 @@ _OF_USERS: Mapping[str, Rows] = {
             "reason": "the proof of an agreement; the service or its staff wrote it",
         },
     ),
+    "device_origins": rows(
+        _DEVICES,
+        "device_id began_at address",
+        ids="device_id",
+        numbers="began_at ended_at",
+        kept={"address": "complaints about the past; deleted with the access records of its time"},
+    ),
     "exit_days": rows(_DEVICES, "device_id day", ids="device_id", numbers="day used_bytes earned"),
     "exit_earnings": rows(
         _OWN,

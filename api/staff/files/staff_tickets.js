@@ -36,6 +36,7 @@ function answerOf(found) {
       : el("p", {}, `No single customer: the possible connections have ${found.users} users.`),
     found.ask && el("p", {}, `Ask the complainant: ${found.ask}`),
     found.gaps.map((each) => el("p", { class: "hint" }, each)),
+    el("p", {}, `Devices seen at this address: ${found.devices.join(", ") || "none"}`),
     table(found.has_more ? "Connections (and more)" : "Connections", found.connections, { match: (each) => each.match,
       "began (UTC)": (each) => moment(each.started_at), "ended (UTC)": (each) => moment(each.ended_at), session: (each) => each.session,
       device: (each) => each.device, port: (each) => each.port, "source port": (each) => each.source_port,

@@ -12,13 +12,16 @@ from enum import IntEnum
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market.base.errors import Code, MarketError
+from market.devices.origins import GAP_SECONDS
 from market.events.context import Context
 from market.staff.abuse import tickets
 from market.staff.abuse.tickets import State
 from market.staff.base.acts import SEARCH, TICKET, Act, Changes, Text, TextKind, act, permit
 from market.staff.base.roles import Action, Author, Member, Role
+from storage.devices import origins
 from storage.engines.store import Transaction
 from storage.staff.abuse import ticket_writes
 from storage.staff.abuse import tickets as queries
@@ -26,13 +29,14 @@ from storage.staff.abuse.tickets import OwnerRow, TicketRow
 
 SHOWN_MAX: Final = 20
 SESSIONS_MAX: Final = 200
+DEVICES_MAX: Final = 50  # each is searched for: 50 cost two seconds in a full hour of records
 
 
 class Question(Struct, frozen=True):
     """The figures of a complaint; "" and 0 are unknown.
 
     `exit_address` is the source of the traffic, `at` its time (UTC seconds), `within` the error of
-    the complainant's clock in seconds.
+    the complainant's clock in seconds. `devices` were seen at this address at this time.
     """
 
     exit_address: str
@@ -41,6 +45,7 @@ class Question(Struct, frozen=True):
     port: int = 0
     source_port: int = 0
     within: int = 60
+    devices: tuple[str, ...] = ()
 
 
 class Destination(IntEnum):
@@ -115,7 +120,7 @@ class Answer(Struct, frozen=True):
 
     `customer` is the user of all possible connections, if they have one user. `uses` are the best
     matches, and without a customer all possible ones, `SHOWN_MAX` at most; `others` is the number
-    of other connections at that time.
+    of other connections at that time. `devices` were seen at the address at that time.
     """
 
     customer: OwnerRow | None
@@ -125,6 +130,7 @@ class Answer(Struct, frozen=True):
     others: int
     ask: str
     gaps: tuple[str, ...]
+    devices: tuple[str, ...] = ()
 
 
 async def look_up(
@@ -149,6 +155,14 @@ async def look_up(
         MarketError: `not_permitted`, `ticket_not_found`; `ticket_state`, if the ticket is closed.
     """
     await context.store.read(_permit, author, ticket)
+    seen = await context.store.read(
+        origins.at,
+        question.exit_address,
+        first=question.at - question.within - GAP_SECONDS,
+        last=question.at + question.within,
+        limit=DEVICES_MAX + 1,
+    )
+    question = replace(question, devices=tuple(seen[:DEVICES_MAX]))
     found = await search(question)
     ranked = rank(question, found.uses)
     best = [each for each in ranked if each.match == ranked[0].match]
@@ -163,6 +177,8 @@ async def look_up(
     shown = best if is_one else possible
     nothing = [found.nothing] if found.nothing and not found.uses else []
     gaps = [*found.gaps, *nothing, *_datagrams(ranked, sessions)]
+    if len(seen) > DEVICES_MAX:
+        gaps.append(f"More than {DEVICES_MAX} devices were seen at this address.")
     if is_other_port:
         gaps.append("The connections to this destination went to other ports of it.")
     if len(owners) < len(sessions):
@@ -175,6 +191,7 @@ async def look_up(
         others=len(found.uses) - len(shown),
         ask=_ask(question, ranked, is_one=is_one),
         gaps=tuple(gaps),
+        devices=question.devices,
     )
 
     async def note(tx: Transaction) -> tuple[Answer, Changes]:

@@ -135,6 +135,7 @@ class Attachments:
         control.accepted(attached)
         self._roster.add(attached, control)
         self._heartbeats.add(attached)
+        self._origins.arrived(attached)
         self._counters.attached += 1
         control.send(welcome)
         self._notices.greet(control)
@@ -151,7 +152,7 @@ class Attachments:
 
     def lost(self, attached: Attached, reason: str) -> None:
         """Act on the end of a control connection: an exit is gone."""
-        self._origins.left(attached)
+        self._origins.departed(attached)
         self._roster.remove(attached)
         self._heartbeats.discard(attached)
         self._offers.end(attached)

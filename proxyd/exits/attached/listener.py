@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from market.base.networks import NetworkCounts
+from market.devices.origins import DeviceOrigins
 from market.exits.consents import Exits
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.admission import Admission
@@ -77,6 +78,7 @@ class PortServices:
     the place of an address, `counters` count the outcomes of exits, and `now` is the wall clock, in
     UTC seconds. `budget` bounds the connections that wait, those of borrowed exits included.
     `own_ports` are closed to buyers. With `encrypts_all` only connections under TLS are used.
+    `sightings` notes the addresses of exits.
     """
 
     reactor: Reactor
@@ -87,6 +89,7 @@ class PortServices:
     now: Callable[[], int]
     neighbours: Neighbours
     budget: ParkedBudget
+    sightings: DeviceOrigins
     own_ports: "OwnPorts | None" = None
     encrypts_all: bool = False
 
@@ -113,6 +116,7 @@ class ExitBase:
             services.neighbours,
             services.locate,
             services.authority,
+            services.sightings,
             limits,
         )
 

@@ -4,11 +4,12 @@ See `dialling/origin.py` for how an exit is made to call.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import Any, Final, final
 
 from market.base.networks import Address, NetworkCounts, counted_network, crowded, plain
+from market.devices.origins import DeviceOrigins
 from market.exits.consents import Exits
 from proxyctl.protocol.frames import CALLS, Seen
 from proxyd.exits.attached.attached import CROWDED, WANDERING, Attached
@@ -31,6 +32,7 @@ class Origins:
 
     Args:
         authority: returns the least price of sessions that leave in a country.
+        sightings: notes the addresses of exits.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Origins:
         neighbours: Neighbours,
         locate: Callable[[str], Place],
         authority: Exits,
+        sightings: DeviceOrigins,
         limits: ExitLimits,
     ) -> None:
         self._roster = roster
@@ -47,6 +50,7 @@ class Origins:
         self._neighbours = neighbours
         self._locate = locate
         self._authority = authority
+        self._sightings = sightings
         self._limits = limits
         self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
         # By device whose connections leave from elsewhere: the number of changes of their network,
@@ -83,11 +87,28 @@ class Origins:
         exit attaches by changes no place.
         """
         parsed = plain(ip_address(address.partition("%")[0]))
+        self._sightings.saw(attached.device_id, address)
         attached.location.learn(parsed)
         if CALLS in attached.features:
             attached.say(Seen(str(parsed)))
         if parsed.version == attached.address.version:
             self._file(attached, parsed, counted_network(address))
+
+    def sighted(self) -> Iterator[tuple[str, str]]:
+        """Yield each exit with the addresses that it is attached from, and that it leaves from."""
+        for attached, control in self._roster.by_number.values():
+            yield attached.device_id, control.address
+            yield attached.device_id, str(attached.address)
+
+    def arrived(self, attached: Attached) -> None:
+        """Note the address that an exit has attached from."""
+        self._sightings.saw(attached.device_id, str(attached.address))
+
+    def departed(self, attached: Attached) -> None:
+        """Note the end of an exit at its addresses, and stop counting it at another line."""
+        for address in (self._roster.control_of(attached).address, str(attached.address)):
+            self._sightings.left(attached.device_id, address)
+        self.left(attached)
 
     def left(self, attached: Attached) -> None:
         """Stop counting an exit where its connections leave, if that is not where it attached."""

@@ -19,7 +19,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -118,6 +118,11 @@ class DeviceTunnels:
     def is_attached(self, device_id: str) -> bool:
         """Return whether a device is attached and can open streams; an open can still fail."""
         return device_id in self._workers
+
+    def sighted(self) -> Iterator[tuple[str, str]]:
+        """Yield each attached device with its address."""
+        for worker in self._workers.all():
+            yield worker.device.id, worker.address
 
     async def open(
         self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
@@ -284,6 +289,7 @@ class DeviceTunnels:
             older.refuse("attached_again", "The same device has attached again.", AGAIN_SECONDS)
         worker = Worker(
             device,
+            control.address,
             self._workers.fresh(),
             self._reactor.loop,
             lambda: self.heartbeat_seconds,
@@ -291,6 +297,7 @@ class DeviceTunnels:
             self._lost,
         )
         self._workers.add(worker)
+        self._authority.origins.saw(device.id, control.address)
         worker.begin(control.hand_over())
         self.counts.attached += 1
         worker.send(Tunnelled(worker.attachment, max(1, round(self.heartbeat_seconds))))
@@ -301,6 +308,7 @@ class DeviceTunnels:
     def _lost(self, worker: Worker, reason: str) -> None:
         """Act on the end of a control connection."""
         self._workers.remove(worker)
+        self._authority.origins.left(worker.device.id, worker.address)
         self.counts.gone[reason] += 1
         _logger.info("worker %s: gone: %s", worker.device.id, reason)
         worker.orders.fail_all(AWAY)

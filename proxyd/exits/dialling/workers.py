@@ -43,6 +43,7 @@ class Worker(asyncio.Protocol):
     """The control connection of one device.
 
     Args:
+        address: the address that the device has attached from.
         heartbeat_seconds: returns the time between two pings.
         waiting_max_bytes: the most bytes of frames for a device that does not read.
         lost: called once, with the reason, when the device is attached no more.
@@ -51,6 +52,7 @@ class Worker(asyncio.Protocol):
     def __init__(
         self,
         device: DeviceRow,
+        address: str,
         attachment: int,
         loop: asyncio.AbstractEventLoop,
         heartbeat_seconds: Callable[[], float],
@@ -58,6 +60,7 @@ class Worker(asyncio.Protocol):
         lost: Callable[["Worker", str], None],
     ) -> None:
         self.device = device
+        self.address = address
         self.attachment = attachment
         self.orders = Orders()
         self._loop = loop

@@ -7,6 +7,7 @@ from storage.engines.store import Transaction
 
 # Behind every text that begins with a prefix: no name has this character.
 _LAST = "\U0010ffff"
+ORIGINS_MAX = 1_000  # rows of one address that are read: many households can share it
 
 
 class HitRow(NamedTuple):
@@ -174,6 +175,31 @@ async def by_session_address(tx: Transaction, address: str, limit: int) -> list[
             WHERE a.address = :address ORDER BY a.slot LIMIT :limit
             """
         ),
+        address=address,
+        limit=limit,
+    )
+
+
+async def by_origin(tx: Transaction, address: str, limit: int) -> list[HitRow]:
+    """Return the devices that were seen at an address, the latest first."""
+    return await tx.all(
+        HitRow,
+        f"""
+        {
+            _of_users(
+                f'''
+                SELECT 'device' AS kind, d.id, d.user_id, :address AS matched, o.ended_at FROM (
+                    SELECT device_id, MAX(ended_at) AS ended_at FROM (
+                        SELECT device_id, ended_at FROM device_origins WHERE address = :address
+                        ORDER BY ended_at DESC LIMIT {ORIGINS_MAX}
+                    ) AS latest
+                    GROUP BY device_id
+                ) AS o JOIN devices AS d ON d.id = o.device_id
+                '''
+            )
+        }
+        ORDER BY f.ended_at DESC, f.id LIMIT :limit
+        """,
         address=address,
         limit=limit,
     )

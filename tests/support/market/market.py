@@ -60,6 +60,7 @@ RULES = Rules(
     app_url="https://app.example.com",
     exits=ExitTerms(is_offered=True),
     payouts=PayoutTerms(methods=frozenset(MethodKind) - {MethodKind.STRIPE}),
+    origin_days=90,
 )
 SECRET = b"k" * 40
 SEALING = Sealing(SECRET, b"outbox")

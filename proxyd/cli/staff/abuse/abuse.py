@@ -183,6 +183,7 @@ def _answer(question: Question, answer: Answer) -> Report:
         if customer is None
         else {"user": customer.user_id, "username": customer.username, "email": customer.email},
         "users": answer.users,
+        "devices": list(answer.devices),
         "match": None if match is None else WORDS[match],
         "connections": _connections(answer),
         "more_than": len(answer.uses) if answer.has_more else None,

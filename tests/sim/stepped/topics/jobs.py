@@ -11,7 +11,8 @@ from market.money.money import MICRO, Currency
 from market.staff.base.roles import Machine
 from market.staff.money import judging, second_person
 from market.staff.money.judging import Verdict
-from storage.devices import devices
+from storage.devices import devices, origins
+from storage.devices.origins import SightingRow
 from storage.dispatch.claims import PairRow
 from tests.sim.stepped.side import Action, Side
 
@@ -75,6 +76,12 @@ async def _reports_devices(side: Side) -> Any:
     await side.market.store.write(devices.write_reports, rows)
 
 
+async def _sees_devices(side: Side) -> Any:
+    now, names = side.market.clock.now, ("running", "idle")
+    rows = [SightingRow(side.world.devices[each].id, "203.0.113.9", now, now, 1) for each in names]
+    await side.market.store.write(origins.write, rows, gap_seconds=300, most=100)
+
+
 async def _finds_silent(side: Side) -> Any:
     before = side.market.clock.now
     return await side.market.store.write(devices.mark_silent, before=before, limit=20)
@@ -96,6 +103,7 @@ JOBS: Mapping[str, Action] = {
     "revokes an idle device": partial(_revokes_device, "idle"),
     "completes another job": partial(completes, "second running", "done"),
     "writes reports of devices": _reports_devices,
+    "writes addresses of devices": _sees_devices,
     "finds silent devices": _finds_silent,
     "sweeps jobs": lambda side: side.market.job_sweeper.take_back(),
 }
