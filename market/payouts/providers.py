@@ -15,6 +15,7 @@ from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.base.states import PayoutStatus
 from market.events.context import Context
+from market.payments.provider import ProviderError
 from market.payouts import steps
 from market.payouts.details import Details, opened
 from market.payouts.terms import FailReason, MethodKind
@@ -28,14 +29,6 @@ from storage.payouts.payouts import PayoutRow
 BATCH_MAX = 500
 BATCHES_MAX = 20  # that one round asks about
 _logger = logging.getLogger("payouts")
-
-
-class ProviderError(Exception):
-    """A provider did not do it; with `is_final` it never will, and nothing was sent."""
-
-    def __init__(self, words: str, *, is_final: bool = False) -> None:
-        super().__init__(words)
-        self.is_final = is_final
 
 
 class Order(Struct, frozen=True):
@@ -68,7 +61,8 @@ class Provider(Protocol):
         """Send a batch once, also if it is called again. Return the provider's name of it.
 
         Raises:
-            ProviderError: the provider did not take it.
+            ProviderError: the provider did not take it; with `is_final` it never will, and nothing
+                was sent.
         """
 
     async def look(self, outside_id: str) -> Mapping[str, Progress]:
@@ -77,6 +71,9 @@ class Provider(Protocol):
         Raises:
             ProviderError: the provider did not answer.
         """
+
+    async def close(self) -> None:
+        """Close every connection; later calls open new ones."""
 
 
 class ProviderRounds:
@@ -101,11 +98,14 @@ class ProviderRounds:
         waiting = await self._store.read(
             batch_queries.unsettled, self._provider.name, limit=BATCHES_MAX
         )
-        for batch in waiting:
-            try:
-                booked += await self._advance(batch)
-            except ProviderError as error:
-                _logger.warning("batch %s: %s: %s", batch.id, self._provider.name, error)
+        try:
+            for batch in waiting:
+                try:
+                    booked += await self._advance(batch)
+                except ProviderError as error:
+                    _logger.warning("batch %s: %s: %s", batch.id, self._provider.name, error)
+        finally:
+            await self._provider.close()
         return booked
 
     async def _gather(self, tx: Transaction) -> None:

@@ -4,26 +4,23 @@ A batch has its identifier as `sender_batch_id`. PayPal refuses a second batch o
 30 days and names the first one, so a repetition returns that one.
 """
 
-import asyncio
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-import aiohttp
-
 from market.money.money import MICRO
-from market.payouts.providers import Order, Progress, ProviderError
+from market.payments.provider import ProviderError
+from market.payouts.providers import Order, Progress
 from market.payouts.terms import FailReason, MethodKind
+from proxyd.outbound.payment_calls import PaymentCalls, refusal
 
 CALL_SECONDS = 30.0
 ANSWER_MAX_BYTES = 4 * 1024 * 1024  # 500 items have less than one
 TOKEN_MARGIN_SECONDS = 60
 ITEMS_MAX = 1_000
 CENT_MICRO = MICRO // 100
-# Statuses after which a repetition may succeed: a wrong key, which the operator changes, and waits.
-RETRIED = frozenset((401, 403, 408, 429))
 DUPLICATE = "USER_BUSINESS_ERROR"
 # The end of an item; any other state waits.
 FAILED: Mapping[str, FailReason] = {
@@ -44,15 +41,16 @@ class PayPal:
     Args:
         client_id: of the operator's app at PayPal.
         secret: its secret.
+        now: the wall clock, in UTC seconds.
         api_base: the beginning of every address.
     """
 
     name = "paypal"
     kind = MethodKind.PAYPAL
 
-    def __init__(self, client_id: str, secret: str, api_base: str) -> None:
+    def __init__(self, client_id: str, secret: str, now: Callable[[], int], api_base: str) -> None:
         self._login = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
-        self._api_base = api_base.rstrip("/")
+        self._calls = PaymentCalls(api_base, {}, now, CALL_SECONDS, ANSWER_MAX_BYTES)
         self._token = ""
         self._token_until = 0.0  # on the monotonic clock
 
@@ -79,8 +77,7 @@ class PayPal:
             raise ProviderError("it names no batch for a repeated one")
         header = answer.get("batch_header")
         if status != 201 or not isinstance(header, dict) or not header.get("payout_batch_id"):
-            is_final = 400 <= status < 500 and status not in RETRIED
-            raise ProviderError(f"it answered with status {status}", is_final=is_final)
+            raise refusal(status)
         return str(header["payout_batch_id"])
 
     async def look(self, outside_id: str) -> Mapping[str, Progress]:
@@ -92,7 +89,7 @@ class PayPal:
         path = f"/v1/payments/payouts/{outside_id}?page_size={ITEMS_MAX}"
         status, answer = await self._call("GET", path)
         if status != 200:
-            raise ProviderError(f"it answered with status {status}")
+            raise refusal(status)
         header = answer.get("batch_header")
         denied = isinstance(header, dict) and header.get("batch_status") in DENIED
         found = {}
@@ -103,6 +100,10 @@ class PayPal:
             reason = FailReason.NOT_SENT if denied else FAILED.get(state)
             found[str(name)] = Progress(state == PAID and not denied, reason)
         return found
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._calls.close()
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None
@@ -136,42 +137,19 @@ class PayPal:
     async def _asked(
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Return the status and the JSON object of an answer; no redirection is followed.
+        """Return the status and the JSON object of an answer.
 
         Raises:
             ProviderError: no answer in time, or one that is too large or no JSON object.
         """
-        try:
-            async with (
-                asyncio.timeout(CALL_SECONDS),
-                aiohttp.ClientSession(
-                    trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
-                ) as session,
-                session.request(
-                    method,
-                    self._api_base + path,
-                    data=content,
-                    headers=headers,
-                    allow_redirects=False,
-                ) as response,
-            ):
-                text = await response.content.read(ANSWER_MAX_BYTES + 1)
-                while len(text) <= ANSWER_MAX_BYTES and not response.content.at_eof():
-                    text += await response.content.read(ANSWER_MAX_BYTES + 1 - len(text))
-        except TimeoutError as error:
-            raise ProviderError("it does not answer in time") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Not the text of the error: an address in it could have a secret.
-            raise ProviderError(f"it cannot be reached ({type(error).__name__})") from error
-        if len(text) > ANSWER_MAX_BYTES:
-            raise ProviderError("its answer is too large")
+        status, text = await self._calls.exchange(method, path, content, headers)
         try:
             answer = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            raise ProviderError(f"its answer is no JSON object, with status {response.status}")
-        return response.status, answer
+            raise ProviderError(f"its answer is no JSON object, with status {status}")
+        return status, answer
 
 
 def _item(order: Order) -> dict[str, Any]:

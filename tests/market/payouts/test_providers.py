@@ -8,8 +8,9 @@ from support.market.payouts import approved, earned_part, send, state_of
 
 from market.money.audit import audit_ledger
 from market.money.money import MICRO
+from market.payments.provider import ProviderError
 from market.payouts.details import Details
-from market.payouts.providers import Order, Progress, ProviderError, ProviderRounds
+from market.payouts.providers import Order, Progress, ProviderRounds
 from market.payouts.terms import FailReason, MethodKind
 from storage.payouts.payouts import PayoutRow
 
@@ -28,6 +29,7 @@ class Bank:
         self.error: ProviderError | None = None
         self.forgets_answers = False
         self.calls = 0
+        self.closed = 0
 
     async def send(self, batch_id: str, orders: Sequence[Order]) -> str:
         self.calls += 1
@@ -44,6 +46,9 @@ class Bank:
             order.payout_id: self.progress.get(order.payout_id, Progress())
             for order in self.batches[outside_id.removeprefix("outside-")]
         }
+
+    async def close(self) -> None:
+        self.closed += 1
 
     @property
     def sent(self) -> int:
@@ -78,7 +83,7 @@ async def test_payouts_are_sent_and_booked_once(market: Market) -> None:
     assert await earned_part(market, second.user_id) == 1_800 * MICRO
     bank.progress[third.id] = Progress(is_paid=True)
     assert [await rounds(market, bank).run() for _ in range(2)] == [1, 0]
-    assert bank.calls == 1
+    assert (bank.calls, bank.closed) == (1, 5)
 
 
 async def test_a_lost_answer_sends_the_same_batch_again_and_pays_once(market: Market) -> None:
