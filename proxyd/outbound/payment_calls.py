@@ -22,6 +22,8 @@ CONNECTIONS = 8
 # Statuses below 500 after which another attempt may succeed. The operator changes a wrong key, a
 # request in progress ends, and too many requests become fewer.
 _RETRIED = frozenset((401, 403, 408, 409, 425, 429))
+# The request, or one before it with the same name, may be in progress.
+_MAY_HAVE_EFFECT = frozenset((408, 409))
 
 
 class Answer(NamedTuple):
@@ -141,8 +143,12 @@ class PaymentCalls:
 
 def refusal(status: int) -> ProviderError:
     """Return the error of an answer without success; it is final if a repetition cannot succeed."""
-    is_final = 400 <= status < 500 and status not in _RETRIED
-    return ProviderError(f"it answered with status {status}", is_final=is_final)
+    is_refused = 400 <= status < 500
+    return ProviderError(
+        f"it answered with status {status}",
+        is_final=is_refused and status not in _RETRIED,
+        has_no_effect=is_refused and status not in _MAY_HAVE_EFFECT,
+    )
 
 
 def header_of(headers: Mapping[str, str], name: str) -> str:

@@ -1,18 +1,22 @@
 """Payouts by PayPal: the API "Payouts" of version 1.
 
 A batch has its identifier as `sender_batch_id`. PayPal refuses a second batch of the same name for
-30 days and names the first one, so a repetition returns that one.
+30 days and names the first one, so a repetition returns that one. It has no other question by this
+name, so a repetition is also the look at a batch whose answer was lost.
+
+PayPal checks the form of all payouts of a batch before it takes any, and names the wrong ones.
 """
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from market.money.money import MICRO
 from market.payments.provider import ProviderError
-from market.payouts.providers import Order, Progress
+from market.payouts.providers import Order, Progress, Refusal
 from market.payouts.terms import FailReason, MethodKind
 from proxyd.outbound.payment_calls import PaymentCalls, refusal
 
@@ -22,6 +26,11 @@ TOKEN_MARGIN_SECONDS = 60
 ITEMS_MAX = 1_000
 CENT_MICRO = MICRO // 100
 DUPLICATE = "USER_BUSINESS_ERROR"
+NO_MONEY = "INSUFFICIENT_FUNDS"
+# A day less than PayPal promises.
+REMEMBERS_SECONDS = 29 * 86_400
+# The place of an error, such as `items[3].receiver`.
+_PLACE = re.compile(r"/?items[\[/.]([0-9]{1,4})\]?[./](\w+)", re.ASCII)
 # The end of an item; any other state waits.
 FAILED: Mapping[str, FailReason] = {
     "FAILED": FailReason.REFUSED,
@@ -47,6 +56,7 @@ class PayPal:
 
     name = "paypal"
     kind = MethodKind.PAYPAL
+    remembers_seconds = REMEMBERS_SECONDS
 
     def __init__(self, client_id: str, secret: str, now: Callable[[], int], api_base: str) -> None:
         self._login = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
@@ -54,7 +64,7 @@ class PayPal:
         self._token = ""
         self._token_until = 0.0  # on the monotonic clock
 
-    async def send(self, batch_id: str, orders: Sequence[Order]) -> str:
+    async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
         """Send a batch once. Return PayPal's name of it.
 
         Raises:
@@ -77,7 +87,12 @@ class PayPal:
             raise ProviderError("it names no batch for a repeated one")
         header = answer.get("batch_header")
         if status != 201 or not isinstance(header, dict) or not header.get("payout_batch_id"):
-            raise refusal(status)
+            error = refusal(status)
+            reasons = _named(answer, orders)
+            is_of_payouts = status == 400 or bool(reasons)
+            if error.is_final and is_of_payouts and answer.get("name") != NO_MONEY:
+                return Refusal(str(error), reasons)
+            raise error
         return str(header["payout_batch_id"])
 
     async def look(self, outside_id: str) -> Mapping[str, Progress]:
@@ -126,10 +141,13 @@ class PayPal:
             "Content-Type": "application/x-www-form-urlencoded",
         }
         content = b"grant_type=client_credentials"
-        status, answer = await self._asked("POST", "/v1/oauth2/token", content, headers)
+        try:
+            status, answer = await self._asked("POST", "/v1/oauth2/token", content, headers)
+        except ProviderError as error:
+            raise ProviderError(str(error), has_no_effect=True) from error
         token, seconds = answer.get("access_token"), answer.get("expires_in")
         if status != 200 or not isinstance(token, str) or not isinstance(seconds, int):
-            raise ProviderError(f"it gave no token, with status {status}")
+            raise ProviderError(f"it gave no token, with status {status}", has_no_effect=True)
         self._token = token
         self._token_until = monotonic() + max(seconds - TOKEN_MARGIN_SECONDS, 0)
         return token
@@ -162,6 +180,19 @@ def _item(order: Order) -> dict[str, Any]:
         "sender_item_id": order.payout_id,
         "note": "Your earnings",
     }
+
+
+def _named(answer: Mapping[str, Any], orders: Sequence[Order]) -> dict[str, FailReason]:
+    """Return the payouts that an answer names as wrong, with their reasons."""
+    found = {}
+    for detail in _dicts(answer.get("details")):
+        place = _PLACE.match(str(detail.get("field", "")))
+        if place is None or int(place[1]) >= len(orders):
+            continue
+        is_receiver = place[2] in ("receiver", "recipient_type")
+        reason = FailReason.METHOD_INVALID if is_receiver else FailReason.REFUSED
+        found[orders[int(place[1])].payout_id] = reason
+    return found
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from support.base.cases import cases
 
 from market.payments.provider import ProviderError
 from market.payouts.details import Details
-from market.payouts.providers import Order, Progress
+from market.payouts.providers import Order, Progress, Refusal
 from market.payouts.terms import FailReason
 from proxyd.outbound.paypal import PayPal
 
@@ -126,7 +126,7 @@ async def test_a_batch_is_sent_once_and_its_states_are_read(stand: Stand) -> Non
         # It may be a repetition of a batch that is paid, so its money does not come back.
         (400, '{"name": "USER_BUSINESS_ERROR", "links": "nonsense"}', False),
         (400, '{"name": "USER_BUSINESS_ERROR", "links": [{"href": "https://x/help"}]}', False),
-        (400, '{"name": "VALIDATION_ERROR"}', True),
+        (400, '{"name": "INSUFFICIENT_FUNDS"}', True),
         (201, "[]", False),
         (201, "not json", False),
         (201, "{}", False),
@@ -147,12 +147,37 @@ async def test_an_answer_that_is_no_success_is_an_error(
     assert "secret" not in str(caught.value)
 
 
+@cases(
+    ("status", "details", "reasons"),
+    [
+        (400, [{"field": "items[1].receiver"}], {"payout-1": FailReason.METHOD_INVALID}),
+        (
+            422,
+            [{"field": "/items/0/amount/value"}, {"field": "items[6].receiver"}],
+            {"payout-0": FailReason.REFUSED, "payout-6": FailReason.METHOD_INVALID},
+        ),
+        # Any payout may be the cause.
+        (400, [], {}),
+        (400, "nonsense", {}),
+        (400, [{"field": "items[7].receiver"}, {"field": "items[-1].x"}, {"field": 7}, 8], {}),
+    ],
+)
+async def test_a_refusal_names_the_wrong_payouts(
+    stand: Stand, status: int, details: Any, reasons: dict[str, FailReason]
+) -> None:
+    body = {"name": "VALIDATION_ERROR", "details": details}
+    stand.answer = web.json_response(body, status=status)
+    async with paypal_at(stand.url) as paypal:
+        refused = await paypal.send("batch-1", ORDERS)
+    assert refused == Refusal(f"it answered with status {status}", reasons)
+
+
 async def test_a_wrong_secret_and_a_silent_host_lose_no_batch(stand: Stand) -> None:
     for url, secret in ((stand.url, "wrong"), ("http://127.0.0.1:1", "secret")):
         async with paypal_at(url, secret) as paypal:
             with pytest.raises(ProviderError) as caught:
                 await paypal.send("batch-1", ORDERS)
-        assert not caught.value.is_final
+        assert (caught.value.is_final, caught.value.has_no_effect) == (False, True)
         assert "127.0.0.1" not in str(caught.value)
 
 
