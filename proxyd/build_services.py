@@ -323,7 +323,12 @@ def _payout_rounds(settings: Settings, market: Market) -> ProviderRounds | None:
     # Here, so that a daemon without it does not wait for a client of HTTP.
     from proxyd.outbound.paypal import PayPal  # noqa: PLC0415
 
-    provider = PayPal(payouts.paypal_client_id, payouts.paypal_secret, payouts.paypal_api_base)
+    provider = PayPal(
+        payouts.paypal_client_id,
+        payouts.paypal_secret,
+        market.context.now,
+        payouts.paypal_api_base,
+    )
     return ProviderRounds(market.context, market.payouts.sealing, provider)
 
 

@@ -20,12 +20,21 @@ class ProviderError(Exception):
         is_final: whether a repetition of the request fails in the same way.
         is_of_payment: whether the answer about this payment is at fault; requests about other
             payments may succeed.
+        has_no_effect: whether the request certainly changed nothing at the provider.
     """
 
-    def __init__(self, text: str, *, is_final: bool = False, is_of_payment: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        is_final: bool = False,
+        is_of_payment: bool = False,
+        has_no_effect: bool = False,
+    ) -> None:
         super().__init__(text)
         self.is_final = is_final
         self.is_of_payment = is_of_payment
+        self.has_no_effect = has_no_effect
 
 
 class HookError(Exception):

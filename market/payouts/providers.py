@@ -2,7 +2,12 @@
 
 A round marks approved payouts as sent, in a batch that is committed before the provider gets it. A
 provider knows a batch by its identifier and sends it once, so a round after a crash sends it again
-without harm. The outcomes come from questions to the provider, and each payout is booked once.
+without harm, for as long as the provider remembers the identifier. The outcomes come from questions
+to the provider, and each payout is booked once.
+
+A provider refuses a whole batch for one wrong payout. That payout fails, and the others go on in a
+new batch; if the provider does not name the wrong one, both halves go on by themselves. A batch
+that may have been sent, and cannot be sent again without harm, is doubtful: the staff decides.
 """
 
 import logging
@@ -15,6 +20,7 @@ from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.base.states import PayoutStatus
 from market.events.context import Context
+from market.payments.provider import ProviderError
 from market.payouts import steps
 from market.payouts.details import Details, opened
 from market.payouts.terms import FailReason, MethodKind
@@ -26,16 +32,10 @@ from storage.payouts.batches import BatchRow
 from storage.payouts.payouts import PayoutRow
 
 BATCH_MAX = 500
-BATCHES_MAX = 20  # that one round asks about
+BATCHES_MAX = 20
+# The rounds of other daemons leave a batch alone for this long; the calls about it take less.
+CLAIM_SECONDS = 120
 _logger = logging.getLogger("payouts")
-
-
-class ProviderError(Exception):
-    """A provider did not do it; with `is_final` it never will, and nothing was sent."""
-
-    def __init__(self, words: str, *, is_final: bool = False) -> None:
-        super().__init__(words)
-        self.is_final = is_final
 
 
 class Order(Struct, frozen=True):
@@ -53,22 +53,36 @@ class Progress(Struct, frozen=True):
     failed: FailReason | None = None
 
 
+class Refusal(Struct, frozen=True):
+    """A provider has refused a batch, and has sent nothing of it.
+
+    `reasons` has the payouts that it named as the cause. Without any, each payout of the batch may
+    be the cause; with `is_of_batch` none is.
+    """
+
+    words: str
+    reasons: Mapping[str, FailReason] = {}
+    is_of_batch: bool = False
+
+
 class Provider(Protocol):
     """A payment service.
 
     Attributes:
         name: of its batches.
         kind: of the methods that it pays to.
+        remembers_seconds: for how long a batch that is sent again is certainly not paid again.
     """
 
     name: str
     kind: MethodKind
+    remembers_seconds: int
 
-    async def send(self, batch_id: str, orders: Sequence[Order]) -> str:
+    async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
         """Send a batch once, also if it is called again. Return the provider's name of it.
 
         Raises:
-            ProviderError: the provider did not take it.
+            ProviderError: the provider did not take it now; with `is_final` it never will.
         """
 
     async def look(self, outside_id: str) -> Mapping[str, Progress]:
@@ -78,34 +92,119 @@ class Provider(Protocol):
             ProviderError: the provider did not answer.
         """
 
+    async def close(self) -> None:
+        """Close every connection; later calls open new ones."""
+
+
+async def settle_refusal(
+    tx: Transaction, context: Context, batch: BatchRow, refusal: Refusal
+) -> int:
+    """End a refused batch: its wrong payouts fail, the others move to new batches.
+
+    Returns:
+        The number of payouts that failed; 0 if the batch has another end.
+    """
+    await tx.lock("payouts", [row.id for row in await queries.of_batch(tx, batch.id)])
+    rows = await queries.of_batch(tx, batch.id)
+    sent = [row for row in rows if row.state == PayoutStatus.SENT]
+    reasons = _reasons(sent, refusal)
+    rest = [row for row in sent if row.id not in reasons]
+    moved = sum(row.net for row in rest)
+    if not await batch_queries.settle_refused(
+        tx,
+        batch.id,
+        payouts=len(rows) - len(rest),
+        net_usd=sum(row.net for row in rows) - moved,
+        now=context.now(),
+    ):
+        return 0
+    for payout_id, reason in reasons.items():
+        await steps.fail(tx, context, payout_id, reason)
+    middle = len(rest) if reasons else (len(rest) + 1) // 2
+    for part in (rest[:middle], rest[middle:]):
+        if part:
+            part_id = await add_batch(tx, context, batch.format, part, parent_id=batch.id)
+            for row in part:
+                await queries.move_to_part(tx, row.id, batch_id=batch.id, part_id=part_id)
+    return len(reasons)
+
+
+def _reasons(rows: Sequence[PayoutRow], refusal: Refusal) -> dict[str, FailReason]:
+    """Return the payouts that fail by a refusal, with their reasons."""
+    if refusal.is_of_batch:
+        return {row.id: FailReason.NOT_SENT for row in rows}
+    named = {row.id: refusal.reasons[row.id] for row in rows if row.id in refusal.reasons}
+    if not named and len(rows) == 1:
+        return {rows[0].id: FailReason.REFUSED}
+    return named
+
+
+async def add_batch(
+    tx: Transaction,
+    context: Context,
+    form: str,
+    rows: Sequence[PayoutRow],
+    *,
+    parent_id: str | None = None,
+) -> str:
+    """Add a batch for payouts, and return its identifier; the caller puts them into it."""
+    batch_id, net = context.identifiers.new(), sum(row.net for row in rows)
+    now = context.now()
+    batch = BatchRow(batch_id, form, len(rows), net, None, now, parent_id=parent_id)
+    await batch_queries.insert(tx, batch)
+    return batch_id
+
 
 class ProviderRounds:
-    """The rounds of a provider's batches."""
+    """The rounds of a provider's batches.
 
-    def __init__(self, context: Context, sealing: Sealing, provider: Provider) -> None:
+    Args:
+        context: the store, identifiers and the time.
+        sealing: opens the details of payout methods.
+        provider: the payment service.
+        batches_max: the number of batches that one round works on.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        sealing: Sealing,
+        provider: Provider,
+        batches_max: int = BATCHES_MAX,
+    ) -> None:
         self._context = context
         self._store = context.store
         self._sealing = sealing
         self._provider = provider
+        self._batches_max = batches_max
 
     async def run(self) -> int:
         """Send approved payouts, and book outcomes. Return the number of booked payouts.
 
-        A batch that the provider does not take or know now waits for the next round.
+        A batch that the provider does not take or know now waits for a later round.
 
         Raises:
             UnavailableError: the store did not answer.
         """
-        booked = 0
+        booked, now = 0, self._context.now()
         await self._store.write(self._gather)
         waiting = await self._store.read(
-            batch_queries.unsettled, self._provider.name, limit=BATCHES_MAX
+            batch_queries.unsettled,
+            self._provider.name,
+            looked_before=now - CLAIM_SECONDS,
+            limit=self._batches_max,
         )
-        for batch in waiting:
-            try:
-                booked += await self._advance(batch)
-            except ProviderError as error:
-                _logger.warning("batch %s: %s: %s", batch.id, self._provider.name, error)
+        try:
+            for batch in waiting:
+                seen, at = batch.looked_at, self._context.now()
+                if not await self._store.write(batch_queries.claim, batch.id, seen=seen, now=at):
+                    continue
+                try:
+                    booked += await self._advance(batch)
+                except ProviderError as error:
+                    _logger.warning("batch %s: %s: %s", batch.id, self._provider.name, error)
+        finally:
+            await self._provider.close()
         return booked
 
     async def _gather(self, tx: Transaction) -> None:
@@ -113,28 +212,53 @@ class ProviderRounds:
         rows = await queries.to_send(tx, (self._provider.kind,), limit=BATCH_MAX)
         if not rows:
             return
-        batch_id, net = self._context.identifiers.new(), sum(row.net for row in rows)
-        batch = BatchRow(batch_id, self._provider.name, len(rows), net, None, self._context.now())
-        await batch_queries.insert(tx, batch)
+        batch_id = await add_batch(tx, self._context, self._provider.name, rows)
         for row in rows:
             await steps.send(tx, self._context, row.id, batch_id)
 
     async def _advance(self, batch: BatchRow) -> int:
         """Send a batch, or ask about it. Return the number of payouts that ended."""
         rows = await self._store.read(queries.of_batch, batch.id)
-        open_rows = [row for row in rows if row.state == PayoutStatus.SENT]
         outside_id = batch.outside_id
         if outside_id is None:
-            try:
-                outside_id = await self._provider.send(batch.id, await self._orders(rows))
-            except ProviderError as error:
-                if not error.is_final:
-                    raise
-                _logger.warning("batch %s: refused: %s", batch.id, error)
-                refused = Progress(failed=FailReason.NOT_SENT)
-                return await self._book(batch, open_rows, {row.id: refused for row in rows})
-            await self._store.write(batch_queries.name_outside, batch.id, outside_id)
+            sent = await self._send(batch, rows)
+            if not isinstance(sent, str):
+                return sent
+            outside_id = sent
+        open_rows = [row for row in rows if row.state == PayoutStatus.SENT]
         return await self._book(batch, open_rows, await self._provider.look(outside_id))
+
+    async def _send(self, batch: BatchRow, rows: Sequence[PayoutRow]) -> str | int:
+        """Send a batch. Return the provider's name of it, or the number of payouts that failed."""
+        now = self._context.now()
+        if batch.tried_at is not None and now - batch.tried_at >= self._provider.remembers_seconds:
+            return await self._doubt(batch, "it may have been sent, too long ago to send it again")
+        orders = await self._orders(rows)
+        is_first = await self._store.write(batch_queries.begin_try, batch.id, now=now)
+        try:
+            sent = await self._provider.send(batch.id, orders)
+        except ProviderError as error:
+            if not error.is_final:
+                if error.has_no_effect and is_first:
+                    await self._store.write(batch_queries.forget_try, batch.id)
+                raise
+            sent = Refusal(str(error), is_of_batch=True)
+        if isinstance(sent, str):
+            await self._store.write(batch_queries.name_outside, batch.id, sent)
+            return sent
+        if not is_first:
+            # An attempt before may have succeeded: to give the money back could pay it twice.
+            return await self._doubt(
+                batch, f"refused after an attempt without an answer: {sent.words}"
+            )
+        _logger.warning("batch %s: refused: %s", batch.id, sent.words)
+        return await self._store.write(settle_refusal, self._context, batch, sent)
+
+    async def _doubt(self, batch: BatchRow, words: str) -> int:
+        """Leave a batch to the staff."""
+        _logger.warning("batch %s: doubtful: %s", batch.id, words)
+        await self._store.write(batch_queries.doubt, batch.id, now=self._context.now())
+        return 0
 
     async def _orders(self, rows: Sequence[PayoutRow]) -> list[Order]:
         """Return the orders of a whole batch: the same ones each time."""

@@ -1,4 +1,7 @@
-"""HTTP calls to payment providers: bounded in time and size, and paused when a server wants it."""
+"""HTTP calls to payment providers: bounded in time and size, and paused when a server wants it.
+
+Payments and payouts use them. A failure never has the address of the call in its text.
+"""
 
 import asyncio
 import hmac
@@ -19,6 +22,8 @@ CONNECTIONS = 8
 # Statuses below 500 after which another attempt may succeed. The operator changes a wrong key, a
 # request in progress ends, and too many requests become fewer.
 _RETRIED = frozenset((401, 403, 408, 409, 425, 429))
+# The request, or one before it with the same name, may be in progress.
+_MAY_HAVE_EFFECT = frozenset((408, 409))
 
 
 class Answer(NamedTuple):
@@ -36,6 +41,7 @@ class PaymentCalls:
         headers: sent with each call; they may have a secret, which is never logged.
         now: the wall clock, in UTC seconds.
         seconds: the time limit of a call.
+        max_bytes: the size limit of an answer.
     """
 
     def __init__(
@@ -44,11 +50,13 @@ class PaymentCalls:
         headers: Mapping[str, str],
         now: Callable[[], int],
         seconds: float = CALL_SECONDS,
+        max_bytes: int = ANSWER_MAX_BYTES,
     ) -> None:
         self._base_url = base_url.rstrip("/")
         self._headers = {"Accept-Encoding": "identity", **headers}
         self._now = now
         self._seconds = seconds
+        self._max_bytes = max_bytes
         self._session: aiohttp.ClientSession | None = None
         self._paused_until = 0.0  # on the monotonic clock
 
@@ -61,10 +69,27 @@ class PaymentCalls:
     ) -> Answer:
         """Return the answer to a call, with a status of success.
 
+        Raises:
+            ProviderError: another status, no answer in time, or one that is too large.
+        """
+        answer = await self.exchange(method, path, body, headers)
+        if not 200 <= answer.status < 300:
+            raise refusal(answer.status)
+        return answer
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Return the answer to a call, with any status.
+
         Redirections are not followed: they would carry the key elsewhere.
 
         Raises:
-            ProviderError: another status, no answer in time, or one that is too large.
+            ProviderError: no answer in time, or one that is too large.
         """
         if monotonic() < self._paused_until:
             raise ProviderError("it has requested a pause")
@@ -80,25 +105,30 @@ class PaymentCalls:
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 ) as response,
             ):
-                answer = Answer(response.status, await _body(response))
+                answer = Answer(response.status, await self._body(response))
                 wait = retry_after(response.headers.get("Retry-After", ""), self._now())
         except TimeoutError as error:
             raise ProviderError("it does not answer in time") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # Not the error's own text: it can have the address, and an address can have a secret.
             raise ProviderError(f"it cannot be reached ({type(error).__name__})") from error
-        if 200 <= answer.status < 300:
-            return answer
         if answer.status in (429, 503):
             self._paused_until = monotonic() + min(wait, PAUSE_MAX_SECONDS)
-        is_final = 400 <= answer.status < 500 and answer.status not in _RETRIED
-        raise ProviderError(f"it answered with status {answer.status}", is_final=is_final)
+        return answer
 
     async def close(self) -> None:
         """Close every connection."""
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise ProviderError("its answer is too large", is_of_payment=True)
+        return bytes(body)
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -109,6 +139,16 @@ class PaymentCalls:
                 auto_decompress=False,
             )
         return self._session
+
+
+def refusal(status: int) -> ProviderError:
+    """Return the error of an answer without success; it is final if a repetition cannot succeed."""
+    is_refused = 400 <= status < 500
+    return ProviderError(
+        f"it answered with status {status}",
+        is_final=is_refused and status not in _RETRIED,
+        has_no_effect=is_refused and status not in _MAY_HAVE_EFFECT,
+    )
 
 
 def header_of(headers: Mapping[str, str], name: str) -> str:
@@ -135,12 +175,3 @@ def is_signed(secrets: tuple[str, ...], signed: bytes, signatures: tuple[str, ..
         for other in signatures
     ]
     return any(matches)
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > ANSWER_MAX_BYTES:
-            raise ProviderError("its answer is too large", is_of_payment=True)
-    return bytes(body)

@@ -1,30 +1,36 @@
 """Payouts by PayPal: the API "Payouts" of version 1.
 
 A batch has its identifier as `sender_batch_id`. PayPal refuses a second batch of the same name for
-30 days and names the first one, so a repetition returns that one.
+30 days and names the first one, so a repetition returns that one. It has no other question by this
+name, so a repetition is also the look at a batch whose answer was lost.
+
+PayPal checks the form of all payouts of a batch before it takes any, and names the wrong ones.
 """
 
-import asyncio
 import base64
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-import aiohttp
-
 from market.money.money import MICRO
-from market.payouts.providers import Order, Progress, ProviderError
+from market.payments.provider import ProviderError
+from market.payouts.providers import Order, Progress, Refusal
 from market.payouts.terms import FailReason, MethodKind
+from proxyd.outbound.payment_calls import PaymentCalls, refusal
 
 CALL_SECONDS = 30.0
 ANSWER_MAX_BYTES = 4 * 1024 * 1024  # 500 items have less than one
 TOKEN_MARGIN_SECONDS = 60
 ITEMS_MAX = 1_000
 CENT_MICRO = MICRO // 100
-# Statuses after which a repetition may succeed: a wrong key, which the operator changes, and waits.
-RETRIED = frozenset((401, 403, 408, 429))
 DUPLICATE = "USER_BUSINESS_ERROR"
+NO_MONEY = "INSUFFICIENT_FUNDS"
+# A day less than PayPal promises.
+REMEMBERS_SECONDS = 29 * 86_400
+# The place of an error, such as `items[3].receiver`.
+_PLACE = re.compile(r"/?items[\[/.]([0-9]{1,4})\]?[./](\w+)", re.ASCII)
 # The end of an item; any other state waits.
 FAILED: Mapping[str, FailReason] = {
     "FAILED": FailReason.REFUSED,
@@ -44,19 +50,21 @@ class PayPal:
     Args:
         client_id: of the operator's app at PayPal.
         secret: its secret.
+        now: the wall clock, in UTC seconds.
         api_base: the beginning of every address.
     """
 
     name = "paypal"
     kind = MethodKind.PAYPAL
+    remembers_seconds = REMEMBERS_SECONDS
 
-    def __init__(self, client_id: str, secret: str, api_base: str) -> None:
+    def __init__(self, client_id: str, secret: str, now: Callable[[], int], api_base: str) -> None:
         self._login = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
-        self._api_base = api_base.rstrip("/")
+        self._calls = PaymentCalls(api_base, {}, now, CALL_SECONDS, ANSWER_MAX_BYTES)
         self._token = ""
         self._token_until = 0.0  # on the monotonic clock
 
-    async def send(self, batch_id: str, orders: Sequence[Order]) -> str:
+    async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
         """Send a batch once. Return PayPal's name of it.
 
         Raises:
@@ -79,8 +87,12 @@ class PayPal:
             raise ProviderError("it names no batch for a repeated one")
         header = answer.get("batch_header")
         if status != 201 or not isinstance(header, dict) or not header.get("payout_batch_id"):
-            is_final = 400 <= status < 500 and status not in RETRIED
-            raise ProviderError(f"it answered with status {status}", is_final=is_final)
+            error = refusal(status)
+            reasons = _named(answer, orders)
+            is_of_payouts = status == 400 or bool(reasons)
+            if error.is_final and is_of_payouts and answer.get("name") != NO_MONEY:
+                return Refusal(str(error), reasons)
+            raise error
         return str(header["payout_batch_id"])
 
     async def look(self, outside_id: str) -> Mapping[str, Progress]:
@@ -92,7 +104,7 @@ class PayPal:
         path = f"/v1/payments/payouts/{outside_id}?page_size={ITEMS_MAX}"
         status, answer = await self._call("GET", path)
         if status != 200:
-            raise ProviderError(f"it answered with status {status}")
+            raise refusal(status)
         header = answer.get("batch_header")
         denied = isinstance(header, dict) and header.get("batch_status") in DENIED
         found = {}
@@ -103,6 +115,10 @@ class PayPal:
             reason = FailReason.NOT_SENT if denied else FAILED.get(state)
             found[str(name)] = Progress(state == PAID and not denied, reason)
         return found
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._calls.close()
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None
@@ -125,10 +141,13 @@ class PayPal:
             "Content-Type": "application/x-www-form-urlencoded",
         }
         content = b"grant_type=client_credentials"
-        status, answer = await self._asked("POST", "/v1/oauth2/token", content, headers)
+        try:
+            status, answer = await self._asked("POST", "/v1/oauth2/token", content, headers)
+        except ProviderError as error:
+            raise ProviderError(str(error), has_no_effect=True) from error
         token, seconds = answer.get("access_token"), answer.get("expires_in")
         if status != 200 or not isinstance(token, str) or not isinstance(seconds, int):
-            raise ProviderError(f"it gave no token, with status {status}")
+            raise ProviderError(f"it gave no token, with status {status}", has_no_effect=True)
         self._token = token
         self._token_until = monotonic() + max(seconds - TOKEN_MARGIN_SECONDS, 0)
         return token
@@ -136,42 +155,19 @@ class PayPal:
     async def _asked(
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Return the status and the JSON object of an answer; no redirection is followed.
+        """Return the status and the JSON object of an answer.
 
         Raises:
             ProviderError: no answer in time, or one that is too large or no JSON object.
         """
-        try:
-            async with (
-                asyncio.timeout(CALL_SECONDS),
-                aiohttp.ClientSession(
-                    trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
-                ) as session,
-                session.request(
-                    method,
-                    self._api_base + path,
-                    data=content,
-                    headers=headers,
-                    allow_redirects=False,
-                ) as response,
-            ):
-                text = await response.content.read(ANSWER_MAX_BYTES + 1)
-                while len(text) <= ANSWER_MAX_BYTES and not response.content.at_eof():
-                    text += await response.content.read(ANSWER_MAX_BYTES + 1 - len(text))
-        except TimeoutError as error:
-            raise ProviderError("it does not answer in time") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Not the text of the error: an address in it could have a secret.
-            raise ProviderError(f"it cannot be reached ({type(error).__name__})") from error
-        if len(text) > ANSWER_MAX_BYTES:
-            raise ProviderError("its answer is too large")
+        status, text = await self._calls.exchange(method, path, content, headers)
         try:
             answer = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            raise ProviderError(f"its answer is no JSON object, with status {response.status}")
-        return response.status, answer
+            raise ProviderError(f"its answer is no JSON object, with status {status}")
+        return status, answer
 
 
 def _item(order: Order) -> dict[str, Any]:
@@ -184,6 +180,19 @@ def _item(order: Order) -> dict[str, Any]:
         "sender_item_id": order.payout_id,
         "note": "Your earnings",
     }
+
+
+def _named(answer: Mapping[str, Any], orders: Sequence[Order]) -> dict[str, FailReason]:
+    """Return the payouts that an answer names as wrong, with their reasons."""
+    found = {}
+    for detail in _dicts(answer.get("details")):
+        place = _PLACE.match(str(detail.get("field", "")))
+        if place is None or int(place[1]) >= len(orders):
+            continue
+        is_receiver = place[2] in ("receiver", "recipient_type")
+        reason = FailReason.METHOD_INVALID if is_receiver else FailReason.REFUSED
+        found[orders[int(place[1])].payout_id] = reason
+    return found
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -459,9 +459,9 @@ _OF_USERS: Mapping[str, Rows] = {
     "payout_batches": rows(
         "id IN (SELECT batch_id FROM payouts WHERE user_id = :user)",
         "id",
-        ids="id",
+        ids="id parent_id",
         enums="format",
-        numbers="payouts net_usd created_at settled_at",
+        numbers="payouts net_usd created_at settled_at tried_at looked_at doubtful_at",
         erased={"sealed_content": "NULL"},
         kept={"outside_id": _OF_PROVIDER},
         exported=None,

@@ -10,7 +10,9 @@ class BatchRow(NamedTuple):
     """A batch: its number of payouts and their sum in micro-USD; times are UTC seconds.
 
     `sealed_content` is the file of it, None of a provider, which names it `outside_id`. At
-    `settled_at` the provider had reported the end of all its payouts.
+    `settled_at` the provider had reported the end of all its payouts. A part of a refused batch
+    has that one as `parent_id`. Since `tried_at` an attempt to send it may have succeeded. The
+    rounds worked on it at `looked_at`, and leave it to the staff since `doubtful_at`.
     """
 
     id: str
@@ -21,6 +23,10 @@ class BatchRow(NamedTuple):
     created_at: int
     outside_id: str | None = None
     settled_at: int | None = None
+    parent_id: str | None = None
+    tried_at: int | None = None
+    looked_at: int = 0
+    doubtful_at: int | None = None
 
 
 _COLUMNS = ", ".join(BatchRow._fields)
@@ -51,25 +57,134 @@ async def newest(tx: Transaction, *, before: str, limit: int) -> list[BatchRow]:
     )
 
 
-async def unsettled(tx: Transaction, form: str, *, limit: int) -> list[BatchRow]:
-    """Return batches of a provider whose payouts have not all ended, the oldest first."""
+async def unsettled(
+    tx: Transaction, form: str, *, looked_before: int, limit: int
+) -> list[BatchRow]:
+    """Return batches of a provider whose payouts have not all ended.
+
+    The one with the oldest work comes first; doubtful ones are left out.
+
+    Args:
+        tx: the transaction.
+        form: the name of the provider.
+        looked_before: only batches that were not worked on since this time, in UTC seconds.
+        limit: how many at most.
+    """
     return await tx.all(
         BatchRow,
         f"""
-        SELECT {_COLUMNS} FROM payout_batches WHERE format = :form AND settled_at IS NULL
-        ORDER BY id LIMIT :limit
+        SELECT {_COLUMNS} FROM payout_batches
+        WHERE format = :form AND settled_at IS NULL AND doubtful_at IS NULL
+            AND looked_at <= :looked_before
+        ORDER BY looked_at, id LIMIT :limit
         """,
         form=form,
+        looked_before=looked_before,
         limit=limit,
     )
+
+
+async def claim(tx: Transaction, batch_id: str, *, seen: int, now: int) -> bool:
+    """Claim a batch for a round; False if another round did since `seen`."""
+    changed = await tx.run(
+        """
+        UPDATE payout_batches SET looked_at = :now
+        WHERE id = :id AND looked_at = :seen AND settled_at IS NULL AND doubtful_at IS NULL
+        """,
+        id=batch_id,
+        seen=seen,
+        now=now,
+    )
+    return changed == 1
+
+
+async def begin_try(tx: Transaction, batch_id: str, *, now: int) -> bool:
+    """Record an attempt to send a batch; False if an earlier one may have succeeded."""
+    changed = await tx.run(
+        "UPDATE payout_batches SET tried_at = :now WHERE id = :id AND tried_at IS NULL",
+        id=batch_id,
+        now=now,
+    )
+    return changed == 1
+
+
+async def forget_try(tx: Transaction, batch_id: str) -> None:
+    """Record that the only attempt to send a batch had no effect."""
+    await tx.run("UPDATE payout_batches SET tried_at = NULL WHERE id = :id", id=batch_id)
 
 
 async def name_outside(tx: Transaction, batch_id: str, outside_id: str) -> None:
     """Record the name that a provider gave to a batch."""
     await tx.run(
-        "UPDATE payout_batches SET outside_id = :outside_id WHERE id = :id",
+        """
+        UPDATE payout_batches SET outside_id = :outside_id, doubtful_at = NULL WHERE id = :id
+        """,
         id=batch_id,
         outside_id=outside_id,
+    )
+
+
+async def doubt(tx: Transaction, batch_id: str, *, now: int) -> None:
+    """Leave a batch to the staff, unless a provider has taken it."""
+    await tx.run(
+        """
+        UPDATE payout_batches SET doubtful_at = :now
+        WHERE id = :id AND doubtful_at IS NULL AND outside_id IS NULL AND settled_at IS NULL
+        """,
+        id=batch_id,
+        now=now,
+    )
+
+
+async def doubtful(tx: Transaction, *, limit: int) -> list[BatchRow]:
+    """Return batches that wait for the staff, the oldest first."""
+    return await tx.all(
+        BatchRow,
+        f"""
+        SELECT {_COLUMNS} FROM payout_batches
+        WHERE settled_at IS NULL AND doubtful_at > 0 ORDER BY doubtful_at, id LIMIT :limit
+        """,
+        limit=limit,
+    )
+
+
+async def settle_refused(
+    tx: Transaction, batch_id: str, *, payouts: int, net_usd: int, now: int
+) -> bool:
+    """Settle a batch that its provider has refused; False if it has another end.
+
+    Args:
+        tx: the transaction.
+        batch_id: the batch.
+        payouts: the number of payouts that stay in it, which have failed.
+        net_usd: their sum in micro-USD.
+        now: UTC seconds.
+    """
+    changed = await tx.run(
+        """
+        UPDATE payout_batches SET settled_at = :now, payouts = :payouts, net_usd = :net_usd
+        WHERE id = :id AND settled_at IS NULL AND outside_id IS NULL AND doubtful_at IS NULL
+        """,
+        id=batch_id,
+        payouts=payouts,
+        net_usd=net_usd,
+        now=now,
+    )
+    return changed == 1
+
+
+async def settle_decided(tx: Transaction, batch_id: str, *, now: int) -> None:
+    """Settle a doubtful batch if the staff has decided about all its payouts."""
+    await tx.run(
+        """
+        UPDATE payout_batches SET settled_at = :now
+        WHERE id = :id AND doubtful_at IS NOT NULL AND settled_at IS NULL
+            AND NOT EXISTS (
+                SELECT 1 FROM payouts WHERE batch_id = :id AND state = 'sent'
+            )
+        """,
+        id=batch_id,
+        now=now,
     )
 
 

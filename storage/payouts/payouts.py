@@ -195,6 +195,19 @@ async def of_batch(tx: Transaction, batch_id: str) -> list[PayoutRow]:
     )
 
 
+async def move_to_part(tx: Transaction, payout_id: str, *, batch_id: str, part_id: str) -> None:
+    """Move a payout from a refused batch to a part of it."""
+    await tx.run(
+        """
+        UPDATE payouts SET batch_id = :part_id
+        WHERE id = :id AND batch_id = :batch_id AND state = 'sent'
+        """,
+        id=payout_id,
+        batch_id=batch_id,
+        part_id=part_id,
+    )
+
+
 async def sums(tx: Transaction, user_id: str, currency: str) -> SumsRow:
     """Return the sums of a user's payouts. All of the user's payouts are read."""
     row = await tx.one(

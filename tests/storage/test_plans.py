@@ -80,6 +80,7 @@ from storage.jobs import jobs as job_queries
 from storage.logs import logs
 from storage.money import ledger
 from storage.notify import webhooks
+from storage.payouts import batches as batch_queries
 from storage.payouts import payouts as payout_queries
 from storage.site import alerts as alert_queries
 from storage.staff.money import paying as paying_queries
@@ -622,6 +623,10 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
         payout_queries.to_send, ("bank", "paypal"), limit=500
     ),
     "payouts of a batch": lambda market, _: market.store.read(payout_queries.of_batch, "b"),
+    "batches of a provider": lambda market, _: market.store.read(
+        batch_queries.unsettled, "paypal", looked_before=1, limit=20
+    ),
+    "doubtful batches": lambda market, _: market.store.read(batch_queries.doubtful, limit=20),
     "sources of earnings": lambda market, buyer: market.store.read(
         paying_queries.sources, buyer, limit=20
     ),

@@ -72,6 +72,13 @@ class Shown(Struct, frozen=True):
     is_verified: bool
 
 
+class Doubt(Struct, frozen=True):
+    """A doubtful batch, and its payouts."""
+
+    batch: BatchRow
+    rows: list[PayoutRow]
+
+
 class Exported(Struct, frozen=True):
     """A batch and its file; no batch when no payout waits."""
 
@@ -103,6 +110,21 @@ async def listed(
     async def unit(tx: Transaction) -> list[PayoutRow]:
         await permit(tx, author, Action.PAYOUT_LIST)
         return await queries.in_state(tx, state, after=after, limit=limit)
+
+    return await context.store.read(unit)
+
+
+async def doubtful(context: Context, author: Author, *, limit: int) -> list[Doubt]:
+    """Return the batches that a provider may have sent or not, the oldest first.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+
+    async def unit(tx: Transaction) -> list[Doubt]:
+        await permit(tx, author, Action.PAYOUT_LIST)
+        found = await batch_queries.doubtful(tx, limit=limit)
+        return [Doubt(batch, await queries.of_batch(tx, batch.id)) for batch in found]
 
     return await context.store.read(unit)
 
@@ -330,6 +352,8 @@ async def _book(context: Context, author: Author, line: Line) -> str:
             await steps.pay(tx, context, row.id)
         else:
             await steps.fail(tx, context, row.id, line.reason)
+        if row.batch_id is not None:
+            await batch_queries.settle_decided(tx, row.batch_id, now=context.now())
         return None, {"state": (row.state, after), "reason": (None, line.reason)}
 
     new = Act(author, Action.PAYOUT_IMPORT, PAYOUT, row.id, row.user_id)
@@ -343,9 +367,14 @@ async def _book(context: Context, author: Author, line: Line) -> str:
 
 
 async def _is_of_provider(tx: Transaction, row: PayoutRow) -> bool:
-    """Return whether a provider sends a payout; a person's word beside it could pay it twice."""
+    """Return whether a provider sends a payout; a person's word beside it could pay it twice.
+
+    A doubtful batch is left to persons.
+    """
     batch = None if row.batch_id is None else await batch_queries.find(tx, row.batch_id)
-    return batch is not None and batch.format not in set(Format)
+    if batch is None or batch.format in set(Format):
+        return False
+    return batch.doubtful_at is None
 
 
 async def _find(context: Context, payout_id: str) -> PayoutRow:

@@ -17,6 +17,7 @@ from market.money.money import as_decimal
 from storage.accounts import outbox as outbox_queries
 from storage.engines.store import Transaction
 from storage.jobs import reviews
+from storage.payouts import batches
 from storage.site import alerts as queries
 from storage.site.alerts import AlertRow, MovedRow, UpkeepRow
 from storage.staff.base import log as log_queries
@@ -156,6 +157,9 @@ class Alerts:
         if due is not None and due < now:
             text = "A ticket is overdue. Answer or close it: proxyd ticket list"
             found.append(Finding("ticket_overdue", text))
+        if await batches.doubtful(tx, limit=1):
+            text = "A batch of payouts may have been sent or not. Decide: proxyd payouts doubtful"
+            found.append(Finding("payout_doubtful", text))
         return found
 
     async def _send(self, tx: Transaction, finding: Finding) -> None:

@@ -1,16 +1,31 @@
 """Rounds of a provider's batches, on both engines: crashes, repetitions, outcomes."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
 from support.market.market import PAYOUT_METHODS, Market
 from support.market.payouts import approved, earned_part, send, state_of
 
+from market.base.states import PayoutStatus
 from market.money.audit import audit_ledger
 from market.money.money import MICRO
+from market.payments.provider import ProviderError
 from market.payouts.details import Details
-from market.payouts.providers import Order, Progress, ProviderError, ProviderRounds
+from market.payouts.files import Line, Outcome
+from market.payouts.providers import (
+    CLAIM_SECONDS,
+    Order,
+    Progress,
+    ProviderRounds,
+    Refusal,
+)
 from market.payouts.terms import FailReason, MethodKind
+from market.staff.base.roles import Machine
+from market.staff.money import paying
+from storage.engines.errors import ConstraintError
+from storage.payouts import batches
+from storage.payouts import payouts as queries
 from storage.payouts.payouts import PayoutRow
 
 pytestmark = pytest.mark.both_engines
@@ -21,18 +36,26 @@ class Bank:
 
     name = "paypal"
     kind = MethodKind.PAYPAL
+    remembers_seconds = 29 * 86_400
 
     def __init__(self) -> None:
+        self.refused: set[str] = set()
+        self.names_refused = True
         self.batches: dict[str, Sequence[Order]] = {}
         self.progress: dict[str, Progress] = {}
         self.error: ProviderError | None = None
         self.forgets_answers = False
         self.calls = 0
+        self.closed = 0
 
-    async def send(self, batch_id: str, orders: Sequence[Order]) -> str:
+    async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
         self.calls += 1
         if self.error is not None:
             raise self.error
+        wrong = self.refused & {order.payout_id for order in orders}
+        if wrong:
+            named = dict.fromkeys(wrong, FailReason.METHOD_INVALID)
+            return Refusal("wrong form", named if self.names_refused else {})
         known = self.batches.setdefault(batch_id, tuple(orders))
         assert known == tuple(orders)
         if self.forgets_answers:
@@ -44,6 +67,9 @@ class Bank:
             order.payout_id: self.progress.get(order.payout_id, Progress())
             for order in self.batches[outside_id.removeprefix("outside-")]
         }
+
+    async def close(self) -> None:
+        self.closed += 1
 
     @property
     def sent(self) -> int:
@@ -61,8 +87,29 @@ async def to_paypal(market: Market, count: int = 1) -> list[PayoutRow]:
     return rows
 
 
-def rounds(market: Market, bank: Bank) -> ProviderRounds:
-    return ProviderRounds(market.context, PAYOUT_METHODS, bank)
+class Rounds:
+    """Rounds with enough time between them."""
+
+    def __init__(self, market: Market, bank: Bank) -> None:
+        self._market = market
+        self._rounds = ProviderRounds(market.context, PAYOUT_METHODS, bank)
+
+    async def run(self) -> int:
+        self._market.clock.now += CLAIM_SECONDS
+        return await self._rounds.run()
+
+
+def rounds(market: Market, bank: Bank) -> Rounds:
+    return Rounds(market, bank)
+
+
+async def until_sent(market: Market, bank: Bank) -> int:
+    """Run rounds until no batch is refused; return the number of payouts that failed."""
+    failed, calls = await rounds(market, bank).run(), 0
+    while calls != bank.calls:
+        calls = bank.calls
+        failed += await rounds(market, bank).run()
+    return failed
 
 
 async def test_payouts_are_sent_and_booked_once(market: Market) -> None:
@@ -78,7 +125,7 @@ async def test_payouts_are_sent_and_booked_once(market: Market) -> None:
     assert await earned_part(market, second.user_id) == 1_800 * MICRO
     bank.progress[third.id] = Progress(is_paid=True)
     assert [await rounds(market, bank).run() for _ in range(2)] == [1, 0]
-    assert bank.calls == 1
+    assert (bank.calls, bank.closed) == (1, 5)
 
 
 async def test_a_lost_answer_sends_the_same_batch_again_and_pays_once(market: Market) -> None:
@@ -96,7 +143,7 @@ async def test_a_lost_answer_sends_the_same_batch_again_and_pays_once(market: Ma
 
 async def test_a_batch_that_is_refused_for_good_gives_all_money_back(market: Market) -> None:
     bank, rows = Bank(), await to_paypal(market, 2)
-    bank.error = ProviderError("it is down")
+    bank.error = ProviderError("it wants fewer calls", has_no_effect=True)
     assert await rounds(market, bank).run() == 0
     assert await state_of(market, rows[0].id) == "sent"
     bank.error = ProviderError("the account has no money", is_final=True)
@@ -111,3 +158,115 @@ async def test_payouts_in_a_file_are_not_the_providers(market: Market) -> None:
     await send(market, row)
     assert await rounds(market, bank).run() == 0
     assert bank.calls == 0
+
+
+async def test_one_refused_address_leaves_the_rest_of_its_batch_paid_once(market: Market) -> None:
+    for names_refused in (True, False):
+        bank, rows = Bank(), await to_paypal(market, 5)
+        bank.refused, bank.names_refused = {rows[1].id}, names_refused
+        assert await until_sent(market, bank) == 1
+        states = [await state_of(market, row.id) for row in rows]
+        assert states == ["sent", "failed", "sent", "sent", "sent"]
+        sent = [order.payout_id for orders in bank.batches.values() for order in orders]
+        assert sorted(sent) == [row.id for row in rows if row.id != rows[1].id]
+        failed = await market.store.read(queries.find, rows[1].id)
+        assert failed is not None
+        named = FailReason.METHOD_INVALID if names_refused else FailReason.REFUSED
+        assert failed.reason == named
+        assert await earned_part(market, rows[1].user_id) == 1_800 * MICRO
+        for row in rows:
+            bank.progress[row.id] = Progress(is_paid=True)
+        booked = [await rounds(market, bank).run() for _ in range(2)]
+        assert booked == [4, 0]
+        assert await state_of(market, rows[1].id) == "failed"
+    report = await audit_ledger(market.store)
+    assert report.passed, report
+
+
+async def test_two_rounds_at_the_same_time_divide_a_batch_once(market: Market) -> None:
+    bank, rows = Bank(), await to_paypal(market, 2)
+    bank.refused = {rows[0].id}
+    market.clock.now += CLAIM_SECONDS
+    made = [ProviderRounds(market.context, PAYOUT_METHODS, bank) for _ in range(2)]
+    assert sorted(await asyncio.gather(*(each.run() for each in made))) == [0, 1]
+    assert await until_sent(market, bank) == 0
+    assert bank.sent == 10 * MICRO
+
+
+async def test_a_payout_changes_its_batch_only_for_a_part_of_a_refused_one(market: Market) -> None:
+    bank, [row] = Bank(), await to_paypal(market)
+    await rounds(market, bank).run()
+    await send(market, await approved(market, await market.person()))
+    found = await market.store.read(queries.find, row.id)
+    assert found is not None
+    assert found.batch_id is not None
+    csv = await market.store.read(batches.newest, before="", limit=1)
+    with pytest.raises(ConstraintError):
+        await market.store.write(
+            queries.move_to_part, row.id, batch_id=found.batch_id, part_id=csv[0].id
+        )
+
+
+async def test_a_refusal_after_a_lost_answer_is_left_to_the_staff(market: Market) -> None:
+    bank, rows = Bank(), await to_paypal(market, 2)
+    bank.forgets_answers = True
+    await rounds(market, bank).run()
+    # Without money, because the first attempt has spent it.
+    bank.error = ProviderError("the account has no money", is_final=True)
+    assert await rounds(market, bank).run() == 0
+    assert [await state_of(market, row.id) for row in rows] == ["sent", "sent"]
+    bank.error, calls = None, bank.calls
+    assert await rounds(market, bank).run() == 0
+    assert bank.calls == calls
+    [doubt] = await paying.doubtful(market.context, Machine("root"), limit=9)
+    assert [row.id for row in doubt.rows] == [row.id for row in rows]
+    lines = [
+        Line(2, rows[0].id, rows[0].net, Outcome.PAID, None),
+        Line(3, rows[1].id, rows[1].net, Outcome.FAILED, FailReason.NOT_SENT),
+    ]
+    done = await paying.book(market.context, Machine("root"), lines)
+    assert [each.result for each in done] == ["paid", "failed"]
+    assert await paying.doubtful(market.context, Machine("root"), limit=9) == []
+    report = await audit_ledger(market.store)
+    assert report.passed, report
+
+
+async def test_a_batch_is_not_sent_again_when_its_provider_has_forgotten_it(
+    market: Market,
+) -> None:
+    bank, [row] = Bank(), await to_paypal(market)
+    bank.forgets_answers = True
+    await rounds(market, bank).run()
+    [batch_id] = bank.batches
+    market.clock.now += bank.remembers_seconds - 2 * CLAIM_SECONDS
+    await rounds(market, bank).run()
+    assert bank.calls == 2
+    market.clock.now += CLAIM_SECONDS
+    bank.batches.clear()  # 30 days are over
+    bank.forgets_answers = False
+    assert await rounds(market, bank).run() == 0
+    assert (bank.calls, bank.sent) == (2, 0)
+    [doubt] = await paying.doubtful(market.context, Machine("root"), limit=9)
+    assert doubt.batch.id == batch_id
+    assert await state_of(market, row.id) == PayoutStatus.SENT
+
+
+async def test_a_batch_that_was_certainly_not_sent_waits_for_any_time(market: Market) -> None:
+    bank, [row] = Bank(), await to_paypal(market)
+    bank.error = ProviderError("a wrong key", has_no_effect=True)
+    await rounds(market, bank).run()
+    market.clock.now += 2 * bank.remembers_seconds
+    bank.error = None
+    await rounds(market, bank).run()
+    bank.progress[row.id] = Progress(is_paid=True)
+    assert await rounds(market, bank).run() == 1
+
+
+async def test_a_batch_that_waits_does_not_keep_a_new_one(market: Market) -> None:
+    bank = Bank()
+    one_at_a_time = ProviderRounds(market.context, PAYOUT_METHODS, bank, batches_max=1)
+    for count in (1, 2, 3):
+        await to_paypal(market)
+        market.clock.now += CLAIM_SECONDS
+        await one_at_a_time.run()
+        assert bank.sent == count * 10 * MICRO

@@ -1,5 +1,6 @@
 """Payouts by PayPal against a stand-in over HTTP: the batch, its repetition, states, nonsense."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 from aiohttp import web
 from support.base.cases import cases
 
+from market.payments.provider import ProviderError
 from market.payouts.details import Details
-from market.payouts.providers import Order, Progress, ProviderError
+from market.payouts.providers import Order, Progress, Refusal
 from market.payouts.terms import FailReason
 from proxyd.outbound.paypal import PayPal
 
@@ -62,6 +64,13 @@ class Stand:
         )
 
 
+@contextlib.asynccontextmanager
+async def paypal_at(url: str, secret: str = "secret") -> AsyncIterator[PayPal]:
+    paypal = PayPal("id", secret, lambda: 0, url)
+    yield paypal
+    await paypal.close()
+
+
 @pytest.fixture
 async def stand() -> AsyncIterator[Stand]:
     made, app = Stand(), web.Application()
@@ -79,9 +88,12 @@ async def stand() -> AsyncIterator[Stand]:
 
 
 async def test_a_batch_is_sent_once_and_its_states_are_read(stand: Stand) -> None:
-    paypal = PayPal("id", "secret", stand.url)
-    for _ in range(2):
-        assert await paypal.send("batch-1", ORDERS) == "OUT-batch-1"
+    async with paypal_at(stand.url) as paypal:
+        for _ in range(2):
+            assert await paypal.send("batch-1", ORDERS) == "OUT-batch-1"
+        progress = await paypal.look("OUT-batch-1")
+        stand.batch_status = "DENIED"
+        denied = await paypal.look("OUT-batch-1")
     [batch] = stand.batches.values()
     assert batch["items"][0] == {
         "recipient_type": "EMAIL",
@@ -90,7 +102,6 @@ async def test_a_batch_is_sent_once_and_its_states_are_read(stand: Stand) -> Non
         "sender_item_id": "payout-0",
         "note": "Your earnings",
     }
-    progress = await paypal.look("OUT-batch-1")
     assert list(progress.values()) == [
         Progress(is_paid=True),
         Progress(failed=FailReason.REFUSED),
@@ -101,8 +112,6 @@ async def test_a_batch_is_sent_once_and_its_states_are_read(stand: Stand) -> Non
         Progress(),
     ]
     assert stand.tokens == 1
-    stand.batch_status = "DENIED"
-    denied = await paypal.look("OUT-batch-1")
     assert set(denied.values()) == {Progress(failed=FailReason.NOT_SENT)}
 
 
@@ -117,7 +126,7 @@ async def test_a_batch_is_sent_once_and_its_states_are_read(stand: Stand) -> Non
         # It may be a repetition of a batch that is paid, so its money does not come back.
         (400, '{"name": "USER_BUSINESS_ERROR", "links": "nonsense"}', False),
         (400, '{"name": "USER_BUSINESS_ERROR", "links": [{"href": "https://x/help"}]}', False),
-        (400, '{"name": "VALIDATION_ERROR"}', True),
+        (400, '{"name": "INSUFFICIENT_FUNDS"}', True),
         (201, "[]", False),
         (201, "not json", False),
         (201, "{}", False),
@@ -131,14 +140,53 @@ async def test_an_answer_that_is_no_success_is_an_error(
     stand.answer = web.Response(
         status=status, text=body, content_type="application/json", headers={"Location": "/"}
     )
-    with pytest.raises(ProviderError) as caught:
-        await PayPal("id", "secret", stand.url).send("batch-1", ORDERS)
+    async with paypal_at(stand.url) as paypal:
+        with pytest.raises(ProviderError) as caught:
+            await paypal.send("batch-1", ORDERS)
     assert caught.value.is_final is is_final
     assert "secret" not in str(caught.value)
 
 
+@cases(
+    ("status", "details", "reasons"),
+    [
+        (400, [{"field": "items[1].receiver"}], {"payout-1": FailReason.METHOD_INVALID}),
+        (
+            422,
+            [{"field": "/items/0/amount/value"}, {"field": "items[6].receiver"}],
+            {"payout-0": FailReason.REFUSED, "payout-6": FailReason.METHOD_INVALID},
+        ),
+        # Any payout may be the cause.
+        (400, [], {}),
+        (400, "nonsense", {}),
+        (400, [{"field": "items[7].receiver"}, {"field": "items[-1].x"}, {"field": 7}, 8], {}),
+    ],
+)
+async def test_a_refusal_names_the_wrong_payouts(
+    stand: Stand, status: int, details: Any, reasons: dict[str, FailReason]
+) -> None:
+    body = {"name": "VALIDATION_ERROR", "details": details}
+    stand.answer = web.json_response(body, status=status)
+    async with paypal_at(stand.url) as paypal:
+        refused = await paypal.send("batch-1", ORDERS)
+    assert refused == Refusal(f"it answered with status {status}", reasons)
+
+
 async def test_a_wrong_secret_and_a_silent_host_lose_no_batch(stand: Stand) -> None:
-    for paypal in (PayPal("id", "wrong", stand.url), PayPal("id", "secret", "http://127.0.0.1:1")):
-        with pytest.raises(ProviderError) as caught:
-            await paypal.send("batch-1", ORDERS)
-        assert not caught.value.is_final
+    for url, secret in ((stand.url, "wrong"), ("http://127.0.0.1:1", "secret")):
+        async with paypal_at(url, secret) as paypal:
+            with pytest.raises(ProviderError) as caught:
+                await paypal.send("batch-1", ORDERS)
+        assert (caught.value.is_final, caught.value.has_no_effect) == (False, True)
+        assert "127.0.0.1" not in str(caught.value)
+
+
+async def test_a_busy_service_is_left_alone_for_as_long_as_it_wants(stand: Stand) -> None:
+    async with paypal_at(stand.url) as paypal:
+        await paypal.send("batch-1", ORDERS)
+        stand.answer = web.json_response({}, status=429, headers={"Retry-After": "60"})
+        for _ in range(2):
+            with pytest.raises(ProviderError):
+                await paypal.send("batch-2", ORDERS)
+            stand.answer = None
+    assert list(stand.batches) == ["batch-1"]

@@ -35,6 +35,23 @@ async def _list(desk: Desk, options: Namespace) -> Report:
     return {"payouts": [_row(row) for row in rows]}
 
 
+async def _doubtful(desk: Desk, options: Namespace) -> Report:
+    found = await paying.doubtful(desk.context, desk.author, limit=options.limit)
+    return {
+        "batches": [
+            {
+                "batch": each.batch.id,
+                "provider": each.batch.format,
+                "usd": as_decimal(each.batch.net_usd),
+                "tried": when(each.batch.tried_at),
+                "doubtful": when(each.batch.doubtful_at),
+            }
+            for each in found
+        ],
+        "payouts": [_row(row) for each in found for row in each.rows],
+    }
+
+
 async def _show(desk: Desk, options: Namespace) -> Report:
     found = await paying.show(desk.context, desk.author, options.payout, _sealing(desk))
     details = {
@@ -195,6 +212,7 @@ def _earnings(found: Earnings) -> Row:
 
 COMMANDS: dict[str, Command] = {
     "payouts list": _list,
+    "payouts doubtful": _doubtful,
     "payouts show": _show,
     "payouts approve": _approve,
     "payouts reject": _reject,

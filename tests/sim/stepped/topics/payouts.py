@@ -11,10 +11,12 @@ from support.market.payouts import BANK
 from market.money.money import MICRO, Currency
 from market.payouts.files import Format, Line, Outcome
 from market.payouts.payouts import Request
+from market.payouts.providers import Refusal, settle_refusal
 from market.payouts.terms import FailReason, MethodKind, RejectReason
 from market.staff.base.roles import Machine
 from market.staff.money import paying
 from market.staff.money.approvals import State
+from storage.payouts import batches
 from storage.payouts import payouts as queries
 from tests.sim.stepped.side import Action, Side
 
@@ -73,6 +75,17 @@ async def _fails(side: Side) -> Any:
     return await _books(Outcome.FAILED, side)
 
 
+async def _refused(side: Side) -> Any:
+    """Divide the batch of a sent payout, as if a provider had refused it."""
+    row = await side.market.store.read(queries.find, side.world.payouts["sent"])
+    assert row is not None
+    assert row.batch_id is not None
+    batch = await side.market.store.read(batches.find, row.batch_id)
+    assert batch is not None
+    refusal = Refusal("", {row.id: FailReason.METHOD_INVALID})
+    return await side.market.store.write(settle_refusal, side.market.context, batch, refusal)
+
+
 async def _spends(side: Side) -> Any:
     await side.market.jobs.create(side.world.people["earner"], wanted(price=600 * MICRO))
 
@@ -96,6 +109,7 @@ PAYOUTS: Mapping[str, Action] = {
     "exports payouts": _exports,
     "books an arrival": _pays,
     "books a failure": _fails,
+    "has a batch refused": _refused,
     "adds a payout method": _adds_method,
     "removes a payout method": _removes_method,
 }
