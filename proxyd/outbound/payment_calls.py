@@ -58,8 +58,10 @@ class PaymentCalls:
         path: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        accepts: frozenset[int] = frozenset(),
     ) -> Answer:
-        """Return the answer to a call, with a status of success.
+        """Return the answer to a call, with a status of success, or one of `accepts`.
 
         Redirections are not followed: they would carry the key elsewhere.
 
@@ -87,7 +89,7 @@ class PaymentCalls:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # Not the error's own text: it can have the address, and an address can have a secret.
             raise ProviderError(f"it cannot be reached ({type(error).__name__})") from error
-        if 200 <= answer.status < 300:
+        if 200 <= answer.status < 300 or answer.status in accepts:
             return answer
         if answer.status in (429, 503):
             self._paused_until = monotonic() + min(wait, PAUSE_MAX_SECONDS)
