@@ -31,6 +31,7 @@ from api.notify.webhooks import WebhookRoutes
 from api.ops.health import HealthRoutes
 from api.payments.payments import PaymentRoutes
 from api.payments.receipts import ReceiptRoutes
+from api.payments.top_ups import TopUpRoutes
 from api.payouts.payouts import PayoutRoutes
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
@@ -95,6 +96,7 @@ def routes(
         *PriceRoutes(market).table(),
         *PaymentRoutes(market.payments).table(),
         *ReceiptRoutes(market.payments).table(),
+        *TopUpRoutes(market.top_ups).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
         *PayoutRoutes(market.payouts).table(),
     ]

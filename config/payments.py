@@ -22,13 +22,17 @@ def payment_problems(settings: Settings) -> Iterator[str]:
 
 
 def _amounts(payments: PaymentSettings) -> Iterator[str]:
-    for name in ("min_usd", "max_usd", "new_account_day_usd"):
+    for name in ("min_usd", "max_usd", "new_account_day_usd", "top_up_month_usd"):
         value = getattr(payments, name)
         if not value.is_finite() or not 0 <= value <= MONEY_MAX or value % CENT:
             yield f"payments.{name}: expected whole cents from 0 to {MONEY_MAX}, got {value}"
             return
     if not CENT <= payments.min_usd <= payments.max_usd:
         yield "payments.min_usd: expected at least a cent, and no more than payments.max_usd"
+    if payments.top_up_month_usd and payments.top_up_month_usd < payments.min_usd:
+        yield "payments.top_up_month_usd: expected 0, or at least payments.min_usd"
+    if payments.top_up_month_usd and not payments.stripe_secret_key:
+        yield "payments.top_up_month_usd: needs payments.stripe_secret_key, which saves cards"
 
 
 def _receipts(payments: PaymentSettings) -> Iterator[str]:

@@ -359,6 +359,7 @@ class PaymentSettings(Struct, frozen=True):  # as wide as its section
     new_account_day_usd: Decimal = Decimal(100)
     new_account_days: Annotated[int, Meta(ge=0, le=3650)] = 30
     refund_days: Annotated[int, Meta(ge=0, le=365)] = 60
+    top_up_month_usd: Decimal = Decimal(0)
     seller: str = ""
     tax_name: str = ""
     tax_percent: Decimal = Decimal(0)

@@ -57,6 +57,7 @@ from market.notify.webhooks import Webhooks, WebhookTerms
 from market.payments.payments import Payments
 from market.payments.provider import Provider
 from market.payments.terms import PaymentTerms
+from market.payments.top_ups import TopUps
 from market.payouts.payouts import Payouts
 from market.payouts.terms import PayoutTerms
 from market.recovery.made_by_keys import MadeByKeys
@@ -177,6 +178,7 @@ class Market:
         self.rule_stops = RuleStops(context, letters, rules.stops_to_suspend)
         self.wallet = Wallet(context)
         self.payments = Payments(context, rules.payments, providers or {}, letters, rules.app_url)
+        self.top_ups = TopUps(context, self.payments, letters)
         self.payouts = Payouts(context, keys.payout_methods, letters, rules.payouts)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases

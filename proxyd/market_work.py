@@ -29,6 +29,8 @@ EVENT_CHECK_SECONDS = 60.0  # 100,000 events at most each time; they are kept fo
 USAGE_FRAME_SECONDS = 1.0  # the pace of the figures that people watch
 WEBHOOK_CHECK_SECONDS = 15.0  # longest time of an endpoint above its limit of waiting deliveries
 PAYMENT_LOOK_SECONDS = 15.0  # the longest wait of a refund, and of a payment whose notice was lost
+TOP_UP_CHECK_SECONDS = 15.0  # a session of a thousand connections spends a dollar in it
+CARD_CHECK_SECONDS = 60.0  # notices of the provider come first
 USAGE_CHECK_SECONDS = 600.0  # it has work once a day, and no caller waits for it
 DAILY_CHECK_SECONDS = 5.0  # a new account exceeds its bytes of a day by this time of traffic
 STOP_CHECK_SECONDS = 600.0  # rows of 30 days ago
@@ -158,6 +160,10 @@ class MarketWork:
         tasks.spawn("recovery", market.recovery.run())
         tasks.every(
             PAYMENT_LOOK_SECONDS, "payments", market.payments.sweep, "payments that are open"
+        )
+        tasks.every(TOP_UP_CHECK_SECONDS, "top-ups", market.top_ups.sweep, "wallets to top up")
+        tasks.every(
+            CARD_CHECK_SECONDS, "cards", market.payments.cards.sweep, "cards to save or remove"
         )
         tasks.every(
             WEBHOOK_CHECK_SECONDS, "old webhooks", market.webhooks.sweep, "what was delivered"

@@ -123,6 +123,7 @@ def payment_terms(settings: Settings) -> PaymentTerms:
         tax_name=payments.tax_name,
         tax_basis_points=int(payments.tax_percent * 100),
         site_name=settings.site.name,
+        top_up_month=micro(payments.top_up_month_usd),
     )
 
 

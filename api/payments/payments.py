@@ -79,7 +79,8 @@ class ReturnItem(Struct):
 class PaymentItem(Struct):
     """A payment; `doubtful` is one that the operator has to look at, and that is not credited.
 
-    `url` is the page of the provider, while the payment is `open`. `refunded_usd` went back.
+    `url` is the page of the provider, while the payment is `open`. `refunded_usd` went back. An
+    automatic one (`is_automatic`) was taken from the saved card.
     """
 
     id: str
@@ -89,6 +90,7 @@ class PaymentItem(Struct):
     amount_usd: float
     refunded_usd: float
     returns: list[ReturnItem]
+    is_automatic: bool
     paid_at: Timestamp | UnsetType = UNSET
     url: str | UnsetType = UNSET
 
@@ -268,6 +270,7 @@ def _item(view: PaymentView) -> PaymentItem:
         amount_usd=money(row.amount),
         refunded_usd=money(view.refunded),
         returns=[_return(each) for each in view.returns],
+        is_automatic=row.is_automatic,
         paid_at=timestamp(row.closed_at or 0) if is_paid else UNSET,
         url=row.url if row.url and row.status == "open" else UNSET,
     )

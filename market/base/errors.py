@@ -406,6 +406,17 @@ class Code(Enum):
         Kind.OVERLOADED,
         "The payment provider does not answer; nothing was paid. Try again later.",
     )
+    TOP_UPS_NOT_OFFERED = (
+        "top_ups_not_offered",
+        Kind.INVALID,
+        "This service takes no automatic payments.",
+    )
+    CARD_MISSING = "card_missing", Kind.INVALID, "Save a card first."
+    TOO_MANY_CARD_PAGES = (
+        "too_many_card_pages",
+        Kind.INVALID,
+        "The caller has begun to save a card too often in a day; wait a while.",
+    )
     HOOK_INVALID = (
         "hook_invalid",
         Kind.INVALID,

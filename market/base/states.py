@@ -93,6 +93,18 @@ class ReturnStatus(Status):
     VOID = "void"
 
 
+class TopUpStatus(Status):
+    """The states of an automatic top-up.
+
+    `paused` until its user acts: the card needs its owner. `disabled` after too many refusals.
+    """
+
+    ON = "on"
+    OFF = "off"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+
+
 TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
     SessionStatus: {
         SessionStatus.ACTIVE: frozenset(
@@ -163,6 +175,12 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
         PaymentStatus.FAILED: frozenset({PaymentStatus.PAID, PaymentStatus.DOUBTFUL}),
         PaymentStatus.DOUBTFUL: frozenset({PaymentStatus.PAID}),
         PaymentStatus.PAID: frozenset(),
+    },
+    TopUpStatus: {
+        TopUpStatus.OFF: frozenset({TopUpStatus.ON}),
+        TopUpStatus.ON: frozenset({TopUpStatus.OFF, TopUpStatus.PAUSED, TopUpStatus.DISABLED}),
+        TopUpStatus.PAUSED: frozenset({TopUpStatus.ON, TopUpStatus.OFF}),
+        TopUpStatus.DISABLED: frozenset({TopUpStatus.ON, TopUpStatus.OFF}),
     },
     ReturnStatus: {
         ReturnStatus.PENDING: frozenset({ReturnStatus.DONE, ReturnStatus.VOID}),

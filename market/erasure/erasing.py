@@ -29,6 +29,7 @@ from storage.engines.store import Transaction
 from storage.erasure import erasing as queries
 from storage.erasure import open_things
 from storage.money import ledger as ledger_queries
+from storage.payments import cards as card_queries
 
 BARRED_SECONDS = 2 * 365 * 86_400
 
@@ -110,6 +111,7 @@ async def _erase(tx: Transaction, context: Context, user: UserRow) -> None:
     now = context.now()
     if not await closures.erase(tx, user.id, now):
         raise MarketError(Code.ACCOUNT_CLOSED, "The account was erased before.")
+    await card_queries.forget_of(tx, user.id, now)
     key = email_key(user.email)
     mail_hash = hashlib.sha256(key.encode()).hexdigest()
     await queries.erase(tx, user.id, mail_hash=mail_hash, now=now)

@@ -148,6 +148,36 @@ class PaymentDisputeDecided(EventData, frozen=True):
     outcome: Literal["won", "lost"]
 
 
+class CardSaved(EventData, frozen=True):
+    """A card was saved for automatic payments; `shown` has its brand and last digits."""
+
+    shown: str
+
+
+class CardRemoved(EventData, frozen=True):
+    """The saved card was removed."""
+
+    shown: str
+
+
+class TopUpChanged(EventData, frozen=True):
+    """The automatic top-up has another state, or other amounts.
+
+    It is `paused` when the bank requires the owner of the card (`authentication`), and when the
+    operator has to look at a payment (`doubtful`); `disabled` after too many `refusals`.
+    """
+
+    state: Literal["on", "off", "paused", "disabled"]
+    reason: Literal["user", "card_removed", "authentication", "doubtful", "refusals"]
+
+
+class TopUpRefused(EventData, frozen=True):
+    """An automatic payment was refused; nothing was paid."""
+
+    payment_id: str
+    amount_usd: float
+
+
 class PayoutEvent(EventData, frozen=True):
     """Fields that all events of a payout have.
 
@@ -461,6 +491,10 @@ CATALOGUE: dict[str, type[EventData]] = {
     "payment.refund_failed": PaymentRefundFailed,
     "payment.disputed": PaymentDisputed,
     "payment.dispute_decided": PaymentDisputeDecided,
+    "card.saved": CardSaved,
+    "card.removed": CardRemoved,
+    "top_up.changed": TopUpChanged,
+    "top_up.refused": TopUpRefused,
     "payout.requested": PayoutRequested,
     "payout.cancelled": PayoutCancelled,
     "payout.approved": PayoutApproved,

@@ -21,7 +21,7 @@ from market.events.recording import record
 from market.money import debts, ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
-from market.payments import mail, returning
+from market.payments import mail, returning, topping
 from market.payments.provider import Seen, SeenReturn
 from market.payments.returning import Begun
 from market.payments.terms import DAY_SECONDS, PaymentTerms
@@ -181,6 +181,8 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
         after = PaymentStatus(seen.state)
         before.require_before(after)
         await queries.move(tx, row.id, before=before, after=after, now=now)
+        if row.is_automatic:
+            await topping.fail(tx, booking.context, booking.letters, row, seen.failure)
         return row._replace(status=after)
     difference = doubt(row, seen)
     if not difference and await closures.is_erased(tx, row.user_id):
@@ -191,6 +193,8 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
             before.require_before(doubtful)
             _logger.error("payment %s: not credited: %s", row.id, difference)
             await queries.move(tx, row.id, before=before, after=doubtful, now=now, doubt=difference)
+            if row.is_automatic:
+                await topping.fail(tx, booking.context, booking.letters, row, "doubtful")
         return row._replace(status=doubtful)
     before.require_before(PaymentStatus.PAID)
     return await _credit(tx, booking, row, seen)
@@ -223,6 +227,8 @@ async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen
         charge_id=seen.charge_id or None,
     )
     assert is_moved  # noqa: S101 - the payment is locked
+    if row.is_automatic:
+        await topping.succeed(tx, row)
     for event in (
         WalletDeposited(shown(row.amount), "usd", reference),
         PaymentPaid(row.id, shown(row.amount), row.provider),
@@ -237,7 +243,7 @@ async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen
         tx,
         row.user_id,
         f"payment {row.id}",
-        lambda to, url: mail.paid(to, url, row.id, number, row.amount),
+        lambda to, url: mail.paid(to, url, row, number),
     )
     return row._replace(
         status=PaymentStatus.PAID, deposit_id=transfer_id, charge_id=seen.charge_id or None

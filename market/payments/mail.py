@@ -3,6 +3,7 @@
 from market.accounts.mail import Message
 from market.base.states import ReturnStatus
 from market.money.money import as_decimal
+from storage.payments.payments import PaymentRow
 from storage.payments.returns import ReturnRow
 
 SUBJECTS = {
@@ -33,13 +34,14 @@ TEXTS = {
 }
 
 
-def paid(to: str, app_url: str, payment_id: str, number: int, amount: int) -> Message:
-    """Return the e-mail with the link to the receipt of a payment, `amount` in micro-USD."""
+def paid(to: str, app_url: str, row: PaymentRow, number: int) -> Message:
+    """Return the e-mail with the link to the receipt of a payment."""
+    what = "Your automatic top-up" if row.is_automatic else "Your payment"
     return Message(
         to,
         f"Receipt {number}",
-        f"Thank you. Your payment of {as_decimal(amount)} USD is in your wallet.\n\n"
-        f"The receipt:\n\n{app_url}/console/wallet/receipt/{payment_id}\n",
+        f"Thank you. {what} of {as_decimal(row.amount)} USD is in your wallet.\n\n"
+        f"The receipt:\n\n{app_url}/console/wallet/receipt/{row.id}\n",
     )
 
 
@@ -54,3 +56,8 @@ def returned(to: str, app_url: str, row: ReturnRow, after: ReturnStatus) -> Mess
         f"{text.format(amount=as_decimal(row.amount))}\n\n"
         f"{app_url}/console/wallet/pay/{row.payment_id}\n",
     )
+
+
+def top_up(to: str, app_url: str, subject: str, text: str) -> Message:
+    """Return an e-mail about the automatic top-up, or the saved card, with a link to the wallet."""
+    return Message(to, subject, f"{text}\n\n{app_url}/console/wallet\n")

@@ -25,13 +25,16 @@ from market.money import debts, ledger, lots
 from market.money.money import Currency, as_decimal
 from market.payments import booking, returning
 from market.payments.booking import Booking, reference_of
+from market.payments.cards import LOOK_PAUSE_SECONDS, PAGE_SECONDS, SavedCards
 from market.payments.provider import (
     HookError,
+    NewCharge,
     NewPayment,
     Notice,
     Opened,
     Provider,
     ProviderError,
+    Seen,
 )
 from market.payments.returning import Begun
 from market.payments.terms import CENT, DAY_SECONDS, PaymentTerms
@@ -41,15 +44,16 @@ from storage.money import ledger as ledger_queries
 from storage.money import lots as lot_queries
 from storage.payments import payments as queries
 from storage.payments import returns as return_queries
+from storage.payments.cards import SavedCardRow
 from storage.payments.payments import PaymentRow, ReceiptRow
 from storage.payments.returns import ReturnRow
 
-LOOK_PAUSE_SECONDS = 2  # between two looks at one payment
 FIRST_LOOK_SECONDS = 120  # most users have paid or left by then
-PAGE_SECONDS = 3_600  # the time in which a user can pay on the page of the provider
 # A payment without an identifier of the provider is created again until then: later the page would
 # be open for less time than providers permit.
 CREATE_AGAIN_SECONDS = 1_500
+# The same for an automatic payment. Providers keep the keys of repetitions for a day.
+CHARGE_AGAIN_SECONDS = 20 * 3_600
 SEND_SECONDS = 30  # after which the sweeper requests a refund whose request has no answer
 PAYMENTS_PER_DAY = 50
 SWEPT_MAX = 50
@@ -158,6 +162,7 @@ class Payments:
         self._app_url = app_url
         self._booking = Booking(context, terms, letters)
         self._sweep = Sweep("payment %s cannot be looked at", _logger)
+        self.cards = SavedCards(context, terms, providers, letters, app_url)
 
     @property
     def provider_names(self) -> Sequence[str]:
@@ -193,23 +198,7 @@ class Payments:
         if provider is None:
             raise MarketError(Code.PAYMENTS_NOT_OFFERED)
         self._check_amount(amount)
-        now = self._now()
-        row = PaymentRow(
-            id=self._context.identifiers.new(),
-            user_id=user_id,
-            provider=name,
-            status=PaymentStatus.OPEN,
-            amount=amount,
-            provider_id=None,
-            charge_id=None,
-            url="",
-            doubt="",
-            looked_at=0,
-            next_look_at=now + FIRST_LOOK_SECONDS,
-            created_at=now,
-            closed_at=None,
-            deposit_id=None,
-        )
+        row = self._row(user_id, name, amount, self._now() + FIRST_LOOK_SECONDS)
         await self._store.write(self._insert, row, receipt)
         try:
             opened = await provider.create(self._new(row))
@@ -291,6 +280,8 @@ class Payments:
         payment_id = await self._store.write(self._mark, name, notice)
         if payment_id is not None:
             await self._try(payment_id)
+        elif notice.provider_id:
+            await self.cards.receive(name, notice.provider_id)
 
     async def receipt(self, user_id: str, payment_id: str) -> ReceiptView:
         """Return the receipt of a payment of a user.
@@ -355,10 +346,13 @@ class Payments:
     async def _look(self, provider: Provider, claim: _Claim) -> None:
         row, provider_id = claim.row, claim.row.provider_id
         if provider_id is None:
-            if self._now() - row.created_at > CREATE_AGAIN_SECONDS:
+            most = CHARGE_AGAIN_SECONDS if row.is_automatic else CREATE_AGAIN_SECONDS
+            if self._now() - row.created_at > most:
                 await self._store.write(self._expire, row)
                 return
-            opened = await provider.create(self._new(row))
+            opened = await self._open(provider, claim)
+            if opened is None:
+                return
             provider_id = opened.provider_id
             await self._store.write(
                 partial(queries.set_opened, provider_id=provider_id, url=opened.url), row.id
@@ -369,6 +363,27 @@ class Payments:
         )
         for each in unknown:
             await self._send(provider, provider_id, seen.charge_id, each)
+
+    async def _open(self, provider: Provider, claim: _Claim) -> Opened | None:
+        """Open a payment again, or take an automatic one from its card; None if it was refused."""
+        row = claim.row
+        if row.card_id is None:
+            return await provider.create(self._new(row))
+        title = self._new(row).title
+        charge = NewCharge(row.id, row.amount, title, row.customer_id or "", row.card_id)
+        try:
+            if provider.cards is None:
+                raise ProviderError("it has no saved cards", is_final=True)
+            return Opened(await provider.cards.charge(charge), "")
+        except ProviderError as error:
+            if not error.is_final:
+                raise
+            _logger.warning("payment %s: %s refused it: %s", row.id, row.provider, error)
+        refused = Seen("failed", row.amount, Currency.USD, row.id, True, failure="refused")
+        await self._store.write(
+            partial(booking.book, planned=claim.planned), self._booking, row.id, refused
+        )
+        return None
 
     async def _send(
         self, provider: Provider, provider_id: str, charge_id: str, row: ReturnRow
@@ -414,6 +429,44 @@ class Payments:
         if receipt is not None:
             await receipt.replay(tx, row.user_id)
         await bounds.lock_user(tx, row.user_id)
+        await self._admit(tx, row)
+
+    async def insert_automatic(
+        self, tx: Transaction, user_id: str, amount: int, card: SavedCardRow
+    ) -> str:
+        """Add a payment by a saved card within the limits of its user, and return its identifier.
+
+        The caller has locked the user. `fulfil` takes the money; after a crash the sweeper does.
+
+        Raises:
+            MarketError: `payment_ceiling`, `too_many_payments`, `account_suspended`,
+                `account_closed`, `account_restricted`.
+        """
+        row = self._row(user_id, card.provider, amount, self._now())
+        await self._admit(tx, row._replace(customer_id=card.customer_id, card_id=card.card_id))
+        return row.id
+
+    def _row(self, user_id: str, provider: str, amount: int, next_look_at: int) -> PaymentRow:
+        """Return a new payment."""
+        return PaymentRow(
+            id=self._context.identifiers.new(),
+            user_id=user_id,
+            provider=provider,
+            status=PaymentStatus.OPEN,
+            amount=amount,
+            provider_id=None,
+            charge_id=None,
+            url="",
+            doubt="",
+            looked_at=0,
+            next_look_at=next_look_at,
+            created_at=self._now(),
+            closed_at=None,
+            deposit_id=None,
+        )
+
+    async def _admit(self, tx: Transaction, row: PaymentRow) -> None:
+        """Add a payment of a locked user, within the limits."""
         await require_may_pay(tx, row.user_id)
         await require_undisputed(tx, row.user_id)
         recent = await queries.recent(tx, row.user_id, row.created_at - DAY_SECONDS)

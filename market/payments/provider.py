@@ -75,12 +75,62 @@ class SeenReturn(Struct, frozen=True):
     own_id: str = ""
 
 
+class NewSetup(Struct, frozen=True):
+    """A page where a user saves a card.
+
+    `customer_id` is the provider's identifier of the user, "" before the first page. `return_url`
+    is where the user goes afterwards, `expires_at` is in UTC seconds.
+    """
+
+    id: str
+    customer_id: str
+    return_url: str
+    expires_at: int
+
+
+class OpenedSetup(Struct, frozen=True):
+    """A page where a user saves a card: the provider's identifiers, and its address."""
+
+    ref: str
+    customer_id: str
+    url: str
+
+
+class SeenSetup(Struct, frozen=True):
+    """The facts about a page where a user saves a card.
+
+    `setup_id` is the identifier that this service gave to it. `shown` has the brand and the last
+    digits of the card. `has_mode` is as in `Seen`.
+    """
+
+    state: Literal["open", "saved", "over"]
+    setup_id: str
+    has_mode: bool
+    customer_id: str = ""
+    card_id: str = ""
+    shown: str = ""
+
+
+class NewCharge(Struct, frozen=True):
+    """A payment by a saved card, while its user is away: `amount` in micro-USD, whole cents."""
+
+    id: str
+    amount: int
+    title: str
+    customer_id: str
+    card_id: str
+
+
+Failure = Literal["", "refused", "authentication"]
+
+
 class Seen(Struct, frozen=True):
     """The facts about a payment at its provider.
 
     `charge_id` names the payment in notices about refunds and disputes, "" before the first.
     `payment_id` is the identifier that this service gave to the payment. `has_mode` is whether the
-    payment is of the mode of the configured key, test or live.
+    payment is of the mode of the configured key, test or live. `failure` is the reason of a failed
+    payment by a saved card: the bank refused it, or requires the owner of the card.
     """
 
     state: Literal["open", "paid", "expired", "failed"]
@@ -90,6 +140,7 @@ class Seen(Struct, frozen=True):
     has_mode: bool
     charge_id: str = ""
     returns: tuple[SeenReturn, ...] = ()
+    failure: Failure = ""
 
 
 class Notice(Struct, frozen=True):
@@ -100,8 +151,47 @@ class Notice(Struct, frozen=True):
     charge_id: str = ""
 
 
+class Cards(Protocol):
+    """The saved cards of a payment provider."""
+
+    async def prepare(self, setup: NewSetup) -> OpenedSetup:
+        """Prepare a page where a user saves a card; a repetition returns the same one.
+
+        Raises:
+            ProviderError: the provider refused it or did not answer.
+        """
+
+    async def look(self, ref: str) -> SeenSetup:
+        """Return the facts about a page.
+
+        Raises:
+            ProviderError: the provider refused it or did not answer.
+        """
+
+    async def charge(self, charge: NewCharge) -> str:
+        """Take a payment from a saved card, and return the provider's identifier of it.
+
+        A repetition with the same charge takes nothing more. `Provider.look` says whether the
+        payment was made.
+
+        Raises:
+            ProviderError: the provider refused it or did not answer.
+        """
+
+    async def forget(self, card_id: str) -> None:
+        """Remove a card at the provider; a card that is not there counts as removed.
+
+        Raises:
+            ProviderError: the provider did not answer.
+        """
+
+
 class Provider(Protocol):
     """A payment provider."""
+
+    @property
+    def cards(self) -> Cards | None:
+        """The saved cards; None for a provider without them."""
 
     async def create(self, payment: NewPayment) -> Opened:
         """Prepare a payment; a repetition with the same payment returns the same one.

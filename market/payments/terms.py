@@ -21,6 +21,7 @@ class PaymentTerms(Struct, frozen=True):
         tax_name: the name of the tax that prices include; "" for none.
         tax_basis_points: its rate in hundredths of a percent.
         site_name: the name of the service.
+        top_up_month: the largest ceiling of automatic payments in a month; 0 offers none.
     """
 
     least: int = 5 * MICRO
@@ -32,3 +33,4 @@ class PaymentTerms(Struct, frozen=True):
     tax_name: str = ""
     tax_basis_points: int = 0
     site_name: str = "proxyd"
+    top_up_month: int = 0

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from market.money.money import as_decimal, micro
 from market.payments.provider import (
+    Cards,
     HookError,
     NewPayment,
     Notice,
@@ -85,6 +86,7 @@ class BtcPayProvider:
         *,
         seconds: float | None = None,
     ) -> None:
+        self.cards: Cards | None = None
         headers = {"Authorization": f"token {key}"}
         self._calls = (
             PaymentCalls(url, headers, now)

@@ -4,13 +4,15 @@ Amounts of Stripe are whole cents. The version of the API is pinned, so answers 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar
-from urllib.parse import quote, urlencode
+from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field
 
 from market.payments.provider import (
+    Cards,
+    Failure,
     HookError,
     NewPayment,
     Notice,
@@ -22,6 +24,8 @@ from market.payments.provider import (
 )
 from market.payments.terms import CENT
 from proxyd.outbound.payment_calls import PaymentCalls, header_of, is_signed
+from proxyd.outbound.stripe_calls import StripeCalls
+from proxyd.outbound.stripe_cards import AUTHENTICATION, AUTOMATIC, StripeCards
 
 API_BASE = "https://api.stripe.com"
 API_VERSION = "2026-10-28.endive"
@@ -44,6 +48,18 @@ _DISPUTES: dict[str, ReturnState] = {
     "lost": "done",
     "won": "void",
     "prevented": "void",
+}
+
+
+OF_CHARGES = "pi_"  # the beginning of the identifiers of payments by saved cards
+_STATES_OF_CHARGES: dict[str, Literal["open", "paid", "expired", "failed"]] = {
+    "succeeded": "paid",
+    "processing": "open",
+    "requires_capture": "open",
+    "requires_payment_method": "failed",
+    "requires_confirmation": "failed",
+    "requires_action": "failed",
+    "canceled": "failed",
 }
 
 
@@ -74,6 +90,25 @@ class _Return(Struct):
     metadata: dict[str, str] | None = None
 
 
+class _Refusal(Struct):
+    """The last refusal of a payment by a saved card."""
+
+    code: str | None = None
+    decline_code: str | None = None
+
+
+class _Charge(Struct):
+    """A payment by a saved card."""
+
+    id: str
+    status: str
+    amount: int
+    currency: str
+    livemode: bool = False
+    metadata: dict[str, str] = {}
+    last_payment_error: _Refusal | None = None
+
+
 class _Returns(Struct):
     data: list[_Return]
 
@@ -85,6 +120,7 @@ class _Subject(Struct):
     id: str = ""
     client_reference_id: str | None = None
     payment_intent: _Intent | str | None = None
+    metadata: dict[str, str] | None = None
 
 
 class _Data(Struct):
@@ -95,9 +131,6 @@ class _Event(Struct):
     data: _Data
     type: str = ""
     livemode: bool = field(default=False)
-
-
-_Kind = TypeVar("_Kind")
 
 
 class StripeProvider:
@@ -121,17 +154,19 @@ class StripeProvider:
         seconds: float | None = None,
     ) -> None:
         headers = {"Authorization": f"Bearer {secret_key}", "Stripe-Version": API_VERSION}
-        self._calls = (
+        calls = (
             PaymentCalls(api_base, headers, now)
             if seconds is None
             else PaymentCalls(api_base, headers, now, seconds)
         )
+        self._calls = StripeCalls(calls)
         self._webhook_secrets = webhook_secrets
         self._is_live = not secret_key.startswith(_TEST_KEYS)
+        self.cards: Cards | None = StripeCards(self._calls, is_live=self._is_live)
 
     async def create(self, payment: NewPayment) -> Opened:
         """See `Provider.create`."""
-        session = await self._post(
+        session = await self._calls.post(
             "/v1/checkout/sessions", session_request(payment), payment.id, _Session
         )
         if not session.url or not session.url.startswith(("https://", "http://")):
@@ -140,7 +175,9 @@ class StripeProvider:
 
     async def look(self, provider_id: str) -> Seen:
         """See `Provider.look`."""
-        session = await self._get(
+        if provider_id.startswith(OF_CHARGES):
+            return await self._look_at_charge(provider_id)
+        session = await self._calls.get(
             f"/v1/checkout/sessions/{quote(provider_id, safe='')}",
             {"expand[]": "payment_intent"},
             _Session,
@@ -148,19 +185,7 @@ class StripeProvider:
         intent = session.payment_intent
         charge_id = (intent.id if isinstance(intent, _Intent) else intent) or ""
         state = _state(session)
-        returns: tuple[SeenReturn, ...] = ()
-        if state == "paid" and charge_id:
-            query = {"payment_intent": charge_id, "limit": str(LIST_MAX)}
-            refunds = await self._get("/v1/refunds", query, _Returns)
-            disputes = await self._get("/v1/disputes", query, _Returns)
-            returns = (
-                *(_refund(each) for each in refunds.data),
-                *(
-                    SeenReturn(each.id, "dispute", _DISPUTES[each.status or ""], _micro(each))
-                    for each in disputes.data
-                    if each.status in _DISPUTES
-                ),
-            )
+        returns = await self._returns(charge_id) if state == "paid" and charge_id else ()
         return Seen(
             state=state,
             amount=(session.amount_total or 0) * CENT,
@@ -175,7 +200,7 @@ class StripeProvider:
         """See `Provider.refund`."""
         del provider_id
         request = refund_request(charge_id, amount, key)
-        return _refund(await self._post("/v1/refunds", request, key, _Return))
+        return _refund(await self._calls.post("/v1/refunds", request, key, _Return))
 
     def read_hook(self, headers: Mapping[str, str], body: bytes, now: int) -> Notice:
         """See `Provider.read_hook`."""
@@ -187,6 +212,9 @@ class StripeProvider:
         subject = event.data.object
         if subject.object == "checkout.session":
             return Notice(payment_id=subject.client_reference_id or "", provider_id=subject.id)
+        if subject.object == "payment_intent" and AUTOMATIC in (subject.metadata or {}):
+            payment_id = (subject.metadata or {}).get("payment_id", "")
+            return Notice(payment_id=payment_id, provider_id=subject.id, charge_id=subject.id)
         intent = subject.payment_intent
         return Notice(charge_id=(intent.id if isinstance(intent, _Intent) else intent) or "")
 
@@ -194,19 +222,38 @@ class StripeProvider:
         """See `Provider.close`."""
         await self._calls.close()
 
-    async def _post(
-        self, path: str, request: Mapping[str, str], key: str, kind: type[_Kind]
-    ) -> _Kind:
-        headers = {
-            "Content-Type": "application/x-www-form-urlencoded",
-            "Idempotency-Key": key,
-        }
-        answer = await self._calls.call("POST", path, urlencode(request).encode(), headers)
-        return _decoded(answer.body, kind)
+    async def _look_at_charge(self, intent_id: str) -> Seen:
+        """Return the facts about a payment by a saved card."""
+        intent = await self._calls.get(
+            f"/v1/payment_intents/{quote(intent_id, safe='')}", {}, _Charge
+        )
+        state = _STATES_OF_CHARGES.get(intent.status)
+        if state is None:
+            raise ProviderError("its answer has a state that is not known", is_of_payment=True)
+        return Seen(
+            state=state,
+            amount=intent.amount * CENT,
+            currency=intent.currency,
+            payment_id=intent.metadata.get("payment_id", ""),
+            has_mode=intent.livemode == self._is_live,
+            charge_id=intent.id,
+            returns=await self._returns(intent.id) if state == "paid" else (),
+            failure=_failure(intent) if state == "failed" else "",
+        )
 
-    async def _get(self, path: str, query: Mapping[str, str], kind: type[_Kind]) -> _Kind:
-        answer = await self._calls.call("GET", f"{path}?{urlencode(query)}")
-        return _decoded(answer.body, kind)
+    async def _returns(self, intent_id: str) -> tuple[SeenReturn, ...]:
+        """Return the refunds and disputes of a payment."""
+        query = {"payment_intent": intent_id, "limit": str(LIST_MAX)}
+        refunds = await self._calls.get("/v1/refunds", query, _Returns)
+        disputes = await self._calls.get("/v1/disputes", query, _Returns)
+        return (
+            *(_refund(each) for each in refunds.data),
+            *(
+                SeenReturn(each.id, "dispute", _DISPUTES[each.status or ""], _micro(each))
+                for each in disputes.data
+                if each.status in _DISPUTES
+            ),
+        )
 
 
 def session_request(payment: NewPayment) -> dict[str, str]:
@@ -254,6 +301,13 @@ def _state(session: _Session) -> Literal["open", "paid", "expired", "failed"]:
     return "failed" if session.status == "complete" and has_failed else "open"
 
 
+def _failure(charge: _Charge) -> Failure:
+    """Return the reason why a payment by a saved card has failed."""
+    refusal = charge.last_payment_error or _Refusal()
+    is_of_owner = AUTHENTICATION in (refusal.code, refusal.decline_code)
+    return "authentication" if is_of_owner or charge.status == "requires_action" else "refused"
+
+
 def _refund(found: _Return) -> SeenReturn:
     own_id = (found.metadata or {}).get("return_id", "")
     state = _REFUNDS.get(found.status or "", "pending")
@@ -269,13 +323,6 @@ def _micro(found: _Return) -> int:
     if found.currency != "usd" or found.amount <= 0:
         raise ProviderError(f"{found.id} has another currency or no amount", is_of_payment=True)
     return found.amount * CENT
-
-
-def _decoded(body: bytes, kind: type[_Kind]) -> _Kind:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProviderError("its answer has another form", is_of_payment=True) from error
 
 
 def _check_signature(header: str, body: bytes, secrets: tuple[str, ...], now: int) -> None:

@@ -37,6 +37,7 @@ _LETTERS = """channel IN ('mail', 'forgotten password') AND (
         JOIN (SELECT 'pending' AS status UNION SELECT 'done' UNION SELECT 'void') AS s ON 1 = 1
         WHERE r.user_id = :user
     )
+    OR item_key IN ('top-up:' || :user, 'card:' || :user)
     OR item_key IN (SELECT 'payout-method:' || id FROM payout_methods WHERE user_id = :user)
     OR item_key IN (
         SELECT 'payout-method:' || id || ':end' FROM payout_methods WHERE user_id = :user
@@ -428,7 +429,27 @@ _OF_USERS: Mapping[str, Rows] = {
         enums="provider status",
         numbers="amount looked_at next_look_at created_at closed_at",
         erased={"url": "''", "doubt": "''"},
-        kept={"provider_id": _OF_PROVIDER, "charge_id": _OF_PROVIDER},
+        kept={
+            "provider_id": _OF_PROVIDER,
+            "charge_id": _OF_PROVIDER,
+            "customer_id": _OF_PROVIDER,
+            "card_id": _OF_PROVIDER,
+        },
+    ),
+    # The erasure has the provider remove the card.
+    "saved_cards": deleted(
+        _OWN,
+        "user_id",
+        "user_id provider customer_id card_id shown setup_id setup_ref setup_url",
+        "saved_at looked_at next_look_at setups setups_since",
+        hidden="customer_id card_id setup_id setup_ref setup_url",
+    ),
+    "forgotten_cards": nobody("card_id provider", "a card to remove, which names no person"),
+    "top_ups": deleted(
+        _OWN,
+        "user_id",
+        "user_id state",
+        "threshold amount month_ceiling refusals next_at changed_at",
     ),
     "payment_returns": rows(
         _OWN,

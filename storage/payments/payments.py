@@ -10,7 +10,8 @@ class PaymentRow(NamedTuple):  # as wide as its table
     """A payment: `amount` in micro-USD, times in UTC seconds.
 
     `provider_id` is missing until the provider answers. `deposit_id` is the transfer of the money.
-    `doubt` is the difference that the operator has to look at.
+    `doubt` is the difference that the operator has to look at. An automatic payment has the saved
+    card that it is taken from.
     """
 
     id: str
@@ -27,6 +28,13 @@ class PaymentRow(NamedTuple):  # as wide as its table
     created_at: int
     closed_at: int | None
     deposit_id: str | None
+    customer_id: str | None = None
+    card_id: str | None = None
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the payment is taken from a saved card."""
+        return self.card_id is not None
 
 
 class RecentRow(NamedTuple):

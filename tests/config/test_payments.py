@@ -6,6 +6,7 @@ from support.base.cases import cases
 from config.payments import payment_problems
 from config.settings import Settings
 
+OF_STRIPE = {"stripe_secret_key": "sk_test_x", "stripe_webhook_secret": "whsec_x"}
 OF_BTCPAY = {"btcpay_store": "s", "btcpay_key": "k", "btcpay_webhook_secret": "w"}
 
 
@@ -13,7 +14,7 @@ OF_BTCPAY = {"btcpay_store": "s", "btcpay_key": "k", "btcpay_webhook_secret": "w
     "payments, words",
     [
         ({}, ""),
-        ({"stripe_secret_key": "sk_test_x", "stripe_webhook_secret": "whsec_x"}, ""),
+        (OF_STRIPE, ""),
         ({"stripe_secret_key": "sk_test_x"}, "stripe_webhook_secret: must be set"),
         ({"stripe_api_base": "http://127.0.0.1:1"}, ""),
         ({"stripe_api_base": "http://example.com"}, "begins with https://"),
@@ -26,6 +27,10 @@ OF_BTCPAY = {"btcpay_store": "s", "btcpay_key": "k", "btcpay_webhook_secret": "w
         ({"min_usd": 0}, "at least a cent"),
         ({"min_usd": 50, "max_usd": 49}, "no more than payments.max_usd"),
         ({"max_usd": 1e9}, "max_usd: expected whole cents"),
+        ({"top_up_month_usd": 100.001}, "top_up_month_usd: expected whole cents"),
+        ({"top_up_month_usd": 100}, "needs payments.stripe_secret_key"),
+        ({"top_up_month_usd": 4, **OF_STRIPE}, "at least payments.min_usd"),
+        ({"top_up_month_usd": 100, **OF_STRIPE}, ""),
         ({"tax_percent": 20}, "must name the tax"),
         ({"tax_percent": 20.005, "tax_name": "VAT"}, "two decimals"),
         ({"tax_percent": 101, "tax_name": "VAT"}, "0 to 100"),

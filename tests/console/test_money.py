@@ -138,6 +138,28 @@ async def test_a_receipt_shows_names_as_text(taking: Shop, visit: Visit) -> None
     await tab.until("document.querySelector('main .failed') !== null")
 
 
+async def test_a_card_is_saved_and_the_top_up_is_switched_on_and_off(
+    taking: Shop, visit: Visit
+) -> None:
+    person = await taking.service.person(usd="50")
+    tab = await opened(visit, taking.service, person, WALLET)
+    await tab.until_text("No card is saved.")
+    await tab.click("Save a card")
+    await tab.until("document.title === 'Stand-in'")
+    await tab.click("Save the card")
+    await tab.until_text("visa …4242", "main")
+    await tab.fill("When the wallet has less than (USD)", "10")
+    await tab.fill("At most in a calendar month (USD)", "60")
+    await tab.click("Switch it on")
+    await tab.until_text("$0.00 of $60.00")
+    await tab.click("Switch it off")
+    await tab.until_text("The automatic top-up is off.")
+    await tab.click("Remove the card")
+    await tab.until_text("The provider removes the card", "dialog")
+    await tab.click("dialog [value=yes]")
+    await tab.until_text("No card is saved.")
+
+
 async def test_rules_stand_before_the_request_and_methods_are_checked(
     taking: Shop, visit: Visit
 ) -> None:

@@ -30,6 +30,7 @@ export function whenAway(act) {
 
 export const get = (path, query, options) => ask("GET", address(path, query), undefined, options);
 export const post = (path, body = {}, options) => ask("POST", path, body, options);
+export const put = (path, body = {}, options) => ask("PUT", path, body, options);
 export const patch = (path, body = {}, options) => ask("PATCH", path, body, options);
 export const del = (path, options) => ask("DELETE", path, undefined, options);
 export const upload = (path, form, options) => ask("POST", path, form, options);

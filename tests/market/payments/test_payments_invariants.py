@@ -22,11 +22,14 @@ from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
 from market.payments.provider import ProviderError
 from market.payments.terms import CENT
+from market.payments.top_ups import NewTopUp, month_of
 from storage.engines.open import open_store
 from storage.engines.store import Store, Transaction
 from storage.money import ledger as ledger_queries
+from storage.payments import cards as card_queries
 
 HEADERS = {"signature": "right"}
+CEILING = 60 * MICRO
 Result = TypeVar("Result")
 number = st.integers(0, 4)
 
@@ -109,6 +112,10 @@ class Payers(RuleBasedStateMachine):
     @rule(cents=st.integers(500, 3_000))
     def create(self, cents: int) -> None:
         self.attempt(self.market.payments.create(self.user, cents * CENT))
+        self.look_at_list()
+
+    def look_at_list(self) -> None:
+        """Learn which payments the bank has."""
         rows = self.run(self.market.payments.page(self.user, before="", limit=50))
         self.payments = [row.id for row in reversed(rows) if f"bank-{row.id}" in self.bank.payments]
 
@@ -135,6 +142,40 @@ class Payers(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 3, 200, 4_000, 90_000]))
     def wait(self, seconds: int) -> None:
         self.clock.now += seconds
+
+    @rule(threshold=st.integers(1, 40), amount=st.integers(5, 20), is_lost=st.booleans())
+    def save_card(self, threshold: int, amount: int, is_lost: bool) -> None:
+        """Save a card, whose notice may be lost, and switch the automatic top-up on."""
+        self.attempt(self.market.payments.cards.save(self.user))
+        row = self.run(self.store.read(card_queries.find, self.user))
+        if row is not None and row.setup_id is not None and row.setup_url:
+            self.bank.cards.fill_in(row.setup_id, f"card-{row.setup_id}")
+        if not is_lost and row is not None:
+            self.clock.now += 3
+            self.attempt(self.market.payments.cards.receive("bank", row.setup_ref or ""))
+        new = NewTopUp(threshold * MICRO, amount * MICRO, CEILING)
+        self.attempt(self.market.top_ups.set_on(self.user, new))
+
+    @rule(sweepers=st.integers(1, 4), hooks=st.integers(0, 2), pages=st.integers(0, 1))
+    def top_up(self, sweepers: int, hooks: int, pages: int) -> None:
+        """Have sweepers of several nodes come at once, beside the news of one payment."""
+        notice = self.bank.notice(self.payments[-1] if self.payments else "x")
+        self.attempt(
+            *(self.market.top_ups.sweep() for _ in range(sweepers)),
+            *(self.market.payments.receive("bank", HEADERS, notice) for _ in range(hooks)),
+            *(self.market.payments.cards.sweep() for _ in range(pages)),
+            self.market.payments.sweep(),
+        )
+        self.look_at_list()
+
+    @rule(failure=st.sampled_from(["", "", "refused", "authentication"]))
+    def change_cards(self, failure: str) -> None:
+        self.bank.cards.failure = failure
+
+    @rule(is_removed=st.booleans())
+    def end_top_up(self, is_removed: bool) -> None:
+        end = self.market.payments.cards.remove if is_removed else self.market.top_ups.end
+        self.attempt(end(self.user))
 
     @rule(at=number, part=st.integers(1, 4), twice=st.booleans())
     def refund(self, at: int, part: int, twice: bool) -> None:
@@ -187,7 +228,12 @@ class Payers(RuleBasedStateMachine):
     def change_bank(self, state: str, refused: bool) -> None:
         self.bank.refund_state, self.bank.refused = state, refused
 
-    @rule(moment=st.sampled_from(["create", "created", "look", "looked", "refund", "refunded"]))
+    @rule(
+        moment=st.sampled_from(
+            ["create", "created", "look", "looked", "refund", "refunded"]
+            + ["prepare", "prepared", "look at page", "charge", "charged", "forget", "forgotten"]
+        )
+    )
     def fail_once(self, moment: str) -> None:
         self.provider_fails = moment
 
@@ -212,9 +258,13 @@ class Payers(RuleBasedStateMachine):
     def settle(self) -> None:
         """Let the sweeper alone find out the truth, and compare everything with it."""
         self.store.commits_left, self.provider_fails = None, ""
+        self.run(self.market.top_ups.end(self.user))
         for _ in range(12):
             self.clock.now += 86_400
             self.run(self.market.payments.sweep())
+            self.run(self.market.payments.cards.sweep())
+        self.look_at_list()
+        self.cards_agree()
         net = 0
         for payment_id in self.payments:
             seen = self.bank.of(payment_id)
@@ -234,6 +284,22 @@ class Payers(RuleBasedStateMachine):
         assert held >= self.spent
         self.the_books_agree()
 
+    def cards_agree(self) -> None:
+        """Compare the automatic payments and the card with those of the bank."""
+        rows = self.run(self.market.payments.page(self.user, before="", limit=50))
+        automatic = [row.row for row in rows if row.row.is_automatic]
+        months: dict[int, int] = {}
+        for row in automatic:
+            assert row.status != PaymentStatus.OPEN
+            seen = self.bank.payments.get(f"bank-{row.id}")
+            if seen is not None and seen.state == "paid":
+                month = month_of(row.created_at)
+                months[month] = months.get(month, 0) + seen.amount
+        assert max(months.values(), default=0) <= CEILING
+        card = self.run(self.store.read(card_queries.find, self.user))
+        kept = set() if card is None or card.card_id is None else {card.card_id}
+        assert self.bank.cards.attached == kept
+
     def balance(self, account: str) -> int:
         return self.run(self.store.read(ledger_queries.balance, account)) or 0
 
@@ -241,6 +307,9 @@ class Payers(RuleBasedStateMachine):
 async def _forget_others(tx: Transaction) -> None:
     """Have the sweeper leave out the payments of other examples, which another bank knows."""
     await tx.run("UPDATE payments SET next_look_at = NULL")
+    await tx.run("UPDATE top_ups SET state = 'off'")
+    await tx.run("UPDATE saved_cards SET next_look_at = NULL")
+    await tx.run("DELETE FROM forgotten_cards")
 
 
 @pytest.mark.both_engines

@@ -6,12 +6,22 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.payments import stripe_server
 from support.payments.stripe_server import KEY, SECRET, Fault, StripeServer
 
-from market.payments.provider import HookError, NewPayment, Notice, ProviderError
+from market.payments.provider import (
+    HookError,
+    NewCharge,
+    NewPayment,
+    NewSetup,
+    Notice,
+    ProviderError,
+    SeenSetup,
+)
 from proxyd.outbound import stripe as ours
 from proxyd.outbound.stripe import StripeProvider, refund_request, session_request
+from proxyd.outbound.stripe_cards import charge_request, customer_request, setup_request
 
 CENT = 10_000
 LATER = 3_600
@@ -70,6 +80,59 @@ async def test_a_payment_is_opened_once_seen_and_refunded(
     with pytest.raises(ProviderError) as refused:
         await provider.refund(opened.provider_id, seen.charge_id, CENT, "r2")
     assert refused.value.is_final
+
+
+async def test_a_saved_card_is_charged_once_refused_and_removed(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    cards = provider.cards
+    assert cards is not None
+    page = NewSetup("s1", "", "https://x.example/", now() + LATER)
+    opened = await cards.prepare(page)
+    assert await cards.prepare(page) == opened
+    assert len(server.customers) == 1
+    assert (await cards.look(opened.ref)).state == "open"
+    method = server.save_card(opened.ref)
+    assert await cards.look(opened.ref) == SeenSetup(
+        "saved", "s1", True, opened.customer_id, method, "visa …4242"
+    )
+    again = await cards.prepare(NewSetup("s2", opened.customer_id, "https://x.example/", LATER))
+    server.expire(again.ref)
+    assert (await cards.look(again.ref)).state == "over"
+    charge = NewCharge("p1", 2_000 * CENT, "proxyd: 20", opened.customer_id, method)
+    server.faults = [Fault(500, has_effect=True)]
+    with pytest.raises(ProviderError):
+        await cards.charge(charge)
+    charge_id = await cards.charge(charge)
+    seen = await provider.look(charge_id)
+    assert (seen.state, seen.amount, seen.payment_id, seen.has_mode, seen.charge_id) == (
+        "paid",
+        2_000 * CENT,
+        "p1",
+        True,
+        charge_id,
+    )
+    await provider.refund(charge_id, seen.charge_id, 5 * CENT, "r1")
+    assert [each.own_id for each in (await provider.look(charge_id)).returns] == ["r1"]
+    assert len(server.intents) == 1
+    for code, failure in (
+        ("card_declined", "refused"),
+        ("authentication_required", "authentication"),
+    ):
+        server.card_error = code
+        refused = replace(charge, id=code)
+        seen = await provider.look(await cards.charge(refused))
+        assert (seen.state, seen.failure) == ("failed", failure)
+    subject = server.intents[charge_id]
+    body, signature = server.notice("payment_intent.succeeded", subject)
+    notice = provider.read_hook({"Stripe-Signature": signature}, body, now())
+    assert (notice.payment_id, notice.provider_id) == ("p1", charge_id)
+    for _ in range(2):
+        await cards.forget(method)
+    assert server.methods[method]["customer"] is None
+    with pytest.raises(ProviderError) as gone:
+        await cards.charge(replace(charge, id="p2"))
+    assert gone.value.is_final
 
 
 async def test_expired_and_bounced_payments_end(
@@ -181,14 +244,23 @@ def test_a_notice_is_read_only_with_a_right_signature() -> None:
 async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
     """One test imports the SDK, because this takes more than half a second."""
     import stripe  # noqa: PLC0415 - see above
-    from stripe.params import RefundCreateParams  # noqa: PLC0415
+    from stripe.params import (  # noqa: PLC0415
+        CustomerCreateParams,
+        PaymentIntentCreateParams,
+        RefundCreateParams,
+    )
     from stripe.params.checkout import SessionCreateParams  # noqa: PLC0415
     from stripe.params.checkout import _session_create_params as parts  # noqa: PLC0415
 
+    page = NewSetup("s1", "", "https://x.example/", LATER)
+    charge = NewCharge("p1", 2_000 * CENT, "proxyd: 20", "cus_1", "pm_1")
     assert stripe.api_version == ours.API_VERSION == stripe_server.VERSION
     for request, kind in (
         (session_request(new()), SessionCreateParams),
         (refund_request("pi_1", CENT, "r1"), RefundCreateParams),
+        (customer_request(page), CustomerCreateParams),
+        (setup_request(page, "cus_1"), SessionCreateParams),
+        (charge_request(charge), PaymentIntentCreateParams),
     ):
         known = kind.__required_keys__ | kind.__optional_keys__
         assert {name.partition("[")[0] for name in request} <= known
@@ -231,6 +303,31 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
         server.dispute(session.id)
         disputes = client.v1.disputes.list({"payment_intent": intent.id})
         assert [each.status for each in disputes.data] == ["needs_response"]
+        customer = client.v1.customers.create({"metadata": {"setup_id": "s9"}})
+        page = client.v1.checkout.sessions.create(
+            {
+                "mode": "setup",
+                "currency": "usd",
+                "customer": customer.id,
+                "success_url": "https://x.example/",
+                "cancel_url": "https://x.example/",
+            }
+        )
+        method = server.save_card(page.id)
+        server.card_error = "authentication_required"
+        with pytest.raises(stripe.CardError) as required:
+            client.v1.payment_intents.create(
+                {
+                    "amount": 500,
+                    "currency": "usd",
+                    "customer": customer.id,
+                    "payment_method": method,
+                    "off_session": True,
+                    "confirm": True,
+                }
+            )
+        assert required.value.code == "authentication_required"
+        assert client.v1.payment_methods.detach(method).customer is None
         with pytest.raises(stripe.InvalidRequestError):
             client.v1.refunds.create({"payment_intent": intent.id, "amount": 5})
 

@@ -23,6 +23,7 @@ from market.jobs.postings import NewJob
 from market.jobs.specs import Spec
 from market.money.money import MICRO, Currency
 from market.payments.provider import ProviderError
+from market.payments.top_ups import NewTopUp
 from market.staff.base.roles import Machine
 from market.staff.money import judging
 from market.staff.money.judging import Verdict
@@ -30,11 +31,13 @@ from proxyctl.protocol.jobspec import payload_of, resources_of
 from storage.bandwidth.nodes import SeenRow
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
+from storage.payments import cards as card_queries
 from tests.sim.stepped import belongings
 from tests.sim.stepped.belongings import Belongings
 from tests.sim.stepped.site import SIDES, Site
 
 MB = 10**6
+PAUSE_SECONDS = 3  # between two looks at a page
 DEAD = "dead"  # a node that reports no more
 CLIENT, OTHER_CLIENT = "198.51.100.7", "198.51.100.8"
 SPEC = Spec(payload_of({"script": "print(1)"}), resources_of({}), timeout_seconds=3_600)
@@ -51,6 +54,7 @@ class World:
         leases: the open lease of a session on a node.
         jobs: by their state.
         payments: by their state, and the refund that waits.
+        pages: where cards are saved, by their user.
         devices: of the jobs that run, and idle ones.
         payouts: of one user, by their state, and the user's payout methods.
         judgement: the decision about the judged job, which waits for a second person.
@@ -66,6 +70,7 @@ class World:
     people_have: Belongings = field(default_factory=Belongings)
     payments: dict[str, str] = field(default_factory=dict)
     payouts: dict[str, str] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)
     dead: SeenRow | None = None
     judgement: str = ""
 
@@ -198,6 +203,16 @@ async def _payments(site: Site, world: World, here: Market) -> None:
     view = await here.payments.refund(buyer, world.payments["paid"], 2 * MICRO)
     world.payments["refund"] = view.returns[0].id
     bank.fail = lambda moment: None
+    for name in ("buyer", "other"):  # one has a card, the other one a page to save it on
+        await here.payments.cards.save(world.people[name])
+        row = await here.store.read(card_queries.find, world.people[name])
+        assert row is not None
+        world.pages[name] = row.setup_id or ""
+        bank.cards.fill_in(world.pages[name], f"card-{name}")
+    here.clock.now += PAUSE_SECONDS
+    await here.payments.cards.look(buyer)
+    new = NewTopUp(500 * MICRO, 20 * MICRO, 60 * MICRO)
+    await here.top_ups.set_on(buyer, new)
 
 
 async def _show_life(tx: Transaction, now: int) -> None:

@@ -26,8 +26,9 @@ from market.jobs.overdue import Overdue
 from market.jobs.sweeper import JobSweeper, JobSweeps
 from market.jobs.terms import JobTerms
 from market.market import Keys, Rules
-from market.money.money import Currency, micro
+from market.money.money import MICRO, Currency, micro
 from market.payments.provider import Provider
+from market.payments.terms import PaymentTerms
 from market.payouts.details import METHODS_PURPOSE
 from market.payouts.terms import MethodKind, PayoutTerms
 from storage.blobs.base import Blobs
@@ -59,6 +60,7 @@ RULES = Rules(
     login_limits=LoginLimits(),
     app_url="https://app.example.com",
     exits=ExitTerms(is_offered=True),
+    payments=PaymentTerms(top_up_month=200 * MICRO),
     payouts=PayoutTerms(methods=frozenset(MethodKind) - {MethodKind.STRIPE}),
     origin_days=90,
 )

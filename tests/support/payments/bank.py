@@ -7,14 +7,73 @@ from msgspec import json
 from msgspec.structs import replace
 
 from market.payments.provider import (
+    Failure,
     HookError,
+    NewCharge,
     NewPayment,
+    NewSetup,
     Notice,
     Opened,
+    OpenedSetup,
     ProviderError,
     Seen,
     SeenReturn,
+    SeenSetup,
 )
+
+
+class BankCards:
+    """The `Cards` of a bank. `failure` is the outcome of each further charge."""
+
+    def __init__(self, bank: "Bank") -> None:
+        self._bank = bank
+        self.setups: dict[str, SeenSetup] = {}
+        self.attached: set[str] = set()
+        self.failure: Failure = ""
+
+    async def prepare(self, setup: NewSetup) -> OpenedSetup:
+        self._bank.call("prepare")
+        ref = f"page-{setup.id}"
+        self.setups.setdefault(ref, SeenSetup("open", setup.id, True))
+        self._bank.fail("prepared")
+        customer = setup.customer_id or f"customer-{setup.id}"
+        return OpenedSetup(ref, customer, f"https://bank.example/{ref}")
+
+    async def look(self, ref: str) -> SeenSetup:
+        self._bank.call("look at page")
+        return self.setups[ref]
+
+    async def charge(self, charge: NewCharge) -> str:
+        self._bank.call("charge")
+        provider_id = f"bank-{charge.id}"
+        if provider_id not in self._bank.payments:
+            is_attached = charge.card_id in self.attached
+            if not is_attached:
+                raise ProviderError("no such card", is_final=True)
+            self._bank.payments[provider_id] = Seen(
+                "failed" if self.failure else "paid",
+                charge.amount,
+                "usd",
+                charge.id,
+                True,
+                f"charge-{charge.id}",
+                failure=self.failure,
+            )
+        assert self._bank.payments[provider_id].amount == charge.amount
+        self._bank.fail("charged")
+        return provider_id
+
+    async def forget(self, card_id: str) -> None:
+        self._bank.call("forget")
+        self.attached.discard(card_id)
+        self._bank.fail("forgotten")
+
+    def fill_in(self, setup_id: str, card_id: str) -> None:
+        """Save a card on a page, as a user does."""
+        self.attached.add(card_id)
+        self.setups[f"page-{setup_id}"] = SeenSetup(
+            "saved", setup_id, True, f"customer-{setup_id}", card_id, f"visa …{card_id[-4:]}"
+        )
 
 
 class Bank:
@@ -25,10 +84,11 @@ class Bank:
         self.refused = False  # refunds
         self.refund_state: Any = "done"
         self.calls = 0
+        self.cards = BankCards(self)
         self.fail: Callable[[str], None] = lambda moment: None
 
     async def create(self, payment: NewPayment) -> Opened:
-        self._call("create")
+        self.call("create")
         provider_id = f"bank-{payment.id}"
         known = self.payments.setdefault(
             provider_id, Seen("open", payment.amount, "usd", payment.id, True)
@@ -38,13 +98,13 @@ class Bank:
         return Opened(provider_id, f"https://bank.example/{provider_id}")
 
     async def look(self, provider_id: str) -> Seen:
-        self._call("look")
+        self.call("look")
         seen = self.payments[provider_id]
         self.fail("looked")
         return seen
 
     async def refund(self, provider_id: str, charge_id: str, amount: int, key: str) -> SeenReturn:
-        self._call("refund")
+        self.call("refund")
         seen = self.payments[provider_id]
         for each in seen.returns:
             if each.own_id == key:
@@ -99,7 +159,8 @@ class Bank:
         """Return a notice about a payment."""
         return json.encode(Notice(payment_id=payment_id, provider_id=f"bank-{payment_id}"))
 
-    def _call(self, name: str) -> None:
+    def call(self, name: str) -> None:
+        """Count a call, which may fail before its effect."""
         self.calls += 1
         self.fail(name)
 

@@ -46,7 +46,10 @@ class StripeServer:
         self.intents: dict[str, dict[str, Any]] = {}
         self.refunds: dict[str, dict[str, Any]] = {}
         self.disputes: dict[str, dict[str, Any]] = {}
+        self.customers: dict[str, dict[str, Any]] = {}
+        self.methods: dict[str, dict[str, Any]] = {}
         self.refund_status = "succeeded"
+        self.card_error = ""  # the code with which the bank refuses saved cards
         self.calls: list[tuple[str, str, dict[str, str]]] = []
         self.faults: list[Fault] = []
         self.hooks: list[tuple[bytes, str]] = []
@@ -63,6 +66,30 @@ class StripeServer:
         session.update(status="complete", payment_intent=intent["id"])
         if not is_slow:
             session["payment_status"] = "paid"
+
+    def save_card(self, session_id: str, last4: str = "4242") -> str:
+        """Save a card on a page in the mode for it; return the payment method."""
+        session = self.sessions[session_id]
+        assert (session["status"], session["mode"]) == ("open", "setup")
+        method_id = self._id("pm")
+        self.methods[method_id] = {
+            "id": method_id,
+            "object": "payment_method",
+            "type": "card",
+            "customer": session["customer"],
+            "created": self.now(),
+            "livemode": False,
+            "card": {"brand": "visa", "last4": last4, "exp_month": 12, "exp_year": 2034},
+        }
+        session["setup_intent"] = {
+            "id": self._id("seti"),
+            "object": "setup_intent",
+            "status": "succeeded",
+            "usage": "off_session",
+            "payment_method": self.methods[method_id],
+        }
+        session["status"] = "complete"
+        return method_id
 
     def arrive(self, session_id: str) -> None:
         """Have the money of a slow bank arrive."""
@@ -174,6 +201,10 @@ class StripeServer:
         app.router.add_post("/v1/checkout/sessions", self._api(self._create))
         app.router.add_get("/v1/checkout/sessions/{id}", self._api(self._session))
         app.router.add_post("/v1/checkout/sessions/{id}/expire", self._api(self._expire))
+        app.router.add_post("/v1/customers", self._api(self._create_customer))
+        app.router.add_post("/v1/payment_intents", self._api(self._charge))
+        app.router.add_get("/v1/payment_intents/{id}", self._api(self._found_intent))
+        app.router.add_post("/v1/payment_methods/{id}/detach", self._api(self._detach))
         app.router.add_post("/v1/refunds", self._api(self._create_refund))
         app.router.add_get("/v1/refunds", self._api(self._list(self.refunds, "/v1/refunds")))
         app.router.add_get("/v1/disputes", self._api(self._list(self.disputes, "/v1/disputes")))
@@ -219,6 +250,8 @@ class StripeServer:
         return status, body
 
     def _create(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        if sent.get("mode") == "setup":
+            return self._create_setup(sent)
         price = "line_items[0][price_data]"
         if sent.get("mode") != "payment" or f"{price}[unit_amount]" not in sent:
             return 400, _error("invalid_request_error", "A parameter is missing.")
@@ -249,12 +282,88 @@ class StripeServer:
         }
         return 200, self.sessions[session_id]
 
+    def _create_setup(self, sent: dict[str, str]) -> tuple[int, Any]:
+        if sent.get("customer") not in self.customers:
+            return 400, _error("invalid_request_error", "No such customer.")
+        session_id = self._id("cs_test")
+        self.sessions[session_id] = {
+            "id": session_id,
+            "object": "checkout.session",
+            "amount_total": None,
+            "cancel_url": sent["cancel_url"],
+            "client_reference_id": sent.get("client_reference_id"),
+            "created": self.now(),
+            "customer": sent["customer"],
+            "livemode": False,
+            "metadata": _metadata(sent),
+            "mode": "setup",
+            "payment_status": "no_payment_required",
+            "setup_intent": None,
+            "status": "open",
+            "success_url": sent["success_url"],
+            "title": "Save a card",
+            "url": f"{self.url}/pay/{session_id}",
+        }
+        return 200, self.sessions[session_id]
+
+    def _create_customer(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        customer_id = self._id("cus")
+        self.customers[customer_id] = {
+            "id": customer_id,
+            "object": "customer",
+            "created": self.now(),
+            "livemode": False,
+            "metadata": _metadata(sent),
+        }
+        return 200, self.customers[customer_id]
+
+    def _charge(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        method = self.methods.get(sent["payment_method"])
+        if method is None or method["customer"] != sent["customer"]:
+            return 400, _error("invalid_request_error", "No such payment method.")
+        assert (sent["off_session"], sent["confirm"]) == ("true", "true")
+        intent_id, error = self._id("pi"), self.card_error
+        self.intents[intent_id] = {
+            "id": intent_id,
+            "object": "payment_intent",
+            "amount": int(sent["amount"]),
+            "currency": sent["currency"],
+            "customer": sent["customer"],
+            "status": "requires_payment_method" if error else "succeeded",
+            "last_payment_error": {"type": "card_error", "code": error} if error else None,
+            "livemode": False,
+            "created": self.now(),
+            "metadata": _metadata(sent),
+        }
+        if error:
+            refused = {
+                "type": "card_error",
+                "code": error,
+                "message": "The card was refused.",
+                "payment_intent": self.intents[intent_id],
+            }
+            return 402, {"error": refused}
+        return 200, self.intents[intent_id]
+
+    def _found_intent(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        found = self.intents.get(request.match_info["id"])
+        if found is None:
+            return 404, _error("invalid_request_error", "No such payment intent.")
+        return 200, found
+
+    def _detach(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        method = self.methods.get(request.match_info["id"])
+        if method is None or method["customer"] is None:
+            return 400, _error("invalid_request_error", "The method is not attached.")
+        method["customer"] = None
+        return 200, method
+
     def _session(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
         session = self.sessions.get(request.match_info["id"])
         if session is None:
             return 404, _error("invalid_request_error", "No such checkout session.")
         expanded = [value for name, value in request.query.items() if name.startswith("expand[")]
-        intent = self.intents.get(session["payment_intent"] or "")
+        intent = self.intents.get(session.get("payment_intent") or "")
         if "payment_intent" in expanded and intent is not None:
             return 200, {**session, "payment_intent": intent}
         return 200, session
@@ -300,16 +409,24 @@ class StripeServer:
                 ("dispute", "Pay, then dispute"),
             )
         )
+        if session["mode"] == "setup":
+            buttons = (
+                f'<form method="post" action="/pay/{session["id"]}/save">'
+                '<button id="save">Save the card</button></form>'
+            )
         return web.Response(
             text=f"<!DOCTYPE html><title>Stand-in</title><h1>{escape(session['title'])}</h1>"
-            f"<p>{session['amount_total'] / 100:.2f} USD</p>{buttons}",
+            f"<p>{(session['amount_total'] or 0) / 100:.2f} USD</p>{buttons}",
             content_type="text/html",
         )
 
     async def _press(self, request: web.Request) -> web.Response:
         session_id, action = request.match_info["id"], request.match_info["action"]
         session = self.sessions[session_id]
-        if action != "cancel":
+        if action == "save":
+            self.save_card(session_id)
+            await self.notify("checkout.session.completed", session)
+        elif action != "cancel":
             self.pay(session_id, is_slow=action == "slow")
             await self.notify("checkout.session.completed", session)
         if action == "dispute":

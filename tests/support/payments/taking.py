@@ -70,6 +70,7 @@ async def shop(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Shop]:
             "seller": SELLER,
             "tax_name": "VAT",
             "tax_percent": 20,
+            "top_up_month_usd": 200,
         }
         sections = {"payments": payments, "payouts": PAYOUTS, **sections}
         async with running_in(folder, **sections) as service:

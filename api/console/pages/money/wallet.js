@@ -9,6 +9,7 @@ import { credits, date, day, money, t } from "../../lib/words.js";
 import { unlessRefused } from "../traffic/shared.js";
 import { paid, place } from "../work/shared.js";
 import { paying } from "./paying.js";
+import { Topping } from "./topping.js";
 import { Lines, added, paymentState, receiptLink } from "./shared.js";
 
 export const words = "money";
@@ -34,20 +35,21 @@ class Balance {
     this.restrictions = el("div");
     this.sums = el("div", { class: "sums" });
     this.pay = place();
+    this.topping = new Topping(page);
     this.empty = el("p");
     const earn = link("/console/devices", t("money.wallet.earn"), { kind: "primary" });
     this.moves = new Lines(page, { path: "/api/wallet/transactions", key: "transactions", caption: t("money.wallet.caption"), columns: columns(), empty: { text: this.empty, action: earn } });
     this.payments = new Lines(page, { path: "/api/payments", key: "payments", caption: t("money.payments.caption"), columns: ofPayments(), empty: { text: t("money.payments.empty") } });
     this.paid = card(t("money.payments"), this.payments.node);
     this.paid.hidden = true;
-    this.node = el("div", null, this.restrictions, this.sums, this.pay.node, this.paid, card(t("money.wallet.moves"), this.moves.node));
+    this.node = el("div", null, this.restrictions, this.sums, this.pay.node, this.topping.node, this.paid, card(t("money.wallet.moves"), this.moves.node));
   }
 
   async refresh() {
     this.turn += 1;
     const { turn } = this;
     const asked = { signal: this.signal };
-    const [sums, offer] = await Promise.all([get("/api/wallet", null, asked), get("/api/payments/offer", null, asked), this.moves.refresh(), this.payments.refresh()]);
+    const [sums, offer] = await Promise.all([get("/api/wallet", null, asked), get("/api/payments/offer", null, asked), this.moves.refresh(), this.payments.refresh(), this.topping.refresh()]);
     if (turn !== this.turn) return; // a later request is newer
     this.balance = sums.usd_balance;
     update(this.restrictions, restrictions(offer));

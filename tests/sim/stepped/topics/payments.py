@@ -10,7 +10,8 @@ from market.accounts.letters import Letters
 from market.money.money import MICRO, Currency
 from market.payments import booking
 from market.payments.booking import Booking
-from market.payments.provider import Seen, SeenReturn
+from market.payments.provider import OpenedSetup, Seen, SeenReturn, SeenSetup
+from market.payments.top_ups import NewTopUp
 from market.staff.money import payments as staff_payments
 from storage.payments import payments as queries
 from tests.sim.stepped.side import Action, Side
@@ -89,6 +90,41 @@ async def _deposits(side: Side) -> Any:
     await side.market.deposit("person1@example.com", MICRO, f"by-{side.label}")
 
 
+async def _tops_up(side: Side) -> Any:
+    return await side.market.top_ups.sweep()
+
+
+async def _switches_on(side: Side) -> Any:
+    new = NewTopUp(500 * MICRO, 10 * MICRO, 30 * MICRO)
+    await side.market.top_ups.set_on(side.buyer, new)
+
+
+async def _switches_off(side: Side) -> Any:
+    await side.market.top_ups.end(side.buyer)
+
+
+async def _removes_card(side: Side) -> Any:
+    await side.market.store.write(side.market.payments.cards._remove, side.buyer)
+
+
+async def _saves_card(side: Side) -> Any:
+    user, setup_id = side.world.people["other"], side.world.pages["other"]
+    seen = SeenSetup("saved", setup_id, True, "customer", "card", "visa …4242")
+    finish = side.market.payments.cards._finish
+    await side.market.store.write(finish, user, f"page-{setup_id}", seen)
+
+
+async def _begins_page(side: Side) -> Any:
+    return bool(await side.market.payments.cards.save(side.world.people["other"]))
+
+
+async def _begins_first_page(side: Side) -> Any:
+    cards = side.market.payments.cards
+    row = await side.market.store.write(cards._begin, side.world.people["worker"])
+    opened = OpenedSetup("page", "customer", "https://bank.example/page")
+    await side.market.store.write(cards._set_opened, row.user_id, row.setup_id or "", opened)
+
+
 PAYMENTS: Mapping[str, Action] = {
     "credits a payment": _credits,
     "books a dispute": _disputes,
@@ -98,6 +134,13 @@ PAYMENTS: Mapping[str, Action] = {
     "refunds a payment": _refunds,
     "refunds a payment by the staff": _refunds_by_staff,
     "begins a payment": _begins,
+    "tops up": _tops_up,
+    "switches a top-up on": _switches_on,
+    "switches a top-up off": _switches_off,
+    "removes a card": _removes_card,
+    "saves a card": _saves_card,
+    "returns an open page": _begins_page,
+    "begins a page": _begins_first_page,
     "ends a payment without a page": _ends_unknown,
     "deposits by hand": _deposits,
     "buys a session": buys,

@@ -1,0 +1,310 @@
+"""Automatic top-ups with a provider in memory: begun once, within the ceiling, ended by refusals."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from support.base.cases import cases
+from support.base.clock import Clock
+from support.market.books import available, refusal
+from support.market.leaving import tools
+from support.market.market import Market
+from support.market.payouts import confirm
+from support.payments.bank import Bank
+
+from market.base.errors import Code
+from market.erasure import erasing
+from market.money.audit import audit_ledger
+from market.money.money import GB, MICRO
+from market.payments.provider import ProviderError
+from market.payments.top_ups import NewTopUp, month_after, month_of
+from storage.engines.store import Store, Transaction
+from storage.payments import cards as card_queries
+from storage.payments.payments import PaymentRow
+
+USD = MICRO
+HEADERS = {"signature": "right"}
+DAY = 86_400
+PLAN = NewTopUp(5 * USD, 20 * USD, 60 * USD)
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+@pytest.fixture
+async def market(store: Store, clock: Clock, bank: Bank) -> AsyncIterator[Market]:
+    """A marketplace with a provider; its ledger must agree after the test."""
+    made = Market(store, clock, providers={"bank": bank})
+    yield made
+    made.passwords.close()
+    report = await audit_ledger(store)
+    assert report.passed, report
+
+
+async def saved(market: Market, bank: Bank, card: str = "card-4242") -> str:
+    """Register a user with a saved card, whose account is not new; return the user."""
+    user = await market.person()
+    market.clock.now += 40 * DAY
+    await confirm(market, user)
+    await save(market, bank, user, card)
+    return user
+
+
+async def save(market: Market, bank: Bank, user: str, card: str) -> None:
+    market.clock.now += 3
+    await market.payments.cards.save(user)
+    row = await market.store.read(card_queries.find, user)
+    assert row is not None
+    bank.cards.fill_in(row.setup_id or "", card)
+    market.clock.now += 3
+    await market.payments.cards.receive("bank", row.setup_ref or "")
+
+
+async def topped_up(market: Market, bank: Bank, plan: NewTopUp = PLAN) -> str:
+    """Return a user whose wallet was topped up once."""
+    user = await saved(market, bank)
+    await market.top_ups.set_on(user, plan)
+    assert await market.top_ups.sweep() == 1
+    assert await available(market, user) == plan.amount
+    return user
+
+
+async def payments(market: Market, user: str) -> list[PaymentRow]:
+    return [each.row for each in await market.payments.page(user, before="", limit=50)]
+
+
+async def state(market: Market, user: str) -> str:
+    row = (await market.top_ups.find(user)).row
+    assert row is not None
+    return row.state
+
+
+async def letters(market: Market) -> list[str]:
+    def names(tx: Transaction) -> object:
+        return tx.all(str, "SELECT item_key FROM outbox ORDER BY item_key")
+
+    return list(await market.store.read(names))  # type: ignore[arg-type]
+
+
+@pytest.mark.both_engines
+async def test_twenty_sweepers_at_once_charge_once(market: Market, bank: Bank) -> None:
+    user = await saved(market, bank)
+    await market.top_ups.set_on(user, PLAN)
+    await asyncio.gather(*(market.top_ups.sweep() for _ in range(20)), market.payments.sweep())
+    market.clock.now += 3
+    await asyncio.gather(*(market.top_ups.sweep() for _ in range(20)), market.payments.sweep())
+    assert await available(market, user) == 20 * USD
+    assert len(bank.payments) == 1
+    (row,) = await payments(market, user)
+    assert row.is_automatic
+    receipt = await market.payments.receipt(user, row.id)
+    assert (receipt.receipt.number, receipt.payment.amount) == (1, 20 * USD)
+    refunded = await market.payments.refund(user, row.id, 3 * USD)
+    assert refunded.refunded == 3 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_crash_or_a_lost_answer_charges_once(market: Market, bank: Bank) -> None:
+    user = await saved(market, bank)
+    await market.top_ups.set_on(user, PLAN)
+
+    def lost(moment: str) -> None:
+        if moment in broken:
+            raise ProviderError("no answer")
+
+    broken = {"charge"}
+    bank.fail = lost
+    assert await market.top_ups.sweep() == 1
+    broken = {"charged"}
+    for _ in range(3):
+        market.clock.now += 700
+        assert await market.top_ups.sweep() == 0  # one is open
+        await market.payments.sweep()
+    broken = set()
+    market.clock.now += 2_000
+    await market.payments.sweep()
+    assert await available(market, user) == 20 * USD
+    assert (len(bank.payments), len(await payments(market, user))) == (1, 1)
+
+
+async def test_the_ceiling_of_a_month_holds_until_the_next(market: Market, bank: Bank) -> None:
+    user = await topped_up(market, bank)
+    spent = 0
+    for _ in range(6):
+        size = await available(market, user)
+        if size:
+            await market.bandwidth.buy(user, quota_bytes=size * GB // USD, price_per_gb=USD)
+            spent += size
+        market.clock.now += 700
+        await market.top_ups.sweep()
+    assert sum(row.amount for row in await payments(market, user)) == 60 * USD
+    assert "top-up:" + user in await letters(market)
+    view = await market.top_ups.find(user)
+    assert (view.month_spent, await available(market, user)) == (60 * USD, 0)
+    market.clock.now = month_after(market.clock.now)
+    assert await market.top_ups.sweep() == 1
+    assert (await market.top_ups.find(user)).month_spent == 20 * USD
+
+
+async def test_refusals_back_off_and_end_the_top_up(market: Market, bank: Bank) -> None:
+    user = await saved(market, bank)
+    bank.cards.failure = "refused"
+    await market.top_ups.set_on(user, PLAN)
+    for wait, refusals in ((0, 1), (6 * 3_600, 2), (24 * 3_600, 3)):
+        if wait:
+            market.clock.now += wait - 1
+            assert await market.top_ups.sweep() == 0
+        market.clock.now += 1
+        assert await market.top_ups.sweep() == 1
+        assert (await market.top_ups.find(user)).row.refusals == refusals  # type: ignore[union-attr]
+    assert await state(market, user) == "disabled"
+    bank.cards.failure = ""
+    market.clock.now += 10 * DAY
+    assert await market.top_ups.sweep() == 0
+    assert {row.status for row in await payments(market, user)} == {"failed"}
+    await market.top_ups.set_on(user, PLAN)
+    assert await market.top_ups.sweep() == 1
+    assert await available(market, user) == 20 * USD
+
+
+async def test_a_card_that_needs_its_owner_pauses(market: Market, bank: Bank) -> None:
+    user = await saved(market, bank)
+    bank.cards.failure = "authentication"
+    await market.top_ups.set_on(user, PLAN)
+    assert await market.top_ups.sweep() == 1
+    market.clock.now += 10 * DAY
+    assert await market.top_ups.sweep() == 0
+    assert await state(market, user) == "paused"
+    assert "top-up:" + user in await letters(market)
+    # The owner pays by hand, and switches it on again.
+    bank.cards.failure = ""
+    payment = await market.payments.create(user, 20 * USD)
+    bank.pay(payment.id)
+    await market.payments.find(user, payment.id)
+    await market.top_ups.set_on(user, PLAN)
+    assert await market.top_ups.sweep() == 0
+    assert await state(market, user) == "on"
+
+
+async def test_a_removed_card_pays_nothing_and_is_removed_at_the_provider(
+    market: Market, bank: Bank
+) -> None:
+    user = await topped_up(market, bank)
+    await market.bandwidth.buy(user, quota_bytes=20 * GB, price_per_gb=USD)
+    broken = {"forget"}
+
+    def lost(moment: str) -> None:
+        if moment in broken:
+            raise ProviderError("no answer")
+
+    bank.fail = lost
+    await market.payments.cards.remove(user)
+    await market.payments.cards.remove(user)
+    assert bank.cards.attached == {"card-4242"}
+    market.clock.now += 700
+    assert await market.top_ups.sweep() == 0
+    assert await state(market, user) == "off"
+    assert await refusal(market.top_ups.set_on(user, PLAN)) is Code.CARD_MISSING
+    broken = set()
+    await market.payments.cards.sweep()
+    assert bank.cards.attached == set()
+    assert await market.payments.cards.sweep() == 0
+
+
+async def test_another_card_replaces_the_first_and_an_erased_user_has_none(
+    market: Market, bank: Bank
+) -> None:
+    user = await saved(market, bank)
+    await save(market, bank, user, "card-1111")
+    await market.payments.cards.sweep()
+    assert bank.cards.attached == {"card-1111"}
+    assert (await market.top_ups.find(user)).card == "visa …1111"
+    await market.top_ups.set_on(user, PLAN)
+    await market.top_ups.end(user)
+    assert await market.top_ups.sweep() == 0
+
+    async def erase(tx: Transaction) -> None:
+        await erasing.erase(tx, market.context, tools(market), user, waives=True)
+
+    await market.store.write(erase)
+    await market.payments.cards.sweep()
+    assert bank.cards.attached == set()
+    assert (await market.top_ups.find(user)).card == ""
+
+
+async def test_a_card_of_another_page_or_mode_is_not_saved(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    for number, change in enumerate(({"setup_id": "x"}, {"has_mode": False})):
+        market.clock.now += 3
+        url = await market.payments.cards.save(user)
+        assert await market.payments.cards.save(user) == url  # the same page while it is open
+        row = await market.store.read(card_queries.find, user)
+        assert row is not None
+        bank.cards.fill_in(row.setup_id or "", f"card-{number}")
+        ref = row.setup_ref or ""
+        for name, value in change.items():
+            setups = bank.cards.setups
+            setups[ref] = type(setups[ref])(**{**_fields(setups[ref]), name: value})
+        market.clock.now += 3
+        assert (await market.top_ups.find(user)).card == ""
+        await market.payments.cards.sweep()
+    assert bank.cards.attached == set()
+
+
+def _fields(seen: object) -> dict[str, object]:
+    return {name: getattr(seen, name) for name in seen.__struct_fields__}  # type: ignore[attr-defined]
+
+
+async def test_amounts_and_pages_have_bounds(market: Market, bank: Bank) -> None:
+    user = await saved(market, bank)
+    for threshold, amount, month in (
+        (0, 20, 60),
+        (-5, 20, 60),
+        (1_001, 20, 60),
+        (5, 4, 60),
+        (5, 1_001, 2_000),
+        (5, 20, 19),
+        (5, 20, 201),
+        (5, 20, 10**18),
+    ):
+        new = NewTopUp(threshold * USD, amount * USD, month * USD)
+        assert await refusal(market.top_ups.set_on(user, new)) is Code.INVALID_FIELD
+    odd = NewTopUp(5 * USD + 1, 20 * USD, 60 * USD)
+    assert await refusal(market.top_ups.set_on(user, odd)) is Code.INVALID_FIELD
+    market.clock.now += 2 * DAY
+    for number in range(5):
+        await save(market, bank, user, f"card-{number}")
+    assert await refusal(market.payments.cards.save(user)) is Code.TOO_MANY_CARD_PAGES
+
+
+async def test_a_dispute_and_a_new_account_hold_the_top_up_back(market: Market, bank: Bank) -> None:
+    user = await topped_up(market, bank, NewTopUp(5 * USD, 20 * USD, 200 * USD))
+    (row,) = await payments(market, user)
+    ref = bank.dispute(row.id, 20 * USD)
+    market.clock.now += 700
+    await market.payments.fulfil(row.id)
+    assert await market.top_ups.sweep() == 0
+    assert await refusal(market.top_ups.set_on(user, PLAN)) is Code.ACCOUNT_RESTRICTED
+    bank.decide(row.id, ref, "done")
+    market.clock.now += 4_000
+    await market.payments.fulfil(row.id)
+    market.clock.now += 4_000
+    assert await market.top_ups.sweep() == 1
+    young = await market.person()
+    await save(market, bank, young, "card-young")
+    await market.top_ups.set_on(young, NewTopUp(5 * USD, 101 * USD, 200 * USD))
+    assert await market.top_ups.sweep() == 0  # above the ceiling of a new account
+
+
+@cases(
+    "now, begin, after",
+    [
+        (1_767_225_600, 1_767_225_600, 1_769_904_000),  # 2026-01-01T00:00:00Z
+        (1_769_903_999, 1_767_225_600, 1_769_904_000),
+        (1_798_761_599, 1_796_083_200, 1_798_761_600),  # the last second of 2026
+    ],
+)
+def test_months_are_those_of_the_calendar(now: int, begin: int, after: int) -> None:
+    assert (month_of(now), month_after(now)) == (begin, after)
