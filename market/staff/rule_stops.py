@@ -134,6 +134,7 @@ class RuleStops:
         self._letters = letters
         self.stops_to_suspend = stops_to_suspend
         self._told = Sweep("the stop of a rule %s has no e-mail", _logger)
+        self._daily = Sweep("session %s of a new account cannot be halted", _logger)
 
     async def follow(self) -> int:
         """Send the e-mails of new stops, and suspend users with too many; return their number.
@@ -163,21 +164,31 @@ class RuleStops:
         Return the number of halted sessions.
 
         Raises:
-            StoreError: the others are halted later.
+            UnavailableError: the others are halted later.
         """
         store, now = self._context.store, self._context.now()
-        rows = await store.read(
-            level_queries.leased_of_new, since=now - new_accounts.seconds, limit=LEASED_MAX
-        )
+        owners: dict[str, str] = {}
+        limits: dict[str, Limited | None] = {}
         halted = 0
-        for user_id in sorted({user_id for _, user_id in rows}):
-            limits = await store.read(_used_day, user_id, new_accounts, now)
-            if limits is None:
-                continue
-            for session_id in (each for each, owner in rows if owner == user_id):
-                with suppress(NotHaltedError):
-                    await store.write(self._halt_day, session_id, user_id, limits, now)
-                    halted += 1
+
+        async def find(most: int) -> list[str]:
+            since = now - new_accounts.seconds
+            owners.update(await store.read(level_queries.leased_of_new, since=since, limit=most))
+            return sorted(owners, key=lambda each: (owners[each], each))
+
+        async def halt(session_id: str) -> None:
+            nonlocal halted
+            user_id = owners[session_id]
+            if user_id not in limits:
+                limits[user_id] = await store.read(_used_day, user_id, new_accounts, now)
+            used = limits[user_id]
+            if used is None:
+                return
+            with suppress(NotHaltedError):
+                await store.write(self._halt_day, session_id, user_id, used, now)
+                halted += 1
+
+        await self._daily.run(find, halt, most=LEASED_MAX, now=now)
         return halted
 
     async def _halt_day(

@@ -6,6 +6,7 @@ event, the letter and the order to the nodes. It locks the user as a purchase do
 the two sees the first.
 """
 
+import logging
 import secrets
 from collections.abc import Collection
 from functools import partial
@@ -20,6 +21,7 @@ from market.bandwidth import halts
 from market.bandwidth.halts import HaltKind
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
+from market.base.sweeping import Sweep
 from market.events.catalogue import (
     AccountResumed,
     AccountSuspended,
@@ -53,6 +55,8 @@ SUPPORT_SECONDS = 86_400  # support is alone at night, and such a suspension end
 LONGEST_SECONDS = 10 * 365 * 86_400
 DUE_MAX = 100
 ALL = frozenset(Part)
+
+_logger = logging.getLogger("suspensions")
 
 
 class Ordered(Struct, frozen=True):
@@ -220,33 +224,49 @@ class Suspensions:
     def __init__(self, context: Context, letters: Letters) -> None:
         self._context = context
         self._letters = letters
+        self._ending = Sweep("the suspension of user %s cannot be ended", _logger)
+        self._releasing = Sweep("the halt of session %s cannot be ended", _logger)
 
     async def end_due(self) -> int:
         """Resume the parts whose time is over, and return the number of users.
 
         Raises:
-            StoreError: they are resumed later.
+            UnavailableError: they are resumed later.
         """
         store, now = self._context.store, self._context.now()
-        rows = await store.read(suspending.due, now=now, limit=DUE_MAX)
-        users = sorted({row.user_id for row in rows})
-        for user_id in users:
+
+        async def find(most: int) -> list[str]:
+            rows = await store.read(suspending.due, now=now, limit=most * len(Part))
+            return list(dict.fromkeys(row.user_id for row in rows))
+
+        async def end(user_id: str) -> None:
             await store.write(self._end, user_id, now)
+
+        users = await self._ending.run(find, end, most=DUE_MAX, now=now)
         if users:
             self._letters.wake()
-        return len(users)
+        return users
 
     async def release_due(self) -> int:
         """Let the sessions go on whose halt is over, and return their number.
 
         Raises:
-            StoreError: they go on later.
+            UnavailableError: they go on later.
         """
         store, now = self._context.store, self._context.now()
-        rows = await store.read(suspending.to_release, now=now, limit=DUE_MAX)
-        for row in rows:
-            await store.write(self._release, row, now)
-        return len(rows)
+        rows: dict[str, HaltedRow] = {}
+
+        async def find(most: int) -> list[str]:
+            rows.update(
+                (row.id, row)
+                for row in await store.read(suspending.to_release, now=now, limit=most)
+            )
+            return list(rows)
+
+        async def release(session_id: str) -> None:
+            await store.write(self._release, rows[session_id], now)
+
+        return await self._releasing.run(find, release, most=DUE_MAX, now=now)
 
     async def _release(self, tx: Transaction, row: HaltedRow, now: int) -> None:
         await suspending.lock_orders(tx)

@@ -13,6 +13,7 @@ from market.money.money import GB
 from market.staff.audit import audit_all
 from market.staff.money import limits
 from market.staff.money.limits import NewLimits
+from storage.engines.store import Transaction
 
 pytestmark = pytest.mark.both_engines
 WEEK = 7 * 86_400
@@ -107,3 +108,30 @@ async def test_the_bytes_of_a_day_halt_until_midnight(market: Market) -> None:
     again = await market.lease(other)
     assert again is not None
     assert again.lease_id is not None
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+async def test_a_session_that_cannot_be_halted_delays_no_other(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    market.leases.new_accounts = POLICY
+    sessions = []
+    for user in [await market.person(usd="20") for _ in range(2)]:
+        bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+        grant = await market.lease(bought)
+        assert grant is not None
+        await market.leases.report([Usage(bought.session_id, grant.lease_id or "", GB // 4)])
+        sessions.append((user, bought.session_id))
+    broken = min(sessions)[1]
+
+    async def damage(tx: Transaction) -> None:
+        await tx.run(
+            "CREATE TRIGGER broken BEFORE UPDATE ON bandwidth_sessions "
+            f"WHEN OLD.id = '{broken}' BEGIN SELECT RAISE(ABORT, 'broken'); END"
+        )
+
+    await market.store.write(damage)
+    assert await market.rule_stops.halt_used_days(POLICY) == 1
+    assert await market.rule_stops.halt_used_days(POLICY) == 0
+    [record] = caplog.records
+    assert record.getMessage() == f"session {broken} of a new account cannot be halted"

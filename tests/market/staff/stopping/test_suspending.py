@@ -20,10 +20,13 @@ from market.bandwidth import halts
 from market.bandwidth.halts import Halts
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
+from market.base.sweeping import PUT_OFF_SECONDS
 from market.deploys.deploys import NewDeploy
 from market.deploys.templates import Change
 from market.jobs.postings import NewJob
 from market.money.money import GB, MICRO, Currency
+from market.staff import rule_stops
+from market.staff.abuse.rules import Found
 from market.staff.audit import audit_all
 from market.staff.base.roles import Author, Role
 from market.staff.finding import users
@@ -182,6 +185,44 @@ async def test_a_suspension_ends_by_itself(market: Market) -> None:
     assert (await users.view(market.context, ROOT, user)).suspended == []
     kinds = [row.kind for row in await market.store.read(halt_queries.after, 0, limit=9)]
     assert kinds == ["look", "go"]  # orders of the first day are deleted
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+async def test_a_part_or_a_halt_that_cannot_end_delays_no_other(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = [await market.person(usd="20") for _ in range(2)]
+    end = market.clock.now + 60
+    sessions = []
+    for user in users:
+        bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+        finding = Found("scan", bought.session_id, market.clock.now, {})
+        assert await rule_stops.stop(market.context, finding, 60) is not None
+        sessions.append(bought.session_id)
+        await suspend(market, user, Part.KEYS, Part.LOGINS, ends_at=end)
+    for table, change, column, value in (
+        ("suspended_parts", "DELETE", "user_id", users[0]),
+        ("bandwidth_sessions", "UPDATE", "id", sessions[0]),
+    ):
+        await market.store.write(
+            run,
+            f"CREATE TRIGGER broken_{table} BEFORE {change} ON {table} "
+            f"WHEN OLD.{column} = '{value}' BEGIN SELECT RAISE(ABORT, 'broken'); END",
+        )
+    market.clock.now = end
+    for found in (1, 0):
+        assert await market.suspensions.end_due() == found
+        assert await market.suspensions.release_due() == found
+    expected = {
+        f"the suspension of user {users[0]} cannot be ended",
+        f"the halt of session {sessions[0]} cannot be ended",
+    }
+    assert {record.getMessage() for record in caplog.records} == expected
+    for table in ("suspended_parts", "bandwidth_sessions"):
+        await market.store.write(run, f"DROP TRIGGER broken_{table}")
+    market.clock.now += PUT_OFF_SECONDS
+    assert await market.suspensions.end_due() == 1
+    assert await market.suspensions.release_due() == 1
 
 
 @pytest.mark.both_engines
