@@ -44,7 +44,7 @@ async def test_no_key_touches_keys_logins_or_passwords(service: Service) -> None
     for method, path in without:
         answer = await service.call(method, path, {} if method != "GET" else None, token=key)
         assert answer.code == "scope_missing", path
-    money = ("/api/payments", "/api/payouts")
+    money = ("/api/payments", "/api/payouts", "/api/top-up")
     assert {path for _, path in without if not path.startswith(("/auth/", ALL, *money))} == {
         "/api/referral/apply"
     }
