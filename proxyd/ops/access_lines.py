@@ -5,6 +5,7 @@
 | `hour` | first, by each process: number of open connections, lines lost so far |
 | `still` | after it, for each connection that was open when the hour began |
 | `began` | when a target is reached, unless the connection ends within a second or two |
+| `sent` | when datagrams go to a destination first in an hour, or to others than are recorded |
 | `ended` | at the end of a connection |
 | `lost` | after an outage of the disk: the number of lines that are missing |
 
@@ -21,7 +22,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from proxyd.access import Access, Reached
+from proxyd.access import DESTINATIONS_MAX, Access, Reached, Sent
 from proxyd.egress.names import address_of_number, canonical, is_number
 from proxyd.wire.hosts import unmapped
 
@@ -35,6 +36,7 @@ NETWORKS_KEPT: Final = 4096
 HASHES_KEPT: Final = 8192
 RUN_BYTES: Final = 4  # tells a process from those before it in the files of an hour
 HOUR, STILL, BEGAN, ENDED, LOST = "hour", "still", "began", "ended", "lost"
+SENT: Final = "sent"
 ENDED_LINE: Final = b'{"event":"ended"'
 
 _encode = msgspec.json.Encoder().encode
@@ -94,6 +96,17 @@ class Lines:
         self._reached(fields, record)
         return _line(fields)
 
+    def sent(self, moment: int, record: Sent) -> bytes | None:
+        """Return the line of a destination of datagrams; None where records have no targets."""
+        if self._target == "none":
+            return None
+        fields = self._head(SENT, moment)
+        self._connection(fields, record.reached)
+        self._reached(fields, record.reached)
+        if record.others:
+            fields["others"] = record.others
+        return _line(fields)
+
     def ended(self, moment: int, record: Access, reached: Reached | None) -> bytes:
         """Return the line of the end of a connection, which may have reached its target before."""
         fields = self._head(ENDED, moment)
@@ -139,6 +152,8 @@ class Lines:
 
     def _reached(self, fields: dict[str, _Value], record: Reached) -> None:
         fields["protocol"] = record.protocol
+        if record.protocol == "udp" and self._target != "none":
+            fields["destinations"] = DESTINATIONS_MAX
         if record.addresses and self._target != "none":
             fields["addresses" if self._target == "host" else "address_hashes"] = list(
                 self._forms(record.addresses)
