@@ -4,8 +4,9 @@ Each connection has exactly one `Ending`. Its word is the `reason` in the access
 of the metrics, so these words never change.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, final
 
 from proxyd.wire.events import Failure, Refusal
 
@@ -99,4 +100,61 @@ class Reached(NamedTuple):
     seen_address: str
 
 
+class Sent(NamedTuple):
+    """Datagrams to a destination, the first in an hour; `reached` has the destination.
+
+    With `others` it has none: so many datagrams went to destinations without a record.
+    """
+
+    reached: Reached
+    others: int = 0
+
+
+@final
+class Hour:
+    """The hour (its number since 1970) whose file the access log writes; 0 without a log."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+@final
+class Destinations:
+    """Records the destinations of one association, `DESTINATIONS_MAX` in an hour.
+
+    Of more there is a count: the lines have it at 1, 2, 4, 8 and so on.
+
+    Args:
+        reached: the record of the association.
+        record: takes the records.
+    """
+
+    __slots__ = ("_hour", "_noted", "_others", "_reached", "_record")
+
+    def __init__(self, reached: Reached, record: Callable[[Access | Reached | Sent], None]) -> None:
+        self._reached = reached
+        self._record = record
+        self._hour = 0
+        self._noted = 0
+        self._others = 0
+
+    def note(self, hour: int, host: str, port: int, source_port: int) -> None:
+        """Record a destination that is new in an hour; `source_port` is ours, 0 if unknown."""
+        if hour != self._hour:
+            self._hour, self._noted, self._others = hour, 0, 0
+        to = self._reached
+        if self._noted < DESTINATIONS_MAX:
+            self._noted += 1
+            self._record(Sent(to._replace(host=host, port=port, source_port=source_port)))
+            return
+        self._others += 1
+        if not self._others & (self._others - 1):
+            self._record(Sent(to, self._others))
+
+
+# A client of names and calls has fewer. Each costs a line, and one connection must not fill the
+# log's queue.
+DESTINATIONS_MAX: Final = 32
 UNKNOWN_EXIT: Final = "unknown"  # instead of the device of a dial that another process has made

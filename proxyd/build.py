@@ -19,6 +19,7 @@ from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
 from market.events.context import Context
 from proxyd import __version__, slices
+from proxyd.access import Hour
 from proxyd.bounds import USUAL, Bounds
 from proxyd.build_core import core_of, counting_of
 from proxyd.build_exits import exit_port, geography_of, way_out
@@ -237,6 +238,7 @@ def _daemon(
         access_log.put if access_log is not None else None,
         ways if way is None else way.exits,
         bounds.clients,
+        Hour() if access_log is None else access_log.hour,
     )
     trade = port = app_port = services = None
     if has_services:

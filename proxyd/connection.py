@@ -40,7 +40,16 @@ from math import inf
 from typing import Final, Protocol, final
 
 from market.base.networks import text_of
-from proxyd.access import ENDING_OF_FAILURE, UNKNOWN_EXIT, Access, Ending, Reached
+from proxyd.access import (
+    ENDING_OF_FAILURE,
+    UNKNOWN_EXIT,
+    Access,
+    Destinations,
+    Ending,
+    Hour,
+    Reached,
+    Sent,
+)
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.exits.choosing.places import Carried, yields_at
@@ -57,7 +66,7 @@ from proxyd.relay.closing import Closer, reset
 from proxyd.relay.exit_datagrams import ExitWay
 from proxyd.relay.first_answer import FirstAnswer
 from proxyd.relay.tcp import Relay
-from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
+from proxyd.relay.udp import NO_HOUR, Association, DatagramEgress, datagram_socket
 from proxyd.wire.events import Address, Associate, Connect, Failure, Request, ServerProtocol
 from proxyd.wire.hosts import address_of
 from proxyd.wire.wants import Wants
@@ -76,7 +85,7 @@ class ConnectionServices:
     `dials` are slots of connections that wait for a target, `associations` slots of connections
     that relay datagrams; sessions compete for both. `tallies` count events for buyers, `counters`
     the same events for the operator. `over` is called with each connection that holds nothing but
-    its socket any more, `record` with the records of it.
+    its socket any more, `record` with the records of it. `hour` is that of the access log.
     """
 
     reactor: Reactor
@@ -89,8 +98,9 @@ class ConnectionServices:
     dials: FairSlots[str]
     associations: FairSlots[str]
     over: Callable[["ClientConnection"], None]
-    record: Callable[[Access | Reached], None] | None = None
+    record: Callable[[Access | Reached | Sent], None] | None = None
     exits: Ways | None = None
+    hour: Hour = NO_HOUR
 
 
 class Transfer(Protocol):
@@ -375,7 +385,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._transfer = relay
         self._to(_RELAYING)
         if services.record is not None:
-            self._record_reached(services.record, target)
+            services.record(self._reaching(target))
         early, upload_limit = protocol.hand_over()
         relay.start(early, upload_limit, client_unread=self._unread, target_unread=target_unread)
 
@@ -456,6 +466,9 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             return
         # Behind a translator a client cannot know which port will be seen, nor its own address.
         client_port = request.port if address_of(str(request.host)) == address else 0
+        record, destinations = services.record, None
+        if record is not None:
+            destinations = Destinations(self._reaching(None), record)
         association = Association(
             services.reactor,
             services.closer,
@@ -468,13 +481,15 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             self._transfer_closed,
             way,
             share,
+            destinations,
+            services.hour,
         )
         services.counters.relays["udp"] += 1
         services.tallies.begin(self._session.id)
         self._transfer = association
         self._to(_RELAYING)
-        if services.record is not None:
-            self._record_reached(services.record, None)
+        if record is not None:
+            record(self._reaching(None))
         association.start()
 
     # --- ending --------------------------------------------------------------------------------
@@ -524,10 +539,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         elif self._wants is not None and not self._wants.direct:
             self._tried = ((UNKNOWN_EXIT, ""),)
 
-    def _record_reached(
-        self, record: Callable[[Access | Reached], None], target: socket.SocketType | None
-    ) -> None:
-        """Record that the target is reached; without a target, that datagrams are relayed."""
+    def _reaching(self, target: socket.SocketType | None) -> Reached:
+        """Return the record of a target that is reached; without a target, of an association."""
         client, request, via = self.client, self._request, self._via
         host, port, source_port = "", 0, 0
         addresses: tuple[str, ...] = ()
@@ -546,25 +559,23 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             source_port = target.getsockname()[1]
             if is_name:
                 addresses = peer_of(target)
-        record(
-            Reached(
-                client.number,
-                self._session.id,
-                client.address,
-                "udp" if target is None else "tcp",
-                host,
-                port,
-                addresses,
-                source_port,
-                exit_,
-                exit_address,
-                seen_address,
-            )
+        return Reached(
+            client.number,
+            self._session.id,
+            client.address,
+            "udp" if target is None else "tcp",
+            host,
+            port,
+            addresses,
+            source_port,
+            exit_,
+            exit_address,
+            seen_address,
         )
 
     def _record(
         self,
-        record: Callable[[Access | Reached], None],
+        record: Callable[[Access | Reached | Sent], None],
         up: int,
         down: int,
         ending: Ending,

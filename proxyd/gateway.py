@@ -18,7 +18,7 @@ from api.http.rate import RateLimit
 from market.base.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
-from proxyd.access import Access, Reached
+from proxyd.access import Access, Hour, Reached, Sent
 from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
 from proxyd.egress.exit import Exit
@@ -33,7 +33,7 @@ from proxyd.metering.meter import Meter
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import USUAL as CLOSING
 from proxyd.relay.closing import Closer, ClosingBounds
-from proxyd.relay.udp import DatagramEgress
+from proxyd.relay.udp import NO_HOUR, DatagramEgress
 from proxyd.wire.events import Address, Request, ServerProtocol
 from proxyd.wire.wants import Wants
 
@@ -110,6 +110,7 @@ class Gateway:
         public_address: the address at which other networks reach this machine, if known.
         record: is called with the records of each connection that has shown credentials.
         exits: the ways out through devices, if they may attach; closed with the gateway.
+        hour: the hour of the access log.
     """
 
     def __init__(
@@ -121,9 +122,10 @@ class Gateway:
         policy: Policy,
         limits: ProxyLimits,
         public_address: Address | None = None,
-        record: Callable[[Access | Reached], None] | None = None,
+        record: Callable[[Access | Reached | Sent], None] | None = None,
         exits: Ways | None = None,
         bounds: ClientBounds = USUAL,
+        hour: Hour = NO_HOUR,
     ) -> None:
         self.limits = limits
         self._room_after_seconds = bounds.room_after_seconds
@@ -157,6 +159,7 @@ class Gateway:
             over=self._closed,
             record=record,
             exits=exits,
+            hour=hour,
         )
         self._acceptors: list[Acceptor[socket.SocketType]] = []
         self._timer: asyncio.TimerHandle | None = None

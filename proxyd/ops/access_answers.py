@@ -3,6 +3,7 @@
 The commands of the staff ask it directly, and each node answers the commands of other machines.
 """
 
+from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Final
 
@@ -11,7 +12,7 @@ from market.staff.abuse.exit_use import Destination, Found, Question, Use
 from proxyd.egress.own import OwnAddresses
 from proxyd.ops.access_lines import TargetHash, timestamp
 from proxyd.ops.access_place import access_folder, access_key
-from proxyd.ops.access_search import FOUND_MAX, Carried, Searched, Wanted, compared, search
+from proxyd.ops.access_search import FOUND_MAX, Carried, Line, Searched, Wanted, compared, search
 
 DAY_SECONDS: Final = 86_400
 
@@ -44,8 +45,13 @@ def find(settings: Settings, question: Question, now: int) -> Found:
 
 
 def _use(carried: Carried, question: Question, hashed: TargetHash) -> Use:
-    line = carried.line
+    line, sent = carried.line, list(carried.sent)
     is_equal = compared(line, question.host, hashed) if question.host else None
+    if question.host and sent:
+        results = [compared(each, question.host, hashed) for each in sent]
+        is_equal = True if True in results else None
+        sent = [each for each, result in zip(sent, results, strict=True) if result is is_equal]
+    shown = _shown(sent, question, is_certain=carried.is_whole or bool(is_equal)) or line
     destination = {True: Destination.EQUAL, None: Destination.UNKNOWN}
     return Use(
         session_id=line.session,
@@ -53,14 +59,28 @@ def _use(carried: Carried, question: Question, hashed: TargetHash) -> Use:
         started=carried.started,
         ended=carried.ended,
         protocol=line.protocol or "tcp",
-        port=line.port,
-        source_port=line.source_port,
+        port=shown.port,
+        source_port=shown.source_port,
         destination=destination.get(is_equal, Destination.DIFFERENT),
         bytes_up=line.bytes_up,
         bytes_down=line.bytes_down,
         reason=line.reason or "open",
         name=f"{line.run}/{line.process}/{line.connection}",
     )
+
+
+def _shown(sent: Sequence[Line], question: Question, *, is_certain: bool) -> Line | None:
+    """Return the destination of datagrams that fits a question best, None if that is unknown.
+
+    Args:
+        sent: the possible ones.
+        question: the figures of the complaint.
+        is_certain: whether it is one of these.
+    """
+    for each in sent:
+        if question.port and each.port == question.port:
+            return each
+    return sent[0] if sent and is_certain else None
 
 
 def _gaps(found: Searched) -> list[str]:

@@ -5,6 +5,7 @@
 | `hour` | first, by each process: number of open connections, lines lost so far |
 | `still` | after it, for each connection that was open when the hour began |
 | `began` | when a target is reached, unless the connection ends within a second or two |
+| `sent` | when datagrams go to a destination first in an hour, or to others than are recorded |
 | `ended` | at the end of a connection |
 | `lost` | after an outage of the disk: the number of lines that are missing |
 
@@ -21,7 +22,7 @@ from typing import Final, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Encoder
 
-from proxyd.access import Access, Reached
+from proxyd.access import DESTINATIONS_MAX, Access, Reached, Sent
 from proxyd.egress.names import address_of_number, canonical, is_number
 from proxyd.wire.hosts import unmapped
 
@@ -34,6 +35,7 @@ NETWORKS_KEPT: Final = 4096
 HASHES_KEPT: Final = 8192
 RUN_BYTES: Final = 4  # tells a process from those before it in the files of an hour
 HOUR, STILL, BEGAN, ENDED, LOST = "hour", "still", "began", "ended", "lost"
+SENT: Final = "sent"
 ENDED_LINE: Final = b'{"event":"ended"'
 
 _encode = Encoder().encode
@@ -48,7 +50,7 @@ class _Connection(Struct, gc=False):
     time: str
     run: str
     process: int | UnsetType
-    started: str
+    started: str | UnsetType
     connection: int
     session: str
     client: str | UnsetType
@@ -57,6 +59,7 @@ class _Connection(Struct, gc=False):
     name: bool | UnsetType
     port: int
     protocol: str | UnsetType = UNSET
+    destinations: int | UnsetType = UNSET
     addresses: list[str] | UnsetType = UNSET
     address_hashes: list[str] | UnsetType = UNSET
     source_port: int | UnsetType = UNSET
@@ -68,6 +71,7 @@ class _Connection(Struct, gc=False):
     bytes_down: int | UnsetType = UNSET
     seconds: float | UnsetType = UNSET
     reason: str | UnsetType = UNSET
+    others: int | UnsetType = UNSET
 
 
 class TargetHash:
@@ -123,6 +127,15 @@ class Lines:
         self._add_reached(line, record)
         return _encode(line) + b"\n"
 
+    def sent(self, moment: int, record: Sent) -> bytes | None:
+        """Return the line of a destination of datagrams; None where records have no targets."""
+        if self._target == "none":
+            return None
+        line = self._connection(SENT, moment, None, record.reached)
+        self._add_reached(line, record.reached)
+        line.others = record.others or UNSET
+        return _encode(line) + b"\n"
+
     def ended(self, moment: int, record: Access, reached: Reached | None) -> bytes:
         """Return the line of the end of a connection, which may have reached its target before."""
         line = self._connection(ENDED, moment, moment - round(record.seconds), record)
@@ -144,7 +157,7 @@ class Lines:
         return _encode(head | process | figures) + b"\n"
 
     def _connection(
-        self, event: str, moment: int, began: int, record: Access | Reached
+        self, event: str, moment: int, began: int | None, record: Access | Reached
     ) -> _Connection:
         client: str | UnsetType = UNSET
         if self._client == "full":
@@ -156,7 +169,7 @@ class Lines:
             timestamp(moment),
             self._run,
             self._process,
-            timestamp(began),
+            UNSET if began is None else timestamp(began),
             record.connection,
             record.session_id,
             client,
@@ -176,6 +189,8 @@ class Lines:
 
     def _add_reached(self, line: _Connection, record: Reached) -> None:
         line.protocol = record.protocol
+        if record.protocol == "udp" and self._target != "none":
+            line.destinations = DESTINATIONS_MAX
         if record.addresses and self._target == "host":
             line.addresses = [one_spelling(each) for each in record.addresses]
         elif record.addresses and self._target == "hash":

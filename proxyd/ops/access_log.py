@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from proxyd.access import Access, Reached
+from proxyd.access import Access, Hour, Reached, Sent
 from proxyd.ops.abuse_watch import AbuseWatch, Thresholds
 from proxyd.ops.access_files import HOUR_SECONDS, HourFiles, Packer
 from proxyd.ops.access_lines import BEGAN, STILL, Client, Lines, Target, TargetHash
@@ -53,6 +53,9 @@ class AccessLog:
         waiting_max: the most records that wait for the disk.
         idle_seconds: the longest time between two looks at the clock, which can be corrected.
 
+    Attributes:
+        hour: the hour whose file is written.
+
     Raises:
         CannotRecordError: the folder cannot be used.
     """
@@ -72,8 +75,9 @@ class AccessLog:
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._now = now
+        self.hour = Hour()
         self._watch = watch
-        self._waiting: deque[tuple[int, Access | Reached]] = deque()
+        self._waiting: deque[tuple[int, Access | Reached | Sent]] = deque()
         self._waiting_max = waiting_max
         self._idle_seconds = idle_seconds
         self._overflowed = 0  # records that found the queue full
@@ -84,6 +88,7 @@ class AccessLog:
             HourFiles(folder, keep_days),
             None if process else Packer(folder),
             watch,
+            self.hour,
         )
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -108,7 +113,7 @@ class AccessLog:
         if self._watch is not None:
             self._watch.change(thresholds)
 
-    def put(self, record: Access | Reached) -> None:
+    def put(self, record: Access | Reached | Sent) -> None:
         """Queue a record for the thread, or drop it when too many wait."""
         waiting = self._waiting
         if len(waiting) >= self._waiting_max:
@@ -159,9 +164,15 @@ class _Writer:
     """
 
     def __init__(
-        self, lines: Lines, files: HourFiles, packer: Packer | None, watch: AbuseWatch | None
+        self,
+        lines: Lines,
+        files: HourFiles,
+        packer: Packer | None,
+        watch: AbuseWatch | None,
+        hour: Hour,
     ) -> None:
         self._lines = lines
+        self._hour = hour
         self.files = files
         self._packer = packer
         self._watch = watch
@@ -188,7 +199,7 @@ class _Writer:
         self._turn(now)
         self.files.flush()
 
-    def take(self, moment: int, record: Access | Reached) -> None:
+    def take(self, moment: int, record: Access | Reached | Sent) -> None:
         """Write the line of a record, or keep a connection that has begun."""
         files = self.files
         self._open_file_of(moment)
@@ -197,6 +208,10 @@ class _Writer:
             self._unwritten.append(record.connection)
             if self._watch is not None:
                 self._watch.reached(moment, record)
+        elif isinstance(record, Sent):
+            line = self._lines.sent(moment, record)
+            if line is not None:
+                files.add(line)
         else:
             found = self._open.pop(record.connection, None)
             if self._watch is not None and found is None:
@@ -250,6 +265,7 @@ class _Writer:
         self._write_begun(moment)
         files, lines = self.files, self._lines
         files.open(moment // HOUR_SECONDS)
+        self._hour.number = moment // HOUR_SECONDS
         files.add(lines.hour(moment, len(self._open), self._lost))
         for began, record in self._open.values():
             files.add(lines.reached(STILL, moment, began, record))

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxyd.access import UNKNOWN_EXIT
 from proxyd.ops.access_files import HOUR_SECONDS, HourFile, files_of
@@ -23,6 +24,7 @@ from proxyd.ops.access_lines import (
     ENDED,
     HOUR,
     LOST,
+    SENT,
     TargetHash,
     is_address,
     mapped,
@@ -31,6 +33,8 @@ from proxyd.ops.access_lines import (
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FOUND_MAX: Final = 10_000
+SENT_MAX: Final = 100_000  # destinations of datagrams, of all connections
+LATE_SECONDS: Final = 60
 _HEADS: Final = (f'"event":"{HOUR}"'.encode(), f'"event":"{LOST}"'.encode())
 _UNKNOWN: Final = f'"{UNKNOWN_EXIT}"'.encode()
 # Endings of dials that never reached a target.
@@ -78,17 +82,26 @@ class Line(Struct, omit_defaults=True):  # as wide as a record
     name: bool = False
     lost: int = 0
     lines: int = 0
+    destinations: int = 0
+    others: int = 0
 
 
+_Key = tuple[str, int, int]  # the run and number of a process, and the number of a connection
 _decode: Final = msgspec.json.Decoder(Line).decode
 
 
 class Carried(Struct, frozen=True):
-    """A connection in the records: its last line, and its time."""
+    """A connection in the records: its last line, and its time.
+
+    `sent` are the destinations of its datagrams in the asked hours; with `is_whole` there are no
+    others, as with each TCP connection.
+    """
 
     line: Line
     started: int
     ended: int | None
+    sent: tuple[Line, ...] = ()
+    is_whole: bool = True
 
 
 class Searched(Struct, frozen=True):
@@ -130,42 +143,104 @@ def search(folder: Path, wanted: Wanted) -> Searched:
     Raises:
         OSError: a file cannot be read.
     """
-    needles = _needles(wanted)
-    newest: dict[tuple[str, int, int], Line] = {}
-    heads: list[Line] = []
-    elsewhere, lost, has_more = set[tuple[str, int, int]](), 0, False
-    first, last = timestamp(wanted.first), timestamp(wanted.last)
+    gathered = _Gathered(wanted)
     for file in sorted(_files(folder, wanted), key=lambda each: each.began):
-        for line in _lines(file, needles):
-            if line.event == HOUR:
-                heads.append(line)
-                lost = max(lost, line.lost)
-            elif line.event == LOST:
-                lost += line.lines
-            elif not _is_through(line, wanted) or line.started > last:
+        for line in _lines(file, _needles(wanted)):
+            gathered.add(line)
+    return gathered.result()
+
+
+class _Gathered:
+    """What a search has read so far."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._first, self._last = timestamp(wanted.first), timestamp(wanted.last)
+        # The thread that turns the hour may be late, and a destination is recorded after that.
+        self._last_sent = timestamp(wanted.last + LATE_SECONDS)
+        self._newest: dict[_Key, Line] = {}
+        self._sent: dict[_Key, list[Line]] = {}
+        self._sent_lines = 0
+        self._heads: list[Line] = []
+        self._elsewhere = set[_Key]()
+        self._lost = 0
+        self._has_more = False
+
+    def add(self, line: Line) -> None:
+        """Take a line, in the order of the files."""
+        if line.event == HOUR:
+            self._heads.append(line)
+            self._lost = max(self._lost, line.lost)
+        elif line.event == LOST:
+            self._lost += line.lines
+        elif not _is_through(line, self._wanted):
+            return
+        elif line.event == SENT:
+            self._add_sent(line)
+        elif line.started <= self._last:
+            self._add_connection(line)
+
+    def result(self) -> Searched:
+        """Return the result of all lines."""
+        wanted = self._wanted
+        carried = [self._carried(key, line) for key, line in self._newest.items()]
+        found = []
+        for each in carried:
+            if each.ended is not None and each.ended < wanted.first:
                 continue
-            elif line.event == ENDED and line.time < first:
-                newest.pop(_key(line), None)
-            elif wanted.host and compared(line, wanted.host, wanted.hashed) is False:
-                elsewhere.add(_key(line))
-            elif len(newest) >= FOUND_MAX and _key(line) not in newest:
-                has_more = True
-            elif newest.get(_key(line), line).event != ENDED or line.event == ENDED:
-                newest[_key(line)] = line
-    carried = [_carried(line, heads) for line in newest.values()]
-    hours = {moment(each.time) // HOUR_SECONDS for each in heads}
-    return Searched(
-        [each for each in carried if each.ended is None or each.ended >= wanted.first],
-        len(elsewhere),
-        [each for each in _hours(wanted) if each not in hours],
-        lost,
-        has_more,
-    )
+            if self._went_elsewhere(each):
+                self._elsewhere.add(_key(each.line))
+            else:
+                found.append(each)
+        hours = {moment(each.time) // HOUR_SECONDS for each in self._heads}
+        missing = [each for each in _hours(wanted) if each not in hours]
+        return Searched(found, len(self._elsewhere), missing, self._lost, self._has_more)
+
+    def _add_sent(self, line: Line) -> None:
+        if line.time > self._last_sent:
+            return
+        if self._sent_lines >= SENT_MAX:
+            self._has_more = True
+            return
+        self._sent_lines += 1
+        self._sent.setdefault(_key(line), []).append(line)
+
+    def _add_connection(self, line: Line) -> None:
+        key, wanted = _key(line), self._wanted
+        if line.event == ENDED and line.time < self._first:
+            self._newest.pop(key, None)
+        elif wanted.host and compared(line, wanted.host, wanted.hashed) is False:
+            self._elsewhere.add(key)
+        elif len(self._newest) >= FOUND_MAX and key not in self._newest:
+            self._has_more = True
+        elif self._newest.get(key, line).event != ENDED or line.event == ENDED:
+            self._newest[key] = line
+
+    def _carried(self, key: _Key, line: Line) -> Carried:
+        carried = _carried(line, self._heads)
+        if line.protocol != "udp":
+            return carried
+        lines = self._sent.get(key, [])
+        is_whole = bool(line.destinations) and not (
+            self._lost or self._has_more or any(each.others for each in lines)
+        )
+        sent = tuple(each for each in lines if not each.others)
+        return replace(carried, sent=sent, is_whole=is_whole)
+
+    def _went_elsewhere(self, carried: Carried) -> bool:
+        """Return whether datagrams went only to destinations that are not the wanted one."""
+        host, hashed = self._wanted.host, self._wanted.hashed
+        return (
+            bool(host)
+            and carried.line.protocol == "udp"
+            and carried.is_whole
+            and all(compared(each, host, hashed) is False for each in carried.sent)
+        )
 
 
 def compared(line: Line, host: str, hashed: TargetHash) -> bool | None:
     """Return whether a connection went to a host; None if the record does not show it."""
-    if not (line.host or line.host_hash) or line.protocol == "udp":
+    if not (line.host or line.host_hash) or (line.protocol == "udp" and line.event != SENT):
         return None
     wanted = {host.lower(), *mapped(host)}
     if line.host_hash:
@@ -274,7 +349,7 @@ def _with(text: bytes | mmap.mmap, needles: Sequence[bytes]) -> Iterator[bytes]:
         yield text[begin:] if end < 0 else text[begin:end]
 
 
-def _key(line: Line) -> tuple[str, int, int]:
+def _key(line: Line) -> _Key:
     return line.run, line.process, line.connection
 
 

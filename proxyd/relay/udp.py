@@ -30,6 +30,7 @@ from typing import final
 
 from market.base.networks import counted_network, plain
 from proxyctl.protocol.policy import Policy
+from proxyd.access import Destinations, Hour
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.loop.poller import READS, Watcher
@@ -54,6 +55,9 @@ WAITING_OVERHEAD_BYTES = 1024  # memory of one datagram beside its payload
 KEEPALIVE_IDLE_SECONDS = 60
 KEEPALIVE_PAUSE_SECONDS = 15
 KEEPALIVE_PROBES = 4
+
+NEVER = -1  # no hour
+NO_HOUR = Hour()
 
 ANYWHERE: dict[int, Address] = {4: IPv4Address(0), 6: IPv6Address(0)}
 
@@ -122,6 +126,8 @@ class Association(Receiver):
         closed: called once, when the association has let go of everything.
         way: through which exit the datagrams leave; None for directly. Owned from here on.
         share: the session's share of that exit.
+        destinations: records where datagrams go; None without an access log.
+        hour: the hour of the access log.
     """
 
     # More than 12 fields: its three kinds of sockets, and their permitted senders, are one state.
@@ -132,10 +138,12 @@ class Association(Receiver):
         "_closed",
         "_closer",
         "_control",
+        "_destinations",
         "_egress",
-        "_has_named",
+        "_hour",
         "_inner",
         "_lookups",
+        "_named",
         "_outer",
         "_reactor",
         "_session",
@@ -164,6 +172,8 @@ class Association(Receiver):
         closed: Callable[[], None],
         way: ExitWay | None = None,
         share: ExitShare | None = None,
+        destinations: Destinations | None = None,
+        hour: Hour = NO_HOUR,
     ) -> None:
         self._reactor = reactor
         self._closer = closer
@@ -177,9 +187,13 @@ class Association(Receiver):
         self._closed = closed
         self._way = way
         self._share = share
-        self._has_named = False  # whether the exit was sent a name: it may answer from anywhere
+        self._destinations = destinations
+        self._hour = hour
         self._outer: dict[int, socket.SocketType] = {}
-        self._targets: dict[tuple[Address, int], None] = {}
+        # Each target, and each name that the exit was sent, with the hour of its last record. For
+        # a name the exit may answer from anywhere.
+        self._targets: dict[tuple[Address, int], int] = {}
+        self._named: dict[tuple[str, int], int] = {}
         self._lookups: dict[str, _Lookup] = {}
         self._waiting_bytes = 0
         self.active_at = reactor.loop.time()
@@ -301,7 +315,7 @@ class Association(Receiver):
             return
         if way is not None and way.looks_up and (name := _name(host)):
             if self._egress.policy.permits_port(port) and self._may_relay(len(payload)):
-                self._has_named = True
+                self._remember_name(name, port)
                 way.send(name, port, payload)
             return
         addresses = None
@@ -416,17 +430,35 @@ class Association(Receiver):
 
     def _remember(self, target: tuple[Address, int]) -> None:
         """Accept answers from the latest `TARGETS_MAX` targets of the client."""
-        self._targets.pop(target, None)
-        self._targets[target] = None
+        hour = self._hour.number
+        if self._targets.pop(target, NEVER) != hour:
+            self._note(hour, str(target[0]), target[1])
+        self._targets[target] = hour
         if len(self._targets) > TARGETS_MAX:
             del self._targets[next(iter(self._targets))]
+
+    def _remember_name(self, name: str, port: int) -> None:
+        """Accept answers from anywhere, and record a name that is new in this hour."""
+        hour = self._hour.number
+        if self._named.get((name, port), NEVER) != hour:
+            self._named[name, port] = hour
+            self._note(hour, name, port)
+            if len(self._named) > TARGETS_MAX:
+                del self._named[next(iter(self._named))]
+
+    def _note(self, hour: int, host: str, port: int) -> None:
+        """Record a destination, if there is an access log."""
+        if self._destinations is not None:
+            outer = self._outer.get(6 if ":" in host else 4)
+            source_port = 0 if outer is None else outer.getsockname()[1]
+            self._destinations.note(hour, host, port, source_port)
 
     # --- down ----------------------------------------------------------------------------------
 
     def arrived(self, host: Address, port: int, payload: memoryview) -> None:
         """See `Receiver.arrived`: the exit is not believed that anybody else may answer."""
         source = (plain(host), port)
-        if source in self._targets or (self._has_named and self._egress.policy.permits(*source)):
+        if source in self._targets or (self._named and self._egress.policy.permits(*source)):
             self._send_down(source, payload)
 
     def went(self, size: int) -> None:

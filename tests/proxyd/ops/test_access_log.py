@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 from support.base.waiting import until, until_true
+from support.clients.datagrams import associated, peer
 from support.clients.socks import Client, tunnel
 from support.daemons.service import running_in
+from support.exits.device import running_with_agent
 from support.targets import targets
 
 from proxyd.access import Access, Reached
@@ -89,6 +91,36 @@ async def test_each_proxied_connection_is_recorded(tmp_path: Path) -> None:
     assert {each["client"] for each in found} == {"127.0.0.1"}
     assert all(each["started"] <= each["time"] for each in found)
     assert bought.password not in json.dumps(found)
+
+
+@pytest.mark.parametrize("way", [running_in, running_with_agent])
+async def test_each_destination_of_datagrams_is_recorded_once_an_hour(
+    tmp_path: Path, way: Any
+) -> None:
+    folder = tmp_path / "access"
+    log = {"folder": str(folder), "target": "host", "client": "none"}
+    async with way(tmp_path, access_log=log) as service:
+        bought = await service.buy(await service.person(usd="10"))
+        with peer() as one, peer() as two:
+            async with associated(service, bought) as client:
+                for _ in range(3):
+                    await client.exchange(one, b"up", b"down")
+                    await client.exchange(two, b"up", b"down")
+                service.daemon.helpers.access_log.hour.number += 1
+                await client.exchange(two, b"up", b"down")
+            ports = [one.address[1], two.address[1], two.address[1]]
+        await until(lambda: service.daemon.gateway.connections == 0)
+    found = lines(folder)
+    sent = [each for each in found if each["event"] == "sent"]
+    assert [(each["host"], each["port"]) for each in sent] == [
+        ("127.0.0.1", port) for port in ports
+    ]
+    assert {each["session"] for each in sent} == {bought.id}
+    [end] = [each for each in found if each["event"] == "ended"]
+    assert {each.get("exit") for each in sent} == {end.get("exit")}
+    assert {each["connection"] for each in sent} == {end["connection"]}
+    if way is running_in:
+        assert len({each["source_port"] for each in sent}) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.base.waiting import until_true
 
-from proxyd.access import UNKNOWN_EXIT, Access, Reached
+from proxyd.access import DESTINATIONS_MAX, UNKNOWN_EXIT, Access, Destinations, Reached, Sent
 from proxyd.ops import access_search
 from proxyd.ops.access_files import pack
 from proxyd.ops.access_lines import TargetHash
@@ -44,7 +44,7 @@ class Written:
         self.passes += threading.current_thread() is not threading.main_thread()
         return self.now[0]
 
-    def put(self, at: int, *put: Access | Reached) -> None:
+    def put(self, at: int, *put: Access | Reached | Sent) -> None:
         until_true(lambda: not self.log._waiting, "the thread has taken all")
         # The thread reads the clock at the end of a pass; no earlier pass may see the new time.
         passes = self.passes
@@ -222,3 +222,51 @@ def test_a_damaged_file_is_reported_as_unreadable(tmp_path: Path) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-12])
     with pytest.raises(OSError, match="damaged"):
         asked(tmp_path, NOON, NOON + 120)
+
+
+UDP = ONE._replace(protocol="udp", host="", port=0, addresses=(), source_port=0)
+END_OF_UDP = END._replace(host="", port=0)
+
+
+def sent(host: str, port: int, others: int = 0, **changes: Any) -> Sent:
+    return Sent(UDP._replace(host=host, port=port, **changes), others)
+
+
+def test_datagrams_are_found_by_their_destination_in_each_hour(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.put(NOON, UDP, UDP._replace(connection=2), UDP._replace(connection=3))
+    written.put(NOON + 100, sent(TARGET, 53), sent("a.test", 53, connection=3))
+    assert written.log.hour.number == NOON // HOUR
+    written.put(NOON + HOUR + 100, sent("198.51.100.99", 53))
+    written.put(NOON + HOUR + 200, END_OF_UDP._replace(seconds=HOUR + 200.0))
+    written.close()
+    assert numbers(asked(tmp_path, NOON + 100, NOON + 100, host=TARGET)) == [1, 3]  # 3: a name
+    assert asked(tmp_path, NOON + 100, NOON + 100, host=TARGET).elsewhere == 1
+    assert numbers(asked(tmp_path, NOON, NOON, host=TARGET)) == []  # before the first
+    later = NOON + HOUR + 100
+    assert numbers(asked(tmp_path, later, later, host=TARGET)) == []
+    [found] = asked(tmp_path, later, later, host="198.51.100.99").carried
+    assert [each.port for each in found.sent] == [53]
+    assert numbers(asked(tmp_path, NOON + 100, NOON + 100)) == [1, 2, 3]
+
+
+def test_more_destinations_than_are_recorded_exclude_nothing(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.put(NOON, UDP, sent("", 0, 4))
+    written.close()
+    for host in (TARGET, ""):
+        [found] = asked(tmp_path, NOON, NOON, host=host).carried
+        assert (found.sent, found.is_whole) == ((), False)
+
+
+def test_an_association_records_some_destinations_in_an_hour() -> None:
+    put: list[Any] = []
+    noted = Destinations(UDP, put.append)
+    for number in range(DESTINATIONS_MAX + 5):
+        noted.note(1, "host", number, 7)
+    first, *_, last = put
+    assert (first.reached.host, first.reached.source_port) == ("host", 7)
+    assert [each.others for each in put[DESTINATIONS_MAX:]] == [1, 2, 4]
+    assert last.reached.host == ""
+    noted.note(2, "host", 1, 7)
+    assert put[-1].others == 0

@@ -107,6 +107,19 @@ class Granted:
     paused: bool = False
 
 
+class Sightings:
+    """Keeps what is noted about the addresses of devices: the device, its address, and the word."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, str, str]] = []
+
+    def saw(self, device_id: str, address: str) -> None:
+        self.notes.append((device_id, address, "saw"))
+
+    def left(self, device_id: str, address: str) -> None:
+        self.notes.append((device_id, address, "left"))
+
+
 @dataclass
 class Devices:
     """Lets devices attach: each token is the name of one, and `owner` has them all.
@@ -529,6 +542,7 @@ class Port:
         self.directory = InOrder()
         book = directory if directory is not None else self.directory
         self.counters = ExitCounters()
+        self.sightings = Sightings()
         usual = {
             "exits_total": 100,
             "exits_per_network": 50,
@@ -546,6 +560,7 @@ class Port:
             lambda: 0,
             Alone(lambda: 0),
             ParkedBudget(exit_limits.parked),
+            self.sightings,
         )
         base = ExitBase(services, exit_limits)
         self.borrowing = borrowing_of(base, self.reached_at, bounds.borrowing)

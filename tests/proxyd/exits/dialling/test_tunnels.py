@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.base.waiting import until
-from support.exits.device import BEAT_SECONDS, Device, Port
+from support.exits.device import BEAT_SECONDS, Device, Port, Sightings
 
 from market.base.errors import Code, MarketError
 from proxyctl.protocol.frames import (
@@ -55,6 +55,7 @@ class Authority:
     revoked: set[str] = field(default_factory=set)
     idle: set[str] = field(default_factory=set)  # that hold no attempt with ports
     is_away: bool = False
+    origins: Sightings = field(default_factory=Sightings)
 
     async def authenticate(self, token: str) -> Worker:
         if token == "unknown":
@@ -528,3 +529,16 @@ async def test_the_end_of_the_daemon_cuts_everything(tmp_path: Path) -> None:
         with pytest.raises(ConnectionResetError):
             await receive(sock, 1)
     await place.close()
+
+
+async def test_the_addresses_of_attached_devices_are_noted(place: Place) -> None:
+    worker, exit_ = await place.worker(), await place.port.device("exit")
+    assert list(place.tunnels.sighted()) == [("device", "127.0.0.1")]
+    exit_id = "exit"
+    assert set(place.port.base.origins.sighted()) == {(exit_id, "127.0.0.1")}
+    assert place.authority.origins.notes == [("device", "127.0.0.1", "saw")]
+    assert place.port.sightings.notes == [(exit_id, "127.0.0.1", "saw")]
+    for device in (worker, exit_):
+        await device.kill()
+    await until(lambda: place.port.sightings.notes[-1] == (exit_id, "127.0.0.1", "left"))
+    await until(lambda: place.authority.origins.notes[-1] == ("device", "127.0.0.1", "left"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.base.waiting import until
-from support.exits.device import Port
+from support.exits.device import Port, Sightings
 from support.targets import targets
 
 from proxyctl.protocol.frames import Dialled, DialOutcome, Open
@@ -45,6 +45,8 @@ class Device:
 
 class Authority:
     """Takes every token for the name of a device."""
+
+    origins = Sightings()
 
     async def authenticate(self, token: str) -> Device:
         return Device(token, f"owner of {token}")
