@@ -1,6 +1,7 @@
 """A PDF of one page of text, in the fonts that each reader has, written without a library.
 
-Characters outside of Latin scripts have no sign in these fonts, and become question marks.
+Characters outside of Latin scripts have no sign in these fonts. Their code points are written
+instead, such as U+AC00, so no letter is lost (`has_codes`).
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ class Line(NamedTuple):
 
 def page(title: str, lines: Iterable[Line]) -> bytes:
     """Return a document with one page; lines that do not fit on it are left out."""
-    content = b"".join(_shown(lines))
+    content = b"".join(_shown(_wrapped(lines)))
     fonts = b"<< /F1 5 0 R /F2 6 0 R >>"
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /%s /Encoding /WinAnsiEncoding >>"
     objects = (
@@ -51,6 +52,19 @@ def page(title: str, lines: Iterable[Line]) -> bytes:
     return bytes(document)
 
 
+def has_codes(text: str) -> bool:
+    """Return whether a text has characters that are written as code points."""
+    return _coded(text) != _plain(text)
+
+
+def _wrapped(lines: Iterable[Line]) -> Iterable[Line]:
+    """Yield the lines in parts that fit beside the margins."""
+    for line in lines:
+        text = _coded(line.text)
+        for at in range(0, max(len(text), 1), LINE_MAX_CHARACTERS):
+            yield line._replace(text=text[at : at + LINE_MAX_CHARACTERS])
+
+
 def _shown(lines: Iterable[Line]) -> Iterable[bytes]:
     """Yield the operators that write the lines, from the top of the page down."""
     height = float(PAGE_HEIGHT - MARGIN)
@@ -70,6 +84,23 @@ def _shown(lines: Iterable[Line]) -> Iterable[bytes]:
 
 def _text(text: str) -> bytes:
     """Return a text as a string of the format, in Windows-1252."""
-    plain = "".join(each if each.isprintable() else " " for each in text)[:LINE_MAX_CHARACTERS]
-    encoded = plain.encode("cp1252", "replace")
+    encoded = _coded(text).encode("cp1252")
     return encoded.replace(b"\\", b"\\\\").replace(b"(", b"\\(").replace(b")", b"\\)")
+
+
+def _plain(text: str) -> str:
+    """Return a text without characters that move others."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _coded(text: str) -> str:
+    """Return a plain text with code points for the characters that the fonts do not have."""
+    return "".join(each if _has_sign(each) else f"<U+{ord(each):04X}>" for each in _plain(text))
+
+
+def _has_sign(character: str) -> bool:
+    try:
+        character.encode("cp1252")
+    except UnicodeEncodeError:
+        return False
+    return True

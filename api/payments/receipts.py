@@ -6,20 +6,35 @@ from typing import Any
 from msgspec import Struct
 
 from api.http.identifiers import in_path
-from api.payments.pdf import Line, page
+from api.payments.pdf import Line, has_codes, page
 from api.routing.codec import money
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Download, Nothing, Reply, Route
 from market.accounts.scopes import Scope
-from market.base.errors import Code
+from market.base.errors import Code, MarketError
 from market.money.money import as_decimal
 from market.payments.payments import Payments, ReceiptView
+
+
+class CreditNoteItem(Struct):
+    """The credit note of a refund. `number` has no gaps; the particulars are those of the receipt.
+
+    It `is_cancelled` when the card refused the money later.
+    """
+
+    number: int
+    issued_at: Timestamp
+    amount_usd: float
+    net_usd: float
+    tax_usd: float
+    is_cancelled: bool
 
 
 class ReceiptItem(Struct):
     """The receipt of a payment. `number` has no gaps; amounts include the tax, if there is one.
 
-    `seller` are the lines about the operator on the day of the payment.
+    `seller` are the lines about the operator on the day of the payment. `credit_notes` are those of
+    its refunds.
     """
 
     number: int
@@ -34,6 +49,7 @@ class ReceiptItem(Struct):
     tax_usd: float
     tax_name: str
     tax_percent: float
+    credit_notes: list[CreditNoteItem]
 
 
 class ReceiptReply(Reply, kw_only=True):
@@ -71,6 +87,16 @@ class ReceiptRoutes:
                 errors=missing,
                 has_file=True,
             ),
+            Route(
+                "GET",
+                "/api/payments/{payment_id}/credit-notes/{number}",
+                "Download the credit note of a refund",
+                self.download_note,
+                Reply,
+                scope=Scope.WALLET_READ,
+                errors=(*missing, Code.CREDIT_NOTE_NOT_FOUND),
+                has_file=True,
+            ),
         ]
 
     async def show(self, call: Call[Nothing, Any]) -> ReceiptReply:
@@ -83,6 +109,18 @@ class ReceiptRoutes:
         document = page(f"Receipt {item.number}", _lines(item))
         name = f"receipt-{item.number}"
         return Download(name=f"{name}.pdf", etag=name, content=_Bytes(document))
+
+    async def download_note(self, call: Call[Nothing, Any]) -> Download:
+        """Return the credit note of a refund of the caller's payment as a PDF."""
+        item = _item(await self._find(call))
+        number = call.path["number"]
+        note = next((each for each in item.credit_notes if str(each.number) == number), None)
+        if note is None:
+            raise MarketError(Code.CREDIT_NOTE_NOT_FOUND)
+        document = page(f"Credit note {note.number}", _lines(item, note))
+        name = f"credit-note-{note.number}"
+        tag = f"{name}-cancelled" if note.is_cancelled else name
+        return Download(name=f"{name}.pdf", etag=tag, content=_Bytes(document))
 
     async def _find(self, call: Call[Nothing, Any]) -> ReceiptView:
         payment_id = in_path(call.path["payment_id"], Code.PAYMENT_NOT_FOUND)
@@ -119,21 +157,44 @@ def _item(view: ReceiptView) -> ReceiptItem:
         tax_usd=money(view.tax),
         tax_name=receipt.tax_name,
         tax_percent=receipt.tax_basis_points / 100,
+        credit_notes=[
+            CreditNoteItem(
+                number=each.number,
+                issued_at=timestamp(each.issued_at),
+                amount_usd=money(each.amount),
+                net_usd=money(each.amount - view.tax_in(each.amount)),
+                tax_usd=money(view.tax_in(each.amount)),
+                is_cancelled=each.cancelled_at is not None,
+            )
+            for each in view.notes
+        ],
     )
 
 
-def _lines(item: ReceiptItem) -> Iterator[Line]:
-    """Yield the lines of the page of a receipt."""
-    yield Line(f"Receipt {item.number}", 20, is_bold=True)
+def _lines(item: ReceiptItem, note: CreditNoteItem | None = None) -> Iterator[Line]:
+    """Yield the lines of the page of a receipt, or of one of its credit notes."""
+    paper = item if note is None else note
+    name = "Receipt" if note is None else "Credit note"
+    yield Line(f"{name} {paper.number}", 20, is_bold=True)
+    if note is not None:
+        yield Line(f"for receipt {item.number} of {item.issued_at[:10]}")
+        if note.is_cancelled:
+            yield Line("CANCELLED: the bank did not take the money back.", is_bold=True)
     yield Line("")
     yield from (Line(line) for line in item.seller)
     yield Line("")
-    yield Line(f"Date: {item.issued_at[:10]}")
+    buyer = f"For: {item.buyer_name}, {item.buyer_email}"
+    yield Line(f"Date: {paper.issued_at[:10]}")
     yield Line(f"Payment: {item.payment_id}")
-    yield Line(f"For: {item.buyer_name}, {item.buyer_email}")
+    yield Line(buyer)
     yield Line("", 16)
-    yield Line(item.description, is_bold=True)
+    yield Line(item.description if note is None else f"Refund of: {item.description}", is_bold=True)
     if item.tax_name:
-        yield Line(f"Net: {item.net_usd:.2f} USD")
-        yield Line(f"{item.tax_name} {item.tax_percent:g} %: {item.tax_usd:.2f} USD")
-    yield Line(f"Total paid: {item.amount_usd:.2f} USD", 12, is_bold=True)
+        yield Line(f"Net: {paper.net_usd:.2f} USD")
+        yield Line(f"{item.tax_name} {item.tax_percent:g} %: {paper.tax_usd:.2f} USD")
+    total = "Total paid" if note is None else "Total returned"
+    yield Line(f"{total}: {paper.amount_usd:.2f} USD", 12, is_bold=True)
+    if any(map(has_codes, (buyer, item.tax_name, *item.seller))):
+        yield Line("")
+        yield Line("Letters that this file cannot show are written as <U+...>, their number in")
+        yield Line("Unicode. The page of this receipt in the console shows the letters.")

@@ -16,6 +16,7 @@ from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
 from api.staff.money import MoneyRoutes
 from api.staff.pages import served
+from api.staff.payments import StaffPaymentRoutes
 from api.staff.rescues import RescueRoutes
 from api.staff.site import SiteRoutes
 from api.staff.stops import StopRoutes
@@ -37,6 +38,7 @@ def routes(desk: StaffDesk, cookies: Cookies) -> list[StaffRoute]:
         *StopRoutes(desk).table(),
         *MemberRoutes(desk).table(),
         *MoneyRoutes(desk).table(),
+        *StaffPaymentRoutes(desk).table(),
         *JudgingRoutes(desk).table(),
         *TicketRoutes(desk).table(),
         *SiteRoutes(desk).table(),

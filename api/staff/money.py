@@ -293,6 +293,8 @@ class MoneyRoutes:
                     Code.REFUND_TOO_LARGE,
                     Code.INSUFFICIENT_FUNDS,
                     Code.NOT_REVIEWABLE,
+                    Code.PAYMENT_NOT_DOUBTFUL,
+                    Code.DEBT_TOO_SMALL,
                 ),
                 example=why,
             ),

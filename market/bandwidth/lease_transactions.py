@@ -30,7 +30,7 @@ from market.events.catalogue import (
 from market.events.context import Context
 from market.events.recording import NewEvent, record, record_all
 from market.exits import earnings as exit_earnings
-from market.money import ledger
+from market.money import debts, ledger
 from market.money.ledger import Movement, Payment, TransferIds
 from market.money.money import Currency, earned
 from storage.bandwidth import allowlist, halts, nodes
@@ -256,7 +256,9 @@ async def settle(
     if session is None:
         return False
     await allowlist.delete(tx, session_id)
-    owed = await _capture(tx, session, transfer_ids=transfer_ids, earning_id=earning_id, now=now)
+    owed = await _capture(
+        tx, context, session, transfer_ids=transfer_ids, earning_id=earning_id, now=now
+    )
     over = _over(session, status, owed)
     await record(tx, context, session.user_id, over, subject_id=session_id)
     if node_id is not None:
@@ -276,6 +278,7 @@ def _over(session: SessionRow, status: SessionStatus, owed: int) -> EventData:
 
 async def _capture(
     tx: Transaction,
+    context: Context,
     session: SessionRow,
     *,
     transfer_ids: TransferIds,
@@ -286,7 +289,8 @@ async def _capture(
 
     The owners of its exits get their earnings that are not posted yet; these are pending from then
     on. The capture pays for all posted earnings, and the house gets the rest. Bytes through barred
-    exits are free, except for earnings from them that were paid out before.
+    exits are free, except for earnings from them that were paid out before. The released part pays
+    the debts of its user first, as a deposit does.
 
     Raises:
         LookupError: it has no hold; another program has removed it.
@@ -318,14 +322,20 @@ async def _capture(
         Payment(ledger.exit_payable(), payable),
         Payment(ledger.revenue(Currency.USD), rest),
     ]
-    if exits:  # all accounts at once, so that two ends cannot deadlock
-        user_id, usd = session.user_id, Currency.USD
+    user_id, usd = session.user_id, Currency.USD
+    is_indebted = await debts.owed(tx, user_id) > 0
+    if exits or is_indebted:  # all accounts at once, so that two ends cannot deadlock
+        of_debts = debts.accounts(user_id) if is_indebted else ()
         resolving = (
             Movement(ledger.held(user_id, usd), ledger.exit_payable(), 1),
             Movement(ledger.available(user_id, usd), ledger.revenue(usd), 1),
         )
-        await ledger.lock(tx, [*resolving, *exit_earnings.movements(earnings)])
-    await ledger.capture(tx, hold_id, payments, transfer_ids=transfer_ids, now=now)
+        await ledger.lock(tx, [*resolving, *of_debts, *exit_earnings.movements(earnings)])
+    resolved = await ledger.capture(tx, hold_id, payments, transfer_ids=transfer_ids, now=now)
+    if is_indebted and resolved is not None:
+        released = resolved.amount - (resolved.captured or 0)
+        new_id = context.identifiers.new
+        await debts.pay(tx, user_id, released, cause=hold_id, new_id=new_id, now=now)
     await exit_earnings.record(tx, earnings, hold_id, earning_id, now)
     return owed
 

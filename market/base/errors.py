@@ -386,6 +386,11 @@ class Code(Enum):
         "This service takes no payments by this provider.",
     )
     PAYMENT_NOT_FOUND = "payment_not_found", Kind.NOT_FOUND, "The caller has no such payment."
+    CREDIT_NOTE_NOT_FOUND = (
+        "credit_note_not_found",
+        Kind.NOT_FOUND,
+        "The payment has no such credit note.",
+    )
     PAYMENT_CEILING = (
         "payment_ceiling",
         Kind.INVALID,
@@ -406,6 +411,12 @@ class Code(Enum):
         Kind.OVERLOADED,
         "The payment provider does not answer; nothing was paid. Try again later.",
     )
+    PAYMENT_NOT_DOUBTFUL = (
+        "payment_not_doubtful",
+        Kind.INVALID,
+        "The payment is not doubtful, or was decided before.",
+    )
+    DEBT_TOO_SMALL = "debt_too_small", Kind.INVALID, "The user owes less than this amount."
     TOP_UPS_NOT_OFFERED = (
         "top_ups_not_offered",
         Kind.INVALID,

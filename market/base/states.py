@@ -173,7 +173,8 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
         # Money may arrive late.
         PaymentStatus.EXPIRED: frozenset({PaymentStatus.PAID, PaymentStatus.DOUBTFUL}),
         PaymentStatus.FAILED: frozenset({PaymentStatus.PAID, PaymentStatus.DOUBTFUL}),
-        PaymentStatus.DOUBTFUL: frozenset({PaymentStatus.PAID}),
+        # The operator accepts it, or gives it up.
+        PaymentStatus.DOUBTFUL: frozenset({PaymentStatus.PAID, PaymentStatus.FAILED}),
         PaymentStatus.PAID: frozenset(),
     },
     TopUpStatus: {

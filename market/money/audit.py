@@ -233,7 +233,7 @@ async def _payment_checks(tx: Transaction) -> tuple[Check, ...]:
             ),
         ),
         Check(
-            "every payment that arrived has a receipt, and their numbers have no gap",
+            "every payment that arrived has a receipt, and numbers of papers have no gap",
             _counts(await payment_queries.receipts_against_payments(tx)),
         ),
     )

@@ -23,7 +23,14 @@ def accounts(user_id: str) -> list[Movement]:
 
 
 async def pay(
-    tx: Transaction, user_id: str, most: int, *, cause: str, new_id: Callable[[], str], now: int
+    tx: Transaction,
+    user_id: str,
+    most: int,
+    *,
+    cause: str,
+    new_id: Callable[[], str],
+    now: int,
+    payer: str | None = None,
 ) -> int:
     """Pay the debts of a user from the available money, and return the micro-USD that were paid.
 
@@ -34,13 +41,15 @@ async def pay(
         cause: the identifier of the event that brought the money. Each cause pays a debt once.
         new_id: makes the identifiers of transfers.
         now: UTC seconds.
+        payer: another account that pays instead.
     """
     left = most
     for debt in await queries.open_of(tx, user_id):
         amount = min(left, debt.left)
         if not amount:
             break
-        movement = Movement(ledger.available(user_id, Currency.USD), ledger.losses(), amount)
+        account = payer or ledger.available(user_id, Currency.USD)
+        movement = Movement(account, ledger.losses(), amount)
         reference = f"debt:{debt.id}"
         is_new = await ledger.post(
             tx,

@@ -27,8 +27,10 @@ from market.payments.returning import Begun
 from market.payments.terms import DAY_SECONDS, PaymentTerms
 from storage.accounts import closures
 from storage.engines.store import Transaction
+from storage.payments import credit_notes as note_queries
 from storage.payments import payments as queries
 from storage.payments import returns as return_queries
+from storage.payments.credit_notes import CreditNoteRow
 from storage.payments.payments import PaymentRow, ReceiptRow
 from storage.payments.returns import ReturnRow
 
@@ -146,11 +148,14 @@ async def begin_by_staff(tx: Transaction, context: Context, payment_id: str, amo
     If the provider refuses it, the money comes back to the account.
 
     Raises:
-        MarketError: `refund_too_large`, when less of the payment is left at the provider.
+        MarketError: `refund_too_large`, when less of the payment is left at the provider;
+            `payment_not_refundable`, after too many refunds.
     """
     row = await queries.find(tx, payment_id)
     assert row is not None  # noqa: S101 - its deposit was found
-    left = row.amount - _gone(await return_queries.of_payment(tx, payment_id))
+    rows = await return_queries.of_payment(tx, payment_id)
+    returning.require_room(rows)
+    left = row.amount - _gone(rows)
     if amount > left:
         raise MarketError(
             Code.REFUND_TOO_LARGE,
@@ -187,6 +192,11 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
     difference = doubt(row, seen)
     if not difference and await closures.is_erased(tx, row.user_id):
         difference = "the account was erased"
+    if difference and before is PaymentStatus.FAILED and row.doubt == difference:
+        return row  # the operator has given it up
+    if difference and row.accepted is not None and row.doubt == difference:
+        await queries.set_amount(tx, row.id, row.accepted)
+        row, difference = row._replace(amount=row.accepted), ""
     if difference:
         doubtful = PaymentStatus.DOUBTFUL
         if before is not doubtful:
@@ -296,12 +306,30 @@ async def _book_part(
         return row
     if row.status == ReturnStatus.DONE and after is ReturnStatus.PENDING:
         return row  # an older report
+    number = None
     if after is ReturnStatus.DONE:
         await returning.finish(tx, booking.context, row)
+        number = await _note(tx, booking, row)
     else:
         await returning.give_back(tx, booking.context, row)
-    await _mail(tx, booking, row, after)
+        await note_queries.cancel(tx, row.id, booking.context.now())
+    await _mail(tx, booking, row, after, number)
     return row
+
+
+async def _note(tx: Transaction, booking: Booking, row: ReturnRow) -> int | None:
+    """Issue the credit note of a refund that was made, and return its number.
+
+    A dispute has none: the bank took the money, and the sale stands.
+    """
+    receipt = await queries.find_receipt(tx, row.payment_id)
+    if row.kind == returning.DISPUTE or receipt is None:
+        return None
+    number = await note_queries.next_number(tx)
+    now = booking.context.now()
+    note = CreditNoteRow(number, row.id, receipt.number, row.amount, now, None)
+    await note_queries.insert(tx, note)
+    return number
 
 
 def _stored(rows: Sequence[ReturnRow], seen: SeenReturn) -> ReturnRow | None:
@@ -317,11 +345,17 @@ def _stored(rows: Sequence[ReturnRow], seen: SeenReturn) -> ReturnRow | None:
     return None
 
 
-async def _mail(tx: Transaction, booking: Booking, row: ReturnRow, after: ReturnStatus) -> None:
-    """Put the e-mail about a return into the queue."""
+async def _mail(
+    tx: Transaction,
+    booking: Booking,
+    row: ReturnRow,
+    after: ReturnStatus,
+    note: int | None = None,
+) -> None:
+    """Put the e-mail about a return into the queue, with the number of its credit note."""
     await booking.letters.put(
         tx,
         row.user_id,
         f"payment return {row.id} {after}",
-        lambda to, url: mail.returned(to, url, row, after),
+        lambda to, url: mail.returned(to, url, row, after, note),
     )

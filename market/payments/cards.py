@@ -1,7 +1,7 @@
 """Saved cards: a user saves one on the page of the provider, and can have it removed.
 
 A notice of the provider, the user that comes back, and the sweeper all lead to a look at the
-provider, which books what it says. This service has no number of a card.
+provider, and its answer is booked. This service has no number of a card.
 """
 
 import logging

@@ -45,8 +45,13 @@ def paid(to: str, app_url: str, row: PaymentRow, number: int) -> Message:
     )
 
 
-def returned(to: str, app_url: str, row: ReturnRow, after: ReturnStatus) -> Message:
-    """Return the e-mail about a refund or a dispute that has another state now."""
+def returned(
+    to: str, app_url: str, row: ReturnRow, after: ReturnStatus, note: int | None = None
+) -> Message:
+    """Return the e-mail about a refund or a dispute that has another state now.
+
+    `note` is the number of the credit note of a refund that was made.
+    """
     key = ("dispute" if row.kind == "dispute" else "refund", after)
     subject = SUBJECTS.get(key, "A refund of your payment has begun")
     text = TEXTS.get(key, "{amount} USD of your payment go back to its payer.")
@@ -54,7 +59,12 @@ def returned(to: str, app_url: str, row: ReturnRow, after: ReturnStatus) -> Mess
         to,
         subject,
         f"{text.format(amount=as_decimal(row.amount))}\n\n"
-        f"{app_url}/console/wallet/pay/{row.payment_id}\n",
+        f"{app_url}/console/wallet/pay/{row.payment_id}\n"
+        + (
+            f"\nCredit note {note}:\n\n{app_url}/console/wallet/receipt/{row.payment_id}\n"
+            if note
+            else ""
+        ),
     )
 
 

@@ -5,7 +5,7 @@ it asks the provider, and books the answer (`market/payments/booking.py`).
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -42,9 +42,11 @@ from storage.accounts import users
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
 from storage.money import lots as lot_queries
+from storage.payments import credit_notes as note_queries
 from storage.payments import payments as queries
 from storage.payments import returns as return_queries
 from storage.payments.cards import SavedCardRow
+from storage.payments.credit_notes import CreditNoteRow
 from storage.payments.payments import PaymentRow, ReceiptRow
 from storage.payments.returns import ReturnRow
 
@@ -113,19 +115,38 @@ class Offer(Struct, frozen=True):
 
 
 class ReceiptView(Struct, frozen=True):
-    """The receipt of a payment, and the name and address of its user now."""
+    """The receipt of a payment, and the name and address of its user now.
+
+    `notes` are the credit notes of its refunds.
+    """
 
     receipt: ReceiptRow
     payment: PaymentRow
     username: str
     email: str
+    notes: Sequence[CreditNoteRow] = ()
 
     @property
     def tax(self) -> int:
         """The tax in the amount, in micro-USD, rounded to cents."""
-        rate = self.receipt.tax_basis_points
-        cents = self.payment.amount // CENT
+        return self.tax_in(self.payment.amount)
+
+    def tax_in(self, amount: int) -> int:
+        """Return the tax in a part of the amount, in micro-USD, rounded to cents."""
+        rate, cents = self.receipt.tax_basis_points, amount // CENT
         return (2 * cents * rate + 10_000 + rate) // (2 * (10_000 + rate)) * CENT
+
+
+class PaymentCounts:
+    """Numbers since the start, for the metrics.
+
+    Args:
+        providers: the names of the providers.
+    """
+
+    def __init__(self, providers: Iterable[str]) -> None:
+        self.hooks_refused: dict[str, int] = dict.fromkeys(("missing", "old", "signature"), 0)
+        self.provider_errors = dict.fromkeys(providers, 0)
 
 
 class _Claim(Struct, frozen=True):
@@ -158,6 +179,7 @@ class Payments:
         self._store = context.store
         self._now = context.now
         self._providers = providers
+        self.counts = PaymentCounts(providers)
         self._letters = letters
         self._app_url = app_url
         self._booking = Booking(context, terms, letters)
@@ -203,6 +225,7 @@ class Payments:
         try:
             opened = await provider.create(self._new(row))
         except ProviderError as error:
+            self.counts.provider_errors[name] += 1
             _logger.warning("payment %s: %s did not open it: %s", row.id, name, error)
             if error.is_final:
                 await self._store.write(self._expire, row)
@@ -256,6 +279,7 @@ class Payments:
             if provider is not None and row.provider_id is not None:
                 await self._send(provider, row.provider_id, row.charge_id or "", begun)
         except ProviderError as error:
+            self.counts.provider_errors[row.provider] += 1
             _logger.warning("payment %s: refunded later: %s", payment_id, error)
         self._letters.wake()
         return await self._store.read(self._view, user_id, payment_id)
@@ -275,6 +299,7 @@ class Payments:
         try:
             notice = provider.read_hook(headers, body, self._now())
         except HookError as error:
+            self.counts.hooks_refused[error.fault] += 1
             _logger.info("notice of %s refused: %s", name, error)
             raise MarketError(Code.HOOK_INVALID) from error
         payment_id = await self._store.write(self._mark, name, notice)
@@ -333,6 +358,7 @@ class Payments:
         try:
             await self._look(provider, claim)
         except ProviderError as error:
+            self.counts.provider_errors[row.provider] += 1
             if away is not None and not (error.is_final or error.is_of_payment):
                 away.add(row.provider)
             raise
@@ -591,6 +617,7 @@ class Payments:
                 f"{as_decimal(left)} USD of this payment are unspent; a refund returns no more.",
                 field="amount_usd",
             )
+        returning.require_room(returns)
         begun = await returning.begin(tx, self._context, row, Begun(returning.REFUND, amount))
         assert begun.held == amount  # noqa: S101 - it is within the unspent part
         await queries.hasten(tx, payment_id, self._now() + SEND_SECONDS)
@@ -673,4 +700,5 @@ async def _receipt(tx: Transaction, user_id: str, payment_id: str) -> ReceiptVie
     user = await users.find(tx, user_id)
     if receipt is None or user is None:
         raise MarketError(Code.PAYMENT_NOT_FOUND)
-    return ReceiptView(receipt, row, user.username, user.email)
+    notes = await note_queries.of_payment(tx, payment_id)
+    return ReceiptView(receipt, row, user.username, user.email, notes)

@@ -37,8 +37,20 @@ class ProviderError(Exception):
         self.has_no_effect = has_no_effect
 
 
+HookFault = Literal["missing", "old", "signature"]
+
+
 class HookError(Exception):
-    """A notice is not one that the provider has signed now; the text is for the log."""
+    """A notice is not one that the provider has signed now.
+
+    Args:
+        text: the reason, for the log.
+        fault: the signature is missing, too old, or wrong.
+    """
+
+    def __init__(self, text: str, fault: HookFault = "signature") -> None:
+        super().__init__(text)
+        self.fault = fault
 
 
 class NewPayment(Struct, frozen=True):

@@ -6,9 +6,11 @@ The house loses the part that was spent before, and the user owes it. If the mon
 is released.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from market.accounts import bounds
+from market.base.errors import Code, MarketError
 from market.base.states import ReturnStatus
 from market.events.catalogue import (
     EventData,
@@ -32,6 +34,9 @@ from storage.payments.payments import PaymentRow
 from storage.payments.returns import ReturnRow
 
 REFUND, STAFF, OUTSIDE, DISPUTE = "refund", "staff", "outside", "dispute"
+# Refunds of one payment. The list of a provider ends at a hundred refunds, and operators make some
+# in its dashboard.
+REFUNDS_MAX = 50
 # The money of a refund by the staff has left the account before; all others are held.
 _POSTED_BEFORE = frozenset((STAFF,))
 
@@ -60,6 +65,18 @@ async def lock(tx: Transaction, user_id: str) -> None:
     await ledger.lock(
         tx, [Movement(available, held, 1), Movement(house, held, 1), *debts.accounts(user_id)]
     )
+
+
+def require_room(rows: Sequence[ReturnRow]) -> None:
+    """Refuse a further refund of a payment that has had many.
+
+    Raises:
+        MarketError: `payment_not_refundable`.
+    """
+    if sum(row.kind in (REFUND, STAFF) for row in rows) >= REFUNDS_MAX:
+        raise MarketError(
+            Code.PAYMENT_NOT_REFUNDABLE, f"A payment has at most {REFUNDS_MAX} refunds."
+        )
 
 
 async def begin(tx: Transaction, context: Context, payment: PaymentRow, begun: Begun) -> ReturnRow:

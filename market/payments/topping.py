@@ -27,22 +27,23 @@ _AUTHENTICATION = (
     "Your bank requires your consent",
     (
         "Your bank requires your consent to the automatic top-up of {amount} USD, and nothing was "
-        "paid. The automatic top-up is paused. Pay in by hand on this page, and switch the automatic top-up "
-        "on again:"
+        "paid. The automatic top-up is paused. Pay in by hand on this page, and switch the "
+        "automatic top-up on again:"
     ),
 )
 _DOUBTFUL = (
     "Your automatic top-up is paused",
     (
-        "The provider reports other facts about an automatic payment of {amount} USD than expected. "
-        "The operator looks at them. Until you switch it on again, the automatic top-up is paused:"
+        "The provider reports other facts about an automatic payment of {amount} USD than "
+        "expected. The operator looks at them. Until you switch it on again, the automatic top-up "
+        "is paused:"
     ),
 )
 _DISABLED = (
     "Your automatic top-up is off",
     (
-        "Your card refused {amount} USD for the third time, so nothing was paid. The automatic top-up "
-        "was switched off. Save another card, and switch it on again:"
+        "Your card refused {amount} USD for the third time, and nothing was paid. The automatic "
+        "top-up was switched off. Save another card, and switch it on again:"
     ),
 )
 _REFUSED = (

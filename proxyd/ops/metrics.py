@@ -39,6 +39,7 @@ from storage.engines.errors import Cause, StoreError, level_of
 from storage.engines.health import Health
 from storage.jobs.jobs import StateRow, by_state
 from storage.money.ledger import TotalRow, totals
+from storage.payments.watching import WaitingRow
 from storage.trust.samples import OutcomeRow, by_outcome
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
@@ -134,6 +135,7 @@ class Metrics(Collector):
         yield from self._money()
         if self._sources.market is not None:
             yield from _upkeep(self.upkeep, self._sources.market.context.now())
+            yield from _payments(self._sources.market, self.upkeep.looked.money)
 
     async def watch_loop(self) -> NoReturn:
         """Measure how late the event loop is, until cancelled."""
@@ -249,6 +251,19 @@ class Metrics(Collector):
         if self._sources.apps is not None:
             yield from _apps(self._sources.apps)
         yield from _logs(market.logs)
+
+
+def _payments(market: Market, money: WaitingRow) -> Iterator[Metric]:
+    counts = market.payments.counts
+    states = {"open": money.open_payments, "doubtful": money.doubtful_payments}
+    yield _gauges("proxyd_payments", "Payments that wait", "state", states)
+    yield _gauge("proxyd_payment_disputes", "Payments that banks dispute", money.disputes)
+    states = {"requested": money.payouts, "late": money.late_payouts}
+    yield _gauges("proxyd_payouts", "Payouts that wait", "state", states)
+    words = "Notices of payment providers that were refused"
+    yield _labelled("proxyd_payment_hooks_refused", words, "reason", counts.hooks_refused)
+    words = "Requests that payment providers did not carry out"
+    yield _labelled("proxyd_payment_provider_errors", words, "provider", counts.provider_errors)
 
 
 def _logs(logs: Logs) -> Iterator[Metric]:

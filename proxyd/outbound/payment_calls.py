@@ -162,7 +162,7 @@ def header_of(headers: Mapping[str, str], name: str) -> str:
     for key, value in headers.items():
         if key.lower() == name:
             return value
-    raise HookError(f"there is no {name}")
+    raise HookError(f"there is no {name}", "missing")
 
 
 def is_signed(secrets: tuple[str, ...], signed: bytes, signatures: tuple[str, ...]) -> bool:

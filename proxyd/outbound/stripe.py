@@ -335,8 +335,8 @@ def _check_signature(header: str, body: bytes, secrets: tuple[str, ...], now: in
     times = [value for name, _, value in parts if name == "t"]
     signatures = tuple(value for name, _, value in parts if name == "v1")[:SIGNATURES_MAX]
     if len(times) != 1 or not (times[0].isascii() and times[0].isdigit() and len(times[0]) < 16):
-        raise HookError("the signature has no time")
+        raise HookError("the signature has no time", "missing")
     if abs(now - int(times[0])) > HOOK_AGE_MAX_SECONDS:
-        raise HookError("the signature is too old")
+        raise HookError("the signature is too old", "old")
     if not is_signed(secrets, times[0].encode() + b"." + body, signatures):
         raise HookError("the signature is wrong")

@@ -427,7 +427,7 @@ _OF_USERS: Mapping[str, Rows] = {
         "id",
         ids="id user_id deposit_id",
         enums="provider status",
-        numbers="amount looked_at next_look_at created_at closed_at",
+        numbers="amount looked_at next_look_at created_at closed_at accepted",
         erased={"url": "''", "doubt": "''"},
         kept={
             "provider_id": _OF_PROVIDER,
@@ -466,6 +466,12 @@ _OF_USERS: Mapping[str, Rows] = {
         ids="payment_id",
         numbers="number issued_at tax_basis_points",
         kept={"seller": "the particulars of the operator", "tax_name": "the name of a tax"},
+    ),
+    "credit_notes": rows(
+        "return_id IN (SELECT id FROM payment_returns WHERE user_id = :user)",
+        "number",
+        ids="return_id",
+        numbers="number receipt_number amount issued_at cancelled_at",
     ),
     "payout_methods": rows(
         _OWN,
@@ -648,6 +654,7 @@ _OF_NOBODY: Mapping[str, Rows] = {
     "look_findings": nobody("look_id node_id findings", "its answers, for ten minutes"),
     "nodes": nobody("id exits_host exits_certificate link_host", _SERVICE),
     "receipt_numbers": nobody("id", _SERVICE),
+    "credit_note_numbers": nobody("id", _SERVICE),
     "restorations": nobody("id", _SERVICE),
     "schema_backups": nobody("place", _SERVICE),
     "schema_versions": nobody("name", _SERVICE),

@@ -100,18 +100,29 @@ async def returned_too_much(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def receipts_against_payments(tx: Transaction) -> list[DifferenceRow]:
-    """Return each paid payment without a receipt, and the counter if the numbers have a gap."""
+    """Return each paid payment without a receipt, and a counter if its numbers have a gap.
+
+    Also each credit note that differs from its refund.
+    """
     return await tx.all(
         DifferenceRow,
         differences(
             """
             SELECT id AS reference, 1 AS amount FROM payments WHERE status = 'paid'
             UNION ALL SELECT id, latest FROM receipt_numbers
+            UNION ALL SELECT id, latest FROM credit_note_numbers
+            UNION ALL SELECT 'note of ' || return_id,
+                CASE WHEN cancelled_at IS NULL THEN amount ELSE 0 END FROM credit_notes
             """,
             """
             SELECT payment_id AS reference, 1 AS amount FROM receipts
             UNION ALL SELECT 'receipts', COUNT(*) FROM receipts
             UNION ALL SELECT 'receipts', COALESCE(MAX(number), 0) - COUNT(*) FROM receipts
+            UNION ALL SELECT 'credit_notes', COUNT(*) FROM credit_notes
+            UNION ALL SELECT 'credit_notes', COALESCE(MAX(number), 0) - COUNT(*) FROM credit_notes
+            UNION ALL SELECT 'note of ' || r.id,
+                CASE WHEN r.status = 'done' THEN r.amount ELSE 0 END
+            FROM payment_returns AS r JOIN credit_notes AS n ON n.return_id = r.id
             """,
         ),
     )

@@ -11,7 +11,7 @@ class PaymentRow(NamedTuple):  # as wide as its table
 
     `provider_id` is missing until the provider answers. `deposit_id` is the transfer of the money.
     `doubt` is the difference that the operator has to look at. An automatic payment has the saved
-    card that it is taken from.
+    card that it is taken from. `accepted` is what the operator accepts of a doubtful one.
     """
 
     id: str
@@ -30,6 +30,7 @@ class PaymentRow(NamedTuple):  # as wide as its table
     deposit_id: str | None
     customer_id: str | None = None
     card_id: str | None = None
+    accepted: int | None = None
 
     @property
     def is_automatic(self) -> bool:
@@ -233,6 +234,28 @@ async def move(
         doubt=doubt,
     )
     return count == 1
+
+
+async def accept(tx: Transaction, payment_id: str, amount: int) -> bool:
+    """Accept micro-USD of a doubtful payment; False if it is not doubtful, or was accepted."""
+    count = await tx.run(
+        """
+        UPDATE payments SET accepted = :amount
+        WHERE id = :id AND status = 'doubtful' AND accepted IS NULL
+        """,
+        id=payment_id,
+        amount=amount,
+    )
+    return count == 1
+
+
+async def set_amount(tx: Transaction, payment_id: str, amount: int) -> None:
+    """Change the amount of a payment that is not credited yet to the accepted one."""
+    await tx.run(
+        "UPDATE payments SET amount = :amount WHERE id = :id AND deposit_id IS NULL",
+        id=payment_id,
+        amount=amount,
+    )
 
 
 async def due(tx: Transaction, now: int, limit: int) -> list[str]:

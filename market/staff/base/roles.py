@@ -68,6 +68,9 @@ class Action(StrEnum):
     MONEY_HISTORY = "money.history"
     PAYMENT_VIEW = "payment.view"
     PAYMENT_LOOK = "payment.look"
+    PAYMENT_CREDIT = "payment.credit"
+    PAYMENT_GIVE_UP = "payment.give_up"
+    DEBT_FORGIVE = "debt.forgive"
     APPROVAL_LIST = "approval.list"
     APPROVAL_APPROVE = "approval.approve"
     APPROVAL_REFUSE = "approval.refuse"
@@ -146,6 +149,9 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.MONEY_HISTORY: _ALL,
     Action.PAYMENT_VIEW: _ALL,
     Action.PAYMENT_LOOK: _MONEY,
+    Action.PAYMENT_CREDIT: _MONEY,
+    Action.PAYMENT_GIVE_UP: _MONEY,
+    Action.DEBT_FORGIVE: _MONEY,
     Action.APPROVAL_LIST: _MONEY,
     Action.APPROVAL_APPROVE: _MONEY,
     Action.APPROVAL_REFUSE: _MONEY,

@@ -68,7 +68,7 @@ async def look(context: Context, author: Author, payment_id: str, why: str) -> P
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `payment_not_found`.
     """
-    row = await context.store.read(_find, payment_id)
+    row = await context.store.read(find, payment_id)
 
     async def change(tx: Transaction) -> tuple[PaymentRow, Changes]:
         await queries.hasten(tx, payment_id, context.now())
@@ -102,7 +102,7 @@ async def refund(
     Raises:
         MarketError: as `money.refund`; `payment_not_found`.
     """
-    row = await context.store.read(_find, payment_id)
+    row = await context.store.read(find, payment_id)
     return await money.refund(
         context,
         author,
@@ -116,7 +116,12 @@ async def refund(
     )
 
 
-async def _find(tx: Transaction, payment_id: str) -> PaymentRow:
+async def find(tx: Transaction, payment_id: str) -> PaymentRow:
+    """Return a payment.
+
+    Raises:
+        MarketError: `payment_not_found`.
+    """
     row = await queries.find(tx, payment_id)
     if row is None:
         raise MarketError(Code.PAYMENT_NOT_FOUND, "There is no such payment.")
@@ -136,7 +141,7 @@ async def _listed(
 
 async def _shown(tx: Transaction, author: Author, payment_id: str) -> ShownPayment:
     await permit(tx, author, Action.PAYMENT_VIEW)
-    row = await _find(tx, payment_id)
+    row = await find(tx, payment_id)
     user = await users.find(tx, row.user_id)
     return ShownPayment(
         row,

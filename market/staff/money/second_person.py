@@ -16,7 +16,7 @@ from market.events.context import Context
 from market.money.money import Currency
 from market.staff.base.acts import Act, Changes, act, reason, require_name, require_stranger
 from market.staff.base.roles import MATRIX, Action, Author
-from market.staff.money import judging, money, paying
+from market.staff.money import doubts, forgiving, judging, money, paying
 from market.staff.money.approvals import (
     Amount,
     Decision,
@@ -44,6 +44,8 @@ POSTERS: Mapping[Action, Poster] = {
     Action.MONEY_DEPOSIT: money.post,
     Action.JOB_DECIDE: judging.post,
     Action.PAYOUT_APPROVE: paying.post,
+    Action.PAYMENT_CREDIT: doubts.post,
+    Action.DEBT_FORGIVE: forgiving.post,
 }
 
 

@@ -18,6 +18,8 @@ from storage.accounts import outbox as outbox_queries
 from storage.engines.store import Transaction
 from storage.jobs import reviews
 from storage.payouts import batches
+from storage.payments import watching
+from storage.payments.watching import NOTHING, WaitingRow
 from storage.site import alerts as queries
 from storage.site.alerts import AlertRow, MovedRow, UpkeepRow
 from storage.staff.base import log as log_queries
@@ -56,11 +58,12 @@ class Finding(Struct, frozen=True):
 
 
 class Looked(Struct, frozen=True):
-    """Newest backup and audit in the database, and open rescues, for the metrics."""
+    """Newest backup and audit, open rescues, and money that waits, for the metrics."""
 
     backup: UpkeepRow | None
     audit: UpkeepRow | None
     rescues: int = 0
+    money: WaitingRow = NOTHING
 
 
 class HookBody(Struct, frozen=True, rename={"kind": "type"}):
@@ -122,7 +125,10 @@ class Alerts:
         now, found = self._now(), list[Finding]()
         waiting = await rescues.waiting(tx)
         looked = Looked(
-            await queries.upkeep(tx, BACKUP), await queries.upkeep(tx, AUDIT), len(waiting)
+            await queries.upkeep(tx, BACKUP),
+            await queries.upkeep(tx, AUDIT),
+            len(waiting),
+            await watching.waiting(tx, now),
         )
         disputed, barred = await queries.newest_dispute(tx), await queries.newest_barred(tx)
         if disputed is not None:
@@ -143,7 +149,7 @@ class Alerts:
                 "proxyd staff rescues"
             )
             found.append(Finding("rescue", text))
-        found += await self._overdue(tx, now)
+        found += [*_of_money(looked.money), *await self._overdue(tx, now)]
         return looked, found
 
     async def _overdue(self, tx: Transaction, now: int) -> list[Finding]:
@@ -203,6 +209,15 @@ class Alerts:
             "",
             f"Acts of the staff in 24 hours: {_count(count)}",
             f"Disputes that wait for a decision: {_count(disputes)}",
+            (
+                f"Payments that are open: {looked.money.open_payments}; "
+                f"doubtful ones: {looked.money.doubtful_payments}; "
+                f"disputed at their banks: {looked.money.disputes}"
+            ),
+            (
+                f"Payouts that wait for a decision: {looked.money.payouts}; "
+                f"after the promised time: {looked.money.late_payouts}"
+            ),
             f"Newest backup: {_upkeep(looked.backup, now)}",
             f"Newest audit: {_upkeep(looked.audit, now)}",
             f"Rescues that no other operator has acknowledged: {looked.rescues}",
@@ -238,6 +253,21 @@ class Alerts:
             lifetime_seconds=LIFETIME_SECONDS,
         )
         await outbox_queries.put(tx, item)
+
+
+def _of_money(money: WaitingRow) -> list[Finding]:
+    """Return the findings about payments and payouts."""
+    found = []
+    if money.doubtful_payments:
+        text = "A payment is doubtful, and not credited. Decide about it: proxyd payments doubtful"
+        found.append(Finding("payment_doubtful", text))
+    if money.newest_dispute:
+        text = "The bank of a payer disputes a payment. Answer at the provider until its time ends."
+        found.append(Finding("payment_dispute", text, money.newest_dispute))
+    if money.late_payouts:
+        text = "A payout waits after its promised time. Decide about it: proxyd payouts list"
+        found.append(Finding("payout_late", text))
+    return found
 
 
 def _moved(row: MovedRow) -> str:

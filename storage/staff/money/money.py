@@ -65,6 +65,7 @@ _POSTED = """
     FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
     WHERE t.kind IN ('deposit_refund', 'correction')
         OR (t.kind = 'deposit' AND t.business_key LIKE 'deposit:%'
+            AND t.business_key NOT LIKE 'deposit:payment:%'
             AND t.id >= (SELECT MIN(id) FROM staff_money WHERE action = 'money.deposit'))
 """
 

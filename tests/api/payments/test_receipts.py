@@ -10,7 +10,7 @@ from support.daemons.service import Service, running_in
 from support.payments import stripe_server
 from support.payments.stripe_server import KEY, SECRET, StripeServer
 
-from api.payments.pdf import MARGIN, PAGE_HEIGHT, Line, page
+from api.payments.pdf import MARGIN, PAGE_HEIGHT, Line, has_codes, page
 from market.payments.payments import ReceiptView
 from proxyd.loop import clock
 from storage.payments.payments import PaymentRow, ReceiptRow
@@ -54,6 +54,21 @@ async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: Strip
             assert b"(Total paid: %.2f USD) Tj" % usd in document
             assert b"(Example \\(Ltd\\)) Tj" in document
         assert numbers == [1, 2]
+        for usd in (3, 0.5):
+            refund = {"amount_usd": usd}
+            await service.call("POST", f"{path}/refund", refund, token=ada.token)
+        notes = (await service.call("GET", f"{path}/receipt", token=ada.token)).body["receipt"]
+        notes = notes["credit_notes"]
+        assert [(each["number"], each["amount_usd"]) for each in notes] == [(1, 3.0), (2, 0.5)]
+        assert notes[0]["net_usd"] + notes[0]["tax_usd"] == pytest.approx(3)
+        document = await pdf(service, f"{path}/credit-notes/1", ada.token)
+        for line in (b"(Credit note 1)", b"(for receipt 2 of ", b"(Total returned: 3.00 USD)"):
+            assert line in document
+        for number in ("3", "x"):
+            missing = await service.call("GET", f"{path}/credit-notes/{number}", token=ada.token)
+            assert missing.code == "credit_note_not_found"
+        foreign = await service.call("GET", f"{path}/credit-notes/1", token=eve.token)
+        assert foreign.code == "payment_not_found"
         await service.assert_audit()
 
 
@@ -68,7 +83,11 @@ async def pdf(service: Service, path: str, token: str) -> bytes:
 def test_a_page_is_a_document_whose_table_names_each_object() -> None:
     lines = [Line("a (b) \\ ü \N{HANGUL SYLLABLE GA}\n", 12), *[Line("x")] * 200]
     document = page("Receipt 1", lines)
-    assert b"(a \\(b\\) \\\\ \xfc ? ) Tj" in document
+    assert b"(a \\(b\\) \\\\ \xfc <U+AC00> ) Tj" in document
+    name = "\N{HANGUL SYLLABLE GA}" * 40
+    long = b"".join(re.findall(rb"\((.*)\) Tj", page("Receipt 1", [Line(name)])))
+    assert long == b"<U+AC00>" * 40  # in several lines, and no letter is lost
+    assert (has_codes(name), has_codes("Zoë Müller, 5 €")) == (True, False)
     table = int(re.findall(rb"startxref\n(\d+)\n", document)[0])
     assert document[table : table + 4] == b"xref"
     offsets = [int(each) for each in re.findall(rb"(\d{10}) 00000 n", document)]

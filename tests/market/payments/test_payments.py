@@ -9,12 +9,13 @@ from support.market.books import available, balance, held, refusal
 from support.market.leaving import tools
 from support.market.market import Market
 from support.market.payouts import earner, request
+from support.market.staff_money import corrected
 from support.payments.bank import Bank
 
 from market.accounts.accounts import deposit_key
 from market.base.errors import Code, MarketError
 from market.erasure import erasing
-from market.money import ledger
+from market.money import debts, ledger
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
 from market.payments.booking import reference_of
@@ -490,6 +491,7 @@ async def test_the_staff_refunds_nothing_that_a_bank_took_back(market: Market, b
     bank.decide(payment_id, ref, "done")
     await look(market, payment_id)
     await market.bandwidth.end(user, bought.session_id)
+    await corrected(market, Machine("root"), user, 15)
     assert await available(market, user) == 15 * USD
     refunding = staff_payments.refund(
         market.context,
@@ -519,3 +521,64 @@ async def test_one_payment_with_a_strange_answer_holds_up_no_other(
     market.clock.now += 120
     await market.payments.sweep()
     assert await available(market, user) == 10 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_refund_has_a_credit_note_that_a_card_can_cancel(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    bank.refund_state = "pending"
+    await market.payments.refund(user, payment_id, 5 * USD)
+    assert not (await market.payments.receipt(user, payment_id)).notes
+    (refund,) = bank.of(payment_id).returns
+    bank.decide(payment_id, refund.ref, "done")
+    for _ in range(3):
+        await look(market, payment_id)
+    (note,) = (await market.payments.receipt(user, payment_id)).notes
+    assert (note.number, note.receipt_number, note.amount) == (1, 1, 5 * USD)
+    bank.decide(payment_id, refund.ref, "void")
+    await look(market, payment_id)
+    bank.refund_outside(payment_id, 3 * USD)
+    await look(market, payment_id)
+    first, second = (await market.payments.receipt(user, payment_id)).notes
+    assert (first.cancelled_at is None, second.number, second.amount) == (False, 2, 3 * USD)
+
+
+async def test_a_payment_has_a_bounded_number_of_refunds(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    for _ in range(50):
+        await market.payments.refund(user, payment_id, 10_000)
+    more = market.payments.refund(user, payment_id, 10_000)
+    assert await refusal(more) is Code.PAYMENT_NOT_REFUNDABLE
+    limits = {Currency.USD: 50 * USD}
+    by_staff = staff_payments.refund(
+        market.context,
+        Machine("root"),
+        payment_id,
+        limits,
+        amount=10_000,
+        reference="r",
+        why="asked",
+    )
+    assert await refusal(by_staff) is Code.PAYMENT_NOT_REFUNDABLE
+
+
+@pytest.mark.both_engines
+async def test_money_that_a_session_gives_back_pays_a_debt_first(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    bought = await market.bandwidth.buy(user, quota_bytes=15 * GB, price_per_gb=USD)
+    ref = bank.dispute(payment_id, 20 * USD)
+    await look(market, payment_id)
+    bank.decide(payment_id, ref, "done")
+    await look(market, payment_id)
+    assert await market.store.read(debts.owed, user) == 15 * USD
+    await asyncio.gather(*(market.bandwidth.end(user, bought.session_id) for _ in range(3)))
+    assert await market.store.read(debts.owed, user) == 0
+    assert await available(market, user) == 0
+    assert await held(market, user) == 0

@@ -30,6 +30,11 @@ from storage.payments import cards as card_queries
 
 HEADERS = {"signature": "right"}
 CEILING = 60 * MICRO
+# The calls of the provider, and the moments after their effects.
+MOMENTS = (
+    *("create", "created", "look", "looked", "refund", "refunded"),
+    *("prepare", "prepared", "charge", "charged", "forget", "forgotten"),
+)
 Result = TypeVar("Result")
 number = st.integers(0, 4)
 
@@ -228,12 +233,7 @@ class Payers(RuleBasedStateMachine):
     def change_bank(self, state: str, refused: bool) -> None:
         self.bank.refund_state, self.bank.refused = state, refused
 
-    @rule(
-        moment=st.sampled_from(
-            ["create", "created", "look", "looked", "refund", "refunded"]
-            + ["prepare", "prepared", "look at page", "charge", "charged", "forget", "forgotten"]
-        )
-    )
+    @rule(moment=st.sampled_from(MOMENTS))
     def fail_once(self, moment: str) -> None:
         self.provider_fails = moment
 

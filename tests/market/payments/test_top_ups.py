@@ -1,4 +1,4 @@
-"""Automatic top-ups with a provider in memory: begun once, within the ceiling, ended by refusals."""
+"""Automatic top-ups with a provider in memory: charged once, within bounds, ended by refusals."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -49,7 +49,7 @@ class StripeServer:
         self.customers: dict[str, dict[str, Any]] = {}
         self.methods: dict[str, dict[str, Any]] = {}
         self.refund_status = "succeeded"
-        self.card_error = ""  # the code with which the bank refuses saved cards
+        self.card_error = ""  # of the refusal of saved cards; "" for none
         self.calls: list[tuple[str, str, dict[str, str]]] = []
         self.faults: list[Fault] = []
         self.hooks: list[tuple[bytes, str]] = []

@@ -3,7 +3,7 @@
 import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { name } from "../../lib/site.js";
-import { button, card, facts, link } from "../../lib/view.js";
+import { button, card, facts, link, table } from "../../lib/view.js";
 import { day, money, percent, t } from "../../lib/words.js";
 import { save } from "../../lib/saving.js";
 
@@ -22,9 +22,26 @@ export async function render(main, page) {
       ]),
       lines(receipt),
     ),
+    receipt.credit_notes.length ? card(t("money.notes"), notes(receipt)) : "",
     el("div", { class: "actions" }, button(t("money.receipt.print"), () => window.print(), { kind: "primary" }), button(t("money.receipt.pdf"), () => save(`/api/payments/${receipt.payment_id}/receipt.pdf`, `receipt-${receipt.number}.pdf`)), link(`/console/wallet/pay/${receipt.payment_id}`, t("money.receipt.payment"))),
   );
 }
+
+// The credit notes of the refunds, with the particulars of the receipt.
+const notes = ({ payment_id: payment, credit_notes: rows, tax_name: taxName, tax_percent: rate }) =>
+  table({
+    caption: t("money.notes.caption"),
+    columns: [
+      { key: "number", label: t("money.notes"), cell: (row) => [t("money.note.number", { number: String(row.number) }), row.is_cancelled ? el("span", { class: "hint block" }, t("money.note.cancelled")) : null] },
+      { key: "at", label: t("money.receipt.date"), cell: (row) => day(row.issued_at) },
+      taxName ? { key: "net", label: t("money.receipt.net"), number: true, cell: (row) => money(row.net_usd) } : null,
+      taxName ? { key: "tax", label: t("money.receipt.tax", { name: taxName, rate: percent(rate / 100) }), number: true, cell: (row) => money(row.tax_usd) } : null,
+      { key: "amount", label: t("money.receipt.total"), number: true, cell: (row) => money(row.amount_usd) },
+      { key: "pdf", label: t("money.receipt.pdf"), cell: (row) => button(t("money.receipt.pdf"), () => save(`/api/payments/${payment}/credit-notes/${row.number}`, `credit-note-${row.number}.pdf`), { kind: "quiet", "aria-label": `${t("money.note.number", { number: String(row.number) })}: ${t("money.receipt.pdf")}` }) },
+    ].filter(Boolean),
+    rows,
+    keyOf: (row) => row.number,
+  });
 
 const party = (label, texts) => el("div", null, el("p", { class: "label" }, label), texts.map((each) => el("p", { class: "address" }, each)));
 

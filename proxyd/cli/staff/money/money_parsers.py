@@ -188,6 +188,43 @@ def _add_payments(topics: "argparse._SubParsersAction[argparse.ArgumentParser]")
     _add_payment(look)
     add_reason(look)
     finish_command(look, "payments look")
+    _add_doubts(commands)
+
+
+def _add_doubts(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands about doubtful payments and debts."""
+    doubtful = commands.add_parser("doubtful", help="payments that wait for your decision")
+    doubtful.add_argument(
+        "--user", type=text, default="", metavar="USER", help="only payments of this user"
+    )
+    doubtful.add_argument(
+        "--before", type=text, default="", metavar="ID", help="only payments before this one"
+    )
+    add_limit(doubtful, "payments")
+    finish_command(doubtful, "payments doubtful")
+    credit = commands.add_parser("credit", help="credit a doubtful payment at its next look")
+    _add_payment(credit)
+    credit.add_argument(
+        "--amount", type=amount, metavar="AMOUNT", help="another amount than that of the payment"
+    )
+    add_reason(credit)
+    finish_command(credit, "payments credit")
+    give_up = commands.add_parser("give-up", help="give a doubtful payment up: nothing is credited")
+    _add_payment(give_up)
+    add_reason(give_up)
+    finish_command(give_up, "payments give-up")
+    forgive = commands.add_parser("forgive", help="forgive a part of a user's debts")
+    add_user(forgive)
+    forgive.add_argument("amount", type=amount, metavar="AMOUNT", help="such as 7.42")
+    forgive.add_argument(
+        "--reference",
+        type=text,
+        required=True,
+        metavar="TEXT",
+        help="names this act; repeating the command with the same one changes nothing",
+    )
+    add_reason(forgive)
+    finish_command(forgive, "payments forgive")
 
 
 def _add_payment(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from market.money.money import as_decimal
-from market.staff.money import payments
+from market.staff.money import doubts, forgiving, payments
 from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money.money import report
 from proxyd.ops.books import approval_limits
@@ -71,6 +71,57 @@ async def _look(desk: Desk, options: Namespace) -> Report:
     return {"looking": _row(row)}
 
 
+async def _doubtful(desk: Desk, options: Namespace) -> Report:
+    rows = await payments.listed(
+        desk.context,
+        desk.author,
+        options.user,
+        status="doubtful",
+        before=options.before,
+        limit=options.limit,
+    )
+    return {
+        "payments": [
+            {
+                **_row(row),
+                "doubt": row.doubt,
+                "accepted": None if row.accepted is None else as_decimal(row.accepted),
+            }
+            for row in rows
+        ]
+    }
+
+
+async def _credit(desk: Desk, options: Namespace) -> Report | Ended:
+    outcome = await doubts.credit(
+        desk.context,
+        desk.author,
+        options.payment,
+        approval_limits(desk.settings),
+        amount=options.amount,
+        why=options.reason,
+    )
+    return report(outcome, "accepted")
+
+
+async def _give_up(desk: Desk, options: Namespace) -> Report:
+    row = await doubts.give_up(desk.context, desk.author, options.payment, options.reason)
+    return {"given up": _row(row)}
+
+
+async def _forgive(desk: Desk, options: Namespace) -> Report | Ended:
+    outcome = await forgiving.forgive(
+        desk.context,
+        desk.author,
+        options.user,
+        approval_limits(desk.settings),
+        amount=options.amount,
+        reference=options.reference,
+        why=options.reason,
+    )
+    return report(outcome, "forgiven")
+
+
 def _row(row: PaymentRow) -> Row:
     return {
         "id": row.id,
@@ -87,4 +138,8 @@ COMMANDS: dict[str, Command] = {
     "payments show": _show,
     "payments refund": _refund,
     "payments look": _look,
+    "payments doubtful": _doubtful,
+    "payments credit": _credit,
+    "payments give-up": _give_up,
+    "payments forgive": _forgive,
 }

@@ -9,6 +9,7 @@ from support.market.exits import exit_device
 from support.market.jobs import on, specified
 from support.market.leaving import tools
 from support.market.market import RULES, Market
+from support.market.payment_rows import owe, payment_row
 from support.market.payouts import PAYOUT_ACTS
 from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
 from support.market.staff_money import (
@@ -43,7 +44,9 @@ from market.staff.members.rescue import Post
 from market.staff.money import (
     approvals,
     deposits,
+    doubts,
     erasing,
+    forgiving,
     judging,
     limits,
     money,
@@ -58,7 +61,6 @@ from market.staff.stopping import closing, stopping, suspending
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
 from storage.payments import payments as payment_queries
-from storage.payments.payments import PaymentRow
 from storage.staff.abuse import tickets as ticket_queries
 from storage.staff.base.rows import OwnedKeyRow
 from storage.staff.stopping import suspending as writes
@@ -162,8 +164,7 @@ async def prepare(market: Market, action: Action, other: Created, user: str) -> 
             await accounts.set_role(market.context, ROOT, other.id, Role.FINANCE, "moved")
     if action is Action.STAFF_KEY_REVOKE and not await keys.listed(market.context, ROOT):
         await keys.create(market.context, ROOT, other.id, KEY, "reports")
-    if action in (Action.PAYMENT_VIEW, Action.PAYMENT_LOOK):
-        await _payment(market, user)
+    await _prepare_payments(market, action, user)
     if action in (Action.STAFF_RESCUE, Action.STAFF_ACKNOWLEDGE):
         with suppress(MarketError):  # of the role before
             await member(market, Role.OPERATOR, RESCUED)
@@ -171,6 +172,15 @@ async def prepare(market: Market, action: Action, other: Created, user: str) -> 
         await _rescue(market, ROOT)
     if action.startswith("ticket.") or action is Action.SEARCH_EXIT:
         await complain(market, ROOT)
+
+
+async def _prepare_payments(market: Market, action: Action, user: str) -> None:
+    if action in (Action.PAYMENT_VIEW, Action.PAYMENT_LOOK):
+        await _payment(market, user, "open")
+    if action in (Action.PAYMENT_CREDIT, Action.PAYMENT_GIVE_UP):
+        await _payment(market, user, "doubtful")
+    if action is Action.DEBT_FORGIVE:
+        await owe(market, user)
 
 
 async def _rescue(market: Market, author: Author) -> None:
@@ -230,24 +240,9 @@ async def nothing(_: Question) -> Found:
     return Found((), ())
 
 
-async def _payment(market: Market, user: str) -> None:
-    """Add a payment that waits for its provider."""
-    row = PaymentRow(
-        market.identifiers.new(),
-        user,
-        "bank",
-        "open",
-        MICRO,
-        None,
-        None,
-        "",
-        "",
-        0,
-        None,
-        market.clock.seconds(),
-        None,
-        None,
-    )
+async def _payment(market: Market, user: str, status: str) -> None:
+    """Add a payment that waits for its provider, or for the operator."""
+    row = payment_row(market, user, status, MICRO)
     await market.store.write(payment_queries.insert, row)
 
 
@@ -257,6 +252,27 @@ async def _newest_payment(market: Market, user: str) -> str:
 
 async def _look_at_payment(market: Market, author: Author, user: str) -> None:
     await payments.shown(market.context, author, await _newest_payment(market, user))
+
+
+async def _credit(market: Market, author: Author, user: str) -> None:
+    payment = await _newest_payment(market, user)
+    await doubts.credit(market.context, author, payment, LIMITS, why="the bank wrote")
+
+
+async def _give_up(market: Market, author: Author, user: str) -> None:
+    await doubts.give_up(market.context, author, await _newest_payment(market, user), "no answer")
+
+
+async def _forgive(market: Market, author: Author, user: str) -> None:
+    await forgiving.forgive(
+        market.context,
+        author,
+        user,
+        LIMITS,
+        amount=MICRO,
+        reference=market.identifiers.new(),
+        why="a fraud",
+    )
 
 
 async def _hasten(market: Market, author: Author, user: str) -> None:
@@ -378,6 +394,9 @@ ATTEMPTS: dict[Action, Attempt] = {
     ),
     Action.PAYMENT_VIEW: lambda market, author, user, other: _look_at_payment(market, author, user),
     Action.PAYMENT_LOOK: lambda market, author, user, other: _hasten(market, author, user),
+    Action.PAYMENT_CREDIT: lambda market, author, user, other: _credit(market, author, user),
+    Action.PAYMENT_GIVE_UP: lambda market, author, user, other: _give_up(market, author, user),
+    Action.DEBT_FORGIVE: lambda market, author, user, other: _forgive(market, author, user),
     Action.STAFF_RESCUE: lambda market, author, user, other: _rescue(market, author),
     Action.STAFF_RESCUES: lambda market, author, user, other: rescue.listed(market.context, author),
     Action.STAFF_ACKNOWLEDGE: lambda market, author, user, other: _acknowledge(market, author),

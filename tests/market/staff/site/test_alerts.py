@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import pytest
 from support.market.jobs import on, specified
 from support.market.market import SEALING, Market
+from support.market.payment_rows import payment_row
+from support.market.payouts import payouts_in_each_state
 from support.market.staff import ROOT, acting, member
 from support.market.staff_money import LIMITS
 
@@ -19,6 +21,8 @@ from market.staff.finding import users
 from market.staff.money import money
 from market.staff.site.alerts import HOOK_CHANNEL, Alerts, Finding
 from storage.engines.store import Transaction
+from storage.payments import payments as payment_queries
+from storage.payments.watching import NOTHING
 from storage.site import alerts as queries
 
 HOUR, DAY = 3_600, 86_400
@@ -201,3 +205,26 @@ async def test_the_webhook_gets_the_same_list(market: Market) -> None:
 async def test_without_receivers_nothing_is_sent(market: Market) -> None:
     await made(market, ()).look([DISK])
     assert await sent(market) == []
+
+
+@pytest.mark.both_engines
+async def test_money_that_waits_is_reported_and_summed_up(market: Market) -> None:
+    alerts, user = made(market), await market.person()
+    looked = await alerts.look([])
+    assert looked.money == NOTHING
+    for status in ("open", "doubtful"):
+        row = payment_row(market, user, status, MICRO)
+        await market.store.write(payment_queries.insert, row)
+    payouts = await payouts_in_each_state(market, await market.person())
+    assert payouts
+    market.clock.now = market.clock.now // DAY * DAY + 30 * DAY
+    await sent(market)
+    looked = await alerts.look([])
+    assert (looked.money.open_payments, looked.money.doubtful_payments) == (1, 1)
+    assert looked.money.payouts == looked.money.late_payouts > 0
+    subjects = {mail.subject for mail in await sent(market)}
+    assert {"Ada's: alert: payment_doubtful", "Ada's: alert: payout_late"} <= subjects
+    market.clock.now += 7 * HOUR
+    await alerts.look([])
+    [summary] = [mail for mail in await sent(market) if mail.subject.endswith("summary")]
+    assert "Payments that are open: 1; doubtful ones: 1; disputed at their banks: 0" in summary.text

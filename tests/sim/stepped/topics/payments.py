@@ -12,6 +12,7 @@ from market.payments import booking
 from market.payments.booking import Booking
 from market.payments.provider import OpenedSetup, Seen, SeenReturn, SeenSetup
 from market.payments.top_ups import NewTopUp
+from market.staff.money import forgiving
 from market.staff.money import payments as staff_payments
 from storage.payments import payments as queries
 from tests.sim.stepped.side import Action, Side
@@ -76,6 +77,19 @@ async def _refunds_by_staff(side: Side) -> Any:
     return outcome.state
 
 
+async def _forgives(side: Side) -> Any:
+    outcome = await forgiving.forgive(
+        side.market.context,
+        ROOT,
+        side.buyer,
+        dict.fromkeys(Currency, 50 * MICRO),
+        amount=MICRO,
+        reference=f"forgiven-{side.label}",
+        why="a fraud",
+    )
+    return outcome.state
+
+
 async def _begins(side: Side) -> Any:
     await side.market.payments.create(side.buyer, 5 * MICRO)
 
@@ -134,6 +148,7 @@ PAYMENTS: Mapping[str, Action] = {
     "refunds a payment": _refunds,
     "refunds a payment by the staff": _refunds_by_staff,
     "begins a payment": _begins,
+    "forgives a debt": _forgives,
     "tops up": _tops_up,
     "switches a top-up on": _switches_on,
     "switches a top-up off": _switches_off,

@@ -26,7 +26,9 @@ from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
 )
 
 
-async def used(database: Path, bank: Bank, clock: Clock, payment_id: str = "") -> str:
+async def used(
+    database: Path, bank: Bank, clock: Clock, payment_id: str = "", *, is_doubtful: bool = False
+) -> str:
     """Have Ada pay, or the sweeper of a daemon look at her payment; return the payment."""
     store = await open_store(f"{SQLITE}{database}")
     market = Market(store, clock, providers={"bank": bank})
@@ -39,6 +41,8 @@ async def used(database: Path, bank: Bank, clock: Clock, payment_id: str = "") -
         assert user is not None
         made = await market.payments.create(user.id, 20 * MICRO)
         bank.pay(made.id)
+        if is_doubtful:
+            bank.set(made.id, amount=21 * MICRO)
         await market.payments.find(user.id, made.id)
         return made.id
     finally:
@@ -63,6 +67,16 @@ def test_a_payment_is_listed_shown_and_refunded_by_the_daemon(run: Run, database
     shown = answer(run, ["payments", "show", payment_id])
     assert (shown["returns"][0]["status"], shown["payment"]["receipt"]) == ("done", 1)
     refused(run(["payments", "show", "none"]), "no such payment")
+    doubtful = runner.run(used(database, bank, clock, is_doubtful=True))
+    [waiting] = answer(run, ["payments", "doubtful"])["payments"]
+    assert (waiting["id"], waiting["doubt"]) == (doubtful, "the amount is 21.00")
+    credit = ["payments", "credit", doubtful, "--amount", "21", *BECAUSE]
+    assert answer(run, credit)["accepted"]["amount"] == "21.00"
+    refused(run(["payments", "give-up", doubtful, *BECAUSE]), "accepted before")
+    runner.run(used(database, bank, clock, doubtful))
+    assert answer(run, ["payments", "show", doubtful])["payment"]["status"] == "paid"
+    forgive = ["payments", "forgive", EMAIL, "1", "--reference", "f-1", *BECAUSE]
+    refused(run(forgive), "The user owes 0.00 USD")
     over = ["payments", "refund", payment_id, "13", "--reference", "r-2", *BECAUSE]
     refused(run(over), "12.58 usd of this deposit")
     assert run(["ledger", "audit"]).returncode == 0

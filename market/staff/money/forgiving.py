@@ -1,0 +1,108 @@
+"""Debts that the staff forgives: the house pays them from its revenue.
+
+A debt is the spent part of a payment that was taken back. Its account buys nothing until it is paid
+or forgiven.
+"""
+
+from market.accounts import bounds
+from market.base.errors import Code, MarketError
+from market.base.user_fields import check_reference
+from market.events.context import Context
+from market.money import debts, ledger
+from market.money.ledger import Movement
+from market.money.money import Currency, as_decimal
+from market.staff.base.acts import USER, Act, Changes, act, reason
+from market.staff.base.roles import Action, Author
+from market.staff.finding.users import resolve
+from market.staff.money import approvals
+from market.staff.money.approvals import Amount, Limits, Outcome, Posting
+from storage.engines.store import Transaction
+
+
+async def forgive(
+    context: Context,
+    author: Author,
+    name: str,
+    limits: Limits,
+    *,
+    amount: int,
+    reference: str,
+    why: str,
+) -> Outcome:
+    """Forgive a part of a user's debts, the oldest first, or ask a second person.
+
+    Args:
+        context: the store, identifiers and the time.
+        author: the member of the staff.
+        name: the user.
+        limits: the amounts that one person may move.
+        amount: micro-USD, above zero.
+        reference: names this act; a repetition changes nothing.
+        why: the reason, for the staff.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`,
+            `debt_too_small`, `reference_reused`.
+    """
+    if amount <= 0:
+        raise MarketError(Code.INVALID_FIELD, "A forgiven amount is above zero.", field="amount")
+    check_reference(reference)
+    user = await context.store.read(resolve, name)
+    new = Amount(
+        Action.DEBT_FORGIVE,
+        f"forgive:{reference}:{Currency.USD}",
+        user.id,
+        Currency.USD,
+        amount,
+        {"user": user.id, "amount": amount, "reference": reference},
+    )
+
+    async def change(tx: Transaction) -> tuple[Outcome, Changes]:
+        before = await approvals.earlier(tx, context, new)
+        if before is not None:
+            return before, {"repeated": (None, before.id)}
+        if await approvals.needs_second(tx, context, author, new, limits):
+            await _require_owed(tx, new)
+            return await approvals.ask(tx, context, author, new)
+        return await post(tx, context, new, Posting(approvals.author_key(author)))
+
+    made = Act(author, new.action, USER, user.id, user.id, reason(why))
+    return await context.store.write(act, context, made, change)
+
+
+async def post(
+    tx: Transaction, context: Context, new: Amount, posting: Posting
+) -> tuple[Outcome, Changes]:
+    """Forgive debts within an act, if the user owes the amount now.
+
+    Raises:
+        MarketError: `debt_too_small`.
+    """
+    house = ledger.revenue(Currency.USD)
+    await bounds.lock_user(tx, new.user_id)
+    await ledger.lock(tx, [Movement(house, ledger.losses(), 1), *debts.accounts(new.user_id)])
+    owed = await _require_owed(tx, new)
+    act_id = context.identifiers.new()
+    paid = await debts.pay(
+        tx,
+        new.user_id,
+        new.amount,
+        cause=act_id,
+        new_id=context.identifiers.new,
+        now=context.now(),
+        payer=house,
+    )
+    assert paid == new.amount  # noqa: S101 - as much is owed
+    outcome = await approvals.record(
+        tx, context, posting.author, new, act_id=act_id, approval_id=posting.approval_id
+    )
+    return outcome, {"debt": (owed, owed - paid)}
+
+
+async def _require_owed(tx: Transaction, new: Amount) -> int:
+    owed = await debts.owed(tx, new.user_id)
+    if new.amount > owed:
+        raise MarketError(
+            Code.DEBT_TOO_SMALL, f"The user owes {as_decimal(owed)} USD; no more can be forgiven."
+        )
+    return owed
