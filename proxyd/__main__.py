@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proxyd import __version__
-from proxyd.cli.parsing import add_amounts, add_config, count, finish, text
+from proxyd.cli.parsing import Topics, add_amounts, add_config, commands_of, count, finish, text
 from proxyd.cli.staff import parsers as staff
 from proxyd.cli.staff.abuse import abuse_parsers
 from proxyd.cli.staff.money import money_parsers, paying_parsers
@@ -31,9 +31,31 @@ def _parser() -> argparse.ArgumentParser:
         prog="proxyd", description="A proxy that sells bandwidth by the byte, and its marketplace."
     )
     parser.add_argument("--version", action=_Version, help="print the version, and how it runs")
-    topics = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    topics = parser.add_subparsers(
+        action=Topics, title="commands", metavar="COMMAND", required=True
+    )
+    assert isinstance(topics, Topics)  # noqa: S101 - mypy knows only the type of argparse
+    topics.add("serve", "run the daemon in the foreground", _add_serve)
+    topics.add("demo", "print examples for the running demonstration", _add_demo)
+    topics.add("user", "open, show, suspend, resume and limit accounts", _add_users)
+    staff.add_topics(topics)
+    site_parsers.add_topics(topics)
+    money_parsers.add_topics(topics)
+    paying_parsers.add_topics(topics)
+    abuse_parsers.add_topics(topics)
+    topics.add("exits", "bar, show and pardon exit devices", _add_exits)
+    topics.add("jobs", "disputed jobs, and the end of a job", _add_jobs)
+    topics.add("ledger", "audit the double-entry ledger", _add_ledger)
+    topics.add("backup", "copy the database, or everything, while it runs", _add_backup)
+    topics.add("restore", "restore a backup of everything into a new folder", _add_restore)
+    topics.add("storage", "move the database to PostgreSQL", _add_storage)
+    topics.add("health", "request the health of the daemon on this machine", _add_health)
+    topics.add("config", "check the settings", _add_settings)
+    return parser
 
-    serve = topics.add_parser("serve", help="run the daemon in the foreground")
+
+def _add_serve(serve: argparse.ArgumentParser) -> None:
+    """Add the options of the daemon."""
     serve.add_argument(
         "--demo",
         action="store_true",
@@ -41,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     finish(serve, "serve")
 
-    demo = topics.add_parser("demo", help="print examples for the running demonstration")
+
+def _add_demo(demo: argparse.ArgumentParser) -> None:
+    """Add the options of the examples."""
     demo.add_argument(
         "--examples",
         action="store_true",
@@ -50,16 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     finish(demo, "demo")
 
-    _add_users(topics)
-    staff.add_commands(topics)
-    site_parsers.add_commands(topics)
-    money_parsers.add_commands(topics)
-    paying_parsers.add_commands(topics)
-    abuse_parsers.add_commands(topics)
 
-    exits = topics.add_parser("exits", help="bar, show and pardon exit devices").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+def _add_exits(topic: argparse.ArgumentParser) -> None:
+    """Add the commands about exits."""
+    exits = commands_of(topic)
     clawback = exits.add_parser(
         "clawback", help="bar an exit that has cheated, and refund its buyers"
     )
@@ -81,29 +99,30 @@ def _parser() -> argparse.ArgumentParser:
     finish(show, "exits show")
     staff.add_exits(exits)
 
-    jobs = topics.add_parser("jobs", help="disputed jobs, and the end of a job").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+
+def _add_jobs(topic: argparse.ArgumentParser) -> None:
+    """Add the commands about jobs."""
+    jobs = commands_of(topic)
     finish(jobs.add_parser("disputes", help="the disputes that wait for you"), "jobs disputes")
     money_parsers.add_jobs(jobs)
     staff.add_jobs(jobs)
 
-    ledger = topics.add_parser("ledger", help="audit the double-entry ledger").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    audit = ledger.add_parser("audit", help="recompute everything and compare")
+
+def _add_ledger(topic: argparse.ArgumentParser) -> None:
+    """Add the command about the ledger."""
+    audit = commands_of(topic).add_parser("audit", help="recompute everything and compare")
     finish(audit, "ledger audit")
 
-    _add_backups(topics)
 
-    health = topics.add_parser("health", help="request the health of the daemon on this machine")
+def _add_health(health: argparse.ArgumentParser) -> None:
+    """Add the options of the health."""
     health.add_argument("--json", action="store_true", help="print one JSON document")
     finish(health, "health")
 
-    config = topics.add_parser("config", help="check the settings").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    check = config.add_parser("check", help="check the settings, and start nothing")
+
+def _add_settings(topic: argparse.ArgumentParser) -> None:
+    """Add the command about the settings."""
+    check = commands_of(topic).add_parser("check", help="check the settings, and start nothing")
     check.set_defaults(command="config check")
     check.add_argument(
         "--unit",
@@ -121,12 +140,10 @@ def _parser() -> argparse.ArgumentParser:
         action=_StoreIfGiven,
         help="the settings file, as with --config",
     )
-    return parser
 
 
-def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands for backups, their restoration, and the move of the database."""
-    backup = topics.add_parser("backup", help="copy the database, or everything, while it runs")
+def _add_backup(backup: argparse.ArgumentParser) -> None:
+    """Add the options of a backup."""
     either = backup.add_mutually_exclusive_group(required=True)
     either.add_argument(
         "file",
@@ -150,7 +167,9 @@ def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     finish(backup, "backup")
 
-    restore = topics.add_parser("restore", help="restore a backup of everything into a new folder")
+
+def _add_restore(restore: argparse.ArgumentParser) -> None:
+    """Add the options of a restoration."""
     restore.add_argument(
         "backup", nargs="?", type=Path, metavar="BACKUP", help="the folder of the backup"
     )
@@ -175,10 +194,12 @@ def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     finish(restore, "restore")
 
-    storage = topics.add_parser("storage", help="move the database to PostgreSQL").add_subparsers(
-        metavar="COMMAND", required=True
+
+def _add_storage(topic: argparse.ArgumentParser) -> None:
+    """Add the command that moves the database."""
+    move = commands_of(topic).add_parser(
+        "move", help="copy the SQLite database into an empty PostgreSQL"
     )
-    move = storage.add_parser("move", help="copy the SQLite database into an empty PostgreSQL")
     move.add_argument(
         "--to",
         required=True,
@@ -188,11 +209,9 @@ def _add_backups(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     finish(move, "storage move")
 
 
-def _add_users(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_users(topic: argparse.ArgumentParser) -> None:
     """Add the commands about one user."""
-    user = topics.add_parser(
-        "user", help="open, show, suspend, resume and limit accounts"
-    ).add_subparsers(metavar="COMMAND", required=True)
+    user = commands_of(topic)
     create = user.add_parser("create", help="open an account")
     create.add_argument("email", metavar="EMAIL", help="the address that logs in")
     create.add_argument(

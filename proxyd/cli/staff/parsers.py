@@ -1,9 +1,21 @@
 """Parsers of the staff's commands; they import no code of a command."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
-from proxyd.cli.parsing import add_limit, count, finish, number, port, text, within
+from proxyd.cli.parsing import (
+    Commands,
+    Topics,
+    add_limit,
+    commands_of,
+    count,
+    finish,
+    number,
+    port,
+    text,
+    within,
+)
 
 # As in `market.accounts.suspensions`.
 PARTS = ("logins", "keys", "sessions", "devices", "purchases")
@@ -26,7 +38,7 @@ _ACTS = (
 )
 
 
-def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_users(user: Commands) -> None:
     """Add the commands of the staff about one user."""
     show = user.add_parser("show", help="all that the staff sees of a user; the log records it")
     add_user(show)
@@ -57,7 +69,7 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     _add_endings(user)
 
 
-def _add_endings(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_endings(user: Commands) -> None:
     """Add the commands that export, close and erase an account."""
     export = user.add_parser("export", help="write all data of a user to a ZIP; the log records it")
     add_user(export)
@@ -81,7 +93,7 @@ def _add_waived(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_exits(exits: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_exits(exits: Commands) -> None:
     """Add the acts about exits."""
     for word, words in (
         ("bar", "bar a device from being an exit; its earnings stay"),
@@ -95,7 +107,7 @@ def add_exits(exits: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         finish_command(command, f"exits {word}")
 
 
-def add_jobs(jobs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_jobs(jobs: Commands) -> None:
     """Add the act that cancels a job."""
     cancel = jobs.add_parser("cancel", help="cancel a job, as its buyer does")
     cancel.add_argument("job", type=text, metavar="JOB", help="the identifier of the job")
@@ -103,11 +115,19 @@ def add_jobs(jobs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
     finish_command(cancel, "jobs cancel")
 
 
-def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands about staff, their log, and the search."""
-    who = topics.add_parser(
-        "who", help="find users by an address, a name, an identifier, a key or a payment"
+def add_topics(topics: Topics) -> None:
+    """Add the topics of staff, their log, and the search."""
+    topics.add(
+        "who", "find users by an address, a name, an identifier, a key or a payment", _add_who
     )
+    topics.add("log", "the newest acts of the staff", _add_log)
+    for topic, name, commands in _ACTS:
+        topics.add(topic, f"one {name} of any user", partial(_add_acts, topic, name, commands))
+    topics.add("staff", "members of the staff", _add_members)
+
+
+def _add_who(who: argparse.ArgumentParser) -> None:
+    """Add the options of the search."""
     who.add_argument(
         "text", type=text, nargs="?", metavar="TEXT", help="a part that is known of a user"
     )
@@ -118,7 +138,9 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     who.add_argument("--ticket", type=count, metavar="N", help="the ticket of the complaint")
     finish_command(who, "who")
 
-    log = topics.add_parser("log", help="the newest acts of the staff")
+
+def _add_log(log: argparse.ArgumentParser) -> None:
+    """Add the options of the log."""
     log.add_argument("--user", type=text, metavar="USER", help="only acts about a user")
     log.add_argument("--staff", type=text, metavar="STAFF", help="only acts of one member")
     log.add_argument("--action", type=text, metavar="ACTION", help="such as user.view")
@@ -131,28 +153,25 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_limit(log, "acts")
     finish_command(log, "log")
 
-    for topic, name, commands in _ACTS:
-        parsers = topics.add_parser(topic, help=f"one {name} of any user").add_subparsers(
-            metavar="COMMAND", required=True
+
+def _add_acts(
+    topic: str, name: str, commands: dict[str, str], parser: argparse.ArgumentParser
+) -> None:
+    """Add the commands about one thing of a user."""
+    parsers = commands_of(parser)
+    for word, words in commands.items():
+        command = parsers.add_parser(word, help=words)
+        command.add_argument(
+            topic, type=text, metavar=topic.upper(), help=f"the identifier of the {name}"
         )
-        for word, words in commands.items():
-            command = parsers.add_parser(word, help=words)
-            command.add_argument(
-                topic, type=text, metavar=topic.upper(), help=f"the identifier of the {name}"
-            )
-            if word != "show":
-                add_reason(command)
-            finish_command(command, f"{topic} {word}")
-
-    _add_members(
-        topics.add_parser("staff", help="members of the staff").add_subparsers(
-            metavar="COMMAND", required=True
-        )
-    )
+        if word != "show":
+            add_reason(command)
+        finish_command(command, f"{topic} {word}")
 
 
-def _add_members(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_members(topic: argparse.ArgumentParser) -> None:
     """Add the commands about the accounts of members."""
+    staff = commands_of(topic)
     create = staff.add_parser("create", help="add a member, and print a new second factor")
     create.add_argument("email", type=text, metavar="EMAIL", help="the address that logs in")
     create.add_argument("--role", required=True, choices=ROLES, help="what the member may do")
@@ -199,14 +218,12 @@ def _add_members(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     _add_keys(staff)
 
 
-def _add_keys(staff: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_keys(staff: Commands) -> None:
     """Add the commands about keys of the staff, and about the attempts to log in."""
     attempts = staff.add_parser("attempts", help="the newest attempts to log in or to check")
     add_limit(attempts, "attempts")
     finish_command(attempts, "staff attempts")
-    key = staff.add_parser("key", help="keys of the staff API").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    key = commands_of(staff.add_parser("key", help="keys of the staff API"))
     create = key.add_parser("create", help="make a key of a member, and print it once")
     _add_member(create)
     create.add_argument("--name", type=text, required=True, metavar="TEXT", help="what it is for")

@@ -1,5 +1,8 @@
 """Commands of the command line, their exit codes, and the stream of each output."""
 
+import asyncio
+import io
+import logging
 import os
 import re
 import shutil
@@ -7,12 +10,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TypeVar
+from typing import IO
+from unittest.mock import patch
 
 import pytest
 from support.base.clock import Clock
@@ -28,8 +31,10 @@ from market.base.ids import Identifiers
 from market.events.context import Context
 from market.money.money import Currency
 from proxyd import __version__
+from proxyd.__main__ import main
 from proxyd.cli.demo_files import DemoFiles
 from proxyd.compiled import finder
+from proxyd.loop import runner
 from storage.engines.open import open_store
 
 PASSWORD = "tell-nobody"
@@ -87,8 +92,6 @@ GROUPS = [
 ]
 
 Argument = str | bytes
-Case = TypeVar("Case")
-Outcome = TypeVar("Outcome")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -120,23 +123,81 @@ def carried_out(
 ) -> tuple[int, bytes, bytes]:
     """Carry out a command without a terminal. Return its status, its output and its errors.
 
-    It is forked from a process that has imported the modules of all commands.
+    A process of its own needs ten times the processor time. Only a command beside a loop, and a
+    start of the daemon, which would change this process, have one.
     """
-    forker = process.Process.forker
-    assert forker is not None
+    words = [os.fsdecode(each) for each in arguments]
     with TemporaryFile() as typed, TemporaryFile() as out, TemporaryFile() as err:
         typed.write(given)
         typed.seek(0)
-        standard = [each.fileno() for each in (typed, out, err)]
-        words = [os.fsdecode(each) for each in arguments]
-        forked = forker.start("proxyd", words, variables, standard, leads=True, folder=folder)
-        try:
-            status = forked.wait(timeout=60)
-        finally:
-            forked.send_signal(signal.SIGKILL)  # one that hangs
+        if "serve" in words or _loop_runs():
+            status = _in_a_process(words, (typed, out, err), folder, variables)
+        else:
+            status = _in_this_process(words, (typed, out, err), folder, variables)
         for each in (out, err):
             each.seek(0)
         return status, out.read(), err.read()
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_this_process(
+    words: Sequence[str], files: Sequence[IO[bytes]], folder: Path, variables: dict[str, str]
+) -> int:
+    """Call the program as a process would, with its streams, its folder and its environment."""
+    typed, out, err = (
+        io.TextIOWrapper(os.fdopen(os.dup(file.fileno()), mode), "utf-8", errors)
+        for file, mode, errors in zip(
+            files, ("rb", "wb", "wb"), ("strict", "strict", "backslashreplace"), strict=True
+        )
+    )
+    with (
+        typed,
+        out,
+        err,
+        patch.multiple(sys, stdin=typed, stdout=out, stderr=err),
+        patch.dict(os.environ, {**variables, "COLUMNS": "80"}, clear=True),
+        _own_log(),
+        chdir(folder),
+    ):
+        try:
+            return main(words)
+        except SystemExit as ended:
+            return int(str(ended.code))
+
+
+@contextmanager
+def _own_log() -> Iterator[None]:
+    """Let a command set up the log of a process; then it is as before."""
+    loggers = [logging.getLogger(name) for name in (None, "asyncio", "aiosqlite")]
+    levels = [each.level for each in loggers]
+    kept, logging.root.handlers[:] = logging.root.handlers[:], []
+    try:
+        yield
+    finally:
+        logging.root.handlers[:] = kept
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _in_a_process(
+    words: Sequence[str], files: Sequence[IO[bytes]], folder: Path, variables: dict[str, str]
+) -> int:
+    """Fork the command from a process that has imported the modules of all commands."""
+    forker = process.Process.forker
+    assert forker is not None
+    standard = [each.fileno() for each in files]
+    forked = forker.start("proxyd", words, variables, standard, leads=True, folder=folder)
+    try:
+        return forked.wait(timeout=60)
+    finally:
+        forked.send_signal(signal.SIGKILL)  # one that hangs
 
 
 @pytest.fixture
@@ -159,13 +220,8 @@ def run(tmp_path: Path, environment: dict[str, str]) -> Run:
 def database_of_ada(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with one account, to copy."""
     made = tmp_path_factory.mktemp("ada") / "proxyd.db"
-    subprocess.run(
-        [sys.executable, "-m", "proxyd", *CREATE],
-        input=PASSWORD.encode(),
-        capture_output=True,
-        env=environment_for(made),
-        check=True,
-    )
+    done = carried_out(CREATE, PASSWORD.encode(), made.parent, environment_for(made))
+    assert done[0] == 0, done
     return made
 
 
@@ -173,12 +229,6 @@ def database_of_ada(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ada(database_of_ada: Path, database: Path) -> None:
     """Begin with an account."""
     shutil.copy(database_of_ada, database)
-
-
-def at_once(attempt: Callable[[Case], Outcome], cases: Sequence[Case]) -> list[Outcome]:
-    """Attempt all cases side by side, because most of a command's time is its start."""
-    with ThreadPoolExecutor(4) as threads:
-        return list(threads.map(attempt, cases))
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 1) -> None:
@@ -231,23 +281,24 @@ def test_an_account_is_created_with_a_password_from_standard_input(
     assert database.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize(
-    ("given", "password"),
-    [
-        ("with a newline\n", "with a newline"),
-        ("without one", "without one"),
-        ("of Windows\r\n", "of Windows"),
-        (" spaces around \nand more\n", " spaces around "),
-    ],
-)
-async def test_a_created_user_can_log_in(
-    run: Run, tmp_path: Path, given: str, password: str
-) -> None:
-    assert run([*CREATE, "--usd", "7.5"], given.encode()).returncode == 0
+async def test_a_created_user_can_log_in(run: Run, tmp_path: Path) -> None:
+    typed = {
+        "with a newline": "with a newline\n",
+        "without one": "without one",
+        "of Windows": "of Windows\r\n",
+        " spaces around ": " spaces around \nand more\n",
+    }
+    for index, given in enumerate(typed.values()):
+        command = ["user", "create", f"{index}@example.com", "--username", f"user{index}"]
+        words = [*command, "--password-stdin", "--usd", "7.5"]
+        done = await asyncio.to_thread(run, words, given.encode())
+        assert done.returncode == 0
     async with running_in(tmp_path) as service:
-        answer = await service.call("POST", "/auth/login", {"email": EMAIL, "password": password})
-        assert answer.status == 200
-        assert answer.body["user"]["usd_balance"] == 7.5
+        for index, password in enumerate(typed):
+            login = {"email": f"{index}@example.com", "password": password}
+            answer = await service.call("POST", "/auth/login", login)
+            assert answer.status == 200, password
+            assert answer.body["user"]["usd_balance"] == 7.5
         await service.assert_audit()
 
 
@@ -348,15 +399,9 @@ NOT_AN_ACCOUNT: list[tuple[Argument, Argument, str, str]] = [
 
 
 def test_data_that_cannot_be_an_account_is_refused(run: Run, database: Path) -> None:
-    def attempt(
-        case: tuple[Argument, Argument, str, str],
-    ) -> tuple[subprocess.CompletedProcess[str], str]:
-        email, username, password, word = case
+    for email, username, password, word in NOT_AN_ACCOUNT:
         command = ["user", "create", email, "--username", username, "--password-stdin"]
-        return run(command, password.encode()), word
-
-    for done, word in at_once(attempt, NOT_AN_ACCOUNT):
-        refused(done, word)
+        refused(run(command, password.encode()), word)
     assert not database.exists() or rows(database, "SELECT COUNT(*) FROM users") == [(0,)]
 
 
@@ -413,20 +458,20 @@ def test_a_deposit_to_an_unknown_user_is_refused(run: Run, ada: None) -> None:
 
 def test_a_deposit_of_nothing_is_refused(run: Run, ada: None, database: Path) -> None:
     nothing = [[], ["--usd", "0"], ["--usd", "0.000000", "--credits", "0"]]
-    for done in at_once(lambda amounts: run([*DEPOSIT, *amounts]), nothing):
-        refused(done, "--usd", "--credits", code=2)
+    for amounts in nothing:
+        refused(run([*DEPOSIT, *amounts]), "--usd", "--credits", code=2)
     assert rows(database, "SELECT COUNT(*) FROM transfers") == [(0,)]
 
 
 def test_a_text_that_is_no_amount_is_refused(run: Run) -> None:
     amounts = [b"abc", b"-1", b"", b"NaN", b"1e400", b"\xff", "٣".encode()]
-    for done in at_once(lambda amount: run([*DEPOSIT, b"--usd=" + amount]), amounts):
-        misused(done, "--usd", "is not an amount")
+    for amount in amounts:
+        misused(run([*DEPOSIT, b"--usd=" + amount]), "--usd", "is not an amount")
 
 
 def test_an_amount_that_would_be_rounded_is_refused(run: Run) -> None:
-    for done in at_once(lambda text: run([*DEPOSIT, "--usd", text]), ["0.0000001", "1.2345678"]):
-        misused(done, "--usd", "more than six decimals")
+    for text in ("0.0000001", "1.2345678"):
+        misused(run([*DEPOSIT, "--usd", text]), "--usd", "more than six decimals")
 
 
 @pytest.mark.parametrize("option", ["EMAIL", "--reference"])
@@ -517,20 +562,15 @@ def test_an_exit_is_clawed_back_once(run: Run, ada: None, database: Path) -> Non
     refused(run(["exits", "show", "e"]), "There is no such exit.")
 
 
-async def test_a_dispute_is_decided_once(
+def test_a_dispute_is_decided_once(
     run: Run, ada: None, environment: dict[str, str], database: Path
 ) -> None:
     assert run(["jobs", "disputes"]).stdout == "nobody disputes a result\n"
     refused(run(["jobs", "uphold", "none"]), "There is no such job for the caller.")
     run([*DEPOSIT, "--credits", "20"])
     ((user,),) = rows(database, "SELECT id FROM users")
-    store = await open_store(environment["PROXYD_STORAGE__URL"])
-    market = Market(store, Clock())
-    try:
-        upheld, reversed_ = [await disputed(market, user) for _ in range(2)]
-    finally:
-        market.passwords.close()
-        await store.close()
+    url = environment["PROXYD_STORAGE__URL"]
+    upheld, reversed_ = runner.run(disputed(url, str(user), jobs=2))
     first, *reason, _, _, _ = run(["jobs", "disputes"]).stdout.splitlines()
     assert first == f"{upheld}  2027-01-15T08:00:00+00:00  10.00 credit, by {user} for {user}:"
     assert reason == ["    an empty file,", "    and?[2J"]
@@ -544,12 +584,20 @@ async def test_a_dispute_is_decided_once(
     misused(run(["jobs", "uphold"]), "JOB")
 
 
-async def disputed(market: Market, user: str) -> str:
-    job_id = await specified(market, user)
-    device = await on(market, job_id, user)
-    await market.jobs.complete(device, job_id, "")
-    await market.reviews.dispute(user, job_id, "an empty file,\nand\x1b[2J")
-    return job_id
+async def disputed(url: str, user: str, *, jobs: int) -> list[str]:
+    """Dispute new jobs of a user that the same user has done; return their identifiers."""
+    store = await open_store(url)
+    market = Market(store, Clock())
+    try:
+        made = [await specified(market, user) for _ in range(jobs)]
+        for job_id in made:
+            device = await on(market, job_id, user)
+            await market.jobs.complete(device, job_id, "")
+            await market.reviews.dispute(user, job_id, "an empty file,\nand\x1b[2J")
+        return made
+    finally:
+        market.passwords.close()
+        await store.close()
 
 
 def test_an_audit_of_an_untouched_account_passes(run: Run, ada: None) -> None:
@@ -734,7 +782,8 @@ def test_a_settings_file_that_is_missing_is_named_by_every_command(
 ) -> None:
     missing = tmp_path / "nothing.toml"
     commands = [["config", "check"], ["serve"], AUDIT, [*DEPOSIT, "--usd", "1"]]
-    for done in at_once(lambda command: run([*command, "--config", str(missing)]), commands):
+    for command in commands:
+        done = run([*command, "--config", str(missing)])
         assert done.returncode == 2
         assert f"{missing}: cannot be read: No such file or directory" in done.stderr
     assert not database.exists()
@@ -787,17 +836,16 @@ def test_a_server_out_of_reach_is_named_without_its_password(run: Run) -> None:
 
 
 def test_every_command_explains_itself(run: Run, database: Path) -> None:
-    commands = [*GROUPS, *LEAVES]
-    explained = at_once(lambda command: run([*command, "--help"]), commands)
-    for command, done in zip(commands, explained, strict=True):
+    for command in [*GROUPS, *LEAVES]:
+        done = run([*command, "--help"])
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(" ".join(["usage: proxyd", *command]))
     assert not database.exists()
 
 
 def test_without_a_command_the_usage_is_printed(run: Run) -> None:
-    for done in at_once(run, GROUPS):
-        misused(done, "COMMAND")
+    for command in GROUPS:
+        misused(run(command), "COMMAND")
 
 
 def test_a_command_called_wrongly_prints_its_usage(run: Run) -> None:
@@ -809,8 +857,8 @@ def test_a_command_called_wrongly_prints_its_usage(run: Run) -> None:
         ["wallet", "deposit"],
         ["wallet", "deposit", EMAIL, "x"],
     ]
-    for done in at_once(run, wrong):
-        misused(done)
+    for command in wrong:
+        misused(run(command))
 
 
 def test_the_installed_command_is_the_same_program(environment: dict[str, str], ada: None) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from proxyd.cli.parsing import add_limit, count, text
+from proxyd.cli.parsing import Topics, add_limit, commands_of, count, text
 from proxyd.cli.staff.parsers import add_exit_use, add_reason, finish_command
 
 if TYPE_CHECKING:
@@ -14,17 +14,15 @@ STATES = ("new", "looked_up", "contacted", "suspended", "answered", "legal", "cl
 OUTCOMES = ("no_match", "not_ours", "unfounded", "customer_warned", "customer_closed")
 
 
-def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands about complaints, and about rules against abuse."""
-    _add_tickets(topics)
-    _add_rules(topics)
+def add_topics(topics: Topics) -> None:
+    """Add the topics of complaints, and of rules against abuse."""
+    topics.add("ticket", "complaints about traffic", _add_tickets)
+    topics.add("rule", "rules against scans and spam", _add_rules)
 
 
-def _add_tickets(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_tickets(topic: "argparse.ArgumentParser") -> None:
     """Add the commands about complaints."""
-    ticket = topics.add_parser("ticket", help="complaints about traffic").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    ticket = commands_of(topic)
     opened = ticket.add_parser("open", help="open a ticket with the text of a complaint")
     opened.add_argument("text", type=text, metavar="TEXT", help="the complaint, and its reporter")
     opened.add_argument(
@@ -59,11 +57,9 @@ def _add_tickets(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         finish_command(command, f"ticket {name}")
 
 
-def _add_rules(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_rules(topic: "argparse.ArgumentParser") -> None:
     """Add the commands about rules against abuse."""
-    rule = topics.add_parser("rule", help="rules against scans and spam").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    rule = commands_of(topic)
     listed = rule.add_parser("list", help="the rules, and their tickets and stops of 30 days")
     finish_command(listed, "rule list")
     trial = rule.add_parser("trial", help="sessions of 30 days that other figures would have found")

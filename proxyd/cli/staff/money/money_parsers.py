@@ -3,10 +3,13 @@
 import argparse
 
 from proxyd.cli.parsing import (
+    Commands,
+    Topics,
     add_amounts,
     add_limit,
     amount,
     bound,
+    commands_of,
     count,
     part,
     percent,
@@ -19,7 +22,7 @@ CURRENCIES = ("usd", "credit")  # as in `market.money`, which no parser waits fo
 PAYMENT_STATUSES = ("open", "paid", "expired", "failed", "doubtful")
 
 
-def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_users(user: Commands) -> None:
     """Add the command that changes limits and the price of one user."""
     limits = user.add_parser("limit", help="change limits and the price of one user")
     add_user(limits)
@@ -55,7 +58,7 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     finish_command(limits, "user limit")
 
 
-def add_jobs(jobs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_jobs(jobs: Commands) -> None:
     """Add the commands that show a disputed job, and decide about it."""
     show = jobs.add_parser("show", help="all evidence about a job; the log records it")
     _add_job(show)
@@ -86,12 +89,19 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=text, metavar="JOB", help="the identifier of the job")
 
 
-def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that move money, and those of the second person."""
-    wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    deposit = wallet.add_parser("deposit", help="pay money into an account")
+def add_topics(topics: Topics) -> None:
+    """Add the topics that move money, and those of the second person."""
+    topics.add("wallet", "pay money in", _add_wallet)
+    topics.add("money", "refund, correct, and list a user's money", _add_money)
+    topics.add("payments", "payments by a provider: list, show, refund", _add_payments)
+    topics.add("approvals", "acts that wait for a second person", _add_approvals)
+    topics.add("approve", "carry out an act that another person asked for", _add_approve)
+    topics.add("refuse", "refuse an act that waits, or withdraw your own", _add_refuse)
+
+
+def _add_wallet(topic: argparse.ArgumentParser) -> None:
+    """Add the command that pays money in."""
+    deposit = commands_of(topic).add_parser("deposit", help="pay money into an account")
     add_user(deposit)
     deposit.add_argument(
         "--reference",
@@ -105,8 +115,10 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_amounts(deposit)
     finish_command(deposit, "wallet deposit")
 
-    money = topics.add_parser("money", help="refund, correct, and list a user's money")
-    commands = money.add_subparsers(metavar="COMMAND", required=True)
+
+def _add_money(topic: argparse.ArgumentParser) -> None:
+    """Add the commands about the money of a user."""
+    commands = commands_of(topic)
     refund = commands.add_parser(
         "refund", help="book a part of a deposit out of the service; pay it back by hand"
     )
@@ -133,30 +145,36 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_limit(history, "transactions")
     finish_command(history, "money history")
 
-    _add_payments(topics)
-    approvals = topics.add_parser("approvals", help="acts that wait for a second person")
+
+def _add_approvals(approvals: argparse.ArgumentParser) -> None:
+    """Add the options of the list of requests."""
     approvals.add_argument("--all", action="store_true", help="include the decided ones")
     approvals.add_argument(
         "--before", type=text, default="", metavar="ID", help="only requests before this one"
     )
     add_limit(approvals, "requests")
     finish_command(approvals, "approvals")
-    approve = topics.add_parser("approve", help="carry out an act that another person asked for")
+
+
+def _add_approve(approve: argparse.ArgumentParser) -> None:
+    """Add the options of an approval."""
     _add_approval(approve)
     approve.add_argument(
         "--reason", type=text, default="", metavar="TEXT", help="kept with the log"
     )
     finish_command(approve, "approve")
-    refuse = topics.add_parser("refuse", help="refuse an act that waits, or withdraw your own")
+
+
+def _add_refuse(refuse: argparse.ArgumentParser) -> None:
+    """Add the options of a refusal."""
     _add_approval(refuse)
     add_reason(refuse)
     finish_command(refuse, "refuse")
 
 
-def _add_payments(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_payments(topic: argparse.ArgumentParser) -> None:
     """Add the commands about payments by a provider."""
-    payments = topics.add_parser("payments", help="payments by a provider: list, show, refund")
-    commands = payments.add_subparsers(metavar="COMMAND", required=True)
+    commands = commands_of(topic)
     listed = commands.add_parser("list", help="the newest payments")
     listed.add_argument(
         "--user", type=text, default="", metavar="USER", help="only payments of this user"

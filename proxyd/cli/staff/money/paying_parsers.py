@@ -2,7 +2,7 @@
 
 import argparse
 
-from proxyd.cli.parsing import add_limit, amount, text
+from proxyd.cli.parsing import Commands, Topics, add_limit, amount, commands_of, text
 from proxyd.cli.staff.parsers import add_reason, add_user, finish_command
 
 # As in `market.base.states` and `market.payouts`, which no parser waits for.
@@ -18,7 +18,7 @@ REASONS = (
 FORMATS = ("csv", "pain001", "pain001.03")
 
 
-def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_users(user: Commands) -> None:
     """Add the command that records a check of a user's identity."""
     verify = user.add_parser("verify", help="record that a user's identity was checked")
     add_user(verify)
@@ -27,10 +27,14 @@ def add_users(user: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     finish_command(verify, "user verify")
 
 
-def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_topics(topics: Topics) -> None:
+    """Add the topic of payouts."""
+    topics.add("payouts", "decide about payouts, send and book them", _add_payouts)
+
+
+def _add_payouts(topic: argparse.ArgumentParser) -> None:
     """Add the commands about payouts."""
-    payouts = topics.add_parser("payouts", help="decide about payouts, send and book them")
-    commands = payouts.add_subparsers(metavar="COMMAND", required=True)
+    commands = commands_of(topic)
     listed = commands.add_parser("list", help="payouts in a state, the oldest first")
     listed.add_argument("--state", choices=STATES, default="requested")
     listed.add_argument(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxyd.cli.parsing import count, text
+from proxyd.cli.parsing import Topics, commands_of, count, text
 from proxyd.cli.staff.parsers import add_reason, finish_command
 
 if TYPE_CHECKING:
@@ -14,17 +14,15 @@ SEVERITIES = ("info", "warning", "outage")
 TEXTS = ("terms", "privacy", "imprint")
 
 
-def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands about the public side of the service."""
-    _add_site(topics)
-    _add_status(topics)
+def add_topics(topics: Topics) -> None:
+    """Add the topics of the public side of the service."""
+    topics.add("site", "invitations and published texts", _add_site)
+    topics.add("status", "notices on the page of the status", _add_status)
 
 
-def _add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_site(topic: "argparse.ArgumentParser") -> None:
     """Add the commands about invitations and published texts."""
-    site = topics.add_parser("site", help="invitations and published texts").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    site = commands_of(topic)
     invite = site.add_parser("invite", help="make a code that opens accounts")
     invite.add_argument(
         "--uses", type=count, default=1, metavar="N", help="number of accounts, 1 by default"
@@ -61,11 +59,9 @@ def _add_site(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     finish_command(check, "site check")
 
 
-def _add_status(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_status(topic: "argparse.ArgumentParser") -> None:
     """Add the commands about notices."""
-    status = topics.add_parser("status", help="notices on the page of the status").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    status = commands_of(topic)
     notice = status.add_parser("notice", help="show a notice")
     notice.add_argument("title", type=text, metavar="TITLE", help="one line for visitors")
     notice.add_argument("--text", type=text, metavar="TEXT", help="more for visitors")

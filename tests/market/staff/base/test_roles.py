@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.market.exits import exit_device
 from support.market.jobs import on, specified
 from support.market.leaving import tools
@@ -34,7 +35,16 @@ from market.staff.abuse.exit_use import Found, Question
 from market.staff.abuse.tickets import Category, Facts, Outcome, State
 from market.staff.base.acts import permit
 from market.staff.base.callers import StaffScope
-from market.staff.base.roles import MATRIX, ON_ONESELF, Action, Author, Machine, Role, require
+from market.staff.base.roles import (
+    MATRIX,
+    ON_ONESELF,
+    Action,
+    Author,
+    Machine,
+    Member,
+    Role,
+    require,
+)
 from market.staff.finding import history, search, users
 from market.staff.members import accounts, attempts, keys, rescue
 from market.staff.members.accounts import Created
@@ -100,7 +110,7 @@ def _create(market: Market, author: Author, _user: str, _other: Created) -> Awai
 
 
 async def _revoke(market: Market, author: Author, other: Created) -> OwnedKeyRow:
-    [key] = await keys.listed(market.context, ROOT)
+    key = (await keys.listed(market.context, ROOT))[0]
     return await keys.revoke(market.context, author, key.key.id, "over")
 
 
@@ -162,11 +172,11 @@ async def prepare(market: Market, action: Action, other: Created, user: str) -> 
     if action is Action.STAFF_ROLE:
         with suppress(MarketError):  # of the role before
             await accounts.set_role(market.context, ROOT, other.id, Role.FINANCE, "moved")
-    if action is Action.STAFF_KEY_REVOKE and not await keys.listed(market.context, ROOT):
+    if action is Action.STAFF_KEY_REVOKE:
         await keys.create(market.context, ROOT, other.id, KEY, "reports")
     await _prepare_payments(market, action, user)
     if action in (Action.STAFF_RESCUE, Action.STAFF_ACKNOWLEDGE):
-        with suppress(MarketError):  # of the role before
+        with suppress(MarketError):  # of the case before
             await member(market, Role.OPERATOR, RESCUED)
     if action is Action.STAFF_ACKNOWLEDGE:
         await _rescue(market, ROOT)
@@ -381,7 +391,7 @@ ATTEMPTS: dict[Action, Attempt] = {
         market.context, author, uses=1, days=1, why="a friend"
     ),
     Action.SITE_PUBLISH: lambda market, author, user, other: site.publish(
-        market.context, author, Publication(TextKind.TERMS, "en", "Be kind.", 0), "the first"
+        market.context, author, Publication(TextKind.IMPRINT, "en", "Be kind.", 0), "the first"
     ),
     Action.STATUS_NOTICE: lambda market, author, user, other: site.notify(
         market.context, author, severity="info", title="Work tonight", body="", why="planned"
@@ -460,12 +470,27 @@ def test_operators_may_do_everything_but_what_needs_the_machine() -> None:
     assert needs_machine == {Action.STAFF_RESCUE}
 
 
-@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF))
-async def test_every_operation_is_tried_by_every_role(market: Market, action: Action) -> None:
-    user = await market.person()
-    other = await member(market, Role.SUPPORT, "other")
-    for role in Role:
-        author = acting(await member(market, role))
+async def subjects(market: Market, action: Action) -> tuple[str, Created]:
+    """Add the user and the member that an operation is about.
+
+    An hour has passed since those of the operation before: the number of new accounts is limited.
+    """
+    market.clock.now += 3_600
+    return await market.person(), await member(market, Role.SUPPORT, f"other.{action}")
+
+
+@pytest.fixture
+async def authors(market: Market) -> dict[Role, Member]:
+    """Begin with a member of each role."""
+    return {role: acting(await member(market, role)) for role in Role}
+
+
+@cases("action", sorted(set(Action) - ON_ONESELF))
+async def test_every_operation_is_tried_by_every_role(
+    market: Market, authors: dict[Role, Member], action: Action
+) -> None:
+    user, other = await subjects(market, action)
+    for role, author in authors.items():
         await prepare(market, action, other, user)
         before = await dump(market)
         attempt = ATTEMPTS[action](market, author, user, other)
@@ -484,32 +509,36 @@ async def test_every_operation_is_tried_by_every_role(market: Market, action: Ac
 
 @pytest.mark.both_engines
 # Another operator acknowledges a rescue, so that the machine alone cannot hide one.
-@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF - {Action.STAFF_ACKNOWLEDGE}))
+@cases("action", sorted(set(Action) - ON_ONESELF - {Action.STAFF_ACKNOWLEDGE}))
 async def test_the_machine_may_do_every_operation(market: Market, action: Action) -> None:
-    user = await market.person()
-    other = await member(market, Role.SUPPORT, "other")
+    user, other = await subjects(market, action)
     await prepare(market, action, other, user)
     await ATTEMPTS[action](market, ROOT, user, other)
     require(Machine("somebody"), action)
 
 
-@pytest.mark.parametrize("state", ["locked", "another role", "unknown"])
-@pytest.mark.parametrize("action", sorted(set(Action) - ON_ONESELF))
-async def test_a_member_that_is_locked_or_has_changed_can_do_nothing(
-    market: Market, action: Action, state: str
-) -> None:
-    user = await market.person()
-    other = await member(market, Role.SUPPORT, "other")
-    await prepare(market, action, other, user)
+@pytest.fixture
+async def former(market: Market) -> dict[str, Member]:
+    """Begin with an operator, and with others that are none any more."""
     await member(market, Role.OPERATOR, "last")
-    created = await member(market, Role.OPERATOR)
-    author = acting(created)
-    if state == "locked":
-        await accounts.lock(market.context, ROOT, created.id, "left")
-    elif state == "another role":
-        await accounts.set_role(market.context, ROOT, created.id, Role.SUPPORT, "moved")
-    else:
-        author = acting(Created("nobody", "", Role.OPERATOR, created.factor))
-    with pytest.raises(MarketError) as refused:
-        await ATTEMPTS[action](market, author, user, other)
-    assert refused.value.code is Code.NOT_PERMITTED
+    locked, moved = [await member(market, Role.OPERATOR, each) for each in ("locked", "moved")]
+    await accounts.lock(market.context, ROOT, locked.id, "left")
+    await accounts.set_role(market.context, ROOT, moved.id, Role.SUPPORT, "moved")
+    unknown = Created("nobody", "", Role.OPERATOR, locked.factor)
+    return {
+        "locked": acting(locked),
+        "another role": acting(moved),
+        "unknown": acting(unknown),
+    }
+
+
+@cases("action", sorted(set(Action) - ON_ONESELF))
+async def test_a_member_that_is_locked_or_has_changed_can_do_nothing(
+    market: Market, former: dict[str, Member], action: Action
+) -> None:
+    user, other = await subjects(market, action)
+    await prepare(market, action, other, user)
+    for state, author in former.items():
+        with pytest.raises(MarketError) as refused:
+            await ATTEMPTS[action](market, author, user, other)
+        assert refused.value.code is Code.NOT_PERMITTED, state

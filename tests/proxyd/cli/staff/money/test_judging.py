@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.base.clock import Clock
-from support.market.market import Market
 
-from storage.engines.open import open_store
+from proxyd.loop import runner
 from storage.logs.files import Attempt, LogFiles
 from tests.proxyd.cli.staff.test_commands import answer
 from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
@@ -31,23 +29,17 @@ LOG = b"".join(b"step %d\n" % at for at in range(400)) + b"No space left on devi
 
 
 @pytest.fixture
-async def job(run: Run, ada: None, environment: dict[str, str], database: Path) -> str:
+def job(run: Run, ada: None, environment: dict[str, str], database: Path) -> str:
     """Begin with a disputed job for 10 credits, and its log."""
     assert run(["wallet", "deposit", EMAIL, "--credits", "20"]).returncode == 0
     ((user,),) = rows(database, "SELECT id FROM users")
-    store = await open_store(environment["PROXYD_STORAGE__URL"])
-    market = Market(store, Clock())
-    try:
-        job_id = await disputed(market, str(user))
-    finally:
-        market.passwords.close()
-        await store.close()
+    [job_id] = runner.run(disputed(environment["PROXYD_STORAGE__URL"], str(user), jobs=1))
     logs = LogFiles(database.parent / "work" / "logs", keep_bytes=KEPT)
     logs.write(Attempt(job_id, 1), "stdout", 0, LOG)
     return job_id
 
 
-async def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str) -> None:
+def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str) -> None:
     shown = answer(run, ["jobs", "show", job, "--search", "no SPACE"])
     assert shown["job"]["id"] == job
     assert shown["statements"][0]["reason"] == "an empty file,\nand\x1b[2J"
