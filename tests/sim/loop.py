@@ -22,6 +22,7 @@ CALLBACK_SECONDS = 1e-6
 CLOSE_SECONDS = 1e-8
 LINES_KEPT = 200
 _FOUR = Struct(">4Q")
+_SHARE = 2.0**-48
 
 # An event: its time, number, call and arguments; no call once it is cancelled.
 Event = list[Any]
@@ -56,15 +57,6 @@ class SimHandle(asyncio.Handle):
         self._context: Context = copy_context() if context is None else context
         self._cancelled = False
 
-    def run(self, loop: "SimLoop") -> None:
-        """Run the callback; an exception from it is a failure."""
-        try:
-            self._context.run(self._callback, *self._args)  # type: ignore[arg-type,misc]
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            loop.broke(self, error)
-
     def cancel(self) -> None:
         """See `asyncio.Handle.cancel`."""
         self._cancelled = True
@@ -83,8 +75,12 @@ class SimTimer(SimHandle):
         args: tuple[Any, ...],
         context: Context | None,
     ) -> None:
+        # As `SimHandle` does, without a call: a run makes thousands of timers.
         self._when = when
-        super().__init__(callback, args, context)
+        self._callback = callback
+        self._args = args
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
 
     def when(self) -> float:
         """See `asyncio.TimerHandle.when`."""
@@ -277,7 +273,7 @@ class World:
         """Return four numbers in [0, 1), decided by the seed and a name; faster than a stream."""
         key = ":".join([self._name, *map(str, names)]).encode()
         a, b, c, d = _FOUR.unpack(blake2b(key, digest_size=32).digest())
-        return (a >> 16) / 2**48, (b >> 16) / 2**48, (c >> 16) / 2**48, (d >> 16) / 2**48
+        return (a >> 16) * _SHARE, (b >> 16) * _SHARE, (c >> 16) * _SHARE, (d >> 16) * _SHARE
 
     # --- lines -----------------------------------------------------------------------------------
 
@@ -327,17 +323,14 @@ class World:
         """Run events and callbacks until a time, a failure, or a call of `stop`."""
         self.at(until, _nothing)
         events, timers, order = self._events, self.timers, self._order
-        pop = heapq.heappop
-        while not (self.failures or self.is_over) and self.now < until:
+        pop, failures = heapq.heappop, self.failures
+        while not (failures or self.is_over) and self.now < until:
             while events[0][0] <= self.now:
                 _, _, call, args = pop(events)
                 if call is not None:
                     call(*args)
-            due = self.now + CLOSE_SECONDS
-            while timers[0][0] <= due:
-                _, _, loop, timer = pop(timers)
-                if not timer._cancelled:
-                    loop._ready.append(timer)
+            if timers[0][0] <= self.now + CLOSE_SECONDS:
+                self._ring()
             ready = [each for each in self.loops if each._ready and not each.is_frozen]
             if not ready:
                 while timers[0][3] is not None and timers[0][3]._cancelled:
@@ -350,17 +343,31 @@ class World:
             else:
                 self._run_callbacks(ready[int(order() * len(ready))], is_alone=False)
 
+    def _ring(self) -> None:
+        """Give their loops the timers that are due."""
+        timers, due, pop = self.timers, self.now + CLOSE_SECONDS, heapq.heappop
+        while timers[0][0] <= due:
+            _, _, loop, timer = pop(timers)
+            if not timer._cancelled:
+                loop._ready.append(timer)
+
     def _run_callbacks(self, loop: SimLoop, *, is_alone: bool) -> None:
         """Run a callback of a loop; if no other loop is ready, run more until one can be."""
         events, timers, queue = self._events, self.timers, loop._ready
+        take = queue.popleft
         self.is_stirred = not is_alone
         self.current = loop
         asyncio._set_running_loop(loop)
         try:
             while True:
-                handle = queue.popleft()
+                handle = take()
                 if not handle._cancelled:
-                    handle.run(loop)
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        loop.broke(handle, error)
                 self.now = now = self.now + CALLBACK_SECONDS
                 self.callbacks += 1
                 if self.is_stirred or not queue or events[0][0] <= now or timers[0][0] <= now:

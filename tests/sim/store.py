@@ -47,17 +47,19 @@ class Commit:
 class _Connection(sqlite3.Connection):
     """Connection to a database in memory that several runs use, one after the other.
 
-    A run is one transaction, which is rolled back at the end, and the transactions in it are
-    savepoints. So SQLite prepares each statement once for all runs. No constraint of the schema
-    waits for a commit, which a savepoint has not.
+    A run is one transaction, which is rolled back at the end, so SQLite prepares each statement
+    once for all runs. The transactions in it are not SQLite's: nothing interrupts one, and the
+    product runs each unit in a savepoint. No constraint of the schema waits for a commit.
     """
 
     _now: Callable[[], str] = str
+    _changes = 0
 
     def prepare(self, content: bytes) -> None:
         """Fill the database."""
         self.deserialize(content)
         engine._configure(self)
+        super().execute("PRAGMA secure_delete = OFF")  # no file has its free pages
         self.create_function("strftime", 2, self._strftime)
 
     def begin_run(self, now: Callable[[], str]) -> None:
@@ -74,19 +76,21 @@ class _Connection(sqlite3.Connection):
         if self.in_transaction:
             super().execute("ROLLBACK")
 
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        if sql == "ROLLBACK":
-            super().execute("ROLLBACK TO whole")
-        return super().execute(_IN_A_RUN.get(sql, sql), *values)
+    def execute(self, sql: str, *values: Any) -> Any:
+        """Run a statement; one that begins or ends a transaction does nothing.
+
+        Raises:
+            AssertionError: a transaction that is rolled back has written something.
+        """
+        if sql in _OF_TRANSACTIONS:
+            if sql == "ROLLBACK" and self.total_changes != self._changes:
+                raise AssertionError("a unit that only reads has written")
+            self._changes = self.total_changes
+            return None
+        return super().execute(sql, *values)
 
 
-# Statements that begin or end a transaction, and the statements within a run instead.
-_IN_A_RUN = {
-    "BEGIN": "SAVEPOINT whole",
-    "BEGIN IMMEDIATE": "SAVEPOINT whole",
-    "COMMIT": "RELEASE whole",
-    "ROLLBACK": "RELEASE whole",
-}
+_OF_TRANSACTIONS = frozenset(("BEGIN", "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"))
 
 
 @cache
@@ -149,11 +153,12 @@ class Database:
         return engine._read(start, self.connection)
 
     def _rolled_back(self, start: Any) -> None:
-        self.connection.execute("BEGIN IMMEDIATE")
+        self.connection.execute("SAVEPOINT twice")
         try:
             engine._write_unit(self.connection, start)
         finally:
-            self.connection.execute("ROLLBACK")
+            self.connection.execute("ROLLBACK TO twice")
+            self.connection.execute("RELEASE twice")
 
     def close(self) -> None:
         """Undo what the run has written."""

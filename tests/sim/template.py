@@ -2,8 +2,10 @@
 
 import secrets
 import sqlite3
+from collections.abc import Callable
 from functools import cache
 from random import Random
+from typing import Any
 
 from market.base.ids import Identifiers
 from market.events.context import Context
@@ -84,6 +86,19 @@ async def _insert_links(tx: Transaction) -> None:
         )
 
 
+def _opened(content: bytes) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.deserialize(content)
+    engine._configure(connection)
+    return connection
+
+
+def _written(connection: sqlite3.Connection, unit: Callable[[Transaction], Any]) -> None:
+    (outcome,) = engine._write_group([unit], connection)
+    if outcome.error is not None:
+        raise outcome.error
+
+
 @cache
 def template(*, has_exits: bool) -> bytes:
     """Return a database with users and their money, as bytes.
@@ -91,6 +106,10 @@ def template(*, has_exits: bool) -> bytes:
     Args:
         has_exits: whether there are also devices that attach as exits.
     """
+    if has_exits:
+        connection = _opened(template(has_exits=False))
+        _written(connection, _insert_links)
+        return connection.serialize()
     connection = sqlite3.connect(":memory:", isolation_level=None)
     engine._configure(connection)
     engine._prepare(connection)
@@ -131,12 +150,8 @@ def template(*, has_exits: bool) -> bytes:
                 await _insert_device(tx, device_name(number), owner_name(number))
             for number in range(EXITS):
                 await _insert_exit(tx, exit_name(number), f"user{number + 2}")
-            if has_exits:
-                await _insert_links(tx)
 
-        (outcome,) = engine._write_group([unit], connection)
-        if outcome.error is not None:
-            raise outcome.error
+        _written(connection, unit)
     finally:
         secrets.token_bytes = before
     return connection.serialize()
