@@ -31,7 +31,7 @@ from storage.staff.abuse.tickets import OwnerRow, TicketRow
 SHOWN_MAX: Final = 20
 SESSIONS_MAX: Final = 200
 DEVICES_MAX: Final = 50  # each is searched for: 50 cost two seconds in a full hour of records
-# Each search reads up to hours of records, in a thread of those that the daemon has for its disks.
+# A search reads hours of records, in one of the few threads of the daemon for its disks.
 SEARCHES_MAX: Final = 3
 
 
@@ -55,7 +55,7 @@ class Destination(IntEnum):
     """The destination of a record compared with that of a question."""
 
     EQUAL = 1
-    UNKNOWN = 2  # of some datagrams; of a name that the exit has looked up, compared with an address
+    UNKNOWN = 2  # of some datagrams; of a name, looked up by the exit, compared with an address
     DIFFERENT = 3
 
 

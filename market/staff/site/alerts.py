@@ -17,9 +17,9 @@ from market.money.money import as_decimal
 from storage.accounts import outbox as outbox_queries
 from storage.engines.store import Transaction
 from storage.jobs import reviews
-from storage.payouts import batches
 from storage.payments import watching
 from storage.payments.watching import NOTHING, WaitingRow
+from storage.payouts import batches
 from storage.site import alerts as queries
 from storage.site.alerts import AlertRow, MovedRow, UpkeepRow
 from storage.staff.base import log as log_queries
