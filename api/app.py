@@ -93,7 +93,7 @@ def routes(
         *EventRoutes(market.event_feed).table(),
         *SiteRoutes(market.site, market.texts, market.status).table(),
         *PriceRoutes(market).table(),
-        *PaymentRoutes(market.payments).table(),
+        *PaymentRoutes(market.payments, market.payouts).table(),
         *ReceiptRoutes(market.payments).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
         *PayoutRoutes(market.payouts).table(),

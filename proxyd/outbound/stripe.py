@@ -1,11 +1,8 @@
-"""Payments by the hosted Checkout of Stripe: its REST API, and its signed notices.
-
-Amounts of Stripe are whole cents. The version of the API is pinned, so answers keep their form.
-"""
+"""Payments by the hosted Checkout of Stripe: its sessions, refunds, disputes and signed notices."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar
-from urllib.parse import quote, urlencode
+from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field
@@ -21,14 +18,12 @@ from market.payments.provider import (
     SeenReturn,
 )
 from market.payments.terms import CENT
-from proxyd.outbound.payment_calls import PaymentCalls, header_of, is_signed
+from proxyd.outbound.payment_calls import header_of, is_signed
+from proxyd.outbound.stripe_api import API_BASE, StripeApi
 
-API_BASE = "https://api.stripe.com"
-API_VERSION = "2026-10-28.endive"
 HOOK_AGE_MAX_SECONDS = 300
 SIGNATURES_MAX = 10
 LIST_MAX = 100  # refunds or disputes of one payment: the longest list of the API
-_TEST_KEYS = ("sk_test_", "rk_test_")
 
 _REFUNDS: dict[str, ReturnState] = {
     "pending": "pending",
@@ -97,9 +92,6 @@ class _Event(Struct):
     livemode: bool = field(default=False)
 
 
-_Kind = TypeVar("_Kind")
-
-
 class StripeProvider:
     """A `Provider` at Stripe.
 
@@ -120,18 +112,12 @@ class StripeProvider:
         api_base: str = API_BASE,
         seconds: float | None = None,
     ) -> None:
-        headers = {"Authorization": f"Bearer {secret_key}", "Stripe-Version": API_VERSION}
-        self._calls = (
-            PaymentCalls(api_base, headers, now)
-            if seconds is None
-            else PaymentCalls(api_base, headers, now, seconds)
-        )
+        self._api = StripeApi(secret_key, now, api_base=api_base, seconds=seconds)
         self._webhook_secrets = webhook_secrets
-        self._is_live = not secret_key.startswith(_TEST_KEYS)
 
     async def create(self, payment: NewPayment) -> Opened:
         """See `Provider.create`."""
-        session = await self._post(
+        session = await self._api.post(
             "/v1/checkout/sessions", session_request(payment), payment.id, _Session
         )
         if not session.url or not session.url.startswith(("https://", "http://")):
@@ -140,7 +126,7 @@ class StripeProvider:
 
     async def look(self, provider_id: str) -> Seen:
         """See `Provider.look`."""
-        session = await self._get(
+        session = await self._api.get(
             f"/v1/checkout/sessions/{quote(provider_id, safe='')}",
             {"expand[]": "payment_intent"},
             _Session,
@@ -151,8 +137,8 @@ class StripeProvider:
         returns: tuple[SeenReturn, ...] = ()
         if state == "paid" and charge_id:
             query = {"payment_intent": charge_id, "limit": str(LIST_MAX)}
-            refunds = await self._get("/v1/refunds", query, _Returns)
-            disputes = await self._get("/v1/disputes", query, _Returns)
+            refunds = await self._api.get("/v1/refunds", query, _Returns)
+            disputes = await self._api.get("/v1/disputes", query, _Returns)
             returns = (
                 *(_refund(each) for each in refunds.data),
                 *(
@@ -166,7 +152,7 @@ class StripeProvider:
             amount=(session.amount_total or 0) * CENT,
             currency=session.currency or "",
             payment_id=session.client_reference_id or "",
-            has_mode=session.livemode == self._is_live,
+            has_mode=session.livemode == self._api.is_live,
             charge_id=charge_id,
             returns=returns,
         )
@@ -175,7 +161,7 @@ class StripeProvider:
         """See `Provider.refund`."""
         del provider_id
         request = refund_request(charge_id, amount, key)
-        return _refund(await self._post("/v1/refunds", request, key, _Return))
+        return _refund(await self._api.post("/v1/refunds", request, key, _Return))
 
     def read_hook(self, headers: Mapping[str, str], body: bytes, now: int) -> Notice:
         """See `Provider.read_hook`."""
@@ -187,26 +173,14 @@ class StripeProvider:
         subject = event.data.object
         if subject.object == "checkout.session":
             return Notice(payment_id=subject.client_reference_id or "", provider_id=subject.id)
+        if subject.object == "transfer":
+            return Notice(transfer_id=subject.id)
         intent = subject.payment_intent
         return Notice(charge_id=(intent.id if isinstance(intent, _Intent) else intent) or "")
 
     async def close(self) -> None:
         """See `Provider.close`."""
-        await self._calls.close()
-
-    async def _post(
-        self, path: str, request: Mapping[str, str], key: str, kind: type[_Kind]
-    ) -> _Kind:
-        headers = {
-            "Content-Type": "application/x-www-form-urlencoded",
-            "Idempotency-Key": key,
-        }
-        answer = await self._calls.call("POST", path, urlencode(request).encode(), headers)
-        return _decoded(answer.body, kind)
-
-    async def _get(self, path: str, query: Mapping[str, str], kind: type[_Kind]) -> _Kind:
-        answer = await self._calls.call("GET", f"{path}?{urlencode(query)}")
-        return _decoded(answer.body, kind)
+        await self._api.close()
 
 
 def session_request(payment: NewPayment) -> dict[str, str]:
@@ -269,13 +243,6 @@ def _micro(found: _Return) -> int:
     if found.currency != "usd" or found.amount <= 0:
         raise ProviderError(f"{found.id} has another currency or no amount", is_of_payment=True)
     return found.amount * CENT
-
-
-def _decoded(body: bytes, kind: type[_Kind]) -> _Kind:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProviderError("its answer has another form", is_of_payment=True) from error
 
 
 def _check_signature(header: str, body: bytes, secrets: tuple[str, ...], now: int) -> None:

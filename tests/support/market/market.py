@@ -28,6 +28,7 @@ from market.jobs.terms import JobTerms
 from market.market import Keys, Rules
 from market.money.money import Currency, micro
 from market.payments.provider import Provider
+from market.payouts.connect import Connect
 from market.payouts.details import METHODS_PURPOSE
 from market.payouts.terms import MethodKind, PayoutTerms
 from storage.blobs.base import Blobs
@@ -107,6 +108,7 @@ class Market(market.Market):
         clock: Clock,
         blobs: Blobs | None = None,
         providers: Mapping[str, Provider] | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -131,6 +133,7 @@ class Market(market.Market):
             observed_seconds=clock.steady,
             blobs=blobs or LocalBlobs(Path(os.devnull)),  # a folder that nothing can be in
             providers=providers,
+            connect=connect,
         )
         self._people = 0
 
