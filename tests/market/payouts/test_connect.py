@@ -60,7 +60,7 @@ class Service:
     async def payout_of(self, transfer_id: str) -> tuple[str, Progress]:
         self._require()
         if transfer_id not in self.transfers:
-            raise ProviderError("there is none", is_final=True)
+            raise ProviderError("no such transfer", is_final=True)
         failed = FailReason.RETURNED if transfer_id in self.reversed else None
         return self.transfers[transfer_id].payout_id, Progress(failed is None, failed)
 
@@ -109,7 +109,7 @@ async def test_an_account_is_opened_completed_paid_and_a_transfer_comes_back(sto
     assert await rounds.run() == 1
     assert await state_of(market, row.id) == "paid"
     [transfer_id] = service.transfers
-    # A notice is no proof: the service is asked, and other names change nothing.
+    # A notice is no proof: the service knows better, and other names change nothing.
     for name in (transfer_id, "tr_none"):
         await market.payouts.look_at_transfer(name)
     assert await state_of(market, row.id) == "paid"
