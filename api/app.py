@@ -94,7 +94,7 @@ def routes(
         *EventRoutes(market.event_feed).table(),
         *SiteRoutes(market.site, market.texts, market.status).table(),
         *PriceRoutes(market).table(),
-        *PaymentRoutes(market.payments).table(),
+        *PaymentRoutes(market.payments, market.payouts).table(),
         *ReceiptRoutes(market.payments).table(),
         *TopUpRoutes(market.top_ups).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),

@@ -14,7 +14,7 @@ SIGNING_KEY_MIN_BYTES = 32  # the size of HS256's hash, as RFC 7518, section 3.2
 MONEY_DIGITS = 6  # amounts are kept in millionths
 PERCENT_DIGITS = 2  # fees are kept in ten-thousandths
 CENT_DIGITS = 2  # after the decimal point, in USD
-PAYOUT_METHODS = ("bank", "paypal", "manual")
+PAYOUT_METHODS = ("bank", "paypal", "manual", "stripe")
 PORT_MAX = 65_535
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
@@ -383,6 +383,8 @@ def _payouts(settings: Settings) -> Iterator[str]:
     for method in settings.payouts.methods:
         if method not in PAYOUT_METHODS:
             yield f"payouts.methods: expected {', '.join(PAYOUT_METHODS)}, got {method}"
+    if "stripe" in settings.payouts.methods and not settings.payments.stripe_secret_key:
+        yield "payouts.methods: stripe needs payments.stripe_secret_key"
     fee = settings.payouts.fee_usd
     if fee.is_finite() and fee != round(fee, CENT_DIGITS):
         yield f"payouts.fee_usd: expected whole cents, got {fee}"

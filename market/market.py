@@ -57,6 +57,7 @@ from market.payments.payments import Payments
 from market.payments.provider import Provider
 from market.payments.terms import PaymentTerms
 from market.payments.top_ups import TopUps
+from market.payouts.connect import Connect
 from market.payouts.payouts import Payouts
 from market.payouts.terms import PayoutTerms
 from market.recovery.made_by_keys import MadeByKeys
@@ -131,6 +132,7 @@ class Market:
         observed_seconds: seconds in which this daemon could receive reports of devices.
         live_uses: the live use of sessions in the memory of this process.
         providers: the payment providers by name, the preferred one first.
+        connect: the payment service with accounts of users for payouts.
         is_shared: whether other daemons work on the same store.
         monotonic: a clock that is never set, in seconds.
     """
@@ -147,6 +149,7 @@ class Market:
         blobs: Blobs,
         live_uses: LiveUses | None = None,
         providers: Mapping[str, Provider] | None = None,
+        connect: Connect | None = None,
         is_shared: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -178,7 +181,10 @@ class Market:
         self.wallet = Wallet(context)
         self.payments = Payments(context, rules.payments, providers or {}, letters, rules.app_url)
         self.top_ups = TopUps(context, self.payments, letters)
-        self.payouts = Payouts(context, keys.payout_methods, letters, rules.payouts)
+        return_url = f"{rules.app_url}/console/earnings"
+        self.payouts = Payouts(
+            context, keys.payout_methods, letters, rules.payouts, connect, return_url
+        )
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases
         self.bandwidth = Bandwidth(

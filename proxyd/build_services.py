@@ -30,7 +30,9 @@ from market.market import Keys, Market
 from market.money.money import micro
 from market.payments.provider import Provider
 from market.payouts.details import METHODS_PURPOSE
+from market.payouts.providers import Provider as PayoutProvider
 from market.payouts.providers import ProviderRounds
+from market.payouts.terms import MethodKind
 from market.photos.decoding import Photos
 from market.site.status import LOOK_SECONDS as STATUS_SECONDS
 from market.staff.site.alerts import HOOK_CHANNEL, Alerts
@@ -70,6 +72,7 @@ from storage.engines.place import is_sqlite
 
 if TYPE_CHECKING:
     from proxyd.outbound.chat_model import OpenAiModel
+    from proxyd.outbound.stripe_payouts import StripePayouts
 
 
 HOUR_SECONDS = 3_600
@@ -131,6 +134,7 @@ def trade_of(
         live_uses=LiveSessions(counting.meter),
         # A copy of a restored database must not move the money of the living service.
         providers={} if is_held else _providers(settings, counting.context.now),
+        connect=None if is_held else _stripe_payouts(settings, counting.context.now),
         is_shared=is_shared,
         monotonic=clocks.monotonic,
     )
@@ -317,21 +321,39 @@ def _providers(settings: Settings, now: Callable[[], int]) -> dict[str, Provider
     return providers
 
 
-def _payout_rounds(settings: Settings, market: Market) -> ProviderRounds | None:
-    """Return the rounds of the payment service that sends payouts, if one is set."""
-    payouts = settings.payouts
-    if not payouts.paypal_client_id or not payouts.paypal_secret:
+def _stripe_payouts(settings: Settings, now: Callable[[], int]) -> "StripePayouts | None":
+    """Return the accounts of users at Stripe, if payouts go there."""
+    payments = settings.payments
+    if MethodKind.STRIPE not in settings.payouts.methods or not payments.stripe_secret_key:
         return None
     # Here, so that a daemon without it does not wait for a client of HTTP.
-    from proxyd.outbound.paypal import PayPal  # noqa: PLC0415
+    from proxyd.outbound.stripe_api import StripeApi  # noqa: PLC0415
+    from proxyd.outbound.stripe_payouts import StripePayouts  # noqa: PLC0415
 
-    provider = PayPal(
-        payouts.paypal_client_id,
-        payouts.paypal_secret,
-        market.context.now,
-        payouts.paypal_api_base,
-    )
-    return ProviderRounds(market.context, market.payouts.sealing, provider)
+    api = StripeApi(payments.stripe_secret_key, now, api_base=payments.stripe_api_base)
+    return StripePayouts(api)
+
+
+def _payout_rounds(settings: Settings, market: Market) -> tuple[ProviderRounds, ...]:
+    """Return the rounds of the payment services that send payouts."""
+    payouts, context = settings.payouts, market.context
+    providers: list[PayoutProvider] = []
+    if payouts.paypal_client_id and payouts.paypal_secret:
+        from proxyd.outbound.paypal import PayPal  # noqa: PLC0415 - as above
+
+        providers.append(
+            PayPal(
+                payouts.paypal_client_id,
+                payouts.paypal_secret,
+                context.now,
+                payouts.paypal_api_base,
+            )
+        )
+    stripe = _stripe_payouts(settings, context.now)
+    if stripe is not None:
+        providers.append(stripe)
+    sealing = market.payouts.sealing
+    return tuple(ProviderRounds(context, sealing, each) for each in providers)
 
 
 def _keys(settings: Settings, key: bytes) -> Keys:

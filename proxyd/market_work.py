@@ -5,6 +5,7 @@ It needs the store and no sockets. Of several processes, one does it.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,7 +71,7 @@ class MarketWork:
         market: the marketplace.
         observed_time: for how long this daemon has been there to hear devices.
         times: how often sessions, bonuses and exits are checked.
-        payout_rounds: of the payment service that sends payouts; None without one.
+        payout_rounds: of the payment services that send payouts.
         is_held: whether the sweeps wait for the confirmation of a restored database.
     """
 
@@ -79,7 +80,7 @@ class MarketWork:
         market: Market,
         observed_time: clock.ObservedTime,
         times: CheckTimes = USUAL,
-        payout_rounds: ProviderRounds | None = None,
+        payout_rounds: Sequence[ProviderRounds] = (),
         *,
         is_held: bool = False,
     ) -> None:
@@ -123,11 +124,11 @@ class MarketWork:
             market.exit_payouts.pay_due,
             "earnings of exits",
         )
-        if self._payout_rounds is not None:
+        if self._payout_rounds:
             tasks.every(
                 PAYOUT_ROUND_SECONDS,
                 "payouts",
-                self._payout_rounds.run,
+                self.send_payouts,
                 "payouts that a payment service sends",
             )
         tasks.every(
@@ -203,6 +204,14 @@ class MarketWork:
         tasks.every(
             times.expiry_seconds, "suspensions", market.suspensions.end_due, "suspensions to end"
         )
+
+    async def send_payouts(self) -> int:
+        """Run a round of each payment service; return the number of payouts that ended.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        return sum([await each.run() for each in self._payout_rounds])
 
     async def flush(self) -> None:
         """Write down the reports of devices.

@@ -162,6 +162,8 @@ class Services:
         self.market.passwords.close()
         closing = self.market.payments.close()
         await cancellation.within(CLOSE_SECONDS, closing, "closing the payment providers' clients")
+        closing = self.market.payouts.close()
+        await cancellation.within(CLOSE_SECONDS, closing, "closing the client for payouts")
         await cancellation.within(
             CLOSE_SECONDS, asyncio.to_thread(self.market.logs.close), "writing the last logs"
         )

@@ -383,7 +383,7 @@ TESTED_IN = {
     "proxyd/outbound/payment_calls.py": "tests/proxyd/outbound/test_stripe.py",
     "proxyd/outbound/posting.py": "tests/proxyd/outbound/test_webhooks.py",
     "proxyd/outbound/smtp.py": "tests/proxyd/outbound/test_mailer.py",
-    "proxyd/outbound/stripe_calls.py": "tests/proxyd/outbound/test_stripe.py",
+    "proxyd/outbound/stripe_api.py": "tests/proxyd/outbound/test_stripe.py",
     "proxyd/outbound/stripe_cards.py": "tests/proxyd/outbound/test_stripe.py",
     "proxyd/relay/closing.py": "tests/conformance/test_streams.py",
     "proxyd/relay/exit_datagrams.py": "tests/conformance/test_exit_datagrams.py",

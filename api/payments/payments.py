@@ -14,6 +14,7 @@ from market.base.errors import Code
 from market.payments import returning
 from market.payments.payments import Payments, PaymentView
 from market.payments.terms import DAY_SECONDS
+from market.payouts.payouts import Payouts
 from storage.payments.returns import ReturnRow
 
 HOOK_MAX_BYTES = 64 * 1024  # the notices of both providers have a few KB
@@ -124,8 +125,9 @@ class PaymentRefundRequest(Struct):
 class PaymentRoutes:
     """The routes of payments."""
 
-    def __init__(self, payments: Payments) -> None:
+    def __init__(self, payments: Payments, payouts: Payouts) -> None:
         self._payments = payments
+        self._payouts = payouts
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -201,7 +203,11 @@ class PaymentRoutes:
                 self.hook,
                 Reply,
                 raw_max_bytes=HOOK_MAX_BYTES,
-                errors=(Code.PAYMENTS_NOT_OFFERED, Code.HOOK_INVALID),
+                errors=(
+                    Code.PAYMENTS_NOT_OFFERED,
+                    Code.HOOK_INVALID,
+                    Code.PAYMENT_PROVIDER_AWAY,
+                ),
             ),
         ]
 
@@ -251,7 +257,9 @@ class PaymentRoutes:
     async def hook(self, call: Call[RawBody, Any]) -> Reply:
         """Take a notice of a provider."""
         body = b"".join([piece async for piece in call.body.pieces()])
-        await self._payments.receive(call.path["provider"], call.body.headers, body)
+        notice = await self._payments.receive(call.path["provider"], call.body.headers, body)
+        if notice.transfer_id:
+            await self._payouts.look_at_transfer(notice.transfer_id)
         return Reply()
 
 

@@ -87,6 +87,16 @@ class MethodsReply(Reply, kw_only=True):
     methods: list[Method]
 
 
+class ConnectReply(Reply, kw_only=True):
+    """The caller's account at Stripe as a payout method, and the page of Stripe to fill it in.
+
+    The page can be opened once, within minutes.
+    """
+
+    method: Method
+    url: str
+
+
 class RuleTick(Struct):
     """A rule for payouts, and whether the caller meets it.
 
@@ -273,6 +283,21 @@ class PayoutRoutes:
                 },
             ),
             Route(
+                "POST",
+                f"{ALL}/connect",
+                "Connect my account at Stripe",
+                self.connect,
+                ConnectReply,
+                auth=Auth.JWT,
+                body_optional=True,
+                errors=(
+                    Code.PAYOUTS_NOT_OFFERED,
+                    Code.TOO_MANY_PAYOUT_METHODS,
+                    Code.FRESH_LOGIN_NEEDED,
+                    Code.PAYMENT_PROVIDER_AWAY,
+                ),
+            ),
+            Route(
                 "DELETE",
                 METHOD,
                 "Remove a payout method",
@@ -300,6 +325,7 @@ class PayoutRoutes:
                     Code.PAYOUT_TOO_LARGE,
                     Code.PAYOUT_NOT_PERMITTED,
                     Code.PAYOUT_METHOD_NOT_FOUND,
+                    Code.PAYMENT_PROVIDER_AWAY,
                 ),
                 example={"amount": 1000, "currency": "credit", "method_id": "a payout method"},
             ),
@@ -382,6 +408,11 @@ class PayoutRoutes:
             call.user_id, MethodKind(body.kind), details, maker=call.caller.maker
         )
         return MethodReply(method=_method(row))
+
+    async def connect(self, call: Call[Nothing, Any]) -> ConnectReply:
+        """Open the caller's account at Stripe, and return the page to fill it in."""
+        found = await self._payouts.connect(call.user_id, maker=call.caller.maker)
+        return ConnectReply(method=_method(found.method), url=found.url)
 
     async def remove_method(self, call: Call[Nothing, Any]) -> Reply:
         """Remove a payout method."""

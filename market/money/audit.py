@@ -149,6 +149,10 @@ async def _payout_checks(tx: Transaction) -> tuple[Check, ...]:
             "every batch is the sum of its payouts",
             difference_lines(await payout_queries.batches_against_payouts(tx)),
         ),
+        Check(
+            "unclaimed money is what came back for erased users",
+            difference_lines(await payout_queries.unclaimed(tx)),
+        ),
     )
 
 

@@ -110,6 +110,11 @@ def exchange(currency: Currency) -> str:
     return f"house:exchange:{currency}"
 
 
+def unclaimed(currency: Currency) -> str:
+    """Return the house's account of money that came back for users who are erased."""
+    return f"house:unclaimed:{currency}"
+
+
 def exit_payable() -> str:
     """Return the house's account of its debt to exits, in USD.
 

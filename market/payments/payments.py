@@ -284,11 +284,11 @@ class Payments:
         self._letters.wake()
         return await self._store.read(self._view, user_id, payment_id)
 
-    async def receive(self, name: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Take a notice of a provider, and look at the payment that it names.
+    async def receive(self, name: str, headers: Mapping[str, str], body: bytes) -> Notice:
+        """Take a notice of a provider, look at the payment that it names, and return the notice.
 
-        A notice about another subject has no effect. If the provider does not answer the look, the
-        sweeper repeats it.
+        A notice about another subject has no effect here. If the provider does not answer the
+        look, the sweeper repeats it.
 
         Raises:
             MarketError: `payments_not_offered`, `hook_invalid`.
@@ -307,6 +307,7 @@ class Payments:
             await self._try(payment_id)
         elif notice.provider_id:
             await self.cards.receive(name, notice.provider_id)
+        return notice
 
     async def receipt(self, user_id: str, payment_id: str) -> ReceiptView:
         """Return the receipt of a payment of a user.

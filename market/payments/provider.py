@@ -156,11 +156,15 @@ class Seen(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True):
-    """A signed notice about a payment, by any of its names; all are "" for other subjects."""
+    """A signed notice about a payment, by any of its names, or about a transfer to a user.
+
+    All are "" for other subjects.
+    """
 
     payment_id: str = ""
     provider_id: str = ""
     charge_id: str = ""
+    transfer_id: str = ""
 
 
 class Cards(Protocol):

@@ -15,6 +15,7 @@ from enum import StrEnum
 from xml.sax.saxutils import escape
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market.base.errors import Code, MarketError
 from market.money.money import MICRO, micro
@@ -44,6 +45,9 @@ CELL_MAX_CHARACTERS = 1_000
 # The characters of SEPA (EPC217-08).
 _SEPA = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-?:().,'+ ")
 _CENT = Decimal("0.01")
+_NUMBER = re.compile(r"<NbOfTxs>[0-9]+</NbOfTxs>")
+_SUM = re.compile(r"<CtrlSum>[0-9.]+</CtrlSum>")
+_AMOUNT = re.compile(r"<InstdAmt[^>]*>([0-9.]+)</InstdAmt>")
 NAMESPACE = "urn:iso:std:iso:20022:tech:xsd:pain.001.001."
 
 
@@ -71,6 +75,19 @@ class Item(Struct, frozen=True):
     net: int
 
 
+class Sheet(Struct, frozen=True):
+    """A file: its head, the part of each payout by its identifier, in order, and its tail."""
+
+    head: str
+    lines: dict[str, str]
+    tail: str
+
+    @property
+    def text(self) -> str:
+        """The whole file."""
+        return "".join((self.head, *self.lines.values(), self.tail))
+
+
 class Debtor(Struct, frozen=True):
     """The account that pays.
 
@@ -93,18 +110,29 @@ class Line(Struct, frozen=True):
     reason: FailReason | None
 
 
-def as_csv(items: Sequence[Item]) -> str:
+def as_csv(items: Sequence[Item]) -> Sheet:
     """Return payouts as a table (RFC 4180); the outcomes are empty, to be filled in."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(COLUMNS)
+    lines = {}
     for item in items:
         details = item.details
         cells = (details.holder, details.iban, details.bic, details.email, details.text)
-        writer.writerow(
+        lines[item.payout_id] = _csv_line(
             (item.payout_id, item.kind, *map(harmless, cells), _cents(item.net), "", "")
         )
+    return Sheet(_csv_line(COLUMNS), lines, "")
+
+
+def _csv_line(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
     return text.getvalue()
+
+
+def shortened(sheet: Sheet) -> Sheet:
+    """Return a message to a bank that has lost lines, with the number and the sum of the others."""
+    amounts = [Decimal(each) for line in sheet.lines.values() for each in _AMOUNT.findall(line)]
+    head = _NUMBER.sub(f"<NbOfTxs>{len(amounts)}</NbOfTxs>", sheet.head)
+    return replace(sheet, head=_SUM.sub(f"<CtrlSum>{sum(amounts):.2f}</CtrlSum>", head))
 
 
 def harmless(cell: str) -> str:
@@ -112,7 +140,9 @@ def harmless(cell: str) -> str:
     return _FORMULA_PART.sub("'", cell)
 
 
-def as_pain(items: Sequence[Item], debtor: Debtor, version: Format, batch_id: str, now: int) -> str:
+def as_pain(
+    items: Sequence[Item], debtor: Debtor, version: Format, batch_id: str, now: int
+) -> Sheet:
     """Return payouts to bank accounts as a message pain.001 (ISO 20022).
 
     Raises:
@@ -129,7 +159,7 @@ def as_pain(items: Sequence[Item], debtor: Debtor, version: Format, batch_id: st
     number, total = str(len(items)), f"{sum(amounts):.2f}"
     currency, reference = ("EUR" if is_sepa else "USD"), batch_id.replace("-", "")
     service = "<PmtTpInf><SvcLvl><Cd>SEPA</Cd></SvcLvl></PmtTpInf>" if is_sepa else ""
-    parts = [
+    head = [
         '<?xml version="1.0" encoding="UTF-8"?>\n',
         f'<Document xmlns="{NAMESPACE}{version[-2:]}"><CstmrCdtTrfInitn>',
         f"<GrpHdr><MsgId>{reference}</MsgId><CreDtTm>{moment:%Y-%m-%dT%H:%M:%S}</CreDtTm>",
@@ -142,18 +172,18 @@ def as_pain(items: Sequence[Item], debtor: Debtor, version: Format, batch_id: st
         f"<DbtrAgt>{_agent(debtor.bic, bic)}</DbtrAgt>",
         "<ChrgBr>SLEV</ChrgBr>\n" if is_sepa else "<ChrgBr>SHAR</ChrgBr>\n",
     ]
+    lines = {}
     for item, amount in zip(items, amounts, strict=True):
         details, name = item.details, item.payout_id.replace("-", "")
         agent = f"<CdtrAgt>{_agent(details.bic, bic)}</CdtrAgt>" if details.bic else ""
-        parts.append(
+        lines[item.payout_id] = (
             f"<CdtTrfTxInf><PmtId><EndToEndId>{name}</EndToEndId></PmtId>"
             f'<Amt><InstdAmt Ccy="{currency}">{amount:.2f}</InstdAmt></Amt>{agent}'
             f"<Cdtr><Nm>{_plain(details.holder)}</Nm></Cdtr>"
             f"<CdtrAcct><Id><IBAN>{details.iban}</IBAN></Id></CdtrAcct>"
             f"<RmtInf><Ustrd>Payout {item.payout_id}</Ustrd></RmtInf></CdtTrfTxInf>\n"
         )
-    parts.append("</PmtInf></CstmrCdtTrfInitn></Document>\n")
-    return "".join(parts)
+    return Sheet("".join(head), lines, "</PmtInf></CstmrCdtTrfInitn></Document>\n")
 
 
 def read_outcomes(content: bytes) -> list[Line]:

@@ -1,5 +1,7 @@
 """Payouts as users see them: terms, methods, requests, cancellations."""
 
+import logging
+
 from msgspec import Struct
 
 from market.accounts.letters import Letters
@@ -14,12 +16,15 @@ from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
 from market.money.money import Currency
+from market.payments.provider import ProviderError
 from market.payouts import steps
-from market.payouts.details import Details, checked, mask, seal
+from market.payouts.connect import Connect
+from market.payouts.details import Details, checked, mask, opened, seal
 from market.payouts.rules import Standing, quote, require_all, standing_of
 from market.payouts.terms import MethodKind, PayoutTerms
 from storage.accounts import users
 from storage.engines.store import Transaction
+from storage.payouts import batches as batch_queries
 from storage.payouts import methods as method_queries
 from storage.payouts import payouts as queries
 from storage.payouts.methods import MethodRow
@@ -28,6 +33,7 @@ from storage.payouts.payouts import PayoutRow
 METHODS_MAX = 5
 # A new method needs a login that is not older: a stolen session cookie alone adds none.
 FRESH_SECONDS = 600
+_logger = logging.getLogger("payouts")
 
 
 class Request(Struct, frozen=True):
@@ -38,6 +44,13 @@ class Request(Struct, frozen=True):
     method_id: str
 
 
+class Connected(Struct, frozen=True):
+    """An account at the payment service as a payout method, and the page to fill it in."""
+
+    method: MethodRow
+    url: str
+
+
 class Payouts:
     """Payouts of users.
 
@@ -45,16 +58,26 @@ class Payouts:
         sealing: protects the details of methods.
         letters: sends e-mails about changed methods.
         terms: the operator's terms.
+        connect: the payment service with accounts of users, if there is one.
+        return_url: the page that a user comes back to from that service.
     """
 
     def __init__(
-        self, context: Context, sealing: Sealing, letters: Letters, terms: PayoutTerms
+        self,
+        context: Context,
+        sealing: Sealing,
+        letters: Letters,
+        terms: PayoutTerms,
+        connect: Connect | None = None,
+        return_url: str = "",
     ) -> None:
         self.terms = terms
         self.sealing = sealing
         self._context = context
         self._store = context.store
         self._letters = letters
+        self._connect = connect
+        self._return_url = return_url
 
     async def standing(self, user_id: str) -> Standing:
         """Return a user's earnings, payout methods, and ticks of the rules."""
@@ -73,10 +96,11 @@ class Payouts:
         Raises:
             MarketError: `payouts_not_offered`, `payout_too_small`, `payout_too_large`,
                 `payout_not_permitted`, `payout_method_not_found`, `unauthorized`,
-                `idempotency_key_reused`.
+                `idempotency_key_reused`, `payment_provider_away`.
             Replayed: this was answered before.
         """
         self._require_offered()
+        await self._require_ready(user_id, new.method_id)
         price = quote(self.terms, new.currency, new.amount)
         row = steps.drafted(self._context, user_id, new.method_id, price, self.terms)
         now = row.requested_at
@@ -152,6 +176,71 @@ class Payouts:
             message = f"This service pays out by: {', '.join(sorted(self.terms.methods))}."
             raise MarketError(Code.INVALID_FIELD, message, field="kind")
         details = checked(kind, details)
+        return await self._add(user_id, kind, details, maker)
+
+    async def connect(self, user_id: str, *, maker: Maker = LOCAL) -> Connected:
+        """Return the page where a user fills in an account at the payment service.
+
+        The first time it opens the account, and adds it as a payout method. A user has one account
+        there; a method that was removed and is added again has the same one.
+
+        Raises:
+            MarketError: `payouts_not_offered`, `too_many_payout_methods`, `fresh_login_needed`,
+                `unauthorized`, `payment_provider_away`.
+        """
+        connect = self._required_connect()
+
+        async def check(tx: Transaction) -> MethodRow | None:
+            await self._require_fresh(tx, user_id, maker)
+            return await method_queries.newest(tx, user_id, MethodKind.STRIPE)
+
+        known = await self._store.write(check)
+        try:
+            if known is None or not known.sealed:
+                account_id = await connect.open_account(user_id)
+            else:
+                account_id = opened(self.sealing, known.sealed).account
+            url = await connect.link(account_id, self._return_url)
+        except ProviderError as error:
+            _logger.warning("an account of user %s: %s", user_id, error)
+            raise MarketError(Code.PAYMENT_PROVIDER_AWAY) from error
+        if known is None or known.removed_at is not None:
+            details = Details(account=account_id)
+            known = await self._add(user_id, MethodKind.STRIPE, details, maker)
+        return Connected(known, url)
+
+    async def look_at_transfer(self, transfer_id: str) -> None:
+        """Look at a transfer that a notice names: one that came back fails its payout.
+
+        Raises:
+            MarketError: `payment_provider_away`.
+        """
+        if self._connect is None:
+            return
+        try:
+            payout_id, progress = await self._connect.payout_of(transfer_id)
+        except ProviderError as error:
+            if error.is_final:
+                return
+            raise MarketError(Code.PAYMENT_PROVIDER_AWAY) from error
+        if progress.failed is None:
+            return
+        row = await self._store.read(queries.find, payout_id)
+        if row is None or row.batch_id is None:
+            return
+        batch = await self._store.read(batch_queries.find, row.batch_id)
+        if batch is None or batch.outside_id != transfer_id:
+            return
+        try:
+            await self._store.write(steps.fail, self._context, row.id, progress.failed)
+        except MarketError as error:
+            if error.code is not Code.PAYOUT_STATE:
+                raise
+
+    async def _add(
+        self, user_id: str, kind: MethodKind, details: Details, maker: Maker
+    ) -> MethodRow:
+        """Add a payout method with details that were checked."""
         now = self._context.now()
         row = MethodRow(
             id=self._context.identifiers.new(),
@@ -164,11 +253,7 @@ class Payouts:
         )
 
         async def unit(tx: Transaction) -> bool:
-            await require_current(tx, user_id, now, maker)
-            if maker.login_id is not None:
-                began_at = await users.login_began_at(tx, maker.login_id, now)
-                if began_at is None or now - began_at >= FRESH_SECONDS:
-                    raise MarketError(Code.FRESH_LOGIN_NEEDED)
+            await self._require_fresh(tx, user_id, maker)
             if len(await method_queries.of_user(tx, user_id)) >= METHODS_MAX:
                 raise MarketError(Code.TOO_MANY_PAYOUT_METHODS)
             await method_queries.insert(tx, row)
@@ -183,6 +268,37 @@ class Payouts:
         if await self._store.write(unit):
             self._letters.wake()
         return row
+
+    async def _require_fresh(self, tx: Transaction, user_id: str, maker: Maker) -> None:
+        """Lock the user, and check that the maker of a request has logged in just now.
+
+        Raises:
+            MarketError: `fresh_login_needed`, `unauthorized`.
+        """
+        now = self._context.now()
+        await require_current(tx, user_id, now, maker)
+        if maker.login_id is not None:
+            began_at = await users.login_began_at(tx, maker.login_id, now)
+            if began_at is None or now - began_at >= FRESH_SECONDS:
+                raise MarketError(Code.FRESH_LOGIN_NEEDED)
+
+    async def _require_ready(self, user_id: str, method_id: str) -> None:
+        """Check that an account at the payment service can receive payouts, if it is one.
+
+        Raises:
+            MarketError: `payout_not_permitted`, `payment_provider_away`.
+        """
+        row = await self._store.read(method_queries.find, method_id)
+        if row is None or row.user_id != user_id or row.kind != MethodKind.STRIPE or row.removed_at:
+            return
+        account_id = opened(self.sealing, row.sealed).account
+        try:
+            is_ready = await self._required_connect().is_ready(account_id)
+        except ProviderError as error:
+            raise MarketError(Code.PAYMENT_PROVIDER_AWAY) from error
+        if not is_ready:
+            message = "The account at Stripe is not complete. Finish it there first."
+            raise MarketError(Code.PAYOUT_NOT_PERMITTED, message, field="method_id")
 
     async def remove_method(self, user_id: str, method_id: str) -> None:
         """Remove a payout method; an e-mail reports it.
@@ -210,6 +326,16 @@ class Payouts:
 
         if await self._store.write(unit):
             self._letters.wake()
+
+    async def close(self) -> None:
+        """Close the connections to the payment service."""
+        if self._connect is not None:
+            await self._connect.close()
+
+    def _required_connect(self) -> Connect:
+        if self._connect is None or MethodKind.STRIPE not in self.terms.methods:
+            raise MarketError(Code.PAYOUTS_NOT_OFFERED)
+        return self._connect
 
     def _require_offered(self) -> None:
         if not self.terms.are_offered:

@@ -71,11 +71,13 @@ class Provider(Protocol):
     Attributes:
         name: of its batches.
         kind: of the methods that it pays to.
+        batch_max: the number of payouts in a batch, at most.
         remembers_seconds: for how long a batch that is sent again is certainly not paid again.
     """
 
     name: str
     kind: MethodKind
+    batch_max: int
     remembers_seconds: int
 
     async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
@@ -208,13 +210,13 @@ class ProviderRounds:
         return booked
 
     async def _gather(self, tx: Transaction) -> None:
-        """Mark approved payouts as sent, in a new batch."""
+        """Mark approved payouts as sent, in new batches."""
         rows = await queries.to_send(tx, (self._provider.kind,), limit=BATCH_MAX)
-        if not rows:
-            return
-        batch_id = await add_batch(tx, self._context, self._provider.name, rows)
-        for row in rows:
-            await steps.send(tx, self._context, row.id, batch_id)
+        for begin in range(0, len(rows), self._provider.batch_max):
+            part = rows[begin : begin + self._provider.batch_max]
+            batch_id = await add_batch(tx, self._context, self._provider.name, part)
+            for row in part:
+                await steps.send(tx, self._context, row.id, batch_id)
 
     async def _advance(self, batch: BatchRow) -> int:
         """Send a batch, or ask about it. Return the number of payouts that ended."""

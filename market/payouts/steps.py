@@ -6,6 +6,7 @@ state has changed, and each transfer has its business key. A payout that ends wi
 releases its hold. One that arrives captures it: USD go to the house's account of payouts and to
 its fees. Credits go to the house's exchange, which gives the USD at the rate of the request. A
 payout that comes back after it was paid returns the whole amount, also the fee, as earned money.
+If its user is erased meanwhile, the house keeps the money in its account of unclaimed money.
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from market.money.ledger import Movement, Payment, Transfer, TransferIds, Transf
 from market.money.money import Currency
 from market.payouts.rules import Quote, require_again
 from market.payouts.terms import FailReason, PayoutTerms, RejectReason
+from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
 from storage.money.ledger import HoldRow
@@ -215,6 +217,7 @@ async def fail(tx: Transaction, context: Context, payout_id: str, reason: FailRe
         if row is None:
             return await _repeated(tx, payout_id, after)
         await _give_back(tx, context, row)
+        await _put_aside(tx, context, row)
     event = PayoutFailed(*_facts(row), reason)
     await record(tx, context, row.user_id, event, subject_id=row.id)
     return row
@@ -242,6 +245,20 @@ async def _give_back(tx: Transaction, context: Context, row: PayoutRow) -> None:
     await _post(tx, context, row, TransferKind.REFUND, Currency.CREDIT, movements)
 
 
+async def _put_aside(tx: Transaction, context: Context, row: PayoutRow) -> None:
+    """Move money that is available again to the house, if its user is erased.
+
+    The caller has locked the accounts, which an erasure locks as well.
+    """
+    if not await closures.is_erased(tx, row.user_id):
+        return
+    currency = Currency(row.currency)
+    movement = Movement(
+        ledger.available(row.user_id, currency), ledger.unclaimed(currency), row.amount
+    )
+    await _post(tx, context, row, TransferKind.FEE, currency, [movement])
+
+
 async def _post(
     tx: Transaction,
     context: Context,
@@ -259,10 +276,12 @@ async def _post(
 
 
 async def _release(tx: Transaction, context: Context, row: PayoutRow) -> None:
+    await _lock(tx, row)
     new_id = context.identifiers.new
     ids = TransferIds(new_id(), new_id())
     resolved = await ledger.capture(tx, hold_of(row.id), [], transfer_ids=ids, now=context.now())
     assert resolved is not None  # noqa: S101 - an open payout has an open hold
+    await _put_aside(tx, context, row)
 
 
 async def _lock(tx: Transaction, row: PayoutRow) -> None:
@@ -273,6 +292,7 @@ async def _lock(tx: Transaction, row: PayoutRow) -> None:
         ledger.held(row.user_id, currency),
         ledger.payouts(),
         ledger.fees(),
+        ledger.unclaimed(currency),
         *(ledger.exchange(each) for each in Currency),
     }
     await tx.lock("accounts", sorted(accounts))

@@ -66,16 +66,14 @@ class PaymentCalls:
         path: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        *,
-        accepts: frozenset[int] = frozenset(),
     ) -> Answer:
-        """Return the answer to a call, with a status of success, or one of `accepts`.
+        """Return the answer to a call, with a status of success.
 
         Raises:
             ProviderError: another status, no answer in time, or one that is too large.
         """
         answer = await self.exchange(method, path, body, headers)
-        if not 200 <= answer.status < 300 and answer.status not in accepts:
+        if not 200 <= answer.status < 300:
             raise refusal(answer.status)
         return answer
 

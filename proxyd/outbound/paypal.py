@@ -16,7 +16,7 @@ from typing import Any
 
 from market.money.money import MICRO
 from market.payments.provider import ProviderError
-from market.payouts.providers import Order, Progress, Refusal
+from market.payouts.providers import BATCH_MAX, Order, Progress, Refusal
 from market.payouts.terms import FailReason, MethodKind
 from proxyd.outbound.payment_calls import PaymentCalls, refusal
 
@@ -56,6 +56,7 @@ class PayPal:
 
     name = "paypal"
     kind = MethodKind.PAYPAL
+    batch_max = BATCH_MAX
     remembers_seconds = REMEMBERS_SECONDS
 
     def __init__(self, client_id: str, secret: str, now: Callable[[], int], api_base: str) -> None:

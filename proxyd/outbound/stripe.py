@@ -1,7 +1,4 @@
-"""Payments by the hosted Checkout of Stripe: its REST API, and its signed notices.
-
-Amounts of Stripe are whole cents. The version of the API is pinned, so answers keep their form.
-"""
+"""Payments by the hosted Checkout of Stripe: its sessions, refunds, disputes and signed notices."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -23,16 +20,13 @@ from market.payments.provider import (
     SeenReturn,
 )
 from market.payments.terms import CENT
-from proxyd.outbound.payment_calls import PaymentCalls, header_of, is_signed
-from proxyd.outbound.stripe_calls import StripeCalls
+from proxyd.outbound.payment_calls import header_of, is_signed
+from proxyd.outbound.stripe_api import API_BASE, StripeApi
 from proxyd.outbound.stripe_cards import AUTHENTICATION, AUTOMATIC, StripeCards
 
-API_BASE = "https://api.stripe.com"
-API_VERSION = "2026-10-28.endive"
 HOOK_AGE_MAX_SECONDS = 300
 SIGNATURES_MAX = 10
 LIST_MAX = 100  # refunds or disputes of one payment: the longest list of the API
-_TEST_KEYS = ("sk_test_", "rk_test_")
 
 _REFUNDS: dict[str, ReturnState] = {
     "pending": "pending",
@@ -153,20 +147,13 @@ class StripeProvider:
         api_base: str = API_BASE,
         seconds: float | None = None,
     ) -> None:
-        headers = {"Authorization": f"Bearer {secret_key}", "Stripe-Version": API_VERSION}
-        calls = (
-            PaymentCalls(api_base, headers, now)
-            if seconds is None
-            else PaymentCalls(api_base, headers, now, seconds)
-        )
-        self._calls = StripeCalls(calls)
+        self._api = StripeApi(secret_key, now, api_base=api_base, seconds=seconds)
         self._webhook_secrets = webhook_secrets
-        self._is_live = not secret_key.startswith(_TEST_KEYS)
-        self.cards: Cards | None = StripeCards(self._calls, is_live=self._is_live)
+        self.cards: Cards | None = StripeCards(self._api)
 
     async def create(self, payment: NewPayment) -> Opened:
         """See `Provider.create`."""
-        session = await self._calls.post(
+        session = await self._api.post(
             "/v1/checkout/sessions", session_request(payment), payment.id, _Session
         )
         if not session.url or not session.url.startswith(("https://", "http://")):
@@ -177,7 +164,7 @@ class StripeProvider:
         """See `Provider.look`."""
         if provider_id.startswith(OF_CHARGES):
             return await self._look_at_charge(provider_id)
-        session = await self._calls.get(
+        session = await self._api.get(
             f"/v1/checkout/sessions/{quote(provider_id, safe='')}",
             {"expand[]": "payment_intent"},
             _Session,
@@ -191,7 +178,7 @@ class StripeProvider:
             amount=(session.amount_total or 0) * CENT,
             currency=session.currency or "",
             payment_id=session.client_reference_id or "",
-            has_mode=session.livemode == self._is_live,
+            has_mode=session.livemode == self._api.is_live,
             charge_id=charge_id,
             returns=returns,
         )
@@ -200,7 +187,7 @@ class StripeProvider:
         """See `Provider.refund`."""
         del provider_id
         request = refund_request(charge_id, amount, key)
-        return _refund(await self._calls.post("/v1/refunds", request, key, _Return))
+        return _refund(await self._api.post("/v1/refunds", request, key, _Return))
 
     def read_hook(self, headers: Mapping[str, str], body: bytes, now: int) -> Notice:
         """See `Provider.read_hook`."""
@@ -215,16 +202,18 @@ class StripeProvider:
         if subject.object == "payment_intent" and AUTOMATIC in (subject.metadata or {}):
             payment_id = (subject.metadata or {}).get("payment_id", "")
             return Notice(payment_id=payment_id, provider_id=subject.id, charge_id=subject.id)
+        if subject.object == "transfer":
+            return Notice(transfer_id=subject.id)
         intent = subject.payment_intent
         return Notice(charge_id=(intent.id if isinstance(intent, _Intent) else intent) or "")
 
     async def close(self) -> None:
         """See `Provider.close`."""
-        await self._calls.close()
+        await self._api.close()
 
     async def _look_at_charge(self, intent_id: str) -> Seen:
         """Return the facts about a payment by a saved card."""
-        intent = await self._calls.get(
+        intent = await self._api.get(
             f"/v1/payment_intents/{quote(intent_id, safe='')}", {}, _Charge
         )
         state = _STATES_OF_CHARGES.get(intent.status)
@@ -235,7 +224,7 @@ class StripeProvider:
             amount=intent.amount * CENT,
             currency=intent.currency,
             payment_id=intent.metadata.get("payment_id", ""),
-            has_mode=intent.livemode == self._is_live,
+            has_mode=intent.livemode == self._api.is_live,
             charge_id=intent.id,
             returns=await self._returns(intent.id) if state == "paid" else (),
             failure=_failure(intent) if state == "failed" else "",
@@ -244,8 +233,8 @@ class StripeProvider:
     async def _returns(self, intent_id: str) -> tuple[SeenReturn, ...]:
         """Return the refunds and disputes of a payment."""
         query = {"payment_intent": intent_id, "limit": str(LIST_MAX)}
-        refunds = await self._calls.get("/v1/refunds", query, _Returns)
-        disputes = await self._calls.get("/v1/disputes", query, _Returns)
+        refunds = await self._api.get("/v1/refunds", query, _Returns)
+        disputes = await self._api.get("/v1/disputes", query, _Returns)
         return (
             *(_refund(each) for each in refunds.data),
             *(

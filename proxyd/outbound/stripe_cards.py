@@ -16,7 +16,8 @@ from market.payments.provider import (
     SeenSetup,
 )
 from market.payments.terms import CENT
-from proxyd.outbound.stripe_calls import StripeCalls, decoded
+from proxyd.outbound.payment_calls import refusal
+from proxyd.outbound.stripe_api import StripeApi, decoded
 
 AUTOMATIC = "automatic"  # the mark of these payments in their metadata
 AUTHENTICATION = "authentication_required"
@@ -65,13 +66,11 @@ class StripeCards:
     """The `Cards` of Stripe.
 
     Args:
-        calls: to the API.
-        is_live: whether the key is one of the live mode.
+        api: the API with the key of the operator.
     """
 
-    def __init__(self, calls: StripeCalls, *, is_live: bool) -> None:
-        self._calls = calls
-        self._is_live = is_live
+    def __init__(self, api: StripeApi) -> None:
+        self._api = api
 
     async def prepare(self, setup: NewSetup) -> OpenedSetup:
         """See `Cards.prepare`."""
@@ -79,8 +78,8 @@ class StripeCards:
         if not customer:
             request = customer_request(setup)
             key = f"{setup.id}:customer"
-            customer = (await self._calls.post("/v1/customers", request, key, _Named)).id
-        session = await self._calls.post(
+            customer = (await self._api.post("/v1/customers", request, key, _Named)).id
+        session = await self._api.post(
             "/v1/checkout/sessions", setup_request(setup, customer), setup.id, _Setup
         )
         if not session.url or not session.url.startswith(("https://", "http://")):
@@ -89,12 +88,15 @@ class StripeCards:
 
     async def look(self, ref: str) -> SeenSetup:
         """See `Cards.look`."""
-        session = await self._calls.get(
+        session = await self._api.get(
             f"/v1/checkout/sessions/{quote(ref, safe='')}",
             {"expand[]": "setup_intent.payment_method"},
             _Setup,
         )
-        has_mode, setup_id = session.livemode == self._is_live, session.client_reference_id or ""
+        has_mode, setup_id = (
+            session.livemode == self._api.is_live,
+            session.client_reference_id or "",
+        )
         intent = session.setup_intent
         if session.status == "expired":
             return SeenSetup("over", setup_id, has_mode)
@@ -110,14 +112,11 @@ class StripeCards:
 
     async def charge(self, charge: NewCharge) -> str:
         """See `Cards.charge`."""
-        answer = await self._calls.send(
-            "/v1/payment_intents",
-            charge_request(charge),
-            charge.id,
-            accepts=frozenset((_REFUSED,)),
-        )
-        if answer.status != _REFUSED:
+        answer = await self._api.exchange("/v1/payment_intents", charge_request(charge), charge.id)
+        if 200 <= answer.status < 300:
             return decoded(answer.body, _Named).id
+        if answer.status != _REFUSED:
+            raise refusal(answer.status)
         refused = decoded(answer.body, _Refused).error.payment_intent
         if refused is None:
             raise ProviderError("it refused the card", is_final=True)
@@ -127,7 +126,7 @@ class StripeCards:
         """See `Cards.forget`."""
         path = f"/v1/payment_methods/{quote(card_id, safe='')}/detach"
         try:
-            await self._calls.post(path, {}, f"{card_id}:detach", _Named)
+            await self._api.post(path, {}, f"{card_id}:detach", _Named)
         except ProviderError as error:
             if not error.is_final:  # another final answer: the card is not there
                 raise

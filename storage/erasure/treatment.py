@@ -482,14 +482,26 @@ _OF_USERS: Mapping[str, Rows] = {
         erased={"sealed": "''", "shown": "''", "removed_at": "COALESCE(removed_at, :now)"},
         hidden="sealed",
     ),
-    # The file of a batch has the bank data of its receivers; it cannot be exported again.
+    # The file of a batch has the bank data of its receivers in their lines. A file of an older
+    # version is in one piece, so it goes as a whole.
+    "payout_lines": deleted(
+        "payout_id IN (SELECT id FROM payouts WHERE user_id = :user)",
+        "payout_id",
+        "payout_id sealed",
+        hidden="sealed",
+        exported=None,
+    ),
     "payout_batches": rows(
         "id IN (SELECT batch_id FROM payouts WHERE user_id = :user)",
         "id",
         ids="id parent_id",
         enums="format",
         numbers="payouts net_usd created_at settled_at tried_at looked_at doubtful_at",
-        erased={"sealed_content": "NULL"},
+        erased={
+            "sealed_content": "CASE WHEN EXISTS (SELECT 1 FROM payouts AS p"
+            " JOIN payout_lines AS l ON l.payout_id = p.id"
+            " WHERE p.batch_id = payout_batches.id) THEN sealed_content END"
+        },
         kept={"outside_id": _OF_PROVIDER},
         exported=None,
     ),

@@ -94,3 +94,18 @@ async def batches_against_payouts(tx: Transaction) -> list[DifferenceRow]:
             """,
         ),
     )
+
+
+async def unclaimed(tx: Transaction) -> list[DifferenceRow]:
+    """Return each account of unclaimed money that is not the sum of the returned payouts."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT 'house:unclaimed:' || p.currency AS reference, p.amount AS amount
+            FROM payouts AS p JOIN transfers AS t ON t.business_key = 'payout:' || p.id || ':fee'
+            WHERE p.state IN ('cancelled', 'rejected', 'failed')
+            """,
+            "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'unclaimed'",
+        ),
+    )

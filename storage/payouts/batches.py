@@ -29,6 +29,13 @@ class BatchRow(NamedTuple):
     doubtful_at: int | None = None
 
 
+class LineRow(NamedTuple):
+    """The line of a payout in the file of its batch, sealed."""
+
+    payout_id: str
+    sealed: str
+
+
 _COLUMNS = ", ".join(BatchRow._fields)
 
 
@@ -41,6 +48,23 @@ async def find(tx: Transaction, batch_id: str) -> BatchRow | None:
     """Return a batch."""
     return await tx.one(
         BatchRow, f"SELECT {_COLUMNS} FROM payout_batches WHERE id = :id", id=batch_id
+    )
+
+
+async def add_line(tx: Transaction, payout_id: str, sealed: str) -> None:
+    """Add the line of a payout."""
+    await insert_row(tx, "payout_lines", payout_id=payout_id, sealed=sealed)
+
+
+async def lines(tx: Transaction, batch_id: str) -> list[LineRow]:
+    """Return the lines of a batch that were not erased, in the order of the file."""
+    return await tx.all(
+        LineRow,
+        """
+        SELECT l.payout_id, l.sealed FROM payouts AS p JOIN payout_lines AS l ON l.payout_id = p.id
+        WHERE p.batch_id = :batch_id ORDER BY p.id
+        """,
+        batch_id=batch_id,
     )
 
 

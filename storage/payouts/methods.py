@@ -45,6 +45,19 @@ async def of_user(tx: Transaction, user_id: str) -> list[MethodRow]:
     )
 
 
+async def newest(tx: Transaction, user_id: str, kind: str) -> MethodRow | None:
+    """Return a user's newest place of a kind, also one that was removed."""
+    return await tx.one(
+        MethodRow,
+        f"""
+        SELECT {_COLUMNS} FROM payout_methods
+        WHERE user_id = :user_id AND kind = :kind ORDER BY id DESC LIMIT 1
+        """,
+        user_id=user_id,
+        kind=kind,
+    )
+
+
 async def remove(tx: Transaction, method_id: str, *, user_id: str, now: int) -> bool:
     """Remove a user's place; False if it does not exist, or an open payout goes there."""
     changed = await tx.run(

@@ -491,7 +491,8 @@ def test_samples_without_a_payer_or_a_price_are_a_mistake() -> None:
 @cases(
     ("changes", "words"),
     [
-        ({"methods": ["cash"]}, "payouts.methods: expected bank, paypal, manual, got cash"),
+        ({"methods": ["cash"]}, "payouts.methods: expected bank, paypal, manual, stripe, got cash"),
+        ({"methods": ["stripe"]}, "payouts.methods: stripe needs payments.stripe_secret_key"),
         ({"fee_usd": "0.005"}, "payouts.fee_usd: expected whole cents, got 0.005"),
         ({"minimum_usd": "NaN"}, "payouts.minimum_usd: expected an amount"),
         ({"automatic_usd": "-1"}, "payouts.automatic_usd: expected an amount"),

@@ -196,6 +196,12 @@ async def test_rules_stand_before_the_request_and_methods_are_checked(
     await tab.click("Yes, cancel it")
     await tab.until_text("Cancelled", "#payouts")
     await tab.until_text("1,800 credits earned = 1,800 credits available")
+    await tab.click("Add a payout method")
+    await tab.click("Stripe")
+    await tab.click("Connect at Stripe")
+    await tab.until("document.title === 'Setup'")
+    await tab.goto(f"{service.url}/console/earnings")
+    await tab.until_text("Continue at Stripe", "table")
 
 
 async def test_prices_are_those_of_the_api(service: Service, visit: Visit) -> None:

@@ -7,6 +7,7 @@ payouts as sent, so the same file can be written again at any time.
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from market.base.errors import Code, MarketError
@@ -17,7 +18,7 @@ from market.events.context import Context
 from market.money.money import Currency
 from market.payouts import files, steps
 from market.payouts.details import Details, opened
-from market.payouts.files import Debtor, Format, Item, Line
+from market.payouts.files import Debtor, Format, Item, Line, Sheet
 from market.payouts.rules import Earnings, earnings_of
 from market.payouts.terms import MethodKind, RejectReason
 from market.staff.base.acts import (
@@ -258,16 +259,18 @@ async def export(
             return Exported(None, ""), {}
         items = [await _item(tx, row, sealing) for row in rows]
         if form is Format.CSV:
-            content = files.as_csv(items)
+            sheet = files.as_csv(items)
         else:
-            content = files.as_pain(items, debtor, form, batch_id, now)
-        sealed = sealing.close(content.encode())
+            sheet = files.as_pain(items, debtor, form, batch_id, now)
+        sealed = sealing.close(msgspec.json.encode((sheet.head, sheet.tail)))
         net = sum(row.net for row in rows)
         batch = BatchRow(batch_id, form, len(rows), net, sealed, now)
         await batch_queries.insert(tx, batch)
         for row in rows:
             await steps.send(tx, context, row.id, batch_id)
-        return Exported(batch, content), {"payouts": (None, len(rows)), "usd": (None, net)}
+            line = sealing.close(sheet.lines[row.id].encode())
+            await batch_queries.add_line(tx, row.id, line)
+        return Exported(batch, sheet.text), {"payouts": (None, len(rows)), "usd": (None, net)}
 
     new = Act(author, Action.PAYOUT_EXPORT, BATCH, batch_id)
     return await context.store.write(act, context, new, change)
@@ -278,6 +281,8 @@ async def export_again(
 ) -> Exported:
     """Return the file of a batch as it was written first; the log records it.
 
+    The lines of users who are erased are left out.
+
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `payout_batch_not_found`.
     """
@@ -285,15 +290,26 @@ async def export_again(
 
     async def look(tx: Transaction) -> tuple[Exported, Changes]:
         batch = await batch_queries.find(tx, batch_id.lower())
-        content = None
-        if batch is not None and batch.sealed_content is not None:
-            content = sealing.open(batch.sealed_content)
+        content = None if batch is None else await _content(tx, batch, sealing)
         if batch is None or content is None:
             raise MarketError(Code.PAYOUT_BATCH_NOT_FOUND)
-        return Exported(batch, content.decode()), {"again": (None, True)}
+        return Exported(batch, content), {"again": (None, True)}
 
     new = Act(author, Action.PAYOUT_EXPORT, BATCH, batch_id.lower())
     return await context.store.write(act, context, new, look)
+
+
+async def _content(tx: Transaction, batch: BatchRow, sealing: Sealing) -> str | None:
+    """Return the file of a batch; None without one, or with another key."""
+    content = None if batch.sealed_content is None else sealing.open(batch.sealed_content)
+    rows = await batch_queries.lines(tx, batch.id)
+    if content is None or not rows:
+        return None if content is None else content.decode()  # of an older version, in one piece
+    opened_lines = {row.payout_id: sealing.open(row.sealed) for row in rows}
+    lines = {name: line.decode() for name, line in opened_lines.items() if line is not None}
+    head, tail = msgspec.json.decode(content, type=tuple[str, str])
+    sheet = Sheet(head, lines, tail)
+    return (sheet if len(lines) == batch.payouts else files.shortened(sheet)).text
 
 
 async def book(context: Context, author: Author, lines: Sequence[Line]) -> list[Imported]:

@@ -1,6 +1,7 @@
 """Payouts by the API: terms with ticks, methods, requests, other people's payouts, and keys."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from msgspec.structs import replace
 from support.base.cases import cases
 from support.daemons.earning import work
 from support.daemons.service import Answer, Person, Service
+from support.payments import taking
 
 from market.money.money import Currency
+from market.payouts import steps
 from market.payouts.terms import MethodKind
 from storage.accounts import users
 from storage.engines.store import Transaction
@@ -192,6 +195,7 @@ async def test_no_api_key_asks_for_money_or_adds_a_method(service: Service) -> N
     for path, sent in (
         ("/api/payouts", {"amount": 1_000, "method_id": who.method_id}),
         ("/api/payouts/methods", BANK),
+        ("/api/payouts/connect", {}),
     ):
         answer = await service.call("POST", path, sent, token=token)
         assert answer.status == 401, answer.body
@@ -230,3 +234,35 @@ async def events(service: Service, person: Person) -> list[dict[str, Any]]:
     """Return a user's events."""
     found = await service.call("GET", "/api/events", token=person.token)
     return list(found.body["events"])
+
+
+async def test_an_account_at_stripe_is_paid_and_a_notice_alone_takes_nothing_back(
+    tmp_path: Path,
+) -> None:
+    async with taking.shop(tmp_path) as shop:
+        service, stripe, person = shop.service, shop.stripe, await shop.service.person()
+        await shop.confirm(person)
+        await work(service, person, 2_000)
+        first, again = [
+            (await service.call("POST", "/api/payouts/connect", token=person.token)).body
+            for _ in range(2)
+        ]
+        assert first["method"] == again["method"]
+        assert first["url"].startswith(f"{stripe.url}/setup/acct_")
+        stripe.fill_in(*stripe.accounts)
+        who = Earner(person, first["method"]["id"])
+        payout = (await ask(service, who)).body["payout"]
+        market, path = service.daemon.market, f"/api/payouts/{payout['id']}"
+        await service.daemon.store.write(steps.approve, market.context, payout["id"])
+        rounds = service.daemon.core.work
+        assert rounds is not None
+        assert await rounds.send_payouts() == 1
+        shown = (await service.call("GET", path, token=person.token)).body["payout"]
+        assert (shown["state"], shown["net_usd"]) == ("paid", 9.5)
+        [transfer] = stripe.transfers.values()
+        assert (transfer["amount"], transfer["metadata"]) == (950, {"payout_id": payout["id"]})
+        for state in ("paid", "failed"):
+            assert await stripe.notify("transfer.reversed", {**transfer, "reversed": True}) == 200
+            shown = (await service.call("GET", path, token=person.token)).body["payout"]
+            assert shown["state"] == state
+            stripe.reverse(transfer["id"])

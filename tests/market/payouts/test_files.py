@@ -92,7 +92,7 @@ def test_a_message_for_a_bank_is_as_the_standard_has_it(form: Format, rate: Deci
         ID[:-1] + "8", MethodKind.BANK, Details(holder="Ada", iban=IBAN, bic="DEUTDEFF"), 10_000
     )
     debtor = Debtor(DEBTOR.name, DEBTOR.iban, DEBTOR.bic, rate)
-    text = as_pain([BANK, other], debtor, form, ID, 1_800_000_000)
+    text = as_pain([BANK, other], debtor, form, ID, 1_800_000_000).text
     document = ET.fromstring(text)
     check(document, form[-2:])
     space = {"p": NAMESPACE + form[-2:]}
@@ -118,7 +118,7 @@ def test_a_message_without_the_account_that_pays_is_refused() -> None:
 def test_no_cell_is_a_formula(start: str) -> None:
     assert harmless(f"{start}1+1") == f"'{start}1+1"
     details = Details(holder=f"{start}SUM(A1)", text=f'{start}x,"y"')
-    [row] = csv.DictReader(io.StringIO(as_csv([Item(ID, MethodKind.MANUAL, details, MICRO)])))
+    [row] = csv.DictReader(io.StringIO(as_csv([Item(ID, MethodKind.MANUAL, details, MICRO)]).text))
     assert row["holder"].startswith("'")
     assert row["text"] == f'\'{start}x,"y"'
 
@@ -144,10 +144,10 @@ def table(*rows: str, head: str = "payout_id,amount_usd,outcome,reason") -> byte
 
 
 def test_an_exported_table_comes_back_filled_in() -> None:
-    text = as_csv([BANK]).replace("9.50,,", "9.50,Paid,")
+    text = as_csv([BANK]).text.replace("9.50,,", "9.50,Paid,")
     [line] = read_outcomes(b"\xef\xbb\xbf" + text.encode())
     assert (line.payout_id, line.net, line.outcome) == (ID, 9_500_000, Outcome.PAID)
-    assert read_outcomes(as_csv([BANK]).encode()) == []
+    assert read_outcomes(as_csv([BANK]).text.encode()) == []
     [line] = read_outcomes(
         table(f"{ID};1.00;failed;returned", head="payout_id;amount_usd;outcome;reason")
     )

@@ -1,13 +1,15 @@
 """For any steps in any order, no more leaves than was earned, and every balance is the model's."""
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 
 import pytest
 from support.market.books import available, balance
 from support.market.jobs import on, wanted
-from support.market.market import Market
-from support.market.payouts import add_method, confirm, earned_part, send
+from support.market.market import PAYOUT_METHODS, Market
+from support.market.payout_bank import Bank
+from support.market.payouts import add_method, approved, confirm, earned_part, send, state_of
 from support.market.staff import ROOT
 from support.market.staff_money import corrected
 
@@ -15,9 +17,14 @@ from market.base.errors import Code, MarketError
 from market.money import ledger
 from market.money.audit import audit_ledger
 from market.money.money import MICRO, Currency
+from market.payments.provider import ProviderError
 from market.payouts import steps
+from market.payouts.details import Details
+from market.payouts.files import Line, Outcome
 from market.payouts.payouts import Request
-from market.payouts.terms import FailReason, PayoutTerms, RejectReason
+from market.payouts.providers import CLAIM_SECONDS, Order, Progress, ProviderRounds
+from market.payouts.terms import FailReason, MethodKind, PayoutTerms, RejectReason
+from market.staff.money import paying
 from storage.engines.store import Transaction
 from storage.payouts.methods import MethodRow
 from storage.payouts.payouts import PayoutRow
@@ -235,3 +242,109 @@ async def test_no_more_leaves_than_was_earned(market: Market, seed: int) -> None
             report = await audit_ledger(market.store)
             assert report.passed, report
     assert story.most_paid > 0
+
+
+class _Service:
+    """Payouts by a payment service, with its faults, and the truth that only the service has."""
+
+    def __init__(self, market: Market, seed: int) -> None:
+        self.market = market
+        self.draw = random.Random(seed)
+        self.bank = Bank()
+        self.bank.batch_max = (1, 3)[seed % 2]
+        self.rounds = ProviderRounds(market.context, PAYOUT_METHODS, self.bank)
+        self.rows: list[PayoutRow] = []
+        self.doubts = 0
+
+    async def step(self) -> None:
+        """Change the world, and run a round."""
+        bank, draw = self.bank, self.draw
+        word = draw.choice(("new", "new", "wrong", "lost", "crash", "poor", "down", "well", "end"))
+        if word in ("new", "wrong"):
+            self.rows.append(await approved(self.market, self.user))
+            bank.refused |= {self.rows[-1].id} if word == "wrong" else set()
+            bank.names_refused = draw.random() < 0.5
+        elif word == "end":
+            for order in self.sent():
+                failed = FailReason.RETURNED if draw.random() < 0.3 else None
+                bank.progress.setdefault(order.payout_id, Progress(failed is None, failed))
+        else:
+            bank.forgets_answers, bank.after_send, bank.error = word == "lost", _well, None
+            if word == "crash":
+                bank.after_send = _crash
+            elif word in ("poor", "down"):
+                bank.error = ProviderError(word, is_final=word == "poor")
+        await self.round()
+
+    async def begin(self) -> None:
+        self.user = await self.market.person()
+        details = Details(email="ada@example.com")
+        await self.market.payouts.add_method(self.user, MethodKind.PAYPAL, details)
+
+    async def round(self) -> None:
+        self.market.clock.now += CLAIM_SECONDS
+        with contextlib.suppress(_CrashError):
+            await self.rounds.run()
+
+    def sent(self) -> list[Order]:
+        return [order for orders in self.bank.batches.values() for order in orders]
+
+    async def check(self) -> None:
+        """No payout is sent twice, and none whose money is back was sent for good."""
+        sent = [order.payout_id for order in self.sent()]
+        assert len(sent) == len(set(sent))
+        for row in self.rows:
+            progress = self.bank.progress.get(row.id, Progress())
+            state = await state_of(self.market, row.id)
+            if state == "failed":
+                assert row.id not in sent or progress.failed is not None
+            if state == "paid":
+                assert row.id in sent
+                assert progress.is_paid
+
+    async def finish(self) -> None:
+        """Let all end: the service works again, and the staff decides doubtful batches by it."""
+        bank, context = self.bank, self.market.context
+        bank.forgets_answers, bank.after_send, bank.error = False, _well, None
+        bank.refused.clear()
+        for _ in range(6):
+            for order in self.sent():
+                bank.progress.setdefault(order.payout_id, Progress(is_paid=True))
+            await self.round()
+        for doubt in await paying.doubtful(context, ROOT, limit=99):
+            self.doubts += 1
+            lines = [
+                Line(2, row.id, row.net, Outcome.PAID, None)
+                if bank.progress.get(row.id, Progress()).is_paid
+                else Line(2, row.id, row.net, Outcome.FAILED, FailReason.NOT_SENT)
+                for row in doubt.rows
+                if row.state == "sent"
+            ]
+            await paying.book(context, ROOT, lines)
+        assert await paying.doubtful(context, ROOT, limit=99) == []
+
+
+def _well() -> None:
+    pass
+
+
+def _crash() -> None:
+    raise _CrashError
+
+
+async def test_no_fault_of_a_payment_service_pays_a_payout_twice(market: Market) -> None:
+    ends, doubts = set(), 0
+    for seed in range(4):
+        service = _Service(market, seed)
+        await service.begin()
+        for _ in range(30):
+            await service.step()
+            await service.check()
+        await service.finish()
+        await service.check()
+        ends |= {await state_of(market, row.id) for row in service.rows}
+        doubts += service.doubts
+    assert ends == {"paid", "failed"}
+    assert doubts
+    report = await audit_ledger(market.store)
+    assert report.passed, report

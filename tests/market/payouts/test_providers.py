@@ -1,10 +1,10 @@
 """Rounds of a provider's batches, on both engines: crashes, repetitions, outcomes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 
 import pytest
 from support.market.market import PAYOUT_METHODS, Market
+from support.market.payout_bank import Bank
 from support.market.payouts import approved, earned_part, send, state_of
 
 from market.base.states import PayoutStatus
@@ -15,10 +15,8 @@ from market.payouts.details import Details
 from market.payouts.files import Line, Outcome
 from market.payouts.providers import (
     CLAIM_SECONDS,
-    Order,
     Progress,
     ProviderRounds,
-    Refusal,
 )
 from market.payouts.terms import FailReason, MethodKind
 from market.staff.base.roles import Machine
@@ -29,51 +27,6 @@ from storage.payouts import payouts as queries
 from storage.payouts.payouts import PayoutRow
 
 pytestmark = pytest.mark.both_engines
-
-
-class Bank:
-    """A provider that sends each batch once, and fails on request."""
-
-    name = "paypal"
-    kind = MethodKind.PAYPAL
-    remembers_seconds = 29 * 86_400
-
-    def __init__(self) -> None:
-        self.refused: set[str] = set()
-        self.names_refused = True
-        self.batches: dict[str, Sequence[Order]] = {}
-        self.progress: dict[str, Progress] = {}
-        self.error: ProviderError | None = None
-        self.forgets_answers = False
-        self.calls = 0
-        self.closed = 0
-
-    async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
-        self.calls += 1
-        if self.error is not None:
-            raise self.error
-        wrong = self.refused & {order.payout_id for order in orders}
-        if wrong:
-            named = dict.fromkeys(wrong, FailReason.METHOD_INVALID)
-            return Refusal("wrong form", named if self.names_refused else {})
-        known = self.batches.setdefault(batch_id, tuple(orders))
-        assert known == tuple(orders)
-        if self.forgets_answers:
-            raise ProviderError("no answer in time")
-        return f"outside-{batch_id}"
-
-    async def look(self, outside_id: str) -> Mapping[str, Progress]:
-        return {
-            order.payout_id: self.progress.get(order.payout_id, Progress())
-            for order in self.batches[outside_id.removeprefix("outside-")]
-        }
-
-    async def close(self) -> None:
-        self.closed += 1
-
-    @property
-    def sent(self) -> int:
-        return sum(order.net for orders in self.batches.values() for order in orders)
 
 
 async def to_paypal(market: Market, count: int = 1) -> list[PayoutRow]:

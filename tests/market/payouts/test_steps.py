@@ -8,11 +8,13 @@ from support.base.cases import cases
 from support.market.books import available, balance, held, refusal
 from support.market.events import said, types_of
 from support.market.jobs import code_of
+from support.market.leaving import tools
 from support.market.market import Market
 from support.market.payouts import earn_usd, earned_part, earner, earnings, request, send, state_of
 
 from market.base.errors import Code, MarketError
 from market.base.states import TRANSITIONS, PayoutStatus
+from market.erasure import erasing
 from market.money import ledger
 from market.money.audit import audit_ledger
 from market.money.money import MICRO, Currency
@@ -178,3 +180,20 @@ async def test_the_audit_finds_a_payout_without_its_money(market: Market) -> Non
     assert "the house sent what the paid payouts say" in broken
     assert "earnings are available" in broken
     await market.store.write(mark, "sent", None)
+
+
+async def test_money_that_comes_back_after_an_erasure_goes_to_the_house(market: Market) -> None:
+    user, row = await sent(market)
+    await market.store.write(steps.pay, market.context, row.id)
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=True)
+    other, open_row = await sent(market)
+    # As after a restore of an older database.
+    assert await market.store.write(erasing.erase_again, market.context, other)
+    for each in (row, open_row):
+        for _ in range(2):
+            await market.store.write(steps.fail, market.context, each.id, FailReason.RETURNED)
+    assert await available(market, user, CREDIT) == 0
+    assert await available(market, other, CREDIT) == 800 * MICRO
+    assert await balance(market, ledger.unclaimed(CREDIT)) == 2_000 * MICRO
+    report = await audit_ledger(market.store)
+    assert report.passed, report

@@ -19,12 +19,15 @@ from market.payments.provider import (
     ProviderError,
     SeenSetup,
 )
-from proxyd.outbound import stripe as ours
+from market.payouts.details import Details
+from market.payouts.providers import Order
+from proxyd.outbound import stripe_api, stripe_payouts
 from proxyd.outbound.stripe import StripeProvider, refund_request, session_request
 from proxyd.outbound.stripe_cards import charge_request, customer_request, setup_request
 
 CENT = 10_000
 LATER = 3_600
+ORDER = Order("p1", Details(account="acct_1"), 950 * CENT)
 
 
 def now() -> int:
@@ -206,6 +209,8 @@ def test_a_notice_is_read_only_with_a_right_signature() -> None:
     notice = read(signature)
     assert (notice.payment_id, notice.provider_id) == ("p1", "cs_1")
     assert read(server.signature(body, secret="whsec_old")) == notice
+    transfer, its_signature = server.notice("transfer.reversed", {"object": "transfer", "id": "t1"})
+    assert read(its_signature, transfer) == Notice(transfer_id="t1")
     time_part = signature.partition(",")[0]
     two = f"{signature},v1={'0' * 64},v0=x"
     assert read(two) == notice
@@ -245,22 +250,28 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
     """One test imports the SDK, because this takes more than half a second."""
     import stripe  # noqa: PLC0415 - see above
     from stripe.params import (  # noqa: PLC0415
+        AccountCreateParams,
+        AccountLinkCreateParams,
         CustomerCreateParams,
         PaymentIntentCreateParams,
         RefundCreateParams,
+        TransferCreateParams,
     )
     from stripe.params.checkout import SessionCreateParams  # noqa: PLC0415
     from stripe.params.checkout import _session_create_params as parts  # noqa: PLC0415
 
     page = NewSetup("s1", "", "https://x.example/", LATER)
     charge = NewCharge("p1", 2_000 * CENT, "proxyd: 20", "cus_1", "pm_1")
-    assert stripe.api_version == ours.API_VERSION == stripe_server.VERSION
+    assert stripe.api_version == stripe_api.API_VERSION == stripe_server.VERSION
     for request, kind in (
         (session_request(new()), SessionCreateParams),
         (refund_request("pi_1", CENT, "r1"), RefundCreateParams),
         (customer_request(page), CustomerCreateParams),
         (setup_request(page, "cus_1"), SessionCreateParams),
         (charge_request(charge), PaymentIntentCreateParams),
+        (stripe_payouts.account_request(), AccountCreateParams),
+        (stripe_payouts.link_request("acct_1", "https://x.example/"), AccountLinkCreateParams),
+        (stripe_payouts.transfer_request(ORDER, "b1"), TransferCreateParams),
     ):
         known = kind.__required_keys__ | kind.__optional_keys__
         assert {name.partition("[")[0] for name in request} <= known
@@ -330,6 +341,30 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
         assert client.v1.payment_methods.detach(method).customer is None
         with pytest.raises(stripe.InvalidRequestError):
             client.v1.refunds.create({"payment_intent": intent.id, "amount": 5})
+        account = client.v1.accounts.create({"type": "express"})
+        link = client.v1.account_links.create(
+            {
+                "account": account.id,
+                "type": "account_onboarding",
+                "return_url": "https://x.example/",
+            }
+        )
+        assert link.url.endswith(account.id)
+        sent: Any = {"amount": 5, "currency": "usd", "destination": account.id}
+        with pytest.raises(stripe.InvalidRequestError) as refused:
+            client.v1.transfers.create(sent)
+        assert refused.value.code in stripe_payouts.OF_ACCOUNT
+        server.fill_in(account.id)
+        assert client.v1.accounts.retrieve(account.id).payouts_enabled
+        transfer = client.v1.transfers.create({**sent, "transfer_group": "b1"})
+        [found] = client.v1.transfers.list({"transfer_group": "b1"}).data
+        assert (found.id, found.reversed) == (transfer.id, False)
+        server.reverse(transfer.id)
+        assert client.v1.transfers.retrieve(transfer.id).reversed
+        server.balance = 0
+        with pytest.raises(stripe.InvalidRequestError) as refused:
+            client.v1.transfers.create(sent)
+        assert refused.value.code == stripe_payouts.NO_MONEY
 
     await asyncio.to_thread(walk)
     await provider.close()

@@ -29,6 +29,7 @@ from market.market import Keys, Rules
 from market.money.money import MICRO, Currency, micro
 from market.payments.provider import Provider
 from market.payments.terms import PaymentTerms
+from market.payouts.connect import Connect
 from market.payouts.details import METHODS_PURPOSE
 from market.payouts.terms import MethodKind, PayoutTerms
 from storage.blobs.base import Blobs
@@ -110,6 +111,7 @@ class Market(market.Market):
         clock: Clock,
         blobs: Blobs | None = None,
         providers: Mapping[str, Provider] | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -134,6 +136,7 @@ class Market(market.Market):
             observed_seconds=clock.steady,
             blobs=blobs or LocalBlobs(Path(os.devnull)),  # a folder that nothing can be in
             providers=providers,
+            connect=connect,
         )
         self._people = 0
 

@@ -1,4 +1,4 @@
-"""A stand-in for Stripe: Checkout sessions, refunds and disputes over HTTP, with a page to pay on.
+"""A stand-in for Stripe over HTTP: Checkout with a page to pay on, and accounts with transfers.
 
 It keeps state as Stripe does, honours Idempotency-Keys, and signs its notices. The provider's own
 SDK judges its answers (`tests/proxyd/outbound/test_stripe.py`). Money is in whole cents.
@@ -48,6 +48,9 @@ class StripeServer:
         self.disputes: dict[str, dict[str, Any]] = {}
         self.customers: dict[str, dict[str, Any]] = {}
         self.methods: dict[str, dict[str, Any]] = {}
+        self.accounts: dict[str, dict[str, Any]] = {}
+        self.transfers: dict[str, dict[str, Any]] = {}
+        self.balance = 1_000_000  # cents that can be transferred
         self.refund_status = "succeeded"
         self.card_error = ""  # of the refusal of saved cards; "" for none
         self.calls: list[tuple[str, str, dict[str, str]]] = []
@@ -140,6 +143,23 @@ class StripeServer:
         intent = self.sessions[session_id]["payment_intent"]
         return str(self._refund(intent, cents, {})["id"])
 
+    def fill_in(self, account_id: str) -> None:
+        """Have a user fill in all pages of an account."""
+        self.accounts[account_id].update(
+            payouts_enabled=True, details_submitted=True, capabilities={"transfers": "active"}
+        )
+
+    def reverse(self, transfer_id: str) -> dict[str, Any]:
+        """Take a whole transfer back; return it."""
+        found = self.transfers[transfer_id]
+        found.update(reversed=True, amount_reversed=found["amount"])
+        self.balance += found["amount"]
+        return found
+
+    def forget_keys(self) -> None:
+        """Forget the keys of requests, as the provider does after a day."""
+        self._kept.clear()
+
     def session_of(self, payment_id: str) -> str:
         """Return the session of a payment of the service."""
         (found,) = (
@@ -208,6 +228,13 @@ class StripeServer:
         app.router.add_post("/v1/refunds", self._api(self._create_refund))
         app.router.add_get("/v1/refunds", self._api(self._list(self.refunds, "/v1/refunds")))
         app.router.add_get("/v1/disputes", self._api(self._list(self.disputes, "/v1/disputes")))
+        app.router.add_post("/v1/accounts", self._api(self._open_account))
+        app.router.add_get("/v1/accounts/{id}", self._api(self._one(self.accounts)))
+        app.router.add_post("/v1/account_links", self._api(self._link))
+        app.router.add_post("/v1/transfers", self._api(self._transfer))
+        app.router.add_get("/v1/transfers", self._api(self._list_transfers))
+        app.router.add_get("/v1/transfers/{id}", self._api(self._one(self.transfers)))
+        app.router.add_get("/setup/{id}", self._setup)
         app.router.add_get("/pay/{id}", self._page)
         app.router.add_post("/pay/{id}/{action}", self._press)
         return app
@@ -387,6 +414,67 @@ class StripeServer:
             return 400, _error("invalid_request_error", "More than the charge.")
         return 200, self._refund(intent, cents, _metadata(sent))
 
+    def _open_account(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        account_id = self._id("acct")
+        self.accounts[account_id] = {
+            "id": account_id,
+            "object": "account",
+            "type": sent["type"],
+            "payouts_enabled": False,
+            "details_submitted": False,
+            "capabilities": {"transfers": "inactive"},
+        }
+        return 200, self.accounts[account_id]
+
+    def _link(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        if sent.get("account") not in self.accounts:
+            return 400, _error("invalid_request_error", "No such account.", "account_invalid")
+        return 200, {
+            "object": "account_link",
+            "created": self.now(),
+            "expires_at": self.now() + 300,
+            "url": f"{self.url}/setup/{sent['account']}",
+        }
+
+    def _transfer(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        account, cents = self.accounts.get(sent["destination"]), int(sent["amount"])
+        if account is None:
+            return 400, _error("invalid_request_error", "No such account.", "account_invalid")
+        if account["capabilities"]["transfers"] != "active":
+            code = "insufficient_capabilities_for_transfer"
+            return 400, _error("invalid_request_error", "It is not complete.", code)
+        if cents > self.balance:
+            return 400, _error("invalid_request_error", "No money.", "balance_insufficient")
+        self.balance -= cents
+        transfer_id = self._id("tr")
+        self.transfers[transfer_id] = {
+            "id": transfer_id,
+            "object": "transfer",
+            "amount": cents,
+            "amount_reversed": 0,
+            "created": self.now(),
+            "currency": sent["currency"],
+            "destination": sent["destination"],
+            "livemode": False,
+            "metadata": _metadata(sent),
+            "reversed": False,
+            "transfer_group": sent.get("transfer_group"),
+        }
+        return 200, self.transfers[transfer_id]
+
+    def _list_transfers(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        group = request.query["transfer_group"]
+        found = [each for each in self.transfers.values() if each["transfer_group"] == group]
+        return 200, {"object": "list", "url": "/v1/transfers", "has_more": False, "data": found}
+
+    def _one(self, rows: dict[str, dict[str, Any]]) -> Callable[..., tuple[int, Any]]:
+        def answer(request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+            found = rows.get(request.match_info["id"])
+            missing = _error("invalid_request_error", "There is none.", "resource_missing")
+            return (404, missing) if found is None else (200, found)
+
+        return answer
+
     def _list(self, rows: dict[str, dict[str, Any]], url: str) -> Callable[..., tuple[int, Any]]:
         def answer(request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
             intent = request.query["payment_intent"]
@@ -419,6 +507,10 @@ class StripeServer:
             f"<p>{(session['amount_total'] or 0) / 100:.2f} USD</p>{buttons}",
             content_type="text/html",
         )
+
+    async def _setup(self, request: web.Request) -> web.Response:
+        text = f"<!DOCTYPE html><title>Setup</title><h1>{escape(request.match_info['id'])}</h1>"
+        return web.Response(text=text, content_type="text/html")
 
     async def _press(self, request: web.Request) -> web.Response:
         session_id, action = request.match_info["id"], request.match_info["action"]
@@ -477,8 +569,9 @@ def _metadata(sent: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _error(kind: str, message: str) -> bytes:
-    return json.dumps({"error": {"type": kind, "message": message}}).encode()
+def _error(kind: str, message: str, code: str | None = None) -> bytes:
+    error = {"type": kind, "message": message} | ({"code": code} if code else {})
+    return json.dumps({"error": error}).encode()
 
 
 @asynccontextmanager

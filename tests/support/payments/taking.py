@@ -15,7 +15,7 @@ from support.payments.stripe_server import KEY, SECRET, StripeServer
 
 SELLER = "Example Ltd\n1 Road <b>"
 PAYOUTS = {
-    "methods": ["bank", "paypal", "manual"],
+    "methods": ["bank", "paypal", "manual", "stripe"],
     "fee_usd": 0.5,
     "method_wait_hours": 0,
     "first_wait_days": 0,

@@ -6,8 +6,9 @@ import { form } from "../../lib/forms.js";
 import { ask, badge, button, link, table, tabs, toast } from "../../lib/view.js";
 import { date, t } from "../../lib/words.js";
 import { worded } from "../traffic/shared.js";
-import { duration } from "./shared.js";
+import { duration, hosted } from "./shared.js";
 
+const STRIPE = "stripe";
 const plain = { autocomplete: "off", spellcheck: "false" };
 // The fields of each kind, as the API takes them; the server checks an IBAN by its check digits.
 const FIELDS = {
@@ -22,12 +23,12 @@ const FIELDS = {
 
 // The methods of a user, and the forms of the ways that are offered; `again()` shows the page anew.
 export function methodsOf(terms, methods, again) {
-  const kinds = terms.methods.filter((each) => each in FIELDS);
+  const kinds = terms.methods.filter((each) => each in FIELDS || each === STRIPE);
   const columns = [
     { key: "shown", label: t("money.method"), cell: (row) => row.shown },
     { key: "kind", label: t("money.wallet.kind"), cell: (row) => worded("money.method", row.kind) },
     { key: "usable", label: t("money.state"), cell: usable },
-    { key: "acts", label: t("money.payout.acts"), cell: (row) => removing(row, again) },
+    { key: "acts", label: t("money.payout.acts"), cell: (row) => [row.kind === STRIPE && kinds.includes(STRIPE) ? connecting(t("money.method.continue")) : null, removing(row, again)] },
   ];
   return [
     table({ caption: t("money.methods.caption"), columns, rows: methods, empty: { text: t("money.methods.empty") } }),
@@ -49,6 +50,18 @@ function removing(row, again) {
   );
 }
 
+// A button to the page of Stripe, where the user fills the account in.
+function connecting(words) {
+  return button(
+    words,
+    async () => {
+      const address = hosted((await post("/api/payouts/connect", {})).url);
+      if (address) location.assign(address);
+    },
+    { kind: "quiet" },
+  );
+}
+
 function adding(kinds, terms, again) {
   const made = (kind) =>
     form({
@@ -60,7 +73,8 @@ function adding(kinds, terms, again) {
         await again();
       },
     });
-  const forms = kinds.map((kind) => [worded("money.method", kind), made(kind)]);
+  const connect = () => el("div", null, el("p", null, t("money.method.connect.text")), connecting(t("money.method.connect")));
+  const forms = kinds.map((kind) => [worded("money.method", kind), kind === STRIPE ? connect() : made(kind)]);
   return el(
     "details",
     null,

@@ -1,11 +1,13 @@
 """Payouts by the staff, on both engines: decisions, files, imports, and their repetition."""
 
 import asyncio
+from decimal import Decimal
 
 import pytest
 from support.market.books import balance, refusal
 from support.market.events import types_of
 from support.market.jobs import code_of
+from support.market.leaving import tools
 from support.market.market import PAYOUT_METHODS, Market
 from support.market.payouts import (
     approved,
@@ -19,9 +21,11 @@ from support.market.staff import FACTORS, PASSWORD, ROOT, acting
 from support.market.staff_money import ASKER, LIMITS, SECOND, corrected
 
 from market.accounts.suspensions import Part
-from market.base.errors import Code
+from market.base.errors import Code, MarketError
+from market.erasure import erasing
 from market.money import ledger
 from market.money.money import MICRO, Currency
+from market.payouts import steps
 from market.payouts.details import Details
 from market.payouts.files import Debtor, Format, Line, Outcome
 from market.payouts.terms import FailReason, MethodKind, RejectReason
@@ -201,3 +205,26 @@ async def test_above_the_yearly_amount_the_identity_has_to_be_checked(market: Ma
     assert not await paying.verify(market.context, ROOT, user, "saw it again")
     await request(market, user, method, 60_100)
     assert await paying.verify(market.context, ROOT, user, "a mistake", is_checked=False)
+
+
+async def test_an_erasure_takes_only_the_own_line_out_of_a_file(market: Market) -> None:
+    debtor = Debtor("Proxyd", "DE89370400440532013000", eur_rate=Decimal(1))
+    for form in (Format.CSV, Format.PAIN_9):
+        rows = [await approved(market, await market.person()) for _ in range(2)]
+        done = await paying.export(market.context, ROOT, PAYOUT_METHODS, form, debtor)
+        assert done.batch is not None
+        await market.store.write(steps.pay, market.context, rows[0].id)
+        user = rows[0].user_id
+        await market.store.write(erasing.erase, market.context, tools(market), user, waives=True)
+        again = await paying.export_again(market.context, ROOT, PAYOUT_METHODS, done.batch.id)
+        names = [row.id.replace("-", "") if form is Format.PAIN_9 else row.id for row in rows]
+        assert [name in done.content for name in names] == [True, True]
+        assert [name in again.content for name in names] == [False, True]
+        if form is Format.PAIN_9:
+            assert again.content.count("<NbOfTxs>1</NbOfTxs><CtrlSum>10.00</CtrlSum>") == 2
+        user = rows[1].user_id
+        await market.store.write(steps.pay, market.context, rows[1].id)
+        await market.store.write(erasing.erase, market.context, tools(market), user, waives=True)
+        with pytest.raises(MarketError) as caught:
+            await paying.export_again(market.context, ROOT, PAYOUT_METHODS, done.batch.id)
+        assert caught.value.code is Code.PAYOUT_BATCH_NOT_FOUND
