@@ -387,6 +387,8 @@ class StaffSettings(Struct, frozen=True):
     approval_usd: Decimal = Decimal(50)
     approval_credits: Decimal = Decimal(5000)
     second_person_erase: bool = True
+    price_percent_min: Annotated[int, Meta(ge=1, le=100)] = 50
+    price_percent_max: Annotated[int, Meta(ge=100, le=1_000)] = 200
     host: str = ""
     port: Port = 8082
     allow: tuple[str, ...] = (

@@ -5,7 +5,6 @@ A new service is a line here, and a line of `api.app.routes` for its endpoints.
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -36,7 +35,7 @@ from market.dispatch.samples import Samples, SampleTerms
 from market.dispatch.supply import Supply
 from market.erasure.closing import Closing
 from market.erasure.erasing import Tools
-from market.erasure.exports import Exports
+from market.erasure.exports import ExportPlace, Exports
 from market.events.context import Context
 from market.exits.canaries import ExitCanaries
 from market.exits.consents import NO_EXITS, Exits, ExitTerms
@@ -73,8 +72,7 @@ from storage.blobs.base import Blobs
 class Rules(Struct, frozen=True):
     """Settings of the operator for the marketplace, a slice for each service.
 
-    `app_url` is the target of the links in e-mails. `exports_folder` is the place of exports while
-    they are made.
+    `app_url` is the target of the links in e-mails. `exports` is the place of exports.
     """
 
     terms: Terms
@@ -93,7 +91,7 @@ class Rules(Struct, frozen=True):
     webhooks: WebhookTerms = WebhookTerms()
     event_feed: EventFeedTerms = EventFeedTerms()
     site: SiteTerms = SiteTerms()
-    exports_folder: Path | None = None
+    exports: ExportPlace = ExportPlace()
     payments: PaymentTerms = PaymentTerms()
     payouts: PayoutTerms = PayoutTerms()
     stops_to_suspend: int = 3
@@ -244,7 +242,7 @@ class Market:
             self.made_by_keys.ended,
         )
         self.leaving = Leaving(
-            Exports(context, self.artifacts, self.logs.disk, rules.exports_folder),
+            Exports(context, self.artifacts, self.logs.disk, rules.exports),
             Closing(context, self.accounts, letters, self.bandwidth, self.made_by_keys),
             Erasures(context, Tools(letters, keys.sealing)),
         )

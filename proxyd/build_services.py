@@ -252,9 +252,11 @@ def staff_port_of(
     # Here, so that a daemon without it does not wait for its routes.
     from api.staff.app import server  # noqa: PLC0415
     from market.staff.desk import StaffDesk, StaffTerms  # noqa: PLC0415
+    from market.staff.money.limits import PriceBounds  # noqa: PLC0415
 
     terms = StaffTerms(
         limits=approval_limits(settings),
+        prices=PriceBounds(settings.staff.price_percent_min, settings.staff.price_percent_max),
         logs=slices.log_terms(settings),
         outcomes=market.jobs.outcomes,
         search=partial(exit_records.find, settings, market.context),

@@ -24,6 +24,7 @@ from market.bandwidth.sessions import Terms
 from market.deploys.deploys import Rates
 from market.dispatch.asks import DispatchTerms
 from market.dispatch.samples import SampleTerms
+from market.erasure.exports import ExportPlace
 from market.exits.consents import ExitDeviceLimits, ExitTerms
 from market.files.artifacts import ArtifactTerms
 from market.files.logs import LogTerms
@@ -92,7 +93,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         logs=log_terms(settings),
         event_feed=event_feed_terms(settings, descriptors),
         site=site_terms(settings),
-        exports_folder=work_folder(settings),
+        exports=ExportPlace(work_folder(settings), settings.work.disk_reserve_bytes),
         payments=payment_terms(settings),
         payouts=payout_terms(settings),
         stops_to_suspend=settings.abuse.stops_to_suspend,

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from api.accounts.accounts import RequiredText
+from api.http.errors import Transport
 from api.http.identifiers import in_path
 from api.routing.cookies import Cookies
 from api.routing.listing import Timestamp, timestamp
@@ -64,6 +65,7 @@ class LeavingRoutes:
                 auth=Auth.JWT,
                 while_suspended=True,
                 errors=(Code.EXPORT_NOT_FOUND, Code.TOO_BUSY),
+                unavailable=(Transport.FILES_FULL, Transport.FILES_UNAVAILABLE),
             ),
             Route(
                 "POST",

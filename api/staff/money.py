@@ -65,7 +65,10 @@ class LimitsRequest(Struct):
 
 
 class PriceRequest(Struct):
-    """The part of the service's prices that one user pays, in percent; null for all of it."""
+    """The part of the service's prices that one user pays, in percent; null for all of it.
+
+    The settings have narrower bounds: 50 to 200 by default.
+    """
 
     price_percent: Percent
     reason: Reason
@@ -169,6 +172,7 @@ class MoneyRoutes:
     def __init__(self, desk: StaffDesk) -> None:
         self._context = desk.context
         self._limits = desk.terms.limits
+        self._prices = desk.terms.prices
 
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""
@@ -388,7 +392,7 @@ class MoneyRoutes:
 
     async def _change(self, call: Call[Any, Any], new: NewLimits, why: str) -> LimitsReply:
         by, name = author(call, _limits), call.path["user"]
-        return _limits(await limits.change(self._context, by, name, new, why))
+        return _limits(await limits.change(self._context, by, name, new, why, prices=self._prices))
 
     async def approvals(self, call: Call[Nothing, ApprovalQuery]) -> ApprovalsReply:
         """List requests."""

@@ -1,5 +1,6 @@
 """Routes about complaints: tickets, the customer behind an exit, and the rules against abuse."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -238,7 +239,7 @@ class TicketRoutes:
                 ExitUseReply,
                 action=Action.SEARCH_EXIT,
                 body=ExitUseRequest,
-                errors=(Code.TICKET_NOT_FOUND, Code.TICKET_STATE),
+                errors=(Code.TICKET_NOT_FOUND, Code.TICKET_STATE, Code.TOO_BUSY),
                 example={**figures, "ticket": 17},
             ),
             StaffRoute(
@@ -350,13 +351,10 @@ class TicketRoutes:
 
     async def look_up(self, call: Call[ExitUseRequest, Any]) -> ExitUseReply:
         """Look up the customer who used an exit."""
-        body = call.body
+        body, by = call.body, author(call)
         question = self._question(body, body.within)
-        return _answer(
-            await exit_use.look_up(
-                self._context, author(call), question, body.ticket, self._desk.terms.search
-            )
-        )
+        search = partial(self._desk.searches.run, by.staff_id)
+        return _answer(await exit_use.look_up(self._context, by, question, body.ticket, search))
 
     async def rules(self, call: Call[Nothing, Any]) -> RulesReply:
         """List the rules."""

@@ -2,10 +2,12 @@
 
 A request permits downloads for seven days. Each download is made anew from the present rows, in a
 file without a name, so no export lies on a disk. Secrets and names of the staff are left out
-(`storage.erasure.treatment`).
+(`storage.erasure.treatment`). Few exports are made at a time. A client that reads slowly takes
+none of their slots: its file is closed at a deadline.
 """
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -15,7 +17,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import IO
+from threading import Lock
+from typing import IO, TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -27,14 +30,22 @@ from market.files.log_readers import STREAMS
 from proxyctl.protocol.jobspec import download_name
 from storage.accounts import closures
 from storage.blobs.base import BlobError, Content
+from storage.blobs.local import FileContent, FileThreads, blob_error, require_room
 from storage.engines.store import Transaction, Value
 from storage.erasure import erasing as queries
 from storage.files.log_files import Attempt, LogFiles
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 KEPT_SECONDS = 7 * 86_400
 PAUSE_SECONDS = 86_400  # between two requests of a user
 DOWNLOADS_MAX = 5
-AT_ONCE_MAX = 4  # each takes disk until it was sent, and a user has one
+AT_ONCE_MAX = 4  # that are made at the same time; a user has one export that is made or read
+FILES_MAX = 64  # that are made or read; each takes disk, whose reserve is the other bound
+READ_SECONDS = 60.0  # to read a small file
+READ_BYTES_PER_SECOND = 128 * 1024  # a file has a second more for these bytes of it
+READ_THREADS = 2
 PAGE_ROWS = 500
 ROWS_MAX = 200_000  # of a table
 FILES_MAX_BYTES = 1024**3  # of files and logs together
@@ -55,10 +66,21 @@ class Asked(Struct, frozen=True):
 
 
 class ExportBounds(Struct, frozen=True):
-    """Bounds of one export: rows of a table, and bytes of files."""
+    """Bounds of one export: rows of a table, bytes of files, and seconds to read a small one."""
 
     rows: int = ROWS_MAX
     file_bytes: int = FILES_MAX_BYTES
+    read_seconds: float = READ_SECONDS
+
+
+class ExportPlace(Struct, frozen=True):
+    """The place of the files without a name, and the bytes of its disk that they leave free.
+
+    Without a folder it is the machine's folder of such files.
+    """
+
+    folder: Path | None = None
+    reserve_bytes: int = 0
 
 
 class Exports:
@@ -67,7 +89,7 @@ class Exports:
     Args:
         artifacts: the files of jobs.
         disk: the files of logs.
-        folder: where the files without a name are; "" for the machine's folder of such files.
+        place: of the files without a name.
     """
 
     def __init__(
@@ -75,16 +97,18 @@ class Exports:
         context: Context,
         artifacts: Artifacts,
         disk: LogDisk,
-        folder: Path | None = None,
+        place: ExportPlace | None = None,
         bounds: ExportBounds | None = None,
     ) -> None:
         self._context = context
         self._store = context.store
         self._artifacts = artifacts
         self._disk = disk
-        self._folder = folder
+        self._place = place or ExportPlace()
         self._bounds = bounds or ExportBounds()
-        self._open: set[str] = set()  # users whose export is made or sent
+        self._threads = FileThreads(READ_THREADS)
+        self._making: set[str] = set()  # users whose export is made
+        self._reading: set[str] = set()  # users whose export is read
 
     async def ask(self, user_id: str) -> Asked:
         """Permit the downloads of an export for seven days; a user asks once a day.
@@ -112,17 +136,23 @@ class Exports:
     async def open(self, user_id: str, export_id: str) -> Content:
         """Make a permitted export, and return it; the caller closes it.
 
+        Its reader has a minute, and a second for each 128 KiB. Then the file is closed.
+
         Raises:
             MarketError: `export_not_found`, `too_busy`.
+            FullError: the disk has no room beside its reserve.
+            BlobError: the file cannot be written.
         """
-        if len(self._open) >= AT_ONCE_MAX or user_id in self._open:
+        held = self._making | self._reading
+        if len(self._making) >= AT_ONCE_MAX or len(held) >= FILES_MAX or user_id in held:
             raise MarketError(Code.TOO_BUSY)
-        self._open.add(user_id)
+        self._making.add(user_id)
         try:
             return await self._made(user_id, export_id)
-        except BaseException:
-            self._open.discard(user_id)
-            raise
+        except OSError as error:
+            raise blob_error(error) from error
+        finally:
+            self._making.discard(user_id)
 
     async def _made(self, user_id: str, export_id: str) -> Content:
         is_permitted = await self._store.write(
@@ -134,13 +164,12 @@ class Exports:
         )
         if not is_permitted:
             raise MarketError(Code.EXPORT_NOT_FOUND, field="export_id")
-        file = await asyncio.to_thread(_nameless, self._folder)
-        try:
+        with await asyncio.to_thread(_nameless, self._place) as file:
             await self.write(user_id, file)
-        except BaseException:
-            file.close()
-            raise
-        return _FileContent(file, partial(self._open.discard, user_id))
+            content = FileContent(os.dup(file.fileno()), self._threads)
+        self._reading.add(user_id)
+        seconds = self._bounds.read_seconds + content.size_bytes / READ_BYTES_PER_SECOND
+        return _HeldContent(content, seconds, partial(self._reading.discard, user_id))
 
     async def write(self, user_id: str, file: IO[bytes]) -> None:
         """Write the export of a user to a file.
@@ -245,10 +274,39 @@ def safe_name(name: str) -> str:
     return plain[-NAME_MAX_CHARACTERS:] or "file"
 
 
-def _nameless(folder: Path | None) -> IO[bytes]:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return tempfile.TemporaryFile(dir=folder)
+def _nameless(place: ExportPlace) -> "_SparingFile":
+    if place.folder is not None:
+        place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryFile(dir=place.folder) as file:
+        return _SparingFile(os.dup(file.fileno()), place.reserve_bytes)
+
+
+class _SparingFile(io.FileIO):
+    """An open file that leaves a reserve of the disk free."""
+
+    def __init__(self, descriptor: int, reserve_bytes: int) -> None:
+        self._lock = Lock()
+        super().__init__(descriptor, "r+b")
+        self._reserve_bytes = reserve_bytes
+
+    def write(self, data: "ReadableBuffer") -> int:
+        """Write all bytes.
+
+        Raises:
+            FullError: the disk has no room beside its reserve.
+        """
+        rest = memoryview(data).cast("B")
+        size_bytes = len(rest)
+        with self._lock:
+            require_room(self.fileno(), size_bytes + self._reserve_bytes)
+            while rest:
+                rest = rest[super().write(rest) :]
+        return size_bytes
+
+    def close(self) -> None:
+        """Close the file after the write of a thread: its number is free from then on."""
+        with self._lock:
+            super().close()
 
 
 class _Archive:
@@ -299,19 +357,27 @@ class _Archive:
         self._zip.fp = None
 
 
-class _FileContent:
-    """A `Content` in a file without a name, which is gone once it is closed."""
+class _HeldContent:
+    """A `Content` in a file without a name, which is gone once it is closed or its time is over."""
 
-    def __init__(self, file: IO[bytes], on_close: Callable[[], None]) -> None:
-        self._file = file
+    def __init__(self, content: FileContent, seconds: float, on_close: Callable[[], None]) -> None:
+        self._content = content
         self._on_close = on_close
-        self.size_bytes = file.seek(0, os.SEEK_END)
+        self._is_closed = False
+        self.size_bytes = content.size_bytes
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
     async def read(self, offset: int, size: int) -> bytes:
         """See `Content.read`."""
-        return await asyncio.to_thread(os.pread, self._file.fileno(), size, offset)
+        if self._is_closed:
+            raise BlobError("the time to read the export is over")
+        return await self._content.read(offset, size)
 
     def close(self) -> None:
         """See `Content.close`."""
-        self._file.close()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._timer.cancel()
+        self._content.close()
         self._on_close()

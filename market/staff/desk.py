@@ -1,6 +1,7 @@
 """The services of the staff, for the staff API and its pages."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -10,7 +11,7 @@ from market.base.sealing import Sealing
 from market.events.context import Context
 from market.files.logs import LogTerms
 from market.jobs.outcomes import Outcomes
-from market.staff.abuse.exit_use import Found, Question
+from market.staff.abuse.exit_use import Found, Question, Searches
 from market.staff.abuse.rules import RuleSetting
 from market.staff.base.callers import StaffCaller
 from market.staff.base.roles import Via
@@ -18,6 +19,7 @@ from market.staff.members.factors import Factors
 from market.staff.members.keys import StaffKeys, is_key
 from market.staff.members.logins import StaffLogins
 from market.staff.money.approvals import Limits
+from market.staff.money.limits import PriceBounds
 
 
 class StaffTerms(Struct, frozen=True):
@@ -25,6 +27,7 @@ class StaffTerms(Struct, frozen=True):
 
     Args:
         limits: the amounts above which an act needs a second person.
+        prices: the bounds of the prices that a member gives a user.
         logs: the folder and the bounds of the logs of jobs.
         outcomes: the ends of jobs.
         search: returns the recorded connections of a question about an exit.
@@ -33,9 +36,10 @@ class StaffTerms(Struct, frozen=True):
     """
 
     limits: Limits
+    prices: PriceBounds
     logs: LogTerms
     outcomes: Outcomes
-    search: Callable[[Question], Awaitable[Found]]
+    search: Callable[[Question], Coroutine[Any, Any, Found]]
     rules: Sequence[RuleSetting]
     app_url: str
 
@@ -62,6 +66,7 @@ class StaffDesk:
         self.context = context
         self.terms = terms
         self.rules = terms.rules
+        self.searches = Searches(terms.search)
         self.letters = letters
         self.passwords = passwords
         self.factors = Factors(Sealing(key, b"staff factors"))

@@ -74,8 +74,8 @@ class LocalBlobs:
         self._folder = folder
         self._reserve_bytes = reserve_bytes
         self._is_shared = is_shared
-        self._threads = _Threads(THREADS)
-        self._finishing = _Threads(HASHING_THREADS)
+        self._threads = FileThreads(THREADS)
+        self._finishing = FileThreads(HASHING_THREADS)
         # Of uploads that are not whole yet: the number of bytes hashed, and the state of the hash.
         self._hashes: OrderedDict[str, tuple[int, _Hash]] = OrderedDict()
 
@@ -133,7 +133,7 @@ class LocalBlobs:
     async def open(self, key: str) -> Content:
         """See `Blobs.open`."""
         descriptor = await self._threads.open(_open_whole, self._folder / key)
-        return _FileContent(descriptor, self._threads)
+        return FileContent(descriptor, self._threads)
 
     async def forget(self, seconds: float) -> int:
         """See `Blobs.forget`."""
@@ -172,7 +172,7 @@ class LocalBlobs:
     def _open_incoming(self, upload: Upload, offset: int) -> int:
         path = self._incoming(upload)
         _make_private(path.parent)
-        _require_room(path.parent, upload.size_bytes - offset + self._reserve_bytes)
+        require_room(path.parent, upload.size_bytes - offset + self._reserve_bytes)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             _lock(descriptor, path)
@@ -241,10 +241,10 @@ class LocalBlobs:
             os.close(descriptor)
 
 
-class _FileContent:
+class FileContent:
     """A `Content` in a file, whose open descriptor is closed with this."""
 
-    def __init__(self, descriptor: int, threads: "_Threads") -> None:
+    def __init__(self, descriptor: int, threads: "FileThreads") -> None:
         self._file = _File(descriptor)
         self._threads = threads
         self.size_bytes = os.fstat(descriptor).st_size
@@ -269,7 +269,7 @@ class _FileReceiver:
         descriptor: int,
         offset: int,
         digest: "_Hash | None",
-        threads: "_Threads",
+        threads: "FileThreads",
         reserve_bytes: int,
     ) -> None:
         self._file = _File(descriptor)
@@ -325,7 +325,7 @@ class _FileReceiver:
     def _write(self, pieces: list[bytes], at: int) -> None:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         # There was room for this whole upload when it began, but not for all simultaneous uploads.
-        _require_room(self._file.descriptor, len(data) + self._reserve_bytes)
+        require_room(self._file.descriptor, len(data) + self._reserve_bytes)
         view = memoryview(data)
         while view:
             count = os.pwrite(self._file.descriptor, view, at)
@@ -344,7 +344,7 @@ class _File:
 
     async def use(
         self,
-        threads: "_Threads",
+        threads: "FileThreads",
         function: Callable[_Arguments, _Result],
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
@@ -371,7 +371,7 @@ class _File:
             os.close(descriptor)
 
 
-class _Threads:
+class FileThreads:
     """Threads for calls that may block; the errors of files become `BlobError`s."""
 
     def __init__(self, count: int) -> None:
@@ -424,10 +424,13 @@ async def _translated(future: "asyncio.Future[_Result]") -> _Result:
     try:
         return await asyncio.shield(future)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        if error.errno in _FULL:
-            raise FullError(reason) from error
-        raise BlobError(reason) from error
+        raise blob_error(error) from error
+
+
+def blob_error(error: OSError) -> BlobError:
+    """Return the `BlobError` in the place of an error of a file, without the path in it."""
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    return FullError(reason) if error.errno in _FULL else BlobError(reason)
 
 
 def _close_result(future: "asyncio.Future[int]") -> None:
@@ -454,7 +457,7 @@ def _lock(descriptor: int, path: Path) -> None:
         raise BusyError("another request has finished it")
 
 
-def _require_room(place: Path | int, size_bytes: int) -> None:
+def require_room(place: Path | int, size_bytes: int) -> None:
     """Check that a file system has room for this number of bytes.
 
     Raises:

@@ -27,7 +27,7 @@ from proxyd.metering.lease_slices import LOW_BYTES
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import MemoryBounds
-from storage.blobs.local import _Threads
+from storage.blobs.local import FileThreads
 from tests.sim import jobs, usage
 from tests.sim.acts import Acts
 from tests.sim.checks import AFTERMATH_SECONDS, Books
@@ -712,11 +712,11 @@ def _drawn_secrets(world: World) -> Iterator[None]:
     before = {name: getattr(secrets, name) for name in replaced}
     hash_before, control_before = LiveSession.__hash__, Control.__hash__
     reader_before, readers = Reader.__hash__, count()
-    submit = _Threads.submit
+    submit = FileThreads.submit
     signal = proxyd.tasks.signal
     for name, call in replaced.items():
         setattr(secrets, name, call)
-    _Threads.submit = _submit  # type: ignore[method-assign]
+    FileThreads.submit = _submit  # type: ignore[method-assign]
     LiveSession.__hash__ = lambda each: hash(each.id)  # type: ignore[method-assign]
     Control.__hash__ = lambda each: hash((each.address, each.began))  # type: ignore[method-assign]
     Reader.__hash__ = lambda each: each.__dict__.setdefault("number", next(readers))  # type: ignore[method-assign]
@@ -729,7 +729,7 @@ def _drawn_secrets(world: World) -> Iterator[None]:
     finally:
         for name, call in before.items():
             setattr(secrets, name, call)
-        _Threads.submit = submit  # type: ignore[method-assign]
+        FileThreads.submit = submit  # type: ignore[method-assign]
         LiveSession.__hash__ = hash_before  # type: ignore[method-assign]
         Control.__hash__ = control_before  # type: ignore[method-assign]
         Reader.__hash__ = reader_before  # type: ignore[method-assign]
@@ -737,7 +737,7 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         proxyd.tasks.signal = signal  # type: ignore[assignment]
 
 
-def _submit(_: _Threads, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _submit(_: FileThreads, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a call about files immediately, like other calls for threads."""
     return asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
 

@@ -6,10 +6,11 @@ who uses a name for an address must not make an innocent user the only match. Th
 user only if all of them have the same user.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -26,6 +27,8 @@ from storage.staff.abuse.tickets import OwnerRow, TicketRow
 
 SHOWN_MAX: Final = 20
 SESSIONS_MAX: Final = 200
+# Each search reads up to hours of records, in a thread of those that the daemon has for its disks.
+SEARCHES_MAX: Final = 3
 
 
 class Question(Struct, frozen=True):
@@ -125,6 +128,47 @@ class Answer(Struct, frozen=True):
     others: int
     ask: str
     gaps: tuple[str, ...]
+
+
+class Searches:
+    """The searches of the records that this node runs: one of a member, and few together.
+
+    Args:
+        search: returns the connections through the exit of a question.
+        most: the number of searches at the same time.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[Question], Coroutine[Any, Any, Found]],
+        most: int = SEARCHES_MAX,
+    ) -> None:
+        self._search = search
+        self._most = most
+        self._running: dict[str, asyncio.Task[Found]] = {}
+
+    async def run(self, staff_id: str, question: Question) -> Found:
+        """Search for a member; a search whose caller has left counts until it ends.
+
+        Raises:
+            MarketError: `too_busy`.
+        """
+        if staff_id in self._running:
+            raise MarketError(Code.TOO_BUSY, "Your last search of the records still runs.")
+        if len(self._running) >= self._most:
+            raise MarketError(
+                Code.TOO_BUSY, f"{self._most} searches of the records run; try again in a minute."
+            )
+        task = asyncio.create_task(self._search(question))
+        self._running[staff_id] = task
+
+        def ended(task: asyncio.Task[Found]) -> None:
+            del self._running[staff_id]
+            if not task.cancelled():
+                task.exception()  # its caller may have left
+
+        task.add_done_callback(ended)
+        return await asyncio.shield(task)
 
 
 async def look_up(

@@ -60,8 +60,9 @@ SCOPES: Mapping[Action, StaffScope] = {
     Action.RULE_READ: StaffScope.ABUSE,
 }
 # Operations of a login that has proved the second factor within the last minutes: a login that was
-# left open, or was stolen, moves no money, and sells nothing cheaper. No rescue acknowledges
-# another one.
+# left open, or was stolen, moves no money, and sells nothing cheaper. It neither makes, changes nor
+# locks out a member, nor makes a key, which would outlive the login. No rescue acknowledges another
+# one.
 PROVED = frozenset(
     (
         Action.MONEY_DEPOSIT,
@@ -72,6 +73,12 @@ PROVED = frozenset(
         Action.APPROVAL_APPROVE,
         Action.APPROVAL_REFUSE,
         Action.STAFF_ACKNOWLEDGE,
+        Action.STAFF_CREATE,
+        Action.STAFF_ROLE,
+        Action.STAFF_LOCK,
+        Action.STAFF_UNLOCK,
+        Action.STAFF_RESET_FACTOR,
+        Action.STAFF_KEY_CREATE,
     )
 )
 

@@ -29,7 +29,7 @@ AUDIENCE = "staff"
 LIFETIME_SECONDS = 8 * 3_600
 IDLE_SECONDS = 30 * 60
 WRONG_OF_NETWORK_MAX = 100  # in the same window, over all accounts
-PROVED_SECONDS = 5 * 60  # how long a proof of the second factor counts for money
+PROVED_SECONDS = 5 * 60  # how long a proof of the second factor counts
 SEEN_SECONDS = 60  # shortest time between two records that a login is used
 KEPT_SECONDS = 90 * 86_400
 WRONG = "The e-mail address, the password or the code is wrong."
@@ -191,7 +191,7 @@ class StaffLogins:
         return row is not None and row.role == caller.role
 
     async def prove(self, caller: StaffCaller, code: str, *, address: str) -> None:
-        """Prove the second factor of a login again, for acts that move money.
+        """Prove the second factor of a login again, for acts that want it (`PROVED`).
 
         Raises:
             MarketError: `second_factor_wrong`, `too_many_attempts`.

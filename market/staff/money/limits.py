@@ -11,7 +11,7 @@ from market.events.catalogue import LimitsChanged, timestamp
 from market.events.context import Context
 from market.events.recording import record
 from market.staff.base.acts import USER, Act, Changes, act, reason
-from market.staff.base.roles import Action, Author
+from market.staff.base.roles import Action, Author, Member
 from market.staff.finding.users import resolve
 from storage.accounts import user_limits as queries
 from storage.accounts.user_limits import UserLimitsRow
@@ -22,6 +22,16 @@ from storage.staff.stopping import suspending
 LIMIT_MAX = 1_000_000
 PRICE_PERCENT_MAX = 1_000
 UNTIL_MAX_SECONDS = 10 * 366 * 86_400
+
+
+class PriceBounds(Struct, frozen=True):
+    """The lowest and the highest price that a member gives a user, in percent of the service's."""
+
+    least: int = 1
+    most: int = PRICE_PERCENT_MAX
+
+
+ANY_PRICE = PriceBounds()
 
 
 class Kept(Struct, frozen=True):
@@ -49,17 +59,33 @@ class NewLimits(Struct, frozen=True):
 
 
 async def change(
-    context: Context, author: Author, name: str, new: NewLimits, why: str
+    context: Context,
+    author: Author,
+    name: str,
+    new: NewLimits,
+    why: str,
+    *,
+    prices: PriceBounds = ANY_PRICE,
 ) -> UserLimitsRow:
     """Change limits or the price of a user, and return the values from now on.
 
-    A change of the price, and of nothing else, is also permitted to the finance role.
+    A change of the price, and of nothing else, is also permitted to the finance role. Only a
+    command on the machine sets a price beyond the bounds: no second person checks it.
+
+    Args:
+        context: the store, identifiers and the time.
+        author: of the act.
+        name: of the user.
+        new: the values.
+        why: the reason, for the staff.
+        prices: the bounds of a member.
 
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
     text = reason(why)
     _check(new, context.now())
+    _check_price(author, new.price_percent, prices)
     user = await context.store.read(resolve, name)
     has_limits = not all(
         isinstance(each, Kept)
@@ -95,6 +121,18 @@ async def change(
     action = Action.USER_LIMIT if has_limits else Action.USER_PRICE
     made = Act(author, action, USER, user.id, user.id, text)
     return await context.store.write(act, context, made, set_new)
+
+
+def _check_price(author: Author, percent: Value, bounds: PriceBounds) -> None:
+    if not isinstance(author, Member) or not isinstance(percent, int):
+        return
+    if not bounds.least <= percent <= bounds.most:
+        raise MarketError(
+            Code.NOT_PERMITTED,
+            f"A member of the staff sets a price from {bounds.least} to {bounds.most} percent. "
+            "A command on the machine sets any other.",
+            field="price_percent",
+        )
 
 
 def _check(new: NewLimits, now: int) -> None:

@@ -258,7 +258,8 @@ class Suspensions:
 
         async def find(most: int) -> list[str]:
             rows.update(
-                (row.id, row) for row in await store.read(suspending.to_release, now=now, limit=most)
+                (row.id, row)
+                for row in await store.read(suspending.to_release, now=now, limit=most)
             )
             return list(rows)
 

@@ -7,6 +7,7 @@ from support.clients.staff import StaffApi, staffed
 from support.market.staff import PASSWORD
 
 from market.staff.base.roles import Role
+from storage.engines.store import Transaction
 
 KEY: dict[str, Any] = {
     "member": "ada@staff.example.com",
@@ -42,6 +43,31 @@ async def test_an_operator_administers_members(staff: StaffApi) -> None:
     unlock = "/staff/ada@example.com/unlock"
     unchanged = await staff.call("POST", unlock, {"reason": "x"}, token=token)
     assert unchanged.code == "staff_unchanged"
+
+
+async def test_a_login_that_was_left_open_administers_no_member(staff: StaffApi) -> None:
+    olga, ada = await staff.hire(Role.OPERATOR, "olga"), await staff.hire(Role.SUPPORT, "ada")
+    token = await staff.login(olga)
+
+    async def age(tx: Transaction) -> None:
+        await tx.run("UPDATE staff_logins SET factor_at = factor_at - 300")
+
+    await staff.service.daemon.store.write(age)
+    new = {"email": "new@example.com", "password": PASSWORD, "role": "support", "reason": "x"}
+    one = f"/staff/{ada.id}"
+    for path, body in (
+        ("/staff", new),
+        (f"{one}/role", {"role": "support", "reason": "x"}),
+        (f"{one}/lock", {"reason": "x"}),
+        (f"{one}/unlock", {"reason": "x"}),
+        (f"{one}/reset-factor", {"reason": "x"}),
+        ("/keys", KEY),
+    ):
+        refused = await staff.call("POST", path, body, token=token)
+        assert (refused.status, refused.code) == (401, "factor_expired"), path
+    proof = {"code": olga.factor.codes[1]}
+    assert (await staff.call("POST", "/factor", proof, token=token)).status == 200
+    assert (await staff.call("POST", f"{one}/lock", {"reason": "x"}, token=token)).status == 200
 
 
 async def test_a_key_permits_its_scopes_only(staff: StaffApi) -> None:

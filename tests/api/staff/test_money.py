@@ -159,6 +159,17 @@ async def test_limits_and_the_price_of_a_user(staff: StaffApi) -> None:
     price = {"price_percent": 80, **WHY}
     answer = await staff.call("POST", f"{path}/price", price, token=finance)
     assert (answer.body["price_percent"], answer.body["sessions"]) == (80, 5)
+    for member in (finance, token, await staff.key(StaffScope.MONEY)):
+        for percent in (1, 49, 201):  # beyond the settings: only a command on the machine
+            body = {"price_percent": percent, **WHY}
+            refused = await staff.call("POST", f"{path}/price", body, token=member)
+            assert (refused.code, refused.body["error"]["field"]) == (
+                "not_permitted",
+                "price_percent",
+            )
+    body = {"price_percent": None, **WHY}
+    own = (await staff.call("POST", f"{path}/price", body, token=finance)).body
+    assert own["price_percent"] is None
     assert (await staff.call("POST", f"{path}/limits", body, token=finance)).code == "not_permitted"
     for wrong in ({}, {"sessions": -1}, {"jobs": 10**9}, {"until": "2001-01-01T00:00:00Z"}):
         refused = await staff.call("POST", f"{path}/limits", {**WHY, **wrong}, token=token)

@@ -1,7 +1,9 @@
 """An export has the rows and files of one user, without secrets and names of the staff."""
 
+import asyncio
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -11,15 +13,18 @@ from support.market.books import refusal
 from support.market.leaving import MARKER, person
 from support.market.market import Market
 
-from market.base.errors import Code
+from market.base.errors import Code, MarketError
 from market.erasure.exports import (
+    AT_ONCE_MAX,
     DOWNLOADS_MAX,
     KEPT_SECONDS,
     PAUSE_SECONDS,
     ExportBounds,
+    ExportPlace,
     Exports,
     safe_name,
 )
+from storage.blobs.base import BlobError, FullError
 from storage.engines.store import Transaction
 from storage.erasure import erasing
 from storage.files.log_files import Attempt, LogFiles
@@ -106,6 +111,73 @@ async def test_an_export_is_asked_for_once_a_day_and_downloaded_five_times(marke
     again = await exports.ask(user)
     market.clock.now += KEPT_SECONDS
     assert await refusal(exports.open(user, again.id)) is Code.EXPORT_NOT_FOUND
+
+
+def exports_of(market: Market, place: ExportPlace, **bounds: float) -> Exports:
+    given = ExportBounds(**bounds)  # type: ignore[arg-type]
+    return Exports(market.context, market.artifacts, market.logs.disk, place, given)
+
+
+async def test_readers_that_are_slow_keep_no_other_user_from_an_export(
+    market: Market, tmp_path: Path
+) -> None:
+    exports = exports_of(market, ExportPlace(tmp_path / "exports"))
+    users = [await market.person() for _ in range(AT_ONCE_MAX + 2)]
+    asked = [await exports.ask(user) for user in users]
+    *slow, last = [
+        await exports.open(user, each.id) for user, each in zip(users, asked, strict=True)
+    ]
+    assert await last.read(0, 2) == b"PK"
+    first = users[0]
+    assert await refusal(exports.open(first, asked[0].id)) is Code.TOO_BUSY
+    for each in (*slow, last):
+        each.close()
+    (await exports.open(first, asked[0].id)).close()
+    # Making has few slots: of a crowd at the same time, the others are refused.
+    results = await asyncio.gather(
+        *(exports.open(user, each.id) for user, each in zip(users, asked, strict=True)),
+        return_exceptions=True,
+    )
+    refused = [each for each in results if isinstance(each, MarketError)]
+    assert [each.code for each in refused] == [Code.TOO_BUSY] * 2
+    for each in results:
+        if not isinstance(each, BaseException):
+            each.close()
+    assert list((tmp_path / "exports").iterdir()) == []
+
+
+async def test_a_file_is_closed_at_its_deadline(market: Market, tmp_path: Path) -> None:
+    exports = exports_of(market, ExportPlace(tmp_path / "exports"), read_seconds=0.01)
+    user = await market.person()
+    asked = await exports.ask(user)
+    content = await exports.open(user, asked.id)
+
+    async def is_over() -> bool:
+        try:
+            await content.read(0, 1)
+        except BlobError as error:
+            return "time" in str(error)
+        return False
+
+    while not await is_over():
+        await asyncio.sleep(0.01)
+    again = await exports.open(user, asked.id)
+    content.close()  # by the download that broke off: the newer file stays counted
+    assert await refusal(exports.open(user, asked.id)) is Code.TOO_BUSY
+    again.close()
+
+
+async def test_an_export_leaves_the_reserve_of_the_disk_free(
+    market: Market, tmp_path: Path
+) -> None:
+    room = os.statvfs(tmp_path)
+    full = exports_of(market, ExportPlace(tmp_path / "exports", room.f_blocks * room.f_frsize))
+    user = await market.person()
+    asked = await full.ask(user)
+    with pytest.raises(FullError):
+        await full.open(user, asked.id)
+    assert list((tmp_path / "exports").iterdir()) == []
+    (await exports_of(market, ExportPlace(tmp_path / "exports", 1)).open(user, asked.id)).close()
 
 
 async def test_logs_are_in_the_export_within_its_bound(market: Market, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The customer who used an exit: the ranking, the one customer, and the question that is left."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +10,16 @@ from support.market.staff import ROOT, acting, member
 from market.base.errors import Code, MarketError
 from market.money.money import GB
 from market.staff.abuse import exit_use, tickets
-from market.staff.abuse.exit_use import Answer, Destination, Found, Match, Question, Use, rank
+from market.staff.abuse.exit_use import (
+    Answer,
+    Destination,
+    Found,
+    Match,
+    Question,
+    Searches,
+    Use,
+    rank,
+)
 from market.staff.abuse.tickets import Category, Facts, State
 from market.staff.base.roles import Author, Role
 from market.staff.finding import history
@@ -62,6 +72,39 @@ def test_a_connection_is_ranked_by_its_match(
 ) -> None:
     found = rank(question, [use(**changes)])
     assert [each.match for each in found] == ([] if expected is None else [expected])
+
+
+async def test_a_member_has_one_search_and_a_node_few() -> None:
+    goes_on = asyncio.Event()
+
+    async def slow(_: Question) -> Found:
+        await goes_on.wait()
+        return Found((), ["read"])
+
+    searches = Searches(slow, most=2)
+    first, second = [asyncio.create_task(searches.run(each, SCAN)) for each in ("ada", "bob")]
+    await asyncio.sleep(0)
+    for member_id, words in (("ada", "still runs"), ("eve", "2 searches")):
+        with pytest.raises(MarketError, match=words) as refused:
+            await searches.run(member_id, SCAN)
+        assert refused.value.code is Code.TOO_BUSY
+    first.cancel()  # its thread reads on, so it counts on
+    await asyncio.gather(first, return_exceptions=True)
+    with pytest.raises(MarketError, match="still runs"):
+        await searches.run("ada", SCAN)
+    goes_on.set()
+    assert (await second).gaps == ["read"]
+    assert (await searches.run("ada", SCAN)).gaps == ["read"]
+
+
+async def test_a_search_that_fails_is_over() -> None:
+    async def broken(_: Question) -> Found:
+        raise MarketError(Code.INVALID_FIELD, "The access log: gone.")
+
+    searches = Searches(broken)
+    for _ in range(2):
+        with pytest.raises(MarketError, match="gone"):
+            await searches.run("ada", SCAN)
 
 
 @pytest.mark.both_engines

@@ -12,7 +12,7 @@ from market.money.money import GB, MICRO
 from market.staff.base.roles import Author, Role
 from market.staff.finding import users
 from market.staff.money import limits
-from market.staff.money.limits import NewLimits
+from market.staff.money.limits import NewLimits, PriceBounds
 from storage.accounts.user_limits import UserLimitsRow
 
 
@@ -112,6 +112,23 @@ async def test_finance_changes_the_price_alone(market: Market) -> None:
     await limited(market, user, NewLimits(price_percent=90), finance)
     for new in (NewLimits(price_percent=90, jobs=1), NewLimits(until=market.clock.now + 60)):
         assert await refusal(limited(market, user, new, finance)) is Code.NOT_PERMITTED
+
+
+async def test_a_member_sets_no_price_beyond_the_bounds(market: Market) -> None:
+    user, bounds = await market.person(), PriceBounds(50, 200)
+
+    async def priced(author: Author, percent: int | None) -> int | None:
+        new = NewLimits(price_percent=percent)
+        row = await limits.change(market.context, author, user, new, "agreed", prices=bounds)
+        return row.price_percent
+
+    for role in (Role.FINANCE, Role.OPERATOR):
+        author = acting(await member(market, role))
+        for percent in (1, 49, 201, 1_000):
+            assert await refusal(priced(author, percent)) is Code.NOT_PERMITTED
+        for allowed in (50, 200, None):
+            assert await priced(author, allowed) == allowed
+    assert await priced(ROOT, 1) == 1  # a command on the machine
 
 
 @pytest.mark.parametrize(
