@@ -124,7 +124,7 @@ class LimitsReply(Reply, kw_only=True):
 
 
 class ApprovalItem(Struct):
-    """A request for an act that moves money; `payload` is frozen.
+    """A request for an act; `payload` is frozen. An act that moves no money has no amount.
 
     `asked_by` and `decided_by` are `staff:` and a member, or `unix:` and a user of the machine.
     """
@@ -134,8 +134,8 @@ class ApprovalItem(Struct):
     action: Action
     user_id: str
     username: str
-    amount: float
-    currency: Currency
+    amount: float | None
+    currency: Currency | None
     payload: dict[str, str | int | None]
     reason: str | None
     asked_by: str
@@ -457,14 +457,15 @@ def _refused(refused: Refused) -> RefusedReply:
 
 def _approval(shown: ShownApprovalRow, now: int) -> ApprovalItem:
     row = shown.approval
+    has_amount = Action(row.action) not in approvals.WITHOUT_MONEY
     return ApprovalItem(
         id=row.id,
         state=approvals.state_of(row, now),
         action=Action(row.action),
         user_id=row.user_id,
         username=shown.username,
-        amount=money(row.amount),
-        currency=Currency(row.currency),
+        amount=money(row.amount) if has_amount else None,
+        currency=Currency(row.currency) if has_amount else None,
         payload=json.loads(row.payload),
         reason=shown.reason,
         asked_by=row.asked_by,

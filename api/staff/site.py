@@ -1,5 +1,7 @@
 """Routes about the public side: published texts, notices, and invitations."""
 
+import re
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -7,23 +9,30 @@ from msgspec import Meta, Struct
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.words import PREFIX, Reason, ReasonRequest, author, moment
-from market.base.errors import Code
+from market.base.errors import Code, MarketError
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
 from market.staff.site import site
 from market.staff.site.site import (
     BODY_MAX_CHARACTERS,
     DAYS_MAX,
+    TEXT_MAX_CHARACTERS,
     TITLE_MAX_CHARACTERS,
     USES_MAX,
     Invited,
+    Publication,
+    TextKind,
 )
 from storage.site.invitations import InvitationRow
 from storage.site.status import NoticeRow
+from storage.site.texts import TextRow
 
 SITE = f"{PREFIX}/site"
 NOTICES = f"{SITE}/notices"
 INVITATIONS = f"{SITE}/invitations"
+TEXTS = f"{SITE}/texts"
+VERSION_MAX = 999_999
+_NUMBER = re.compile("[1-9][0-9]{0,5}")
 
 
 class NoticeRequest(Struct):
@@ -52,6 +61,34 @@ class SiteTextItem(Struct):
     hash: str
     published_at: Timestamp
     valid_from: Timestamp
+
+
+class SiteTextRequest(Struct):
+    """A text to publish, in Markdown.
+
+    It is valid from `valid_from`, now by default; the `version` that it translates is null for a
+    new version.
+    """
+
+    kind: TextKind
+    locale: Annotated[str, Meta(max_length=8)]
+    text: Annotated[str, Meta(max_length=TEXT_MAX_CHARACTERS)]
+    reason: Reason
+    valid_from: Annotated[datetime, Meta(tz=True)] | None = None
+    version: Annotated[int, Meta(ge=1, le=VERSION_MAX)] | None = None
+
+
+class SiteTextReply(Reply, kw_only=True):
+    """A version of a text in one language, with its body."""
+
+    head: SiteTextItem
+    text: str
+
+
+class PublishedReply(Reply, kw_only=True):
+    """A published text."""
+
+    head: SiteTextItem
 
 
 class SiteNoticeItem(Struct):
@@ -104,7 +141,7 @@ class InvitedReply(Reply, kw_only=True):
 
 
 class SiteRoutes:
-    """The routes of the public side; texts are published by a command."""
+    """The routes of the public side."""
 
     def __init__(self, desk: StaffDesk) -> None:
         self._context = desk.context
@@ -121,6 +158,32 @@ class SiteRoutes:
                 self.show,
                 SiteStateReply,
                 action=Action.SITE_CHECK,
+            ),
+            StaffRoute(
+                "POST",
+                TEXTS,
+                "Publish a version of a text, or a translation of one; it is never changed",
+                self.publish,
+                PublishedReply,
+                action=Action.SITE_PUBLISH,
+                body=SiteTextRequest,
+                idempotent=True,
+                errors=(Code.TEXT_NOT_FOUND,),
+                example={
+                    "kind": "imprint",
+                    "locale": "en",
+                    "text": "# Imprint\n\nExample Ltd.",
+                    **why,
+                },
+            ),
+            StaffRoute(
+                "GET",
+                f"{TEXTS}/{{kind}}/{{version}}/{{locale}}",
+                "A version of a text in one language, also before it is valid",
+                self.text,
+                SiteTextReply,
+                action=Action.SITE_CHECK,
+                errors=(Code.TEXT_NOT_FOUND,),
             ),
             StaffRoute(
                 "POST",
@@ -174,20 +237,34 @@ class SiteRoutes:
         """Return texts, notices and invitations."""
         by = author(call)
         return SiteStateReply(
-            texts=[
-                SiteTextItem(
-                    row.kind,
-                    row.version,
-                    row.locale,
-                    row.hash,
-                    timestamp(row.published_at),
-                    timestamp(row.valid_from),
-                )
-                for row in await site.published(self._context, by)
-            ],
+            texts=[_text(row) for row in await site.published(self._context, by)],
             notices=[_notice(row) for row in await site.notices(self._context, by)],
             invitations=[_invitation(row) for row in await site.invited(self._context, by)],
         )
+
+    async def publish(self, call: Call[SiteTextRequest, Any]) -> PublishedReply:
+        """Publish a text."""
+        body, begins = call.body, call.body.valid_from
+        now = self._context.now()
+        new = Publication(
+            body.kind,
+            body.locale,
+            body.text,
+            now if begins is None else int(begins.timestamp()),
+            body.version,
+        )
+        by = author(call, _published)
+        return _published(await site.publish(self._context, by, new, body.reason))
+
+    async def text(self, call: Call[Nothing, Any]) -> SiteTextReply:
+        """Return a text."""
+        kind, version, locale = (call.path[each] for each in ("kind", "version", "locale"))
+        if kind not in set(TextKind) or not _NUMBER.fullmatch(version):
+            raise MarketError(Code.TEXT_NOT_FOUND)
+        row, body = await site.text(
+            self._context, author(call), TextKind(kind), int(version), locale
+        )
+        return SiteTextReply(head=_text(row), text=body)
 
     async def notify(self, call: Call[NoticeRequest, Any]) -> NoticeReply:
         """Show a notice."""
@@ -230,6 +307,21 @@ class SiteRoutes:
             code=made.code,
             link=f"{self._app_url}/register?invitation={made.code}",
         )
+
+
+def _text(row: TextRow) -> SiteTextItem:
+    return SiteTextItem(
+        row.kind,
+        row.version,
+        row.locale,
+        row.hash,
+        timestamp(row.published_at),
+        timestamp(row.valid_from),
+    )
+
+
+def _published(row: TextRow) -> PublishedReply:
+    return PublishedReply(head=_text(row))
 
 
 def _noticed(row: NoticeRow) -> NoticeReply:

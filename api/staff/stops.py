@@ -2,17 +2,18 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from api.routing.listing import Timestamp
-from api.routing.routes import Call, Reply, StaffRoute
+from api.routing.listing import Timestamp, timestamp
+from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.users import FINDING, ONE
 from api.staff.words import PREFIX, Reason, ReasonRequest, author, moment
 from market.accounts.suspensions import Part
 from market.bandwidth import halts
 from market.base.errors import Code
+from market.base.states import SessionStatus
 from market.staff.base.acts import REASON_MAX_CHARACTERS
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
@@ -62,6 +63,24 @@ class RevokedReply(Reply, kw_only=True):
     name: str
 
 
+class SessionReply(Reply, kw_only=True):
+    """A session; `state` is null for one that is over.
+
+    `suspended`: all sessions of its user are. `leases` is the number of nodes with a lease on it.
+    """
+
+    id: str
+    user_id: str
+    status: SessionStatus
+    state: Literal["open", "halted", "suspended"] | None
+    halted_at: Timestamp | None
+    used_bytes: int
+    quota_bytes: int
+    created_at: Timestamp
+    expires_at: Timestamp
+    leases: int
+
+
 Handler = Callable[[Call[ReasonRequest, Any]], Awaitable[OrderReply]]
 
 
@@ -103,6 +122,15 @@ class StopRoutes:
                 body=ResumeRequest,
                 errors=(*FINDING, Code.NOT_SUSPENDED),
                 example=example,
+            ),
+            StaffRoute(
+                "GET",
+                SESSION,
+                "One session; the log records the view",
+                self.session,
+                SessionReply,
+                action=Action.SESSION_VIEW,
+                errors=(Code.SESSION_NOT_FOUND,),
             ),
             *(
                 StaffRoute(
@@ -178,6 +206,24 @@ class StopRoutes:
                 (Code.JOB_NOT_FOUND, Code.JOB_OVER),
             ),
         ]
+
+    async def session(self, call: Call[Nothing, Any]) -> SessionReply:
+        """Return one session."""
+        by, session = author(call), call.path["session"]
+        shown = await stopping.show_session(self._context, by, session)
+        row = shown.row
+        return SessionReply(
+            id=row.id,
+            user_id=row.user_id,
+            status=SessionStatus(row.status),
+            state=shown.state,
+            halted_at=moment(shown.halted_at),
+            used_bytes=row.bytes_used,
+            quota_bytes=row.quota_bytes,
+            created_at=timestamp(row.created_at),
+            expires_at=timestamp(row.expires_at),
+            leases=shown.leases,
+        )
 
     async def suspend(self, call: Call[SuspendRequest, Any]) -> OrderReply:
         """Suspend parts of a user."""

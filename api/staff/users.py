@@ -9,6 +9,7 @@ from api.routing.listing import Limit, Listing, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.words import PREFIX, ActItem, Name, act_item, author, items, moment
 from market.base.errors import Code
+from market.base.states import ClosureStatus
 from market.staff.base.acts import NOTE_MAX_CHARACTERS
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
@@ -16,6 +17,7 @@ from market.staff.finding import history, search, users
 from market.staff.finding.search import Found
 from market.staff.finding.tables import TABLES, balances
 from market.staff.finding.users import UserPage
+from storage.accounts.closures import ClosureRow
 from storage.staff.base.log import NEWEST
 
 ONE = f"{PREFIX}/users/{{user}}"
@@ -162,13 +164,23 @@ class NoteItem(Struct):
 
 
 class UserItem(Struct):
-    """A user."""
+    """A user. `identity_checked` is whether the operator has checked the identity for payouts."""
 
     id: str
     username: str
     email: str
     verified_at: Timestamp | None
     created_at: Timestamp
+    identity_checked: bool
+
+
+class ClosureItem(Struct):
+    """The closing of an account; a closed one is erased after `erased_after`."""
+
+    state: ClosureStatus
+    closed_at: Timestamp
+    erased_after: Timestamp | None
+    erased_at: Timestamp | None
 
 
 class SuspendedItem(Struct):
@@ -181,9 +193,10 @@ class SuspendedItem(Struct):
 
 
 class UserReply(Reply, kw_only=True):
-    """A user, and the ten newest rows of each kind."""
+    """A user, and the ten newest rows of each kind; `closure` is null if it was never closed."""
 
     user: UserItem
+    closure: ClosureItem | None
     suspended: list[SuspendedItem]
     balances: list[Balance]
     open: OpenItem
@@ -307,6 +320,16 @@ def _found(found: Found) -> FoundItem:
     )
 
 
+def _closure(row: ClosureRow) -> ClosureItem:
+    state = ClosureStatus(row.state)
+    return ClosureItem(
+        state=state,
+        closed_at=timestamp(row.closed_at),
+        erased_after=timestamp(row.due_at) if state is ClosureStatus.CLOSED else None,
+        erased_at=moment(row.erased_at),
+    )
+
+
 def _user(page: UserPage) -> UserReply:
     user = page.user
     return UserReply(
@@ -316,7 +339,9 @@ def _user(page: UserPage) -> UserReply:
             email=user.email,
             verified_at=moment(user.email_verified_at),
             created_at=timestamp(user.created_at),
+            identity_checked=page.is_verified,
         ),
+        closure=None if page.closure is None else _closure(page.closure),
         suspended=items(page.suspended, TABLES["suspended"], SuspendedItem),
         balances=[
             Balance(currency, money(available), money(held))

@@ -11,11 +11,13 @@ from support.clients.story import reached, used
 from support.console.browser import Tab, Visit
 from support.console.console import opened
 from support.daemons.service import Service
+from support.market.staff import ROOT
 from support.targets.targets import echo
 from support.targets.threads import web
 
 from market.bandwidth.sessions import Bandwidth, Session
 from market.bandwidth.usage import Series, UsageHistory
+from market.staff.stopping import stopping
 
 NOBODYS = "01998f00-0000-7000-8000-00000000000a"
 USED = "Number(document.querySelector('[data-session]')?.dataset.used)"
@@ -86,7 +88,9 @@ async def test_a_line_of_the_page_works_and_its_bytes_are_seen(
         compile(await tab.run(LINE % name), name, "exec")
 
 
-async def test_a_session_is_ended_after_its_price_was_shown(service: Service, visit: Visit) -> None:
+async def test_a_session_is_seen_halted_and_ended_after_its_price_was_shown(
+    service: Service, visit: Visit
+) -> None:
     person = await service.person(usd="10")
     bought = await service.buy(person, quota=10**6, price=1_000)
     async with echo() as target:
@@ -98,6 +102,13 @@ async def test_a_session_is_ended_after_its_price_was_shown(service: Service, vi
     await tab.until(f"{USED} === 100000")
     assert "PASSWORD" in await tab.run(LINE % "curl")
     await tab.until_text("$1.00 held = $0.10 to pay if it ended now + $0.90 that would come back")
+    context = service.daemon.market.context
+    await stopping.halt_session(context, ROOT, bought.id, "ticket A-17")
+    await tab.until_text("The service decides when it goes on")
+    assert "Halted" in await tab.text("main")
+    assert "A-17" not in await tab.text("main")  # the reason of the staff is for the staff
+    await stopping.let_session_go(context, ROOT, bought.id, "resolved")
+    await tab.until('!document.body.innerText.includes("decides when it goes on")')
     await tab.click("End the session")
     await tab.until_text("$0.10 will be paid, and $0.90 will be released", "dialog")
     await tab.click("Cancel")

@@ -67,6 +67,14 @@ function deviceActs(device) {
     actButton(words, async (body) => cut(await ask("POST", `/devices/${device.id}/${act}`, body))));
 }
 
+// The end of an account in words; an account that was opened again is open.
+function closing(closure) {
+  if (!closure || closure.state === "taken_back") return null;
+  const words = closure.state === "erased" ? ["erased: ", moment(closure.erased_at)]
+    : ["closed since ", moment(closure.closed_at), ", erased after ", moment(closure.erased_after)];
+  return el("p", { class: "error" }, "This account is ", words, " (UTC)");
+}
+
 async function userPage(name) {
   const page = await ask("GET", `/users/${encodeURIComponent(name)}`);
   const { user, open } = page;
@@ -76,7 +84,9 @@ async function userPage(name) {
   }) : null;
   return [
     heading(user.username),
-    el("p", {}, `${user.email} · ${user.verified_at ? "verified" : "not verified"} · since ${user.created_at.slice(0, 10)}`),
+    el("p", {}, `${user.email} · ${user.verified_at ? "verified" : "not verified"} · since ${user.created_at.slice(0, 10)}`,
+      ` · identity ${user.identity_checked ? "checked" : "not checked"}`),
+    closing(page.closure),
     el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · "), " · ",
       link(`/money/${at(user.id)}`, "Money")),
     el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),

@@ -85,7 +85,7 @@ export const approvalCells = {
   by: (each) => each.asked_email ?? each.asked_by,
   act: (each) => each.action,
   user: (each) => link(ofUser(each.user_id), each.username),
-  amount: (each) => `${each.amount} ${each.currency}`,
+  amount: (each) => (each.amount === null ? null : `${each.amount} ${each.currency}`),
   "reference or job": (each) => each.payload.reference ?? each.payload.job,
   reason: (each) => each.reason,
 };
@@ -97,7 +97,8 @@ export async function approvalsPage() {
     const { is_withdrawn: own } = await ask("POST", `/approvals/${each.id}/refuse`, body);
     return own ? "withdrawn" : "refused";
   });
-  const approve = (each) => !isOwn(each) && actButton(`Approve ${each.amount} ${each.currency}`, async (body) =>
+  const approve = (each) => (each.amount === null ? "a command on the machine approves it" : !isOwn(each) && approveMoney(each));
+  const approveMoney = (each) => actButton(`Approve ${each.amount} ${each.currency}`, async (body) =>
     moved(await ask("POST", `/approvals/${each.id}/approve`, body)), [["reason", "Reason to approve", { maxlength: 500, required: false }]]);
   return [
     heading("Approvals"),

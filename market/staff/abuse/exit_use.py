@@ -27,7 +27,7 @@ from storage.staff.abuse.tickets import OwnerRow, TicketRow
 
 SHOWN_MAX: Final = 20
 SESSIONS_MAX: Final = 200
-# Each search reads up to hours of records, in a thread of those that the daemon has for its disks.
+# A search reads hours of records, in one of the few threads of the daemon for its disks.
 SEARCHES_MAX: Final = 3
 
 

@@ -28,6 +28,7 @@ SCOPES: Mapping[Action, StaffScope] = {
     Action.SEARCH: StaffScope.READ,
     Action.SEARCH_ADDRESS: StaffScope.READ,
     Action.USER_VIEW: StaffScope.READ,
+    Action.SESSION_VIEW: StaffScope.READ,
     Action.LOG_READ: StaffScope.READ,
     Action.STAFF_SELF: StaffScope.READ,
     Action.USER_NOTE: StaffScope.ACT,
@@ -61,8 +62,8 @@ SCOPES: Mapping[Action, StaffScope] = {
 }
 # Operations of a login that has proved the second factor within the last minutes: a login that was
 # left open, or was stolen, moves no money, and sells nothing cheaper. It neither makes, changes nor
-# locks out a member, nor makes a key, which would outlive the login. No rescue acknowledges another
-# one.
+# locks out a member, nor makes a key, which would outlive the login, and publishes no text. No
+# rescue acknowledges another one.
 PROVED = frozenset(
     (
         Action.MONEY_DEPOSIT,
@@ -79,6 +80,7 @@ PROVED = frozenset(
         Action.STAFF_UNLOCK,
         Action.STAFF_RESET_FACTOR,
         Action.STAFF_KEY_CREATE,
+        Action.SITE_PUBLISH,
     )
 )
 

@@ -19,10 +19,12 @@ from market.staff.base.acts import (
     require_name,
 )
 from market.staff.base.roles import Action, Author
+from storage.accounts import closures as closure_queries
 from storage.accounts import keys as key_queries
 from storage.accounts import suspensions as suspension_queries
 from storage.accounts import user_limits as limit_queries
 from storage.accounts import users as user_queries
+from storage.accounts.closures import ClosureRow
 from storage.accounts.keys import KeyRow
 from storage.accounts.suspensions import SuspendedRow
 from storage.accounts.user_limits import UserLimitsRow
@@ -34,6 +36,7 @@ from storage.jobs import jobs as job_queries
 from storage.jobs.jobs import OwnJobRow
 from storage.money import ledger as ledger_queries
 from storage.money.ledger import MovedRow
+from storage.payouts import payouts as payout_queries
 from storage.staff.base import log as log_queries
 from storage.staff.base.log import NoteRow, ShownLogRow
 from storage.staff.finding import search as search_queries
@@ -46,11 +49,14 @@ COUNTED_MAX = 1_000
 class UserPage(Struct, frozen=True):
     """All that the staff sees of a user: the newest rows of each kind.
 
-    A count of `open` above `COUNTED_MAX` is `COUNTED_MAX` + 1.
+    `is_verified` is whether the operator has checked the identity. A count of `open` above
+    `COUNTED_MAX` is `COUNTED_MAX` + 1.
     """
 
     user: UserRow
     profile: LoginRow
+    is_verified: bool
+    closure: ClosureRow | None
     suspended: list[SuspendedRow]
     open: OpenRow
     personal: UserLimitsRow | None
@@ -132,6 +138,8 @@ async def _page(tx: Transaction, user: UserRow, now: int) -> UserPage:
     return UserPage(
         user=user,
         profile=profile,
+        is_verified=await payout_queries.is_verified(tx, user.id),
+        closure=await closure_queries.find(tx, user.id),
         suspended=await suspension_queries.of_user(tx, user.id),
         personal=await limit_queries.find_valid(tx, user.id, now),
         open=await search_queries.open_things(tx, user.id, now=now, most=COUNTED_MAX + 1),

@@ -59,6 +59,10 @@ class Amount(Struct, frozen=True):
     payload: Payload
 
 
+# Acts that wait for a second person as well, and move no money: their amount is 0.
+WITHOUT_MONEY = frozenset((Action.USER_ERASE,))
+
+
 class Posting(Struct, frozen=True):
     """The author of an act that is carried out, and the request that was approved, if one was.
 
@@ -87,6 +91,7 @@ class Outcome(Struct, frozen=True):
     currency: Currency
     amount: int
     expires_at: int | None = None
+    moves_money: bool = True
 
 
 def author_key(author: Author) -> str:
@@ -242,4 +247,12 @@ def state_of(row: ApprovalRow, now: int) -> Literal["waits", "approved", "refuse
 
 
 def _outcome(state: State, act_id: str, new: Amount, expires_at: int | None = None) -> Outcome:
-    return Outcome(state, act_id, new.user_id, new.currency, new.amount, expires_at)
+    return Outcome(
+        state,
+        act_id,
+        new.user_id,
+        new.currency,
+        new.amount,
+        expires_at,
+        new.action not in WITHOUT_MONEY,
+    )

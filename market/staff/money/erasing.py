@@ -100,7 +100,9 @@ async def _carry_out(
     tx: Transaction, context: Context, tools: Tools, new: Amount
 ) -> tuple[Outcome, Changes]:
     await erasing.erase(tx, context, tools, new.user_id, waives=bool(new.payload["waives"]))
-    outcome = Outcome(State.DONE, new.user_id, new.user_id, new.currency, new.amount)
+    outcome = Outcome(
+        State.DONE, new.user_id, new.user_id, new.currency, new.amount, moves_money=False
+    )
     return outcome, {"account": (None, "erased")}
 
 

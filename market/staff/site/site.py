@@ -195,6 +195,27 @@ async def published(context: Context, author: Author) -> list[TextRow]:
     return await context.store.read(look)
 
 
+async def text(
+    context: Context, author: Author, kind: TextKind, version: int, locale: str
+) -> tuple[TextRow, str]:
+    """Return a version of a text in one language, with its body, also before it is valid.
+
+    Raises:
+        MarketError: `not_permitted`, `text_not_found`.
+    """
+
+    async def look(tx: Transaction) -> tuple[TextRow, str]:
+        await permit(tx, author, Action.SITE_CHECK)
+        rows = await texts.languages(tx, kind, version)
+        body = await texts.body(tx, kind, version, locale)
+        row = next((each for each in rows if each.locale == locale), None)
+        if row is None or body is None:
+            raise MarketError(Code.TEXT_NOT_FOUND)
+        return row, body
+
+    return await context.store.read(look)
+
+
 async def notify(
     context: Context, author: Author, *, severity: str, title: str, body: str, why: str
 ) -> NoticeRow:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Literal
 
 from msgspec import Struct
 
@@ -60,6 +61,15 @@ class ShownSession(Struct, frozen=True):
     halted_at: int | None
     is_suspended: bool
     leases: int
+
+    @property
+    def state(self) -> Literal["open", "halted", "suspended"] | None:
+        """Whether an active session goes on; None for one that is over."""
+        if self.row.status != SessionStatus.ACTIVE:
+            return None
+        if self.is_suspended:
+            return "suspended"
+        return "open" if self.halted_at is None else "halted"
 
 
 async def show_session(context: Context, author: Author, session_id: str) -> ShownSession:

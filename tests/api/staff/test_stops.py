@@ -62,9 +62,20 @@ async def test_a_session_is_halted_let_go_and_ended(staff: StaffApi) -> None:
     assert (await staff.call("POST", f"{path}/go", why, token=token)).code == "session_not_halted"
     halted = (await staff.call("POST", f"{path}/halt", why, token=token)).body
     assert (halted["session_id"], halted["nodes"], halted["silent"]) == (session, 1, [])
+    shown = (await staff.call("GET", path, token=token)).body
+    assert (shown["user_id"], shown["status"], shown["state"]) == (
+        person.user_id,
+        "active",
+        "halted",
+    )
+    assert shown["halted_at"] is not None
     assert (await staff.call("POST", f"{path}/go", why, token=token)).status == 200
     assert (await staff.call("POST", f"{path}/end", why, token=token)).status == 200
     assert (await staff.call("POST", f"{path}/end", why, token=token)).code == "session_not_found"
+    shown = (await staff.call("GET", path, token=token)).body
+    assert (shown["status"], shown["state"]) == ("ended", None)
+    unknown = await staff.call("GET", f"/sessions/{person.user_id}", token=token)
+    assert (unknown.status, unknown.code) == (404, "session_not_found")
     [row] = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body["sessions"]
     assert row["status"] == "ended"
 

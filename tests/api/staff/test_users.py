@@ -1,8 +1,11 @@
 """Users at the staff API: found, shown and noted, and the log of it."""
 
 from support.clients.staff import StaffApi
+from support.market.staff import ROOT
 
 from market.staff.base.roles import Role
+from market.staff.money import paying
+from market.staff.stopping import closing
 
 
 async def test_a_member_finds_a_user_and_writes_a_note(staff: StaffApi) -> None:
@@ -19,12 +22,27 @@ async def test_a_member_finds_a_user_and_writes_a_note(staff: StaffApi) -> None:
         assert noted.body == {"ok": True, "user_id": person.user_id}
     page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
     assert page["user"]["email"] == person.email
+    assert (page["user"]["identity_checked"], page["closure"]) == (False, None)
     assert page["balances"][0] == {"currency": "usd", "available": 5.0, "held": 0.0}
     [written] = page["notes"]
     assert (written["text"], written["author"]) == (note["text"], "support@staff.example.com")
     assert [each["action"] for each in page["log"]] == ["user.note"]
     missing = await staff.call("GET", "/users/nobody", token=token)
     assert (missing.status, missing.code) == (404, "user_not_found")
+
+
+async def test_the_page_shows_a_checked_identity_and_a_closed_account(staff: StaffApi) -> None:
+    person, market = await staff.service.person(), staff.service.daemon.market
+    await paying.verify(market.context, ROOT, person.user_id, "a passport")
+    await closing.close(
+        market.context, market.letters, ROOT, person.user_id, waives=False, why="asked by letter"
+    )
+    token = await staff.token(Role.SUPPORT)
+    page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
+    assert page["user"]["identity_checked"] is True
+    closure = page["closure"]
+    assert (closure["state"], closure["erased_at"]) == ("closed", None)
+    assert closure["erased_after"] > closure["closed_at"]
 
 
 async def test_only_an_operator_searches_for_an_address(staff: StaffApi) -> None:

@@ -6,6 +6,7 @@ from config.settings import Settings
 from market.accounts.keys import KEYS_MAX
 from market.accounts.levels import Limited, limited
 from market.base.errors import Code, MarketError
+from market.base.states import ClosureStatus
 from market.money.money import GB, as_decimal
 from market.staff.finding import history, search, tables, users
 from market.staff.finding.search import HITS_MAX, Found
@@ -23,8 +24,7 @@ from proxyd.cli.staff.base.desk import (
 )
 from proxyd.cli.staff.money.limits import limits_of, personal_row
 from proxyd.slices import new_accounts
-from storage.accounts import closures
-from storage.payouts import payouts
+from storage.accounts.closures import ClosureRow
 from storage.staff.base.log import NEWEST
 
 
@@ -58,14 +58,12 @@ async def _show(desk: Desk, options: Namespace) -> Report:
     policy, now = new_accounts(desk.settings), desk.context.now()
     limits = await desk.context.store.read(limited, page.user.id, policy, now)
     report = _user_page(page, desk.settings)
-    is_checked = await desk.context.store.read(payouts.is_verified, page.user.id)
-    report["user"]["identity_checked"] = is_checked
+    report["user"]["identity_checked"] = page.is_verified
     if limits is not None:
         report["limited"] = _limits_of_new(limits)
-    closure = await desk.context.store.read(closures.find, page.user.id)
-    if closure is None:
+    if page.closure is None:
         return report
-    return {"user": report.pop("user"), "closure": _closure(closure), **report}
+    return {"user": report.pop("user"), "closure": _closure(page.closure), **report}
 
 
 async def _note(desk: Desk, options: Namespace) -> Report:
@@ -91,11 +89,11 @@ def _found(found: Found) -> Row:
     }
 
 
-def _closure(row: closures.ClosureRow) -> Row:
+def _closure(row: ClosureRow) -> Row:
     return {
         "state": row.state,
         "closed": when(row.closed_at),
-        "erased_after": when(row.due_at) if row.state == "closed" else None,
+        "erased_after": when(row.due_at) if row.state == ClosureStatus.CLOSED else None,
         "erased": when(row.erased_at),
     }
 

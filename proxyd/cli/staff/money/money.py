@@ -130,6 +130,8 @@ async def _approve(desk: Desk, options: Namespace) -> Report | Ended:
         desk.context, desk.author, options.approval, options.reason, posters=posters_of(desk)
     )
     await finish_erasures(desk)
+    if not outcome.moves_money:
+        return {"approved": {"id": outcome.id, "user": outcome.user_id}}
     return report(outcome, "approved")
 
 
@@ -170,13 +172,13 @@ def in_words(amounts: Mapping[Currency, int]) -> str:
 
 def _approval(shown: ShownApprovalRow, now: int) -> Report:
     row = shown.approval
+    amount = {"amount": as_decimal(row.amount), "currency": row.currency}
     return {
         "id": row.id,
         "state": approvals.state_of(row, now),
         "action": row.action,
         "user": shown.username,
-        "amount": as_decimal(row.amount),
-        "currency": row.currency,
+        **({} if row.action in approvals.WITHOUT_MONEY else amount),
         "by": row.asked_by,
         "asked": when(row.asked_at),
         "expires": when(row.expires_at),

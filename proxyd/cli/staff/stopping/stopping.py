@@ -46,13 +46,12 @@ async def _resume(desk: Desk, options: Namespace) -> Report | Ended:
 async def _show_session(desk: Desk, options: Namespace) -> Report:
     shown = await stopping.show_session(desk.context, desk.author, options.session)
     row = shown.row
-    state = "suspended" if shown.is_suspended else "halted" if shown.halted_at else "open"
     return {
         "session": {
             "id": row.id,
             "user": row.user_id,
             "status": row.status,
-            "state": state if row.status == "active" else None,
+            "state": shown.state,
             "halted": when(shown.halted_at),
             "used_bytes": row.bytes_used,
             "quota_bytes": row.quota_bytes,
