@@ -8,6 +8,7 @@ from proxyd.cli.parsing import (
     amount,
     bound,
     count,
+    identifier,
     part,
     percent,
     signed_amount,
@@ -128,7 +129,10 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     history = commands.add_parser("history", help="a user's balances and transactions")
     add_user(history)
     history.add_argument(
-        "--before", type=text, default="", metavar="ID", help="only transactions before this one"
+        "--before",
+        type=identifier,
+        metavar="ID",
+        help="only transactions before this one",
     )
     add_limit(history, "transactions")
     finish_command(history, "money history")
@@ -137,7 +141,7 @@ def add_commands(topics: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     approvals = topics.add_parser("approvals", help="acts that wait for a second person")
     approvals.add_argument("--all", action="store_true", help="include the decided ones")
     approvals.add_argument(
-        "--before", type=text, default="", metavar="ID", help="only requests before this one"
+        "--before", type=identifier, metavar="ID", help="only requests before this one"
     )
     add_limit(approvals, "requests")
     finish_command(approvals, "approvals")
@@ -165,7 +169,7 @@ def _add_payments(topics: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--status", choices=PAYMENT_STATUSES, default="", help="only payments in this state"
     )
     listed.add_argument(
-        "--before", type=text, default="", metavar="ID", help="only payments before this one"
+        "--before", type=identifier, metavar="ID", help="only payments before this one"
     )
     add_limit(listed, "payments")
     finish_command(listed, "payments list")
