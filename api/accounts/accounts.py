@@ -79,10 +79,14 @@ class LoginUser(Struct):
 
 
 class LoginReply(Reply, kw_only=True):
-    """A session token, unless it is kept in a cookie, and its user."""
+    """A session token, unless it is kept in a cookie, and its user.
+
+    `reopened` is there, and true, when the login has opened a closed account again.
+    """
 
     token: str | UnsetType = UNSET
     user: LoginUser
+    reopened: bool | UnsetType = UNSET
 
 
 class RegisterReply(LoginReply, kw_only=True):
@@ -360,9 +364,10 @@ class AccountRoutes:
             papers=_papers(body.accepted),
         )
         user = _login_user(login)
+        reopened = login.reopened or UNSET
         if body.keep:
-            return self._kept(LoginReply(user=user), login.token)
-        return LoginReply(token=login.token, user=user)
+            return self._kept(LoginReply(user=user, reopened=reopened), login.token)
+        return LoginReply(token=login.token, user=user, reopened=reopened)
 
     def _kept(self, reply: Reply, token: str) -> WithCookie:
         return WithCookie(reply=reply, cookie=self._cookies.keep(token))

@@ -163,17 +163,6 @@ class NoteItem(Struct):
     text: str
 
 
-class UserItem(Struct):
-    """A user. `identity_checked` is whether the operator has checked the identity for payouts."""
-
-    id: str
-    username: str
-    email: str
-    verified_at: Timestamp | None
-    created_at: Timestamp
-    identity_checked: bool
-
-
 class ClosureItem(Struct):
     """The closing of an account; a closed one is erased after `erased_after`."""
 
@@ -181,6 +170,22 @@ class ClosureItem(Struct):
     closed_at: Timestamp
     erased_after: Timestamp | None
     erased_at: Timestamp | None
+
+
+class UserItem(Struct):
+    """A user.
+
+    `identity_checked`: the operator has checked the identity for payouts. `closure` is null if the
+    account was never closed.
+    """
+
+    id: str
+    username: str
+    email: str
+    verified_at: Timestamp | None
+    created_at: Timestamp
+    identity_checked: bool
+    closure: ClosureItem | None
 
 
 class SuspendedItem(Struct):
@@ -193,10 +198,9 @@ class SuspendedItem(Struct):
 
 
 class UserReply(Reply, kw_only=True):
-    """A user, and the ten newest rows of each kind; `closure` is null if it was never closed."""
+    """A user, and the ten newest rows of each kind."""
 
     user: UserItem
-    closure: ClosureItem | None
     suspended: list[SuspendedItem]
     balances: list[Balance]
     open: OpenItem
@@ -340,8 +344,8 @@ def _user(page: UserPage) -> UserReply:
             verified_at=moment(user.email_verified_at),
             created_at=timestamp(user.created_at),
             identity_checked=page.is_verified,
+            closure=None if page.closure is None else _closure(page.closure),
         ),
-        closure=None if page.closure is None else _closure(page.closure),
         suspended=items(page.suspended, TABLES["suspended"], SuspendedItem),
         balances=[
             Balance(currency, money(available), money(held))

@@ -56,10 +56,14 @@ WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
 
 
 class Login(Struct, frozen=True):
-    """A login that succeeded: the token to show from now on, and whose it is."""
+    """A login that succeeded: the token to show from now on, and whose it is.
+
+    `reopened`: it has opened a closed account again.
+    """
 
     token: str
     profile: LoginRow
+    reopened: bool = False
 
 
 class Caller(Struct, frozen=True):
@@ -440,10 +444,11 @@ class Accounts:
     async def _logged_in(self, user: UserRow, origin: "_Origin") -> Login:
         """Begin a login session of a user, if the verified password is still the user's."""
         claims = Claims(user.id, self._identifiers.new(), self._now())
-        profile = await self._store.write(
+        profile, reopened = await self._store.write(
             _begin_login, self._context, self._gate, claims, user.password_hash, origin
         )
-        return Login(self._tokens.sign(claims, token_id=self._identifiers.new()), profile)
+        token = self._tokens.sign(claims, token_id=self._identifiers.new())
+        return Login(token, profile, reopened)
 
 
 async def _usable_key(tx: Transaction, key_id: str, now: int) -> KeyRow | None:
@@ -624,7 +629,7 @@ async def _register(
             )
         except MarketError as error:
             raise _NotReferredError from error
-    profile = await _begin_login(tx, context, gate, new.claims, user.password_hash, new.origin)
+    profile, _ = await _begin_login(tx, context, gate, new.claims, user.password_hash, new.origin)
     login = Login(new.token, profile)
     await keep(tx, new.proof)
     if new.receipt is not None:
@@ -634,13 +639,14 @@ async def _register(
 
 async def _begin_login(
     tx: Transaction, context: Context, gate: Gate, claims: Claims, verified: str, origin: _Origin
-) -> LoginRow:
+) -> tuple[LoginRow, bool]:
+    """Begin a login. Return its user, and whether it has opened a closed account again."""
     await queries.lock(tx, claims.user_id)
     user = await queries.find(tx, claims.user_id)
     if user is None or user.password_hash != verified:
         raise MarketError(Code.INVALID_CREDENTIALS)
     await gate.log_in(tx, user.id, origin.papers, origin.network)
-    await closures.take_back(tx, user.id)
+    reopened = await closures.take_back(tx, user.id)
     await queries.insert_login(
         tx,
         session_id=claims.session_id,
@@ -654,7 +660,7 @@ async def _begin_login(
     profile = await queries.profile(tx, claims.user_id)
     if profile is None:
         raise MarketError(Code.UNAUTHORIZED)
-    return profile
+    return profile, reopened
 
 
 async def _note_network(tx: Transaction, context: Context, user_id: str, client: str) -> None:

@@ -383,7 +383,7 @@ class Code(Enum):
     PAYMENTS_NOT_OFFERED = (
         "payments_not_offered",
         Kind.INVALID,
-        "This service takes no payments by this provider.",
+        "This service takes no payments, or none by this provider.",
     )
     PAYMENT_NOT_FOUND = "payment_not_found", Kind.NOT_FOUND, "The caller has no such payment."
     CREDIT_NOTE_NOT_FOUND = (

@@ -217,6 +217,8 @@ class Payments:
         """
         name = provider_name or next(iter(self._providers), "")
         provider = self._providers.get(name)
+        if provider is None and not self._providers:
+            raise MarketError(Code.PAYMENTS_NOT_OFFERED, "This service takes no payments.")
         if provider is None:
             raise MarketError(Code.PAYMENTS_NOT_OFFERED)
         self._check_amount(amount)

@@ -119,6 +119,16 @@ def bound(text: str) -> int:
     return _whole_number(text, NUMBER_MAX, "a number from 1, none, or default")
 
 
+def identifier(text: str) -> str:
+    """Return an identifier of a row, in its canonical spelling."""
+    from market.base.ids import parsed
+
+    try:
+        return parsed(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an identifier") from None
+
+
 def percent(text: str) -> int:
     """Return a percentage from 1, or `DEFAULT`."""
     if text == "default":

@@ -201,3 +201,7 @@ async def test_an_account_is_exported_and_closed(service: Service, visit: Visit)
     await tab.click("dialog button[value=yes]")
     await tab.until("location.pathname === '/login'")
     assert (await service.call("GET", "/auth/me", token=person.token)).status == 401
+    await tab.fill("E-mail address", person.email)
+    await tab.fill("Password", PASSWORD)
+    await tab.click("Log in")
+    await tab.until_text("This login has opened it again.", "#toasts")

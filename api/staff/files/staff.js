@@ -86,7 +86,7 @@ async function userPage(name) {
     heading(user.username),
     el("p", {}, `${user.email} · ${user.verified_at ? "verified" : "not verified"} · since ${user.created_at.slice(0, 10)}`,
       ` · identity ${user.identity_checked ? "checked" : "not checked"}`),
-    closing(page.closure),
+    closing(user.closure),
     el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · "), " · ",
       link(`/money/${at(user.id)}`, "Money")),
     el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),

@@ -283,7 +283,7 @@ def _decided_before(rows: list[ReviewRow], job: JobRow, verdict: Verdict) -> Dec
 async def _find(tx: Transaction, job_id: str) -> JobRow:
     job = await job_queries.find(tx, job_id)
     if job is None:
-        raise MarketError(Code.JOB_NOT_FOUND)
+        raise MarketError(Code.JOB_NOT_FOUND, "There is no such job.")
     return job
 
 

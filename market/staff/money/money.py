@@ -252,7 +252,7 @@ async def once(
 async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:
     """Check the conditions of an amount; return the deposit that a refund returns."""
     if await closures.is_erased(tx, new.user_id):
-        raise MarketError(Code.USER_NOT_FOUND, "The account was erased meanwhile.")
+        raise MarketError(Code.USER_NOT_FOUND, "The account is erased.")
     if max(abs(new.amount), available + new.amount) > AMOUNT_MAX:
         raise MarketError(Code.AMOUNT_TOO_LARGE)
     if new.action is Action.MONEY_DEPOSIT and await ledger.posted(tx, new.business_key):

@@ -228,6 +228,10 @@ async def reject(
     return await context.store.write(act, context, new, change)
 
 
+class _NothingApprovedError(Exception):
+    """No approved payout waits: the transaction is rolled back, and with it the row of the log."""
+
+
 async def export(
     context: Context,
     author: Author,
@@ -238,6 +242,8 @@ async def export(
     but: MethodKind | None = None,
 ) -> Exported:
     """Send the oldest approved payouts in one batch, and return its file.
+
+    Without such a payout nothing happens, so the log has no row.
 
     Args:
         context: the store, identifiers and the time.
@@ -256,7 +262,7 @@ async def export(
         kinds = [kind for kind in BY_FORMAT[form] if kind is not but]
         rows = await queries.to_send(tx, kinds, limit=BATCH_MAX)
         if not rows:
-            return Exported(None, ""), {}
+            raise _NothingApprovedError
         items = [await _item(tx, row, sealing) for row in rows]
         if form is Format.CSV:
             sheet = files.as_csv(items)
@@ -273,7 +279,10 @@ async def export(
         return Exported(batch, sheet.text), {"payouts": (None, len(rows)), "usd": (None, net)}
 
     new = Act(author, Action.PAYOUT_EXPORT, BATCH, batch_id)
-    return await context.store.write(act, context, new, change)
+    try:
+        return await context.store.write(act, context, new, change)
+    except _NothingApprovedError:
+        return Exported(None, "")
 
 
 async def export_again(

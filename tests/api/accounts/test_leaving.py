@@ -34,6 +34,7 @@ async def test_a_closed_account_is_opened_by_a_login(service: Service) -> None:
     assert (await service.call("GET", "/auth/me", token=person.token)).status == 401
     login = {"email": person.email, "password": PASSWORD}
     again = await service.call("POST", "/auth/login", login)
-    assert again.status == 200
+    assert (again.status, again.body["reopened"]) == (200, True)
+    assert "reopened" not in (await service.call("POST", "/auth/login", login)).body
     me = await service.call("GET", "/auth/me", token=again.body["token"])
     assert me.body["usd_balance"] == 1.0

@@ -22,7 +22,7 @@ async def test_a_member_finds_a_user_and_writes_a_note(staff: StaffApi) -> None:
         assert noted.body == {"ok": True, "user_id": person.user_id}
     page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
     assert page["user"]["email"] == person.email
-    assert (page["user"]["identity_checked"], page["closure"]) == (False, None)
+    assert (page["user"]["identity_checked"], page["user"]["closure"]) == (False, None)
     assert page["balances"][0] == {"currency": "usd", "available": 5.0, "held": 0.0}
     [written] = page["notes"]
     assert (written["text"], written["author"]) == (note["text"], "support@staff.example.com")
@@ -40,7 +40,7 @@ async def test_the_page_shows_a_checked_identity_and_a_closed_account(staff: Sta
     token = await staff.token(Role.SUPPORT)
     page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
     assert page["user"]["identity_checked"] is True
-    closure = page["closure"]
+    closure = page["user"]["closure"]
     assert (closure["state"], closure["erased_at"]) == ("closed", None)
     assert closure["erased_after"] > closure["closed_at"]
 

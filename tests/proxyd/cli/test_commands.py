@@ -566,7 +566,7 @@ def test_a_dispute_is_decided_once(
     run: Run, ada: None, environment: dict[str, str], database: Path
 ) -> None:
     assert run(["jobs", "disputes"]).stdout == "nobody disputes a result\n"
-    refused(run(["jobs", "uphold", "none"]), "There is no such job for the caller.")
+    refused(run(["jobs", "uphold", "none"]), "There is no such job.")
     run([*DEPOSIT, "--credits", "20"])
     ((user,),) = rows(database, "SELECT id FROM users")
     url = environment["PROXYD_STORAGE__URL"]

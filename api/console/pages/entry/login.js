@@ -5,7 +5,7 @@ import { el, replace } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go, local } from "../../lib/router.js";
 import { facts, links, valid, versions } from "../../lib/site.js";
-import { link } from "../../lib/view.js";
+import { link, toast } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 
 export const words = "entry";
@@ -22,16 +22,22 @@ export function render(main, page) {
       submit: t("entry.login.submit"),
       send: async (values) => {
         try {
-          await post("/auth/login", { ...values, keep: "cookie" });
+          await entered(values, next);
         } catch (error) {
           if (error.code !== "terms_not_accepted") throw error;
           return asked(main, values, next);
         }
-        await go(next, { replace: true });
       },
     }),
     el("p", { class: "links" }, link("/forgot", t("entry.login.forgot")), link("/register", t("entry.login.register"))),
   );
+}
+
+// Logs in, and says so where the login has opened a closed account again.
+async function entered(values, next) {
+  const { reopened } = await post("/auth/login", { ...values, keep: "cookie" });
+  if (reopened) toast("good", t("entry.login.reopened"));
+  await go(next, { replace: true });
 }
 
 // The texts have changed since this user agreed: the login goes on with a consent.
@@ -46,8 +52,7 @@ async function asked(main, values, next) {
       fields: [{ name: "agrees", type: "checkbox", label: t("entry.accept"), required: true }],
       submit: t("entry.accept.submit"),
       send: async () => {
-        await post("/auth/login", { ...values, accepted: versions(texts), keep: "cookie" });
-        await go(next, { replace: true });
+        await entered({ ...values, accepted: versions(texts) }, next);
       },
     }),
   );

@@ -83,7 +83,7 @@ async def _correct(desk: Desk, options: Namespace) -> Report | Ended:
 
 async def _history(desk: Desk, options: Namespace) -> Report:
     found = await money.history(
-        desk.context, desk.author, options.user, before=options.before, limit=options.limit
+        desk.context, desk.author, options.user, before=options.before or "", limit=options.limit
     )
     return {
         "user": {"id": found.user.id, "username": found.user.username, "email": found.user.email},
@@ -114,7 +114,7 @@ async def _approvals(desk: Desk, options: Namespace) -> Report:
         desk.context,
         desk.author,
         is_open=not options.all,
-        before=options.before,
+        before=options.before or "",
         limit=options.limit,
     )
     return {"approvals": [_approval(row, desk.context.now()) for row in rows]}

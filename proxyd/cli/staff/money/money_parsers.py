@@ -11,6 +11,7 @@ from proxyd.cli.parsing import (
     bound,
     commands_of,
     count,
+    identifier,
     part,
     percent,
     signed_amount,
@@ -140,7 +141,10 @@ def _add_money(topic: argparse.ArgumentParser) -> None:
     history = commands.add_parser("history", help="a user's balances and transactions")
     add_user(history)
     history.add_argument(
-        "--before", type=text, default="", metavar="ID", help="only transactions before this one"
+        "--before",
+        type=identifier,
+        metavar="ID",
+        help="only transactions before this one",
     )
     add_limit(history, "transactions")
     finish_command(history, "money history")
@@ -150,7 +154,7 @@ def _add_approvals(approvals: argparse.ArgumentParser) -> None:
     """Add the options of the list of requests."""
     approvals.add_argument("--all", action="store_true", help="include the decided ones")
     approvals.add_argument(
-        "--before", type=text, default="", metavar="ID", help="only requests before this one"
+        "--before", type=identifier, metavar="ID", help="only requests before this one"
     )
     add_limit(approvals, "requests")
     finish_command(approvals, "approvals")
@@ -183,7 +187,7 @@ def _add_payments(topic: argparse.ArgumentParser) -> None:
         "--status", choices=PAYMENT_STATUSES, default="", help="only payments in this state"
     )
     listed.add_argument(
-        "--before", type=text, default="", metavar="ID", help="only payments before this one"
+        "--before", type=identifier, metavar="ID", help="only payments before this one"
     )
     add_limit(listed, "payments")
     finish_command(listed, "payments list")

@@ -16,7 +16,7 @@ async def _list(desk: Desk, options: Namespace) -> Report:
         desk.author,
         options.user,
         status=options.status,
-        before=options.before,
+        before=options.before or "",
         limit=options.limit,
     )
     return {"payments": [_row(row) for row in rows]}

@@ -17,7 +17,7 @@ from support.market.payouts import (
     request,
     state_of,
 )
-from support.market.staff import FACTORS, PASSWORD, ROOT, acting
+from support.market.staff import FACTORS, PASSWORD, ROOT, acting, member
 from support.market.staff_money import ASKER, LIMITS, SECOND, corrected
 
 from market.accounts.suspensions import Part
@@ -30,6 +30,7 @@ from market.payouts.details import Details
 from market.payouts.files import Debtor, Format, Line, Outcome
 from market.payouts.terms import FailReason, MethodKind, RejectReason
 from market.staff.base.roles import Role
+from market.staff.finding import history
 from market.staff.members import accounts
 from market.staff.money import paying, second_person
 from market.staff.money.approvals import State
@@ -162,6 +163,14 @@ async def test_two_exports_at_the_same_time_send_each_payout_once(market: Market
     batches = [each for each in outcomes if isinstance(each, paying.Exported) and each.batch]
     sent = [row.id for row in rows for each in batches if row.id in each.content]
     assert sorted(sent) == sorted(row.id for row in rows)
+
+
+async def test_an_export_of_nothing_leaves_no_row_in_the_log(market: Market) -> None:
+    assert await exported(market) == paying.Exported(None, "")
+    assert await history.read(market.context, ROOT, action="payout.export", limit=9) == []
+    support = acting(await member(market, Role.SUPPORT))
+    attempt = paying.export(market.context, support, PAYOUT_METHODS, Format.CSV)
+    assert await refusal(attempt) is Code.NOT_PERMITTED
 
 
 async def test_only_bank_accounts_are_in_a_message_for_a_bank(market: Market) -> None:

@@ -76,6 +76,6 @@ def test_a_part_is_a_percentage(run: Run, ada: None, percent: str) -> None:
 
 
 def test_a_job_that_is_not_there_is_refused(run: Run, ada: None) -> None:
-    refused(run(["jobs", "show", "none"]), "There is no such job")
+    refused(run(["jobs", "show", "none"]), "There is no such job.")
     refused(run(["jobs", "split", "none", "5"]), "There is no such job")
     refused(run(["jobs", "show", ""]), "1 to 254", code=2)

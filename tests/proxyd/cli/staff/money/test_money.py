@@ -172,6 +172,11 @@ def test_a_text_that_is_no_amount_is_misuse(run: Run, amount: str) -> None:
     misused(run([*CORRECT, "--currency", "usd", "--reference", "c", *BECAUSE, "--", amount]), "")
 
 
+def test_a_place_in_a_list_is_an_identifier(run: Run) -> None:
+    for command in (["money", "history", EMAIL], ["approvals"], ["payments", "list"]):
+        misused(run([*command, "--before", "xyz"]), "'xyz' is not an identifier")
+
+
 def test_a_deposit_takes_no_reference_with_a_person_in_it(
     run: Run, paid: None, database: Path
 ) -> None:
