@@ -52,7 +52,9 @@ class Destination(IntEnum):
     """The destination of a record compared with that of a question."""
 
     EQUAL = 1
-    UNKNOWN = 2  # of some datagrams; of a name that the exit has looked up, compared with an address
+    UNKNOWN = (
+        2  # of some datagrams; of a name that the exit has looked up, compared with an address
+    )
     DIFFERENT = 3
 
 
