@@ -1,4 +1,4 @@
-"""The time for which the log and the files of a disputed job are kept as evidence."""
+"""The retention of evidence: the log and the files of a disputed job."""
 
 DAY_SECONDS = 86_400
 # After the decision: the time in which a side can ask for another one.
