@@ -103,7 +103,7 @@ class Reached(NamedTuple):
 class Sent(NamedTuple):
     """Datagrams to a destination, the first in an hour; `reached` has the destination.
 
-    With `others` it has none: so many datagrams went to destinations without a record.
+    With `others` it has none: it is the number of datagrams to destinations without a record.
     """
 
     reached: Reached

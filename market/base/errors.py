@@ -203,7 +203,7 @@ class Code(Enum):
     ARTIFACT_NEEDED = (
         "artifact_needed",
         Kind.INVALID,
-        "An open job receives, sends or compares this artifact; delete it later.",
+        "An open job or a dispute needs this artifact; delete it later.",
     )
     ARTIFACT_QUOTA_EXCEEDED = (
         "artifact_quota_exceeded",

@@ -72,7 +72,7 @@ class DeviceOrigins:
         self._note(device_id, address, is_end=True)
 
     async def run(self) -> None:
-        """Write what was noted until cancelled; failures of the store delay that."""
+        """Write the noted addresses until cancelled; failures of the store delay that."""
         while True:
             await asyncio.sleep(WRITE_SECONDS)
             try:
@@ -83,10 +83,10 @@ class DeviceOrigins:
                 self._outage.ended()
 
     async def flush(self) -> None:
-        """Write what was noted, and note attached devices again when that is due.
+        """Write the noted addresses, and note attached devices again when that is due.
 
         Raises:
-            StoreError: it is written the next time.
+            StoreError: they are written the next time.
         """
         now = self._context.now()
         if now - self._renewed_at >= RENEW_SECONDS:

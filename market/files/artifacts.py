@@ -34,6 +34,7 @@ from market.base.slots import SlotBounds, Slots
 from market.base.states import JobStatus
 from market.base.sweeping import Sweep
 from market.events.context import Context
+from market.files.evidence import decided_after
 from proxyctl.protocol.jobspec import (
     LEFT_OUT,
     LEFT_OUT_MAX_BYTES,
@@ -437,7 +438,8 @@ class Artifacts:
 
         Raises:
             MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it, a
-                device sends it, or other copies of its job are to be compared with it.
+                device sends it, other copies of its job are to be compared with it, or it is the
+                evidence of a dispute.
             BlobError: its bytes cannot be deleted now.
         """
         row = await self._store.write(_delete_owned, user_id, artifact_id, self._now())
@@ -855,18 +857,23 @@ async def _delete(tx: Transaction, row: ArtifactRow, now: int) -> None:
         await queries.drop_unused_content(tx, row.content_id, now)
 
 
-async def _is_needed(tx: Transaction, artifact_id: str) -> bool:
+async def _is_needed(tx: Transaction, artifact_id: str, now: int) -> bool:
     """Return whether an artifact must stay, even if its owner deletes it or its time is over.
 
-    A buyer that could delete an output before the comparison would get it without a payment.
+    A buyer that could delete an output before the comparison would get it without a payment. The
+    files of a disputed job are evidence.
     """
-    return await queries.is_needed(tx, artifact_id) or await queries.is_compared(tx, artifact_id)
+    return (
+        await queries.is_needed(tx, artifact_id)
+        or await queries.is_compared(tx, artifact_id)
+        or await queries.is_evidence(tx, artifact_id, decided_after=decided_after(now))
+    )
 
 
 async def _delete_owned(tx: Transaction, user_id: str, artifact_id: str, now: int) -> ArtifactRow:
     await tx.lock("artifacts", [artifact_id])
     row = await _owned(tx, user_id, artifact_id)
-    if await _is_needed(tx, artifact_id) or await _is_being_sent(tx, row):
+    if await _is_needed(tx, artifact_id, now) or await _is_being_sent(tx, row):
         raise MarketError(Code.ARTIFACT_NEEDED)
     await _delete(tx, row, now)
     return row
@@ -889,7 +896,7 @@ async def _expire(tx: Transaction, artifact_id: str, now: int) -> ArtifactRow | 
     row = await queries.find(tx, artifact_id)
     if row is None or row.expires_at is None or row.expires_at > now:
         return None
-    if await _is_needed(tx, artifact_id):
+    if await _is_needed(tx, artifact_id, now):
         await queries.expire_at(tx, artifact_id, now + DAY_SECONDS)
         return None
     await _delete(tx, row, now)

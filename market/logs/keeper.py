@@ -1,4 +1,7 @@
-"""The end of logs: logs that are too old, or exceed a user's limit, are removed."""
+"""The end of logs: logs that are too old, or exceed a user's limit, are removed.
+
+Logs of a disputed job stay, until the time for an appeal is over.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,6 +9,7 @@ from itertools import accumulate
 
 from market.base.sweeping import Sweep
 from market.events.context import Context
+from market.files.evidence import decided_after
 from market.logs.disk import LogDisk
 from storage.logs import logs as queries
 from storage.logs.files import Attempt, LogFiles
@@ -59,7 +63,9 @@ class LogKeeper:
 
         async def old(limit: int) -> list[LogRow]:
             moment = now - self._keep_seconds
-            return await self._store.read(queries.ended_before, moment, limit=limit)
+            return await self._store.read(
+                queries.ended_before, moment, decided_after=decided_after(now), limit=limit
+            )
 
         await self._ending.run(ended, mark, most=SWEEP_MAX_LOGS, now=now)
         removed = await self._remove(old, now)
@@ -72,7 +78,9 @@ class LogKeeper:
         over = await self._store.read(queries.kept_bytes, user_id) - self._bytes_per_user
 
         async def oldest(limit: int) -> list[LogRow]:
-            rows = await self._store.read(queries.oldest_of_user, user_id, limit=limit)
+            rows = await self._store.read(
+                queries.oldest_of_user, user_id, decided_after=decided_after(now), limit=limit
+            )
             before = accumulate((row.kept_bytes for row in rows), initial=0)
             return [row for row, size in zip(rows, before, strict=False) if size < over]
 

@@ -151,7 +151,7 @@ def search(folder: Path, wanted: Wanted) -> Searched:
 
 
 class _Gathered:
-    """What a search has read so far."""
+    """The lines that a search has read so far."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -260,7 +260,7 @@ def moment(text: str) -> int:
 
 
 def _needles(wanted: Wanted) -> list[bytes]:
-    """Return texts of which each wanted line has one; [] where any line may be wanted."""
+    """Return texts: each wanted line has one of them. [] where any line may be wanted."""
     if wanted.with_direct:
         return []
     texts = (wanted.address, *sorted(wanted.devices))

@@ -25,7 +25,7 @@ class SightingRow(NamedTuple):
 async def write(
     tx: Transaction, rows: Sequence[SightingRow], *, gap_seconds: int, most: int
 ) -> None:
-    """Add what was seen: a row goes on until a gap, and each device has a number of them a day.
+    """Add sightings: a row goes on until a gap, and each device has a number of them a day.
 
     Devices that do not exist are left out, and rows of a device above the number of its day.
 

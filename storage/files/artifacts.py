@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind, matches
 from storage.engines.store import Transaction, insert_row
+from storage.files import evidence
 
 
 class ArtifactRow(NamedTuple):  # as wide as its table
@@ -304,6 +305,25 @@ async def is_compared(tx: Transaction, artifact_id: str) -> bool:
         LIMIT 1
         """,
         id=artifact_id,
+    )
+    return row is not None
+
+
+async def is_evidence(tx: Transaction, artifact_id: str, *, decided_after: int) -> bool:
+    """Return whether an artifact was sent by a disputed job, or given to one."""
+    row = await tx.one(
+        int,
+        f"""
+        SELECT 1 FROM artifacts AS a WHERE a.id = :id AND (
+            {evidence.is_evidence("a.job_id")}
+            OR EXISTS (
+                SELECT 1 FROM job_inputs AS i
+                WHERE i.artifact_id = a.id AND {evidence.is_evidence("i.job_id")}
+            )
+        )
+        """,
+        id=artifact_id,
+        decided_after=decided_after,
     )
     return row is not None
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.store import Transaction
+from storage.files.evidence import is_evidence
 
 
 class LogRow(NamedTuple):
@@ -93,32 +94,38 @@ async def kept_bytes(tx: Transaction, user_id: str) -> int:
     return found or 0
 
 
-async def ended_before(tx: Transaction, moment: int, *, limit: int) -> list[LogRow]:
-    """Return logs that were over before a moment, the oldest first."""
+async def ended_before(
+    tx: Transaction, moment: int, *, decided_after: int, limit: int
+) -> list[LogRow]:
+    """Return logs that were over before a moment and are no evidence, the oldest first."""
     return await tx.all(
         LogRow,
-        """
-        SELECT job_id, attempt, user_id, kept_bytes FROM job_logs
-        WHERE ended_at IS NOT NULL AND ended_at < :moment
+        f"""
+        SELECT job_id, attempt, user_id, kept_bytes FROM job_logs AS l
+        WHERE ended_at IS NOT NULL AND ended_at < :moment AND NOT ({is_evidence("l.job_id")})
         ORDER BY ended_at
         LIMIT :limit
         """,
         moment=moment,
+        decided_after=decided_after,
         limit=limit,
     )
 
 
-async def oldest_of_user(tx: Transaction, user_id: str, *, limit: int) -> list[LogRow]:
-    """Return a user's logs that are over, the oldest first."""
+async def oldest_of_user(
+    tx: Transaction, user_id: str, *, decided_after: int, limit: int
+) -> list[LogRow]:
+    """Return a user's logs that are over and no evidence, the oldest first."""
     return await tx.all(
         LogRow,
-        """
-        SELECT job_id, attempt, user_id, kept_bytes FROM job_logs
-        WHERE user_id = :user_id AND ended_at IS NOT NULL
+        f"""
+        SELECT job_id, attempt, user_id, kept_bytes FROM job_logs AS l
+        WHERE user_id = :user_id AND ended_at IS NOT NULL AND NOT ({is_evidence("l.job_id")})
         ORDER BY ended_at
         LIMIT :limit
         """,
         user_id=user_id,
+        decided_after=decided_after,
         limit=limit,
     )
 

@@ -209,7 +209,7 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "logs whose attempts have ended": lambda market: market.store.read(logs.newly_ended, limit=200),
     # Only for a user beyond the limit.
     "the oldest logs of a user": lambda market: market.store.read(
-        logs.oldest_of_user, grown.Grown(LARGE).buyer_id, limit=200
+        logs.oldest_of_user, grown.Grown(LARGE).buyer_id, decided_after=0, limit=200
     ),
     "open jobs by state": lambda market: market.store.read(job_queries.by_state),
     "totals of the ledger": lambda market: market.store.read(ledger.totals),
@@ -547,6 +547,9 @@ async def complaints(market: Market, buyer: str) -> None:
         return own
 
     await looks.answer_all(market.context, "a", search)
+    market.devices.origins.saw((await device_of(market, buyer)).id, "192.0.2.1")
+    await market.devices.origins.flush()
+    await market.devices.origins.delete_old()
     await market.rule_stops.follow()
     await market.rule_stops.delete_old()
     market.clock.now += 60
@@ -696,7 +699,7 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "copies that nobody takes": lambda market, _: market.job_sweeper.expire(),
     "expired sessions": lambda market, _: market.bandwidth.expire(),
     "logs that are too old": lambda market, _: market.store.read(
-        logs.ended_before, grown.NOW, limit=200
+        logs.ended_before, grown.NOW, decided_after=0, limit=200
     ),
     "what a user's logs take": lambda market, buyer: market.store.read(logs.kept_bytes, buyer),
     "reviews that are over": lambda market, _: market.reviews.expire(),

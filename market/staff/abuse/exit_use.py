@@ -177,47 +177,6 @@ class Searches:
         return await asyncio.shield(task)
 
 
-class Searches:
-    """The searches of the records that this node runs: one of a member, and few together.
-
-    Args:
-        search: returns the connections through the exit of a question.
-        most: the number of searches at the same time.
-    """
-
-    def __init__(
-        self,
-        search: Callable[[Question], Coroutine[Any, Any, Found]],
-        most: int = SEARCHES_MAX,
-    ) -> None:
-        self._search = search
-        self._most = most
-        self._running: dict[str, asyncio.Task[Found]] = {}
-
-    async def run(self, staff_id: str, question: Question) -> Found:
-        """Search for a member; a search whose caller has left counts until it ends.
-
-        Raises:
-            MarketError: `too_busy`.
-        """
-        if staff_id in self._running:
-            raise MarketError(Code.TOO_BUSY, "Your last search of the records still runs.")
-        if len(self._running) >= self._most:
-            raise MarketError(
-                Code.TOO_BUSY, f"{self._most} searches of the records run; try again in a minute."
-            )
-        task = asyncio.create_task(self._search(question))
-        self._running[staff_id] = task
-
-        def ended(task: asyncio.Task[Found]) -> None:
-            del self._running[staff_id]
-            if not task.cancelled():
-                task.exception()  # its caller may have left
-
-        task.add_done_callback(ended)
-        return await asyncio.shield(task)
-
-
 async def look_up(
     context: Context,
     author: Author,

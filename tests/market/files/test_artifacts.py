@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from support.base.clock import Clock
 from support.base.waiting import until
 from support.market.books import refusal
-from support.market.jobs import device_of, running, wanted
+from support.market.jobs import device_of, on, running, specified, wanted
 from support.market.market import Market
+from support.market.staff import ROOT
+from support.market.staff_money import LIMITS
 
 from market.base.errors import Code, MarketError
 from market.files.artifacts import (
@@ -28,7 +30,9 @@ from market.files.artifacts import (
     inputs_of,
     require_inputs,
 )
+from market.files.evidence import APPEAL_SECONDS
 from market.money.audit import audit_ledger
+from market.staff.money import judging
 from proxyctl.protocol.jobspec import Input
 from storage.blobs.base import Content, Part, Upload
 from storage.blobs.local import LocalBlobs
@@ -361,6 +365,34 @@ async def test_results_are_kept_for_the_days_that_the_operator_says(
     await tidy(market, keep - 1)
     assert await content_of(market, result) == b"result"
     await tidy(market, 1)
+    await tidy(market)
+    assert names(tmp_path / "work") == []
+
+
+@pytest.mark.both_engines
+async def test_the_files_of_a_disputed_job_stay_until_the_appeal_is_over(
+    market: Market, tmp_path: Path
+) -> None:
+    buyer, worker = await market.person(credit="100"), await market.person()
+    given = await upload(market, buyer, b"given")
+    job_id = await specified(market, buyer)
+    await give(market, buyer, job_id, [given.id])
+    device = await on(market, job_id, worker)
+    result = await deliver(market, device, job_id, b"result")
+    await market.jobs.complete(device, job_id, "done", attempt=1)
+    await market.reviews.dispute(buyer, job_id, "an empty file")
+    keep = market.artifacts.terms.keep_seconds
+    await tidy(market)
+    await tidy(market, 2 * keep)
+    for each in (given, result):
+        refused = market.artifacts.delete(buyer, each.id)
+        assert await refusal(refused) is Code.ARTIFACT_NEEDED
+    assert await content_of(market, result) == b"result"
+    await judging.decide(market.context, ROOT, job_id, judging.Verdict(100), LIMITS, "read it")
+    await tidy(market, APPEAL_SECONDS - 1)
+    assert await content_of(market, result) == b"result"
+    await tidy(market, DAY_SECONDS)  # the sweep puts evidence off by a day
+    await market.artifacts.delete(buyer, given.id)
     await tidy(market)
     assert names(tmp_path / "work") == []
 

@@ -13,12 +13,15 @@ from msgspec.structs import replace
 from support.base.waiting import until
 from support.database.statements import counted
 from support.market.books import refusal
-from support.market.jobs import device_of, running
+from support.market.jobs import device_of, on, running, specified
 from support.market.market import Market
+from support.market.staff import ROOT
+from support.market.staff_money import LIMITS
 
 from market.base.bus import ATTEMPTS, GONE, WAITING, Bus, Topic
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
+from market.files.evidence import APPEAL_SECONDS
 from market.logs.logs import (
     CHECK_SECONDS,
     CHUNK_MAX_BYTES,
@@ -34,6 +37,7 @@ from market.logs.logs import (
     Wrote,
 )
 from market.logs.readers import HANDED_MAX_BYTES
+from market.staff.money import judging
 from storage.blobs.base import BlobError
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
@@ -312,6 +316,28 @@ async def test_old_logs_go_and_a_users_oldest_beyond_their_bound(
     assert await market.store.read(queries.kept_bytes, buyer) == 0
     assert await text_of(logs, buyer, running_job) == b"y"
     assert [each.name for each in (tmp_path / "logs").glob("*/*")] == [f"{running_job}-1"]
+
+
+@pytest.mark.both_engines
+async def test_the_log_of_a_disputed_job_stays_until_the_appeal_is_over(
+    market: Market, make: Make
+) -> None:
+    buyer, worker = await market.person(credit="100"), await market.person()
+    logs = make(bytes_per_user=100)
+    job_id = await specified(market, buyer)
+    device = await on(market, job_id, worker)
+    await append(logs, device, job_id, 0, b"x" * 1_000)
+    await market.jobs.complete(device, job_id, "")
+    await market.reviews.dispute(buyer, job_id, "an empty file")
+    assert await logs.keeper.sweep() == 0, "not even above the bound of its user"
+    market.clock.now += 40 * DAY
+    assert await logs.keeper.sweep() == 0
+    await judging.decide(market.context, ROOT, job_id, judging.Verdict(0), LIMITS, "read it")
+    market.clock.now += APPEAL_SECONDS - 1
+    assert await logs.keeper.sweep() == 0
+    assert await text_of(logs, buyer, job_id) == b"x" * 1_000
+    market.clock.now += 1
+    assert await logs.keeper.sweep() == 1
 
 
 async def test_a_download_has_the_kept_bytes_or_breaks_off(market: Market, logs: Logs) -> None:

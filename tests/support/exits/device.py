@@ -108,7 +108,7 @@ class Granted:
 
 
 class Sightings:
-    """Keeps what is noted about the addresses of devices: the device, its address, and the word."""
+    """Keeps the notes about addresses of devices: the device, its address, and the word."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[str, str, str]] = []
