@@ -40,6 +40,7 @@ def main(parser: argparse.ArgumentParser) -> int:
     )
     parser.add_argument("--most", type=int, default=MUTANT_SEEDS, help="most seeds for each mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--digests", action="store_true", help="print the digest of each seed")
     parser.add_argument("--go-on", action="store_true", help="continue after a failure")
     parser.add_argument("--only", help="only these kinds of faults, with commas between them")
     parser.add_argument("--mode", choices=("solo", "processes", "nodes"))
@@ -104,7 +105,7 @@ def _several(runs: "list[tuple[int, str | None]]", options: argparse.Namespace) 
             print(report(outcome, is_brief=options.trace), flush=True)
             if not options.go_on:
                 break
-        elif len(runs) == 1:
+        elif options.digests or len(runs) == 1:
             print(f"seed {seed}: {outcome.scenario}: digest {outcome.digest}")
         if done % PROGRESS_SEEDS == 0:
             print(f"{done} seeds so far, {len(failed)} failed; {seed} was the last", flush=True)

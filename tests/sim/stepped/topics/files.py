@@ -54,9 +54,9 @@ async def _posts_with_input(side: Side) -> Any:
 
 FILES: Mapping[str, Action] = {
     "announces a file": partial(_announces, b"new", "new"),
-    "announces a file that is there": partial(_announces, b"whole", "again"),
     "receives a file": partial(_finishes, "announced"),
     "receives the same bytes": partial(_finishes, "same again"),
+    "announces a file that is there": partial(_announces, b"whole", "again"),
     "announces a file of a job": _announces_for_job,
     "deletes a whole file": partial(_deletes, "whole"),
     "deletes an announced file": partial(_deletes, "announced"),
