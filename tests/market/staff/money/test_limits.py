@@ -1,6 +1,7 @@
 """Limits and the price of one user: effective with the next purchase, wherever they are read."""
 
 import pytest
+from support.base.cases import cases
 from support.market.books import refusal
 from support.market.events import said
 from support.market.jobs import wanted
@@ -114,7 +115,7 @@ async def test_finance_changes_the_price_alone(market: Market) -> None:
         assert await refusal(limited(market, user, new, finance)) is Code.NOT_PERMITTED
 
 
-@pytest.mark.parametrize(
+@cases(
     "new",
     [
         NewLimits(),
