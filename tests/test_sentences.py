@@ -9,11 +9,13 @@ import functools
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from support.base.cases import cases
 from support.base.sentences import Sentence, habits_of, sentences_of
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("api", "client", "clusters", "config", "market", "proxyd", "storage", "tests", "docs", ".")
+ROOMS = ("api", "client", "clusters", "config", "market", "proxyd", "storage", "docs", ".")
+TESTS = "tests"
 
 # Most hard sentences per hundred, in each room.
 SHARE_MAX = 0.01
@@ -49,6 +51,15 @@ def found_in(room: str) -> list[Sentence]:
 
 @cases("room", ROOMS)
 def test_few_sentences_of_a_room_are_hard(room: str) -> None:
+    _assert_few_are_hard(room)
+
+
+@pytest.mark.long  # they are half of all code
+def test_few_sentences_of_the_tests_are_hard() -> None:
+    _assert_few_are_hard(TESTS)
+
+
+def _assert_few_are_hard(room: str) -> None:
     found = found_in(room)
     hard = [each for each in found if habits_of(each.text) and each.text not in EXCEPTIONS]
     summaries = [each for each in hard if each.kind == "summary"]
@@ -60,7 +71,7 @@ def test_few_sentences_of_a_room_are_hard(room: str) -> None:
 
 def test_each_exception_is_a_sentence_of_the_code() -> None:
     missing = set(EXCEPTIONS)
-    for room in ROOMS:
+    for room in (*ROOMS, TESTS):
         if missing:  # another process of the tests may have read the rooms
             missing -= {each.text for each in found_in(room)}
     assert not missing

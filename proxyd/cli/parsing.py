@@ -17,7 +17,7 @@ WITHIN_MAX = 3_600  # a search reads each hour that this touches
 
 
 class Topics(Commands):
-    """The first words of all commands. Only a topic that is named gets the parsers of its commands.
+    """The first words of all commands. A topic gets the parsers of its commands when it is called.
 
     The parsers of all topics take 20 ms.
     """

@@ -320,7 +320,7 @@ async def test_an_answer_is_a_line_that_says_first_whether_it_went_well(
     assert path == "/openapi.json" or body.startswith((b'{"ok":true,', b'{"ok":false,"error":{'))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("headers", "words"),
     [
         ({}, "There is no Authorization header"),
@@ -453,7 +453,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_head_is_nothing_to_log(
     assert lines_of(caplog) == []
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@cases("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_an_unknown_path_is_404_by_every_method(service: Service, method: str) -> None:
     answer = await service.call(method, "/nowhere")
     assert answer.status == 404
@@ -461,7 +461,7 @@ async def test_an_unknown_path_is_404_by_every_method(service: Service, method: 
         refused(answer, 404, "no_such_path")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "allowed"),
     [
         ("/healthz", {"GET", "HEAD"}),
@@ -503,7 +503,7 @@ async def test_head_puts_nothing_in_the_way_of_the_next_answer(service: Service)
     writer.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     "kind",
     [
         "application/x-www-form-urlencoded",

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.descriptors import all_gone, at_rest
 from support.base.waiting import until
 from support.clients.datagrams import associated, peer
@@ -57,7 +58,7 @@ async def answer_to(service: Service, username: str, password: str, port: int) -
 # --- streams -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first_is_client", [True, False])
+@cases("first_is_client", [True, False])
 async def test_each_end_is_passed_on_by_itself(service: Service, first_is_client: bool) -> None:
     loop = asyncio.get_running_loop()
     _, bought = await buy(service)
@@ -77,7 +78,7 @@ async def test_each_end_is_passed_on_by_itself(service: Service, first_is_client
                 assert await loop.sock_recv(first, 100) == b""
 
 
-@pytest.mark.parametrize("first_is_client", [True, False])
+@cases("first_is_client", [True, False])
 async def test_a_reset_is_passed_on(service: Service, first_is_client: bool) -> None:
     loop = asyncio.get_running_loop()
     _, bought = await buy(service)
@@ -102,7 +103,7 @@ async def test_a_target_may_speak_first_and_much(service: Service) -> None:
         await client.close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@cases("host", ["127.0.0.1", "::1"])
 async def test_datagrams_go_both_ways_and_are_counted(service: Service, host: str) -> None:
     person, bought = await buy(service)
     async with associated(service, bought) as client:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.clients.socks import Client, request
 from support.clients.story import buy, reached
@@ -40,7 +41,7 @@ def comes_from_exits_port(service: Service) -> bool:
     return connection._transfer._target.getsockname()[1] == port
 
 
-@pytest.mark.parametrize("wishes", ["-country-xx", "-country-xx-secure", "-secure"])
+@cases("wishes", ["-country-xx", "-country-xx-secure", "-secure"])
 async def test_a_buyer_that_wants_tls_has_connections_under_tls(
     service: Service, wishes: str
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.base.descriptors import all_gone, at_rest
 from support.base.waiting import until
 from support.clients.socks import Client, credentials, request, tunnel
@@ -94,7 +95,7 @@ async def test_http_returns_the_exit(service: Service) -> None:
         await until(lambda: target.ended + target.resets >= 1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("outcome", "code", "status"),
     [
         (DialOutcome.REFUSED, 5, 502),

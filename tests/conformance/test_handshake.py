@@ -125,7 +125,7 @@ async def test_only_bytes_are_understood_in_a_request_for_a_name(service: Servic
         await client.close()
 
 
-@pytest.mark.parametrize("size", [1, 1000, 100_000])
+@cases("size", [1, 1000, 100_000])
 async def test_everything_in_one_segment_is_served_and_counted(service: Service, size: int) -> None:
     buyer, bought = await buy(service)
     payload = targets.pattern(size)
@@ -161,10 +161,9 @@ async def test_payload_behind_the_request_waits_for_the_dial(service: Service) -
 # --- methods -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     "methods",
     [b"\x02", b"\x00\x02", b"\x02\x00", b"\x01\x80\x02", bytes(range(255)), b"\x02" * 255],
-    ids=lambda methods: f"{len(methods)}:{methods[:3].hex()}",
 )
 async def test_username_and_password_are_chosen_wherever_they_are_offered(
     service: Service, methods: bytes
@@ -251,7 +250,7 @@ async def test_another_persons_password_is_wrong(service: Service) -> None:
     assert await answer_to(service, GREETING, asked) == WRONG
 
 
-@pytest.mark.parametrize("version", [0, 2, 5])
+@cases("version", [0, 2, 5])
 async def test_another_version_of_the_negotiation_is_refused(
     service: Service, version: int
 ) -> None:
@@ -282,7 +281,7 @@ async def test_an_exhausted_session_is_status_2(tmp_path: Path) -> None:
         assert await status_of(restarted, bought) == 2
 
 
-@pytest.mark.parametrize("known", [False, True])
+@cases("known", [False, True])
 async def test_wishes_that_cannot_be_understood_are_status_6(service: Service, known: bool) -> None:
     _, bought = await buy(service)
     if known:
@@ -394,7 +393,7 @@ async def test_a_request_of_another_version_fails(service: Service, version: int
     assert await outcome_of(service, bought, asked) == failure(1)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+@cases("host", ["127.0.0.1", "::1", "localhost"])
 async def test_a_refused_port_is_reported_as_refused(service: Service, host: str) -> None:
     _, bought = await buy(service)
     with closed_port() as port:
@@ -562,7 +561,7 @@ async def test_an_ipv4_address_inside_an_ipv6_one_is_reached_over_ipv4(service: 
         await client.close()
 
 
-@pytest.mark.parametrize("text", [b"127.0.0.1", b"::ffff:127.0.0.1", b"localhost", b"LOCALHOST."])
+@cases("text", [b"127.0.0.1", b"::ffff:127.0.0.1", b"localhost", b"LOCALHOST."])
 async def test_a_name_may_be_an_address_in_text(service: Service, text: bytes) -> None:
     _, bought = await buy(service)
     async with targets.echo() as target:
@@ -588,8 +587,8 @@ async def test_success_is_reported_after_the_dial_and_never_before(tmp_path: Pat
 # --- how a failure ends --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("behind", [0, 1, 100_000], ids=lambda size: f"{size} bytes behind")
-@pytest.mark.parametrize(
+@cases("behind", [0, 1, 100_000])
+@cases(
     ("asked", "code"),
     [
         (request("10.0.0.1", 80), 2),
@@ -616,7 +615,7 @@ async def test_a_failure_is_complete_and_the_stream_ends_in_order(
     assert answer == ACCEPTED + failure(code)
 
 
-@pytest.mark.parametrize("behind", [0, 100_000], ids=lambda size: f"{size} bytes behind")
+@cases("behind", [0, 100_000])
 async def test_a_refused_dial_is_complete_and_the_stream_ends_in_order(
     service: Service, behind: int
 ) -> None:
@@ -632,7 +631,7 @@ async def test_a_refused_dial_is_complete_and_the_stream_ends_in_order(
     assert answer == ACCEPTED + failure(5)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sent", "answer"),
     [
         (b"\x05\x01\x00", b"\x05\xff"),
@@ -648,10 +647,9 @@ async def test_a_refusal_ends_the_stream_in_order_before_any_further_bytes(
 
 
 @bounded(closing_bounds(patience_seconds=2.0))
-@pytest.mark.parametrize(
+@cases(
     ("asked", "answer"),
     [(request("10.0.0.1", 80), failure(2)), (request("127.0.0.1", 80, command=2), failure(7))],
-    ids=["forbidden", "bind"],
 )
 async def test_a_failure_is_not_followed_by_a_reset_although_more_was_sent(
     service: Service, asked: bytes, answer: bytes
@@ -759,7 +757,7 @@ async def test_unfinished_handshakes_are_cut_and_leave_nothing(tmp_path: Path) -
         await service.assert_audit()
 
 
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+@cases("garbage", GARBAGE.values())
 async def test_garbage_is_closed_without_an_answer(service: Service, garbage: bytes) -> None:
     before = await at_rest(service)
     client = await Client.open(service.proxy_port)
@@ -821,7 +819,7 @@ async def test_a_finished_handshake_is_not_cut(tmp_path: Path) -> None:
         await service.assert_audit()
 
 
-@pytest.mark.parametrize("name", [b"2001:4860:4860::8888%\0", b"fe80::1%lo", b"::1%1", b"[::1%1]"])
+@cases("name", [b"2001:4860:4860::8888%\0", b"fe80::1%lo", b"::1%1", b"[::1%1]"])
 async def test_a_scoped_address_is_no_host_and_leaves_nothing_behind(
     service: Service, name: bytes
 ) -> None:

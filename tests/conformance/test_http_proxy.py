@@ -71,7 +71,7 @@ def serving_a_page(seen: list[bytes]) -> targets.Handler:
 # --- tunnels -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 100_000])
+@cases("size", [1, 100_000])
 async def test_a_tunnel_carries_and_counts_every_byte(service: Service, size: int) -> None:
     buyer, bought = await buy(service)
     payload = targets.pattern(size)
@@ -109,7 +109,7 @@ async def test_a_tunnel_reaches_ipv6(service: Service) -> None:
         await client.close()
 
 
-@pytest.mark.parametrize("host", ["[::ffff:127.0.0.1]", "LOCALHOST.", "127.0.0.1"])
+@cases("host", ["[::ffff:127.0.0.1]", "LOCALHOST.", "127.0.0.1"])
 async def test_a_tunnel_reaches_ipv4_by_each_of_its_names(service: Service, host: str) -> None:
     _, bought = await buy(service)
     async with targets.echo() as target:
@@ -267,7 +267,7 @@ async def test_a_websocket_without_connect_gets_the_ordinary_answer(service: Ser
     assert b"\r\nConnection: close\r\n" in b"".join(seen)
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [
         PAGE,
@@ -307,7 +307,7 @@ async def test_no_answer_to_an_upgrade_lets_the_next_request_reach_the_target(
 # --- credentials ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", ["CONNECT 127.0.0.1:{}", "GET http://127.0.0.1:{}/"])
+@cases("line", ["CONNECT 127.0.0.1:{}", "GET http://127.0.0.1:{}/"])
 async def test_a_client_without_credentials_is_asked_on_the_same_connection(
     service: Service, line: str
 ) -> None:
@@ -343,7 +343,7 @@ async def test_a_client_that_shows_no_credentials_in_time_is_cut(tmp_path: Path)
         await client.close()
 
 
-@pytest.mark.parametrize("behind", [0, 100_000], ids=lambda size: f"{size} bytes behind")
+@cases("behind", [0, 100_000])
 async def test_a_wrong_password_is_refused_and_closed(service: Service, behind: int) -> None:
     _, bought = await buy(service)
     wrong = Bought(bought.id, bought.username, "wrong", 0)
@@ -386,9 +386,9 @@ async def test_clients_with_too_many_connections_are_asked_to_wait(tmp_path: Pat
 # --- failures ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("behind", [0, 100_000], ids=lambda size: f"{size} bytes behind")
-@pytest.mark.parametrize("line", ["CONNECT {}:{}", "POST http://{}:{}/"])
-@pytest.mark.parametrize(
+@cases("behind", [0, 100_000])
+@cases("line", ["CONNECT {}:{}", "POST http://{}:{}/"])
+@cases(
     ("host", "port", "status", "error"),
     [
         ("10.0.0.1", 80, 403, "destination_ip_prohibited"),

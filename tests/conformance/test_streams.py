@@ -287,7 +287,7 @@ async def test_a_reset_is_passed_on_although_the_other_side_is_talking(
         await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
 
 
-@pytest.mark.parametrize("breaks", ["client", "target"])
+@cases("breaks", ["client", "target"])
 async def test_a_reset_is_passed_on_while_both_sides_are_talking(
     service: Service, breaks: str
 ) -> None:

@@ -220,9 +220,7 @@ def test_a_client_that_cannot_know_our_own_address_gets_the_public_one(
     assert reached_at(ip_address(here), ip_address(client), outside) == ip_address(told)
 
 
-@pytest.mark.parametrize(
-    "asked", [request("0", 0, command=3), request("::", 0, command=3)], ids=["name", "IPv6"]
-)
+@cases("asked", [request("0", 0, command=3), request("::", 0, command=3)])
 async def test_a_client_may_say_in_any_way_that_it_does_not_know(
     service: Service, asked: bytes
 ) -> None:

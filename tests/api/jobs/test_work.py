@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.base.waiting import until
 from support.daemons.service import Answer, Person, Service
 
@@ -273,7 +273,7 @@ async def test_offers_are_the_fitting_jobs_the_best_first(service: Service) -> N
     assert [job["id"] for job in one.body["jobs"]] == [dear]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "field"),
     [
         ({"wait_s": 301}, "wait_s"),

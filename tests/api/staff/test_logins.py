@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.base.cases import cases
 from support.clients.staff import StaffApi
 from support.market.staff import PASSWORD, code_at
 
@@ -159,10 +160,7 @@ async def test_a_page_has_the_login_in_a_cookie_only(staff: StaffApi) -> None:
     assert (await staff.call("GET", "/me", headers={**kept, **page})).status == 401
 
 
-@pytest.mark.parametrize(
-    "token",
-    ["", "x", "pxs_", "pxs_" + "a" * 43, "pxs_\N{SNOWMAN}", "a.b.c", "x" * 5_000],
-)
+@cases("token", ["", "x", "pxs_", "pxs_" + "a" * 43, "pxs_\N{SNOWMAN}", "a.b.c", "x" * 5_000])
 async def test_garbage_is_no_token(staff: StaffApi, token: str) -> None:
     answer = await staff.call("GET", "/me", token=token)
     assert (answer.status, answer.code) == (401, "unauthorized")

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.base.cases import cases
 from support.market.events import said
 from support.market.market import Market
 
@@ -76,7 +77,7 @@ async def test_of_twenty_concurrent_registrations_of_an_address_one_succeeds(
     assert {getattr(error, "code", None) for error in errors} == {Code.EMAIL_TAKEN}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "value"),
     [
         ("username", ""),

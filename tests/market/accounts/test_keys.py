@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.base.cases import cases
 from support.market.events import types_of
 from support.market.market import Market
 
@@ -165,7 +166,7 @@ async def test_its_owner_is_notified_once_before_a_key_expires(market: Market) -
     assert (await types_of(market, ada)).count("key.expiring") == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "what"),
     [
         ("name", {"name": " "}),

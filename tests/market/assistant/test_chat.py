@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.base.cases import cases
 from support.base.cost import seconds_of
 from support.market.books import caller_of
 from support.market.exits import SomeAttached, exit_device
@@ -85,7 +86,7 @@ async def test_an_anonymous_caller_gets_no_account_data(market: Market) -> None:
         assert not any(word in said for word in ("Your balance", "You have", "Your referral"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "mode", "word"),
     [
         ("how do I buy bandwidth", "chat", "1.50 USD per GB"),
@@ -118,7 +119,7 @@ async def test_money_is_the_balance(market: Market, text: str, language: str) ->
     assert "GET /auth/me" in await asked_about(market, text, None, language=language)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "language", "word"),
     [
         ("Can I use the proxy without a password?", "en", "passwordless_port"),

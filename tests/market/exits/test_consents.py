@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.database.statements import counted
 from support.market.books import refusal
 from support.market.exits import ExitDevice, SomeAttached, device, exit_device, through
@@ -210,7 +211,7 @@ async def test_no_user_decides_about_the_device_of_another(market: Market) -> No
     assert await refusal(exits.pause(other, mere.id)) is Code.CONSENT_NEEDED
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "value"),
     [
         ("connections", 0),

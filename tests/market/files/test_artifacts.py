@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.base.clock import Clock
 from support.base.waiting import until
 from support.market.books import refusal
@@ -200,7 +201,7 @@ async def test_the_sent_bytes_must_be_the_announced_ones(market: Market) -> None
     assert market.artifacts.traffic.mismatches == 2
 
 
-@pytest.mark.parametrize(
+@cases(
     "name", ["", "/etc/passwd", "../x", "a/../b", "a//b", "a\nb", "a\x1b[2Jb", "a\\b", "x" * 256]
 )
 async def test_a_name_that_is_no_path_below_is_refused(market: Market, name: str) -> None:
@@ -266,7 +267,7 @@ async def test_the_list_of_missing_outputs_has_room_beyond_all_bounds(
         assert await refusal(each) in (Code.ARTIFACT_QUOTA_EXCEEDED, Code.ARTIFACT_TOO_LARGE)
 
 
-@pytest.mark.parametrize("name", ["C:evil", "out/CON", "...", " ", "a:b", " sp", "sp ", "dot."])
+@cases("name", ["C:evil", "out/CON", "...", " ", "a:b", " sp", "sp ", "dot."])
 async def test_a_device_sends_no_name_that_some_system_cannot_take(
     market: Market, name: str
 ) -> None:

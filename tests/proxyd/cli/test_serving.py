@@ -51,7 +51,7 @@ def database(tmp_path: Path) -> Path:
 def serve(tmp_path: Path, database: Path) -> Iterator[Serve]:
     """Start `proxyd serve`; its output goes to two files beside the database.
 
-    It is forked from a process that has imported its modules, unless it has options or is `new`.
+    It is forked from a process that has imported its modules, unless it is `new`.
     """
     started: list[Daemon] = []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
@@ -85,7 +85,7 @@ def serve(tmp_path: Path, database: Path) -> Iterator[Serve]:
         new: bool,
     ) -> Daemon:
         forker = Process.forker
-        if forker is not None and not new and len(arguments) == 1:
+        if forker is not None and not new:
             return forker.start(
                 "proxyd", arguments, variables, standard, leads=False, folder=tmp_path
             )
@@ -528,7 +528,7 @@ def opened_by_curl(address: str) -> str:
 def test_the_demonstration_prints_lines_that_work(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path, database: Path
 ) -> None:
-    daemon = serve("--demo")
+    daemon = serve("--demo", new=True)
     url = until_ready(daemon, err)
     until_true(lambda: is_printed(out()), "the demonstration is printed")
     assert url in out()
@@ -565,24 +565,6 @@ def test_the_demonstration_prints_lines_that_work(
     assert "stopping: the proxy has no open connections" in err()
     assert "draining" not in err()
     assert [each for each in private if each.exists()] == []
-
-
-def test_the_examples_of_a_demonstration_that_was_killed_are_refused(
-    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path, database: Path
-) -> None:
-    daemon = serve("--demo")
-    until_ready(daemon, err)
-    until_true(lambda: is_printed(out()), "the demonstration is printed")
-    [command] = re.findall(r"^More examples, in this folder:  (.+)$", out(), re.MULTILINE)
-    daemon.send_signal(signal.SIGKILL)
-    daemon.wait()
-    assert database.with_name("proxyd-demo.txt").exists()
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "no demonstration runs here" in done.stderr
-    assert "make run" in done.stderr
 
 
 @pytest.mark.long
@@ -726,8 +708,8 @@ def test_the_demonstration_can_be_had_again(
         stopped(daemon, err)
 
 
-def test_the_demonstration_starts_again_after_terms_were_published(
-    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
+def test_the_demonstration_starts_again_after_a_kill_new_terms_and_a_suspension(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path, database: Path
 ) -> None:
     daemon = serve("--demo")
     until_true(lambda: is_printed(out()), "the demonstration is printed")
@@ -736,20 +718,20 @@ def test_the_demonstration_starts_again_after_terms_were_published(
     text.write_text("# Terms\n", encoding="utf-8")
     publish = f"site publish terms --file {text} --reason new"
     assert "version 1" in in_bash(more.replace("demo --examples", publish), tmp_path)
-    stopped(daemon, err)
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    assert database.with_name("proxyd-demo.txt").exists()
+    done = subprocess.run(
+        ["bash", "-c", more], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no demonstration runs here" in done.stderr
+    assert "make run" in done.stderr
+
     daemon = serve("--demo")
     until_true(lambda: is_printed(out()), "the demonstration is printed again")
     fetch, _ = lines_of_curl(out())
     assert in_bash(fetch, tmp_path) == ALIVE
-    stopped(daemon, err)
-
-
-def test_the_start_of_a_suspended_demonstration_names_the_remedy(
-    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
-) -> None:
-    daemon = serve("--demo")
-    until_true(lambda: is_printed(out()), "the demonstration is printed")
-    [more] = re.findall(r"^More examples, in this folder:  (.+)$", out(), re.MULTILINE)
     suspend = f"user suspend {demo.EMAIL} --shown why --reason why"
     in_bash(more.replace("demo --examples", suspend), tmp_path)
     stopped(daemon, err)
@@ -758,7 +740,7 @@ def test_the_start_of_a_suspended_demonstration_names_the_remedy(
     [remedy] = re.findall(r"is suspended; resume it: (.+) --reason TEXT$", err(), re.MULTILINE)
     in_bash(f"{remedy} --reason over", tmp_path)
     daemon = serve("--demo")
-    until_true(lambda: is_printed(out()), "the demonstration is printed again")
+    until_true(lambda: is_printed(out()), "the demonstration is printed after the suspension")
     stopped(daemon, err)
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.base.cases import cases
 from support.market.jobs import device_of
 from support.market.market import Market
 from support.market.staff import ROOT
@@ -156,9 +157,7 @@ async def test_only_a_search_for_an_address_is_in_the_log(market: Market) -> Non
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize(
-    "text", ["", " ", "\x00", "a\x00b", "\ud800", "x" * 255, "a\nb", "\x1b[2J", "\U0010ffff"]
-)
+@cases("text", ["", " ", "\x00", "a\x00b", "\ud800", "x" * 255, "a\nb", "\x1b[2J", "\U0010ffff"])
 async def test_a_text_that_nothing_can_have_is_refused(market: Market, text: str) -> None:
     with pytest.raises(MarketError) as refused:
         await search.who(market.context, ROOT, text)
@@ -166,7 +165,7 @@ async def test_a_text_that_nothing_can_have_is_refused(market: Market, text: str
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "'; DROP TABLE users; --",

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.base.cases import cases
 from support.market.events import said
 from support.market.market import Market
 from support.market.staff import acting, member
@@ -105,7 +106,7 @@ async def test_a_rule_of_the_daemon_has_no_limit_and_uses_up_none(market: Market
     assert (await audit_all(market.store)).passed
 
 
-@pytest.mark.parametrize(
+@cases(
     ("whole", "reference", "name", "code"),
     [
         (0, "r", "person1", Code.INVALID_FIELD),

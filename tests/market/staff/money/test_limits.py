@@ -1,6 +1,7 @@
 """Limits and the price of one user: effective with the next purchase, wherever they are read."""
 
 import pytest
+from support.base.cases import cases
 from support.market.books import refusal
 from support.market.events import said
 from support.market.jobs import wanted
@@ -131,7 +132,7 @@ async def test_a_member_sets_no_price_beyond_the_bounds(market: Market) -> None:
     assert await priced(ROOT, 1) == 1  # a command on the machine
 
 
-@pytest.mark.parametrize(
+@cases(
     "new",
     [
         NewLimits(),

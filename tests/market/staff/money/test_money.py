@@ -192,7 +192,7 @@ async def test_money_that_is_spent_meanwhile_is_not_refunded(market: Market, rac
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize(
+@cases(
     "statement",
     [
         "UPDATE staff_money SET amount = 1",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.market.market import Market
 from support.market.site import invite, publish
 from support.market.staff import ROOT
@@ -75,7 +76,7 @@ async def refused(market: Market, **changes: Any) -> None:
     assert caught.value.code in (Code.INVALID_FIELD, Code.TEXT_NOT_FOUND)
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
     [
         {"body": ""},

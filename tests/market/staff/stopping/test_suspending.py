@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.market.events import said
 from support.market.jobs import device_of
 from support.market.market import Market
@@ -257,7 +258,7 @@ async def test_support_suspends_for_a_day_and_resumes_only_that(market: Market) 
     assert await code_of(resume(market, user, author=support)) is Code.NOT_PERMITTED
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         {"parts": ()},

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from pyotp import TOTP, parse_uri
+from support.base.cases import cases
 
 from proxyd.__main__ import main
 from proxyd.loop import clock
@@ -226,7 +227,7 @@ def test_hostile_names_of_users_do_nothing_to_a_terminal(
         assert "\x1b" not in run([*command, "--json"]).stdout
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "words"),
     [
         (["who", ""], "1 to 254"),
@@ -260,7 +261,7 @@ def test_a_name_of_two_users_is_misuse(run: Run, ada: None, database: Path) -> N
     assert rows(database, "SELECT COUNT(*) FROM staff_log") == [(0,)]
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "99999999999999999999", "1e2"])
+@cases("limit", ["0", "-1", "1001", "x", "", "99999999999999999999", "1e2"])
 def test_a_limit_is_a_number_within_bounds(run: Run, limit: str) -> None:
     misused(run(["log", f"--limit={limit}"]), "1 to 1000")
 

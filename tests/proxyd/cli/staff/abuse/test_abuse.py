@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
+from support.base.cases import cases
 
 from tests.proxyd.cli.staff.test_commands import answer
 from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
@@ -51,7 +51,7 @@ def test_a_look_up_without_records_says_why(run: Run, ada: None, database: Path)
     assert "access_log is off" in done.stdout
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "words"),
     [
         (["who"], "Give a TEXT, or --exit-ip"),

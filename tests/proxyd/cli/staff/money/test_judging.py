@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 
 from proxyd.loop import runner
 from storage.logs.files import Attempt, LogFiles
@@ -70,7 +71,7 @@ def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str)
     assert len(acts) == 3
 
 
-@pytest.mark.parametrize("percent", ["0", "100", "x", "-1", "1.5", ""])
+@cases("percent", ["0", "100", "x", "-1", "1.5", ""])
 def test_a_part_is_a_percentage(run: Run, ada: None, percent: str) -> None:
     misused(run(["jobs", "split", "job", "--", percent]), "")
 

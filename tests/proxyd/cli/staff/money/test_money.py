@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 
 from market.money.money import MICRO, Currency
 from market.staff.base.roles import Machine
@@ -140,7 +141,7 @@ def test_a_lone_operator_raises_the_limit_or_withdraws(run: Run, paid: None) -> 
     assert run(corrected("0.01", "c-2"), PROXYD_STAFF__APPROVAL_USD="80").returncode == 3
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "words", "code"),
     [
         (refunded("21", "r"), "20.00 usd of this deposit", 1),
@@ -165,9 +166,7 @@ def test_a_refusal_is_one_line_and_moves_nothing(
     assert rows(database, "SELECT COUNT(*) FROM staff_log") == [(1,)]
 
 
-@pytest.mark.parametrize(
-    "amount", ["", "x", "--5", "+-5", "1e400", "NaN", "-NaN", "0.0000001", "-", "+"]
-)
+@cases("amount", ["", "x", "--5", "+-5", "1e400", "NaN", "-NaN", "0.0000001", "-", "+"])
 def test_a_text_that_is_no_amount_is_misuse(run: Run, amount: str) -> None:
     misused(run([*CORRECT, "--currency", "usd", "--reference", "c", *BECAUSE, "--", amount]), "")
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 
 from tests.proxyd.cli.staff.test_commands import BECAUSE, Run, answer
 from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
@@ -68,7 +69,7 @@ def test_notices_are_shown_and_ended(run: Run, ada: None) -> None:
     refused(run(["status", "end", row["id"], *BECAUSE]), "has ended")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "words"),
     [
         (["invite", "--uses", "10001", *BECAUSE], "1 to 10000 uses"),
