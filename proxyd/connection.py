@@ -39,6 +39,7 @@ from enum import Enum, IntEnum, auto
 from math import inf
 from typing import Final, Protocol, final
 
+from market.base.networks import text_of
 from proxyd.access import ENDING_OF_FAILURE, UNKNOWN_EXIT, Access, Ending, Reached
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
@@ -531,16 +532,16 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         host, port, source_port = "", 0, 0
         addresses: tuple[str, ...] = ()
         if isinstance(request, Connect):
-            host, port = str(request.host), request.port
+            host, port = _host_of(request), request.port
         is_name = isinstance(request, Connect) and isinstance(request.host, str)
         exit_ = exit_address = seen_address = ""
         if via is not None:
-            exit_, exit_address = via.attached.device_id, str(via.attached.address)
+            exit_, exit_address = via.attached.device_id, text_of(via.attached.address)
             source_port = via.port
             if via.address != via.attached.address:
-                seen_address = str(via.address)
+                seen_address = text_of(via.address)
             if is_name:
-                addresses = tuple([str(each) for each in via.targets])
+                addresses = tuple([text_of(each) for each in via.targets])
         elif target is not None:
             source_port = target.getsockname()[1]
             if is_name:
@@ -569,7 +570,9 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         ending: Ending,
     ) -> None:
         client, request = self.client, self._request
-        host, port = (str(request.host), request.port) if isinstance(request, Connect) else ("", 0)
+        host, port = "", 0
+        if isinstance(request, Connect):
+            host, port = _host_of(request), request.port
         seconds = self._services.reactor.loop.time() - client.began
         via = self._via
         record(
@@ -585,7 +588,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
                 ending,
                 via.attached.device_id if via is not None else "",
                 # As it was seen here: the exit's own statement is no evidence.
-                str(via.attached.address) if via is not None else "",
+                text_of(via.attached.address) if via is not None else "",
                 self._tried,
             )
         )
@@ -612,6 +615,12 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             return _os_write(self.client.sock.fileno(), output) == len(output)
         except OSError:
             return False
+
+
+def _host_of(request: Connect) -> str:
+    """Return the name or the address of a target, in text."""
+    host = request.host
+    return host if isinstance(host, str) else text_of(host)
 
 
 def peer_of(target: socket.SocketType) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ __all__ = [
     "enclosing",
     "plain",
     "site",
+    "text_of",
 ]
 
 SUBSCRIBER_BITS = 64
@@ -33,6 +34,19 @@ SUBSCRIBER_BITS = 64
 # A /56 or /48 has this multiple of the bound of one network: more than a household or an office
 # needs, and far less than 256 or 65,536 times.
 WIDER = ((56, 4), (48, 16))
+
+
+def text_of(address: Address) -> str:
+    """Return the text of an address, which Python computes anew each time.
+
+    Texts of IPv6 addresses are not kept: see `proxyctl.protocol.policy`.
+    """
+    return _text_of_ipv4(int(address)) if isinstance(address, IPv4Address) else str(address)
+
+
+@lru_cache(maxsize=4096)
+def _text_of_ipv4(number: int) -> str:
+    return str(IPv4Address(number))
 
 
 @lru_cache(maxsize=4096)

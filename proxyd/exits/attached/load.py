@@ -70,7 +70,8 @@ class Load:
                 self.places.others -= 1
             else:
                 self.places.leave(place, self.now())
-        self._ended_bytes += sum(relay.traffic)
+        up, down = relay.traffic
+        self._ended_bytes += up + down
 
     def carried_before(self, size: int, day: int) -> None:
         """Add the bytes that the exit carried before its attachment on the day with this number."""

@@ -3,7 +3,7 @@
 from hashlib import sha256
 from typing import Final, final
 
-from market.base.networks import Address, counted_network
+from market.base.networks import Address, counted_network, text_of
 from proxyctl.protocol.policy import is_global
 from proxyd.exits.choosing.entries import Place
 
@@ -60,7 +60,7 @@ class Location:
         """Add a public address of the exit: its router may show private pages there."""
         if is_global(address) and address not in self.seen:
             self.seen = (*self.seen[1 - SEEN_MAX :], address)
-            self._near = frozenset(counted_network(str(each)) for each in self.seen)
+            self._near = frozenset(counted_network(text_of(each)) for each in self.seen)
 
     def permitted(
         self, host: tuple[Address, ...] | str, *, makes_calls: bool
@@ -77,7 +77,7 @@ class Location:
         return tuple(
             each
             for each in host
-            if not (is_blind and each.version == 4) and counted_network(str(each)) not in near
+            if not (is_blind and each.version == 4) and counted_network(text_of(each)) not in near
         )
 
 

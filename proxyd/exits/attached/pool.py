@@ -106,7 +106,8 @@ class Parked(Watcher):
     """A work connection that waits for a target, and then for the exit to reach it.
 
     It is watched all the while. Before it is taken nothing may come but its end; after that the
-    received bytes are the target's, and stay in the kernel until the relay has them.
+    received bytes are the target's, and stay in the kernel until the relay has them: `is_unread`
+    says whether there are some, or the end of the stream.
 
     Args:
         number: its ticket's.
@@ -114,18 +115,22 @@ class Parked(Watcher):
         since: the beginning of its wait (loop time, seconds).
     """
 
-    __slots__ = ("_pool", "is_taken", "number", "since", "sock")
+    __slots__ = ("_pool", "is_taken", "is_unread", "number", "since", "sock")
 
     def __init__(self, pool: "Pool", number: int, sock: socket.SocketType, since: float) -> None:
         self._pool = pool
         self.number = number
         self.sock = sock
         self.since = since
-        self.is_taken = False
+        self.is_taken = self.is_unread = False
 
     def ready(self, events: int) -> None:
         """See `Watcher.ready`."""
-        if events & READS and not self.is_taken:
+        if not events & READS:
+            return
+        if self.is_taken:
+            self.is_unread = True
+        else:
             self._pool.drop(self)
 
     def fail(self, _error: Exception) -> None:

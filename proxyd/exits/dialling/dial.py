@@ -39,7 +39,7 @@ kernel, and so does the end of the stream.
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, final
 
@@ -103,7 +103,7 @@ class DialTimes:
 USUAL: Final = DialTimes()
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class Via:
     """The exit that a connection goes through.
 
@@ -119,16 +119,42 @@ class Via:
     looked the name up, or another process has judged the target.
     """
 
-    attached: Carrier
-    address: Address
-    port: int
-    headers: tuple[str, ...]
-    ports: tuple[int, ...] = ()
-    pace: Pace | None = None
-    place: Place | None = None
-    fault: Callable[[], None] | None = None
-    proof: Callable[[bool], None] | None = None
-    targets: tuple[Address, ...] = ()
+    __slots__ = (
+        "address",
+        "attached",
+        "fault",
+        "headers",
+        "pace",
+        "place",
+        "port",
+        "ports",
+        "proof",
+        "targets",
+    )
+
+    def __init__(
+        self,
+        attached: Carrier,
+        address: Address,
+        port: int,
+        headers: tuple[str, ...],
+        ports: tuple[int, ...] = (),
+        pace: Pace | None = None,
+        place: Place | None = None,
+        fault: Callable[[], None] | None = None,
+        proof: Callable[[bool], None] | None = None,
+        targets: tuple[Address, ...] = (),
+    ) -> None:
+        self.attached = attached
+        self.address = address
+        self.port = port
+        self.headers = headers
+        self.ports = ports
+        self.pace = pace
+        self.place = place
+        self.fault = fault
+        self.proof = proof
+        self.targets = targets
 
 
 class Buyer(Protocol):
@@ -731,7 +757,7 @@ class ExitDial(Cancellable, Expiring):
         if evidence.refused_by is not None:
             self._contradict(evidence.refused_by)
         exits.counters.seconds.observe(exits.reactor.loop.time() - self._began)
-        sock, place = attempt.keep()
+        parked, place = attempt.keep()
         del self._attempts[attempt]
         has_moved = exits.directory.take_move(self._wants, self._session.id)
         via = Via(
@@ -745,10 +771,9 @@ class ExitDial(Cancellable, Expiring):
             targets=() if isinstance(self._target.host, str) else self._target.host,
         )
         if self._target.port == TLS_PORT:
-            via = replace(
-                via, fault=partial(self._suspect, attached), proof=partial(self._prove, attached)
-            )
-        self._finish(sock, via)
+            via.fault = partial(self._suspect, attached)
+            via.proof = partial(self._prove, attached)
+        self._finish(parked.sock, via, is_unread=parked.is_unread)
 
     def _suspect(self, attached: Attached) -> None:
         """Note that the first answer to a TLS client is not TLS, by the exit or the target."""
@@ -780,11 +805,17 @@ class ExitDial(Cancellable, Expiring):
         while self._attempts:
             self._let_go(next(iter(self._attempts)))
 
-    def _finish(self, outcome: socket.SocketType | Failure, via: Via | None = None) -> None:
+    def _finish(
+        self,
+        outcome: socket.SocketType | Failure,
+        via: Via | None = None,
+        *,
+        is_unread: bool = False,
+    ) -> None:
         done, self._done = self._done, None
         self._release()
         if done is not None:
-            done(outcome, True, via)
+            done(outcome, is_unread, via)
         elif isinstance(outcome, socket.SocketType):
             self._exits.reactor.poller.forget(outcome.fileno())
             outcome.close()
@@ -861,11 +892,11 @@ class _Attempt(Asker):
         """See `Asker.lose`."""
         self._dial.lost(self)
 
-    def keep(self) -> tuple[socket.SocketType, Place | None]:
+    def keep(self) -> tuple[Parked, Place | None]:
         """Return its connection and its place, which the caller owns."""
         parked, self._parked = self.taken, None
         place, self._place = self._place, None
-        return parked.sock, place
+        return parked, place
 
     def close(self, reactor: Reactor) -> None:
         """Ignore the answer, and close the connection, so that the exit also gives up."""

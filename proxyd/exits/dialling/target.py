@@ -1,8 +1,9 @@
 """Target of a dial: a name that the exit looks up, or addresses that were permitted here."""
 
+from ipaddress import IPv4Address
 from typing import Final, final
 
-from market.base.networks import Address, plain
+from market.base.networks import Address, plain, text_of
 from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.candidates import candidates
@@ -50,7 +51,7 @@ class Target:
         permitted = candidates(addresses, self.port, policy)
         self.host = tuple(permitted[:CANDIDATES_MAX])
         if permitted:
-            self._first = str(permitted[0])
+            self._first = text_of(permitted[0])
         return bool(permitted)
 
     def may_be_dialled_by(self, attached: Attached) -> bool:
@@ -83,7 +84,7 @@ def seen_address(known: Address, claimed: Address | None) -> Address:
         claimed: the exit's own word. It is believed for the other family alone: the daemon sees
             the address of its own, and a device behind a translator knows its private one.
     """
-    if claimed is None:
+    if claimed is None or (isinstance(known, IPv4Address) and isinstance(claimed, IPv4Address)):
         return known
     address = plain(claimed)
     return address if address.version != known.version and address.is_global else known

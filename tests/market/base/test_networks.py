@@ -4,7 +4,15 @@ from ipaddress import ip_address
 
 from support.base.cases import cases
 
-from market.base.networks import NetworkCounts, counted_network, crowded, enclosing, plain, site
+from market.base.networks import (
+    NetworkCounts,
+    counted_network,
+    crowded,
+    enclosing,
+    plain,
+    site,
+    text_of,
+)
 
 
 @cases(
@@ -19,6 +27,12 @@ from market.base.networks import NetworkCounts, counted_network, crowded, enclos
 )
 def test_an_ipv4_address_that_is_mapped_is_that_address(address: str, same: str) -> None:
     assert plain(ip_address(address)) == ip_address(same)
+
+
+@cases("text", ["192.0.2.1", "0.0.0.0", "255.255.255.255", "2001:db8::1", "::ffff:192.0.2.1"])
+def test_an_address_has_one_text(text: str) -> None:
+    address = ip_address(text)
+    assert text_of(address) == text_of(address) == str(address)
 
 
 @cases(
