@@ -80,6 +80,7 @@ HOT = (
     "proxyd.exits.attached.location",
     "proxyd.exits.attached.pool",
     "proxyd.exits.attached.pulse",
+    "proxyd.exits.attached.quick_frames",
     "proxyd.exits.attached.roster",
     "proxyd.exits.attached.terms",
     "proxyd.exits.choosing.places",

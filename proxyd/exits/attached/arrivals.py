@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Final, final
 
 from market.base.networks import NetworkCounts, counted_network, crowded
-from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, PREFACE, WORK, FrameError, Preface
+from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, PREFACE, WORK
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.controls import Controls
 from proxyd.exits.attached.handshakes import Handshakes
@@ -175,16 +175,16 @@ class Arrivals:
         self._reactor.poller.forget(arrival.sock.fileno())
         arrival.sock.close()
 
-    def admit(self, arrival: "Arrival", preface: Preface) -> None:
+    def admit(self, arrival: "Arrival", attachment: int, number: int, ticket: bytes) -> None:
         """Put a work connection with a valid ticket into the pool of its exit; reject any other."""
-        attached, _ = self._roster.by_number.get(preface.attachment, (None, None))
+        attached, _ = self._roster.by_number.get(attachment, (None, None))
         if attached is None:
-            attached = self._loaner.find(preface.attachment)
-        if attached is None or not attached.pool.tickets.admits(preface.number, preface.ticket):
+            attached = self._loaner.find(attachment)
+        if attached is None or not attached.pool.tickets.admits(number, ticket):
             self.reject(arrival, "ticket")
             return
         try:
-            attached.pool.park(preface.number, arrival.sock)
+            attached.pool.park(number, arrival.sock)
         except OSError:
             self.reject(arrival, "broken")
         else:
@@ -308,12 +308,8 @@ class Arrival(Watcher, Expiring):
         elif self._read[:1] != WORK or (events & HUNG_UP):
             self._arrivals.reject(self, "garbage" if self._read[:1] else "broken")
         elif len(self._read) == _PREFACE_BYTES:
-            try:
-                preface = Preface.decode(self._read)
-            except FrameError:
-                self._arrivals.reject(self, "garbage")
-            else:
-                self._arrivals.admit(self, preface)
+            _, attachment, number, ticket = PREFACE.unpack(self._read)
+            self._arrivals.admit(self, attachment, number, ticket)
 
     def _greet(self, *, has_ended: bool) -> None:
         """Wait for the ClientHello; before it, the connection gives way like a silent one."""

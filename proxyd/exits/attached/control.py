@@ -39,7 +39,6 @@ from proxyctl.protocol.frames import (
     For,
     Frame,
     FrameError,
-    FrameReader,
     Hello,
     Lend,
     Lent,
@@ -55,6 +54,7 @@ from proxyd.counters import ExitCounters
 from proxyd.exits.attached.allowance import Allowance
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.loaner import Loaner
+from proxyd.exits.attached.quick_frames import QuickReader, encode_dial
 from proxyd.wire.links import is_link
 from storage.engines.errors import StoreError, level_of
 
@@ -213,7 +213,7 @@ class Control:
         self._services = services
         self._holder = holder
         self._state = _SILENT
-        self._reader = FrameReader()
+        self._reader = QuickReader()
         self._beginning = b""  # of the preface of a work connection
         self._allowance = Allowance(services.loop.time())
         self._transport: asyncio.Transport | None = None
@@ -262,8 +262,10 @@ class Control:
             return
         if self.attached is not None:
             self.attached.pulse.hear(self._allowance.paid_at)
+        reader = self._reader
+        reader.receive_data(data)
         try:
-            for frame in self._reader.receive_data(data):
+            while (frame := reader.next_frame()) is not None:
                 self._act(frame)
                 if self._state >= _CLOSED:
                     return
@@ -333,7 +335,7 @@ class Control:
         if self.is_closed or transport is None:
             return
         self._allowance.grant(_ANSWERS.get(type(frame), 0))
-        data = encode(frame)
+        data = encode_dial(frame) if isinstance(frame, Dial) else encode(frame)
         if not self._unsent:
             self._services.loop.call_soon(self._flush)
         self._unsent += data
