@@ -22,6 +22,7 @@ HOT = (
     # networks for counting clients
     "market.base.networks",
     # sockets, deadlines and turns
+    "proxyd.loop.alarms",
     "proxyd.loop.deadlines",
     "proxyd.loop.fair_slots",
     "proxyd.loop.pipes",

@@ -59,6 +59,7 @@ from proxyd.exits.dialling.evidence import Evidence
 from proxyd.exits.dialling.target import TLS_PORT, Target, name_at_exit, seen_address
 from proxyd.exits.dialling.watch import ASK_AGAIN_SECONDS, LATE_SECONDS, Watch, patience
 from proxyd.exits.nodes.remote import RemoteExit
+from proxyd.loop.alarms import Alarms
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.pace import Pace
@@ -283,6 +284,7 @@ class Exits(Ways):
     """
 
     __slots__ = (
+        "alarms",
         "borrower",
         "counters",
         "deadlines",
@@ -318,6 +320,7 @@ class Exits(Ways):
         self.counters = counters
         self.borrower = borrower
         self.labels = labels
+        self.alarms = Alarms(reactor.loop)
         self.deadlines: Deadlines[ExitDial] = Deadlines(reactor.loop, seconds)
 
     def dial(
@@ -349,6 +352,7 @@ class Exits(Ways):
     def close(self) -> None:
         """Stop watching deadlines."""
         self.deadlines.close()
+        self.alarms.close()
 
 
 @final
@@ -386,7 +390,7 @@ class ExitDial(Cancellable, Expiring):
         self._attempts: dict[_Attempt, None] = {}
         self._tried: list[Attached] = []
         self._evidence = Evidence()
-        self._watch = Watch(exits.reactor.loop)
+        self._watch = Watch(exits.reactor.loop, exits.alarms)
         self._began = 0.0
 
     def start(self, host: Address | str) -> None:

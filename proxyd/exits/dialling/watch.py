@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from proxyd.exits.attached.attached import Attached
+from proxyd.loop.alarms import Alarm, Alarms
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +25,7 @@ LATE_SECONDS: Final = 0.1
 
 
 @final
-class Watch:
+class Watch(Alarm):
     """The timer of one dial, and its last question to an exit.
 
     `chosen_at` is when the last exit was chosen (loop time, seconds).
@@ -33,34 +34,42 @@ class Watch:
     """
 
     __slots__ = (
+        "_alarms",
         "_asked_at",
         "_due",
         "_loop",
-        "_timer",
+        "_then",
         "chosen_at",
         "has_hedged",
         "has_repeated",
     )
 
-    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
+    def __init__(self, loop: "asyncio.AbstractEventLoop", alarms: Alarms) -> None:
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when that timer should ring (loop time, seconds)
+        self._alarms = alarms
+        self._then: Callable[[], None] | None = None
+        self._due = 0.0  # when the timer should ring (loop time, seconds)
         self._asked_at = 0.0  # when the exit was last asked for a sign of life
         self.chosen_at = 0.0
         self.has_hedged = self.has_repeated = False
 
     def wait(self, seconds: float, then: Callable[[], None]) -> None:
         """Call `then` after some seconds, in place of an earlier call."""
-        self.stop()
+        self._then = then
         self._due = self._loop.time() + seconds
-        self._timer = self._loop.call_later(seconds, then)
+        self._alarms.set(self, self._due)
 
     def stop(self) -> None:
         """Cancel the call."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._then is not None:
+            self._alarms.cancel(self)
+            self._then = None
+
+    def ring(self) -> None:
+        """See `Alarm.ring`."""
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
     def ask(self, attached: Attached) -> None:
         """Send a ping to an exit."""
