@@ -14,7 +14,7 @@ from ipaddress import (
     ip_network,
 )
 
-from proxyctl.protocol.addresses import Address, plain
+from proxyctl.protocol.addresses import Address, plain, text_of_ipv4
 from proxyctl.protocol.policy import is_global
 
 __all__ = [
@@ -38,16 +38,8 @@ WIDER = ((56, 4), (48, 16))
 
 
 def text_of(address: Address) -> str:
-    """Return the text of an address, which Python computes anew each time.
-
-    Texts of IPv6 addresses are not kept: see `proxyctl.protocol.policy`.
-    """
-    return _text_of_ipv4(int(address)) if isinstance(address, IPv4Address) else str(address)
-
-
-@lru_cache(maxsize=4096)
-def _text_of_ipv4(number: int) -> str:
-    return str(IPv4Address(number))
+    """Return the text of an address: `addresses.text_of`, in compiled code."""
+    return text_of_ipv4(int(address)) if isinstance(address, IPv4Address) else str(address)
 
 
 def parsed_address(text: str) -> Address | None:

@@ -1,4 +1,4 @@
-"""Calls at given times, of which hardly any is made: one timer of the loop for all of them.
+"""One timer of the loop for calls that are mostly cancelled before their time.
 
 A timer of the loop costs some microseconds to make and to cancel. Here a call costs one entry in a
 heap; one that was cancelled, or set anew, is dropped when its time comes.

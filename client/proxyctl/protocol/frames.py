@@ -57,6 +57,7 @@ from __future__ import annotations
 
 import json
 from enum import IntEnum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from struct import Struct, error
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, Union
@@ -73,6 +74,7 @@ FRAME_MAX_BYTES: Final = (
 TICKET_BYTES: Final = 16
 TICKETS_MAX: Final = 128  # in one frame
 CANDIDATES_MAX: Final = 4
+ADDRESSES_KEPT: Final = 4096  # of targets: each is dialled again soon, and its object costs more
 NODES_MAX: Final = 8  # more are not tried before the first one is back
 NAME_MAX_BYTES: Final = 255  # RFC 1035, section 2.3.4
 PING_BYTES: Final = 8
@@ -712,6 +714,7 @@ def _checked_name(name: bytes) -> bytes:
     return name
 
 
+@lru_cache(maxsize=ADDRESSES_KEPT)
 def _address(packed: bytes) -> Address:
     return IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
 

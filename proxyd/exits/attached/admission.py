@@ -54,6 +54,7 @@ class Admission:
         encrypts_all: bool,
     ) -> None:
         self._reactor = reactor
+        self._now = reactor.loop.time  # one for all: each look at the method makes an object
         self._roster = roster
         self._authority = authority
         self._locate = locate
@@ -88,7 +89,7 @@ class Admission:
             grant: the answer of the marketplace.
             beat: called when a heartbeat is due.
         """
-        reactor, place = self._reactor, self._locate(control.address)
+        reactor, place, send = self._reactor, self._locate(control.address), control.send
         return Attached(
             self._roster.fresh_number(),
             grant.device_id,
@@ -98,10 +99,10 @@ class Admission:
             counted_network(control.address),
             ip_address(control.address.partition("%")[0]),
             limits_of(grant),
-            Pool(reactor, control.send, self._budget, self._counters),
-            control.send,
+            Pool(reactor, send, self._budget, self._counters),
+            send,
             beat,
-            reactor.loop.time,
+            self._now,
         )
 
     def least_price(self, grant: ExitGrant, place: Place) -> int:

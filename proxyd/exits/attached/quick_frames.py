@@ -33,7 +33,7 @@ _DIALLED: Final = Struct("!QBIHB")
 # With the head, and one address behind the count of addresses and its length.
 _DIAL_OF_IPV4: Final = Struct("!HBQHBBI")
 _IPV4_BYTES: Final = 4
-_IPV6_BYTES: Final = 16
+_ADDRESS_BYTES: Final = (0, 4, 16)  # of an answer: no address, or one of either family
 _OUTCOMES: Final = {int(outcome): outcome for outcome in DialOutcome}
 _FAILED: Final = DialOutcome.FAILED
 
@@ -94,21 +94,10 @@ def _frame(kind: int, data: bytes, at: int, end: int) -> Frame | None:
     """Return the frame of a type whose body is between two positions."""
     if kind == _OVER_KIND and end - at == _NUMBER.size:
         return Over(_NUMBER.unpack_from(data, at)[0])
-    if kind == _DIALLED_KIND:
-        packed = data[at + _DIALLED.size : end]
-        if not packed or len(packed) == _IPV4_BYTES or len(packed) == _IPV6_BYTES:
-            dialled = _dialled(data, at, end, packed)
-            if dialled is not None:
-                return dialled
+    if kind == _DIALLED_KIND and end - at - _DIALLED.size in _ADDRESS_BYTES:
+        number, outcome, micros, port, size = _DIALLED.unpack_from(data, at)
+        at_address = at + _DIALLED.size
+        if size == end - at_address:
+            address = address_from_packed(data[at_address:end]) if size else None
+            return Dialled(number, _OUTCOMES.get(outcome, _FAILED), micros, address, port)
     return decode(kind, data[at:end])
-
-
-def _dialled(data: bytes, at: int, end: int, packed: bytes) -> Dialled | None:
-    """Return an answer; None for a body of the wrong size."""
-    if end - at < _DIALLED.size:
-        return None
-    number, outcome, micros, port, size = _DIALLED.unpack_from(data, at)
-    if size != len(packed):
-        return None
-    address = address_from_packed(packed) if packed else None
-    return Dialled(number, _OUTCOMES.get(outcome, _FAILED), micros, address, port)

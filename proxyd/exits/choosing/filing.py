@@ -43,7 +43,7 @@ class Member(Generic[Exit]):
     def __init__(self, entry: Exit, standing: Standing) -> None:
         self.entry = entry
         self.lines = _lines(entry)
-        self.elders: list[Member[Exit]] = []
+        self.elders: tuple[Member[Exit], ...] = ()
         self.is_first = False  # on its lines; counted in its region then
         self.place = entry.place
         self.carries_datagrams = UDP in entry.features
@@ -204,7 +204,7 @@ class Files(Generic[Exit]):
                 for other in self._lines[line]
                 if _age(other.entry) < age
             }
-            member.elders = list(elders)
+            member.elders = tuple(elders)
             if member.is_first is bool(elders):
                 member.is_first = not elders
                 self._count_region(member.place, 1 if member.is_first else -1)

@@ -132,6 +132,29 @@ class Kind:
 
 
 @final
+class Wanting:
+    """The last two buyers that wanted a place of an exit, and when (loop time)."""
+
+    __slots__ = ("_at", "_at_before", "_buyer")
+
+    def __init__(self) -> None:
+        self._buyer = ""
+        self._at = 0.0
+        self._at_before = 0.0  # by another buyer
+
+    def note(self, buyer: str, now: float) -> None:
+        """Note that a buyer wants a place."""
+        if self._buyer != buyer:
+            self._buyer, self._at_before = buyer, self._at
+        self._at = now
+
+    def is_of_others(self, buyer: str, now: float) -> bool:
+        """Return whether another buyer has wanted a place lately."""
+        at = self._at_before if self._buyer == buyer else self._at
+        return at > 0.0 and now < at + WANTED_SECONDS
+
+
+@final
 class Places:
     """The places of one exit; see the theory above.
 
@@ -147,8 +170,7 @@ class Places:
         "_none_slow_before",
         "_ordered",
         "_placed",
-        "_wanted_at",
-        "_wanted_by",
+        "_wanting",
         "others",
         "reports_ends",
     )
@@ -157,13 +179,12 @@ class Places:
         self.reports_ends = False
         self.others = 0
         self._all = Kind()
-        self._associations = Kind()
+        # Most exits are idle, and need neither: each is made for the first buyer that uses it.
+        self._associations: Kind | None = None
+        self._wanting: Wanting | None = None
         self._placed: dict[Place, None] = {}  # the oldest first
         self._ordered: dict[int, Place] = {}  # by number, until the device has released it
         self._leaving: dict[int, float] = {}  # by number: until when; the oldest first
-        # The last two buyers that wanted a place, and when.
-        self._wanted_by = ["", ""]
-        self._wanted_at = [0.0, 0.0]
         self._none_before = 0.0  # until then no connection gives way
         self._none_slow_before = 0.0  # until then no one has a slow connection to spare
 
@@ -239,7 +260,7 @@ class Places:
 
     def fill(self, now: float, *, datagrams: bool) -> None:
         """Note that the device has reported that it is full."""
-        kind = self._associations if datagrams else self._all
+        kind = self._of_associations() if datagrams else self._all
         if now < kind.full_until:  # orders of one moment
             return
         seconds = FULL_SECONDS
@@ -253,31 +274,32 @@ class Places:
         place.relay = relay
         self._all.full_times = 0
         if place.is_datagrams:
-            self._associations.full_times = 0
+            self._of_associations().full_times = 0
 
     def _count(self, place: Place, amount: int) -> None:
         self._all.add(place.buyer, amount)
         if place.is_datagrams:
-            self._associations.add(place.buyer, amount)
+            self._of_associations().add(place.buyer, amount)
+
+    def _of_associations(self) -> Kind:
+        if self._associations is None:
+            self._associations = Kind()
+        return self._associations
 
     def _note_want(self, buyer: str, now: float) -> None:
-        by, at = self._wanted_by, self._wanted_at
-        if by[0] != buyer:
-            by[1], at[1] = by[0], at[0]
-            by[0] = buyer
-        at[0] = now
+        if self._wanting is None:
+            self._wanting = Wanting()
+        self._wanting.note(buyer, now)
 
     def _is_wanted_by_others(self, buyer: str, now: float) -> bool:
-        """Return whether another buyer has wanted a place lately."""
-        at = self._wanted_at[1] if self._wanted_by[0] == buyer else self._wanted_at[0]
-        return at > 0.0 and now < at + WANTED_SECONDS
+        return self._wanting is not None and self._wanting.is_of_others(buyer, now)
 
     def _is_free(
         self, buyer: str, most: int, associations: int, now: float, datagrams: bool
     ) -> bool:
         """Return whether a place of each needed kind is free for a buyer."""
         return self._is_free_of(self._all, buyer, most, now) and not (
-            datagrams and not self._is_free_of(self._associations, buyer, associations, now)
+            datagrams and not self._is_free_of(self._of_associations(), buyer, associations, now)
         )
 
     def _is_free_of(self, kind: Kind, buyer: str, most: int, now: float) -> bool:
@@ -309,9 +331,11 @@ class Places:
         if now < self._all.full_until:
             return None
         lacks_association = datagrams and not self._is_free_of(
-            self._associations, buyer, associations, now
+            self._of_associations(), buyer, associations, now
         )
-        kind, limit = (self._associations, associations) if lacks_association else (self._all, most)
+        kind, limit = self._all, most
+        if lacks_association:
+            kind, limit = self._of_associations(), associations
         if now >= self._none_before:
             idle = self._idle(kind, buyer, limit, now)
             if idle is not None:

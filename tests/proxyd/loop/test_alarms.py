@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from support.base.waiting import until
 
-from proxyd.loop.alarms import Alarm, Alarms
+from proxyd.loop.alarms import Alarms
 
 
-class Bell(Alarm):
+class Bell:
     """Writes down that it has rung."""
 
     def __init__(self, rung: "list[Bell]", then: Callable[[], None] = lambda: None) -> None:

@@ -19,13 +19,14 @@ looked up.
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
+from functools import lru_cache
+from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.attach.network import netlink
 from proxyctl.attach.network.surroundings import Network, Surroundings, read_networks
 from proxyctl.protocol.addresses import Address, plain
-from proxyctl.protocol.policy import Policy
+from proxyctl.protocol.policy import VERDICTS_KEPT, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,6 +90,8 @@ class Guard:
         self._policy = policy
         self._kernel = kernel
         self._allow = tuple(allow)
+        # By number, as in `Policy`.
+        self._is_opened_ipv4 = lru_cache(maxsize=VERDICTS_KEPT)(self._has_opened_number)
 
     def permits(self, address: Address, port: int) -> bool:
         """Return whether a connection may be made, as things stand now."""
@@ -125,7 +128,13 @@ class Guard:
         if not self._allow:
             return False
         inner = plain(address)
-        return any(inner.version == each.version and inner in each for each in self._allow)
+        if isinstance(inner, IPv4Address):
+            return self._is_opened_ipv4(int(inner))
+        return any(inner in each for each in self._allow if each.version == inner.version)
+
+    def _has_opened_number(self, number: int) -> bool:
+        address = IPv4Address(number)
+        return any(address in each for each in self._allow if each.version == address.version)
 
     def permits_peer(self, host: str, port: int) -> bool:
         """Check again the address and port that a connected socket has as its peer."""

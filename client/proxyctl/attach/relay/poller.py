@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from proxyctl.attach.relay.attempts import Deadlines
 from proxyctl.attach.relay.dial import new_socket
+from proxyctl.protocol.addresses import text_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -248,7 +249,7 @@ class Connecting:
 
     def _begin(self, address: Address, port: int) -> None:
         self._sock = sock = new_socket(address)
-        number = sock.connect_ex((str(address), port))
+        number = sock.connect_ex((text_of(address), port))
         if number not in (0, errno.EINPROGRESS):
             raise OSError(number, os.strerror(number))
         self._fd = sock.fileno()

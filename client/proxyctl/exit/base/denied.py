@@ -30,6 +30,7 @@ class Denied:
     def __init__(self) -> None:
         self._networks: tuple[Network, ...] = ()
         self._places: frozenset[tuple[Address, int]] = frozenset()
+        self._ports: frozenset[int] = frozenset()  # of these: the hash of an address costs more
         self._begun: list[Deny] = []
 
     def learn(self, frame: Deny) -> None:
@@ -52,14 +53,17 @@ class Denied:
             raise FrameError("a frame of the type Deny that names no network") from None
         self._networks = networks
         self._places = frozenset((each, port) for each in addresses for port in frame.ports)
+        self._ports = frozenset(frame.ports)
         self._begun.clear()
 
     def has(self, address: Address, port: int) -> bool:
         """Return whether the service denies an address at a port."""
-        if not self._networks and not self._places:
+        if port in self._ports and (plain(address), port) in self._places:
+            return True
+        if not self._networks:
             return False
         inside = embedded_ipv4(address)
-        return (plain(address), port) in self._places or any(
+        return any(
             each.version == network.version and each in network
             for each in (address, inside)
             if each is not None

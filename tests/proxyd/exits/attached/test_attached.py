@@ -215,7 +215,7 @@ async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Pat
     outcomes: list[object] = []
     port.exits.dial(Wants(), Payer(), "localhost", 80, lambda *each: outcomes.append(each))
     await until(lambda: bool(outcomes))
-    assert outcomes == [(Failure.REFUSED, True, None)]
+    assert outcomes == [(Failure.REFUSED, False, None)]
     await until(lambda: device.wanted == 0, "none has to wait any more")
     assert port.base.services.budget.wanted == 1
     port.directory.add(port.listener.roster.by_device["first"])
@@ -311,7 +311,7 @@ async def test_a_pause_in_the_account_ends_dials_under_way(port: Port) -> None:
     port.devices.grants["device"] = Granted("device", "owner", paused=True)
     port.listener.recheck("device")
     await until(lambda: bool(outcomes))
-    assert outcomes == [(Failure.NO_EXIT, True, None)]
+    assert outcomes == [(Failure.NO_EXIT, False, None)]
     assert exit_.dials == {}
 
 

@@ -41,6 +41,7 @@ from proxyctl.protocol.frames import (
 )
 from proxyd.bounds import ExitBounds
 from proxyd.egress.resolve import DnsResolver
+from proxyd.exits.attached.pool import Parked
 from proxyd.exits.dialling.dial import DialTimes, Via
 from proxyd.exits.dialling.target import seen_address
 from proxyd.wire.events import Address, Failure
@@ -66,6 +67,7 @@ class Reached:
     failure: Failure | None = None
     sock: socket.SocketType | None = None
     via: Via | None = None
+    is_unread: bool = False
 
     async def close(self, port: Port, target: targets.Target | None = None) -> None:
         """Close it, and wait until its target knows."""
@@ -94,8 +96,7 @@ class Call:
         if isinstance(outcome, Failure):
             self.answers.append(Reached(failure=outcome))
         else:
-            assert is_unread
-            self.answers.append(Reached(sock=outcome, via=via))
+            self.answers.append(Reached(sock=outcome, via=via, is_unread=is_unread))
 
     async def end(self) -> Reached:
         await until(lambda: bool(self.answers), "there is an outcome")
@@ -156,6 +157,31 @@ async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
         assert answer.via.headers[0].endswith("; ip=127.0.0.1")
         await answer.close(port, target)
     assert port.counters.dials == {"connected": 1}
+
+
+async def test_bytes_of_a_target_before_the_answer_are_announced(port: Port) -> None:
+    device = await port.parked()
+
+    def has_come() -> bool:
+        watchers = port.reactor.poller._watchers.values()
+        return any(isinstance(each, Parked) and each.is_unread for each in watchers)
+
+    async def obey(device: Device, dial: Dial) -> None:
+        with device.take(dial.number) as work:
+            if dial.port == 81:
+                work.send(b"hello")
+                await until(has_come, "the bytes are before the answer")
+            device.send(Dialled(dial.number, DialOutcome.CONNECTED, 0, None, 0))
+            await asyncio.Event().wait()
+
+    device.obey = obey
+    for number, is_unread in ((80, False), (81, True)):
+        answer = await dialled(port, LOOPBACK, number)
+        assert answer.is_unread is is_unread
+        assert answer.sock is not None
+        if is_unread:
+            assert answer.sock.recv(5) == b"hello"
+        await answer.close(port)
 
 
 @cases(
