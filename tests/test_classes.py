@@ -50,8 +50,9 @@ LARGER = {
     # The state of one direction of a connection: each access to another object costs time for each
     # segment.
     "proxyd/relay/halfpipe.py:HalfPipe": 29,
-    # The state of an association: each access to another object costs time for each datagram.
-    "proxyd/relay/udp.py:Association": 23,
+    # The state of an association: each access to another object costs time for each datagram. Two
+    # fields are for the records of its destinations.
+    "proxyd/relay/udp.py:Association": 25,
 }
 
 

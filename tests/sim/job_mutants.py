@@ -164,7 +164,7 @@ JOB_MUTANTS: tuple[tuple[str, ...], ...] = (
     (
         "files: an input of an open job is deleted",
         _ARTIFACTS,
-        "    if await _is_needed(tx, artifact_id) or await _is_being_sent(tx, row):\n",
+        "    if await _is_needed(tx, artifact_id, now) or await _is_being_sent(tx, row):\n",
         "    if await _is_being_sent(tx, row):\n",
     ),
     (

@@ -66,12 +66,12 @@ class Worker(asyncio.Protocol):
         self._loop = loop
         self._heartbeat_seconds = heartbeat_seconds
         self._waiting_max_bytes = waiting_max_bytes
-        self._lost = lost
+        # None once the device is attached no more.
+        self._lost: Callable[[Worker, str], None] | None = lost
         self._reader = FrameReader()
         self._allowance = Allowance(loop.time())
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
 
     def begin(self, transport: asyncio.Transport) -> None:
         """Take over a connection whose device has said hello."""
@@ -84,7 +84,7 @@ class Worker(asyncio.Protocol):
     def send(self, frame: Frame) -> None:
         """Send a frame; a device that does not read is cut."""
         transport = self._transport
-        if self._is_closed or transport is None:
+        if self._lost is None or transport is None:
             return
         if isinstance(frame, (Open, Ping)):
             self._allowance.grant(ANSWER_BYTES)
@@ -115,7 +115,7 @@ class Worker(asyncio.Protocol):
         try:
             for frame in self._reader.receive_data(data):
                 self._act(frame)
-                if self._is_closed:
+                if self._lost is None:
                     return
         except FrameError as error:
             _logger.info("worker %s: cut: it has sent %s", self.device.id, error)
@@ -141,18 +141,18 @@ class Worker(asyncio.Protocol):
             self.cut("silent")
             return
         self.send(Ping(token_bytes(PING_BYTES)))
-        if not self._is_closed:
+        if self._lost is not None:
             self._timer = self._loop.call_later(seconds, self._beat)
 
     def _close(self, reason: str) -> None:
         """Release the device; only the first call counts."""
-        if self._is_closed:
+        lost, self._lost = self._lost, None
+        if lost is None:
             return
-        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._lost(self, reason)
+        lost(self, reason)
 
 
 @final

@@ -4,9 +4,11 @@ import hashlib
 import subprocess
 from pathlib import Path
 
+import pytest
 from support.daemons.process import ROOT
 
 
+@pytest.mark.timeout(3_600)  # a build compiles the data path
 def test_two_builds_are_equal(package_root: Path, tmp_path: Path) -> None:
     assert package_root.exists()
     [built] = (ROOT / "dist").glob("proxyd_*.deb")
