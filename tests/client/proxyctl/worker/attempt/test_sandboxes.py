@@ -73,6 +73,7 @@ def own_image() -> ImageParts:
     return ImageParts(layer_of({"bin/sh": shell, "word": os.urandom(8).hex().encode()}))
 
 
+@pytest.mark.long
 def test_a_job_with_an_image_of_ones_own_runs_and_survives_its_agent(
     agent: WorkerAgent, market: WorkerMarket, liar: Liar, containers: Containers
 ) -> None:

@@ -98,7 +98,7 @@ def run(containers: Containers, task: Task) -> tuple[int, str, str]:
     return child.returncode, out.decode(), errors.decode()
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", brief(ALL_KINDS))
 def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
     containers: Containers, task: Task
 ) -> None:
