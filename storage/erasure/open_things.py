@@ -49,9 +49,9 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
              WHERE d.user_id = :user),
             (SELECT COUNT(*) FROM job_reviews
              WHERE user_id = :user AND state IN ('held', 'disputed'))
-            + (SELECT COUNT(*) FROM jobs AS j JOIN job_reviews AS r ON r.job_id = j.id
-               WHERE j.user_id = :user AND r.user_id <> :user
-                   AND r.state IN ('held', 'disputed')),
+            + (SELECT COUNT(*) FROM job_reviews
+               WHERE job_id IN (SELECT id FROM jobs WHERE user_id = :user)
+                   AND user_id <> :user AND state IN ('held', 'disputed')),
             (SELECT COUNT(*) FROM exit_earnings
              WHERE user_id = :user AND posted_at IS NOT NULL AND paid_at IS NULL
                  AND reversed_at IS NULL),

@@ -15,6 +15,18 @@ _WORKED_AT = f"SELECT job_id FROM job_attempts WHERE {_DEVICES}"
 _DEPLOYS = "deploy_id IN (SELECT id FROM deploys WHERE user_id = :user)"
 _SESSIONS = "session_id IN (SELECT id FROM bandwidth_sessions WHERE user_id = :user)"
 _ENDPOINTS = "endpoint_id IN (SELECT id FROM webhook_endpoints WHERE user_id = :user)"
+
+
+def _either(table: str, key: str, *conditions: str) -> str:
+    """Return SQL for the rows of a table that meet a condition, found by indexes.
+
+    PostgreSQL answers an OR between sub-selects by a scan of the table, so the first column of the
+    primary key selects the rows before.
+    """
+    found = " UNION ".join(f"SELECT {key} FROM {table} WHERE {each}" for each in conditions)
+    return f"{key} IN ({found}) AND (({') OR ('.join(conditions)}))"
+
+
 _ACCOUNTS = "(SELECT id FROM accounts WHERE user_id = :user)"
 # The transfers that have an entry on an account of the user.
 _TRANSFERS = (
@@ -156,14 +168,19 @@ _OF_USERS: Mapping[str, Rows] = {
         exported="kind = 'decision'",
     ),
     "copy_networks": deleted(
-        f"({_JOBS} OR job_id IN ({_WORKED_AT}))",
+        f"job_id IN (SELECT id FROM jobs WHERE user_id = :user UNION {_WORKED_AT})",
         "job_id attempt",
         "job_id network",
         "attempt",
         exported=None,
     ),
     "job_inputs": deleted(
-        f"({_JOBS} OR artifact_id IN (SELECT id FROM artifacts WHERE user_id = :user))",
+        _either(
+            "job_inputs",
+            "job_id",
+            _JOBS,
+            "artifact_id IN (SELECT id FROM artifacts WHERE user_id = :user)",
+        ),
         "job_id artifact_id",
         "job_id artifact_id",
     ),
@@ -176,14 +193,15 @@ _OF_USERS: Mapping[str, Rows] = {
     ),
     "sample_turns": deleted(_DEVICES, "device_id", "device_id", "jobs_left", exported=None),
     "reputation_buyers": deleted(
-        "(owner_id = :user OR buyer_id = :user)",
+        _either("reputation_buyers", "owner_id", "owner_id = :user", "buyer_id = :user"),
         "owner_id buyer_id",
         "owner_id buyer_id",
         "day counted differed_on",
         exported=None,
     ),
     "reputations": deleted(
-        "(id = :user OR id IN (SELECT id FROM devices WHERE user_id = :user))",
+        "id IN (SELECT id FROM users WHERE id = :user"
+        " UNION SELECT id FROM devices WHERE user_id = :user)",
         "id",
         "id kind",
         "reliability correctness attempts checks streak",
@@ -215,7 +233,12 @@ _OF_USERS: Mapping[str, Rows] = {
         erased={"ended_at": "0"},
     ),
     "job_reviews": rows(
-        f"({_JOBS} OR (user_id = :user AND job_id IN ({_WORKED_AT})))",
+        _either(
+            "job_reviews",
+            "job_id",
+            _JOBS,
+            f"user_id = :user AND job_id IN ({_WORKED_AT})",
+        ),
         "job_id attempt",
         ids="job_id user_id buyer_id",
         enums="currency state",
@@ -224,7 +247,7 @@ _OF_USERS: Mapping[str, Rows] = {
         erased={"reason": "NULL"},
     ),
     "job_attempts": rows(
-        f"({_JOBS} OR {_DEVICES})",
+        _either("job_attempts", "job_id", _JOBS, _DEVICES),
         "job_id attempt",
         ids="job_id device_id",
         enums="outcome phase failure_kind",
@@ -585,7 +608,7 @@ _OF_USERS: Mapping[str, Rows] = {
         numbers="used_bytes earned",
     ),
     "job_draws": rows(
-        f"({_OWN} OR {_JOBS})",
+        _either("job_draws", "job_id", _OWN, _JOBS),
         "job_id attempt",
         ids="job_id device_id user_id",
         numbers="attempt seconds amount earned created_at",
@@ -609,7 +632,7 @@ _OF_USERS: Mapping[str, Rows] = {
         exported=None,
     ),
     "referrals": rows(
-        "(user_id = :user OR referrer_id = :user)",
+        _either("referrals", "user_id", _OWN, "referrer_id = :user"),
         "user_id",
         ids="user_id referrer_id",
         numbers="referrer_bonus referred_bonus created_at paid_at",
