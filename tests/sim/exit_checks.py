@@ -1,6 +1,7 @@
 """Rules of exits that must hold when one is chosen, when all is calm, and at the end of a run."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.checks import Books
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 ATTACHED_SECONDS = 20.0
 # A daemon looks every five seconds for decisions of others.
 LOOK_SECONDS = 7.0
+# A connection takes this long from the choice of its exit to its relay at most.
+_LIFETIME_SLACK_SECONDS = 5.0
 # Kinds of agents that stay attached and carry, once they misbehave no more.
 _GOOD = ("", "refuses", "drops", "mute")
 
@@ -44,6 +47,8 @@ class ExitBooks:
         self._barred_at: dict[str, float] = {}
         # By the run of a process, session and label of a strict label: its exit, and until when.
         self._strict: dict[tuple[str, ...], tuple[str, float]] = {}
+        # By session and label of a strict label: the end of its lifetime on all nodes.
+        self._lifetimes: dict[tuple[str, ...], float] = {}
 
     def committed(self) -> None:
         """Note when exits were barred."""
@@ -72,15 +77,21 @@ class ExitBooks:
             self._look_at_strict(relay, wish.wants)
 
     def _look_at_strict(self, relay: Relay, wants: Any) -> None:
-        """A strict label keeps its exit for its lifetime, as far as one process remembers it."""
-        key = relay.life.name, relay.session.id, wants.session, *wants.countries
-        device_id, until = self._strict.get(key, (relay.device_id, self.world.now))
-        is_bound = self.world.now < until and self._books.is_healthy(self.world.now)
+        """A strict label keeps its exit for its lifetime, as far as one process remembers it.
+
+        The lifetime begins with the first use on any node.
+        """
+        label = relay.session.id, wants.session, *wants.countries
+        key, now = (relay.life.name, *label), self.world.now
+        device_id, until = self._strict.get(key, (relay.device_id, now))
+        is_bound = now < until and self._books.is_healthy(now)
         if device_id != relay.device_id and is_bound:
             self.world.fail(f"{key[0]} moves the strict {wants.session} to {relay.device_id}")
+        if now > self._lifetimes.get(label, -inf) + _LIFETIME_SLACK_SECONDS:
+            self._lifetimes[label] = now + wants.lifetime_seconds
         if relay.device_id != device_id or key not in self._strict:
-            lifetime = self.world.now + wants.lifetime_seconds - 5.0
-            self._strict[key] = relay.device_id, lifetime
+            until = self._lifetimes[label] - _LIFETIME_SLACK_SECONDS
+            self._strict[key] = relay.device_id, until
 
     def look_at_calm(
         self, lives: Sequence[Life], agents: Sequence[ExitAgent], owners: Sequence[ExitOwner]

@@ -74,12 +74,18 @@ class ExitStory:
                 await self._use(buyer, index)
 
     async def _use(self, buyer: Buyer, index: int) -> None:
-        """A wish that an exit meets is met on each node; a label has one exit on all nodes."""
+        """A wish that an exit meets is met on each node; a label has one exit on all nodes.
+
+        In the first round a label may move, and in the second one its lifetime may end.
+        """
         wish, processes = self._links.wishes[index], self._network.processes
-        for round_ in range(2 if wish.wants.session else 1):  # in the first one a label may move
+        chosen: list[str] = []
+        for round_ in range(3 if wish.wants.session else 1):
             chosen = [await self._leave(buyer, index, each) for each in processes]
-            if round_ and len({*chosen} - {""}) > 1:
-                self._network.world.fail(f"{wish.wants.session} leaves through {chosen}")
+            if round_ and len({*chosen} - {""}) <= 1:
+                return
+        if wish.wants.session:
+            self._network.world.fail(f"{wish.wants.session} leaves through {chosen}")
 
     async def _leave(self, buyer: Buyer, index: int, process: Process) -> str:
         """Return the exit that a connection leaves through at a node; "" for none."""

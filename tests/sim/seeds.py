@@ -73,6 +73,8 @@ FAILED: dict[int, str] = {
     1000440: "the rule of exits asked a session that rotates for its last exit, the only one",
     1000534: "as above, for the only exit of a country",
     1000769: "the rule of jobs gave other daemons too little time to find a killed one's jobs",
+    1795981991000540: "nodes with the same exit for a label ended its lifetime at different times",
+    1795981991000040: "the logs of disputes that nobody had decided were to be deleted",
 }
 # As above, each with the subject of its run.
 FAILED_OF: dict[tuple[int, str], str] = {

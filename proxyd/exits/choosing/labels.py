@@ -223,8 +223,9 @@ class Labels:
             binding.agreed_id = row.device_id
             return
         binding.agreed_id = binding.device_id = row.device_id
+        # The lifetime of a label ends at one time on all nodes.
+        binding.country, binding.until = row.country, time + row.until - now
         if row.device_id != chosen:
-            binding.country, binding.until = row.country, time + row.until - now
             # If the buyer had another exit before, it gets a notice of the change.
             binding.has_moved = bool(agreed) and agreed != row.device_id
         elif replaced:

@@ -289,6 +289,16 @@ async def test_a_dial_that_is_given_up_while_it_waits_is_not_gone_on_with(three:
     assert not called
 
 
+async def test_the_lifetime_of_a_label_ends_at_one_time_on_all_nodes(three: Cluster) -> None:
+    service = three.services[0]
+    [exit_] = (await three.use(1, 1))["label0"]
+    await service.daemon.store.write(end_in, clock.seconds() + 30)  # as another node has bound it
+    labels_of(service).doubt()
+    assert await three.dial(service, "label0") == exit_
+    [binding] = labels_of(service)._bindings.bindings(three.session.id)
+    assert binding.until - asyncio.get_running_loop().time() <= 31
+
+
 async def test_ended_labels_are_swept(three: Cluster) -> None:
     await three.use(1, 4)
     service = three.services[0]
@@ -330,6 +340,10 @@ async def end_one(tx: Transaction) -> None:
         "UPDATE exit_bindings SET until = 1 WHERE label IN "
         "(SELECT label FROM exit_bindings ORDER BY label LIMIT 1)"
     )
+
+
+async def end_in(tx: Transaction, until: int) -> None:
+    await tx.run("UPDATE exit_bindings SET until = :until", until=until)
 
 
 async def end_session(tx: Transaction, session_id: str) -> None:
