@@ -160,9 +160,10 @@ def _expected(declared: inspect.Type) -> str:
 
 def _one_of(declared: inspect.LiteralType | inspect.EnumType) -> str:
     """Return the permitted values; an empty one stands for an absent value, and has no name."""
-    is_enum = isinstance(declared, inspect.EnumType)
-    values = [each.value for each in declared.cls] if is_enum else declared.values
-    names = sorted(str(value) for value in values if value != "")
+    if isinstance(declared, inspect.EnumType):
+        names = sorted(str(each.value) for each in declared.cls)
+    else:
+        names = sorted(str(value) for value in declared.values if value != "")
     return f"one of {', '.join(names)}" if len(names) > 1 else names[0]
 
 
