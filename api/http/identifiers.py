@@ -12,8 +12,13 @@ from market.base.ids import parsed
 AttemptNumber = Annotated[int, Meta(ge=1, le=999_999)]
 
 
-def in_path(text: str, missing: Code) -> str:
+def in_path(text: str, missing: Code, message: str | None = None) -> str:
     """Return an identifier from a path in its canonical spelling.
+
+    Args:
+        text: the part of the path.
+        missing: the code of the refusal.
+        message: the words of the refusal; the meaning of `missing` by default.
 
     Raises:
         MarketError: `missing`, when it is not a UUID.
@@ -21,7 +26,7 @@ def in_path(text: str, missing: Code) -> str:
     try:
         return parsed(text)
     except ValueError as error:
-        raise MarketError(missing) from error
+        raise MarketError(missing, message) from error
 
 
 def in_body(text: str, field: str) -> str:

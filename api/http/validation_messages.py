@@ -43,6 +43,7 @@ _EXPECTED: dict[type[inspect.Type], str] = {
     inspect.StructType: "a JSON object",
     inspect.DataclassType: "a JSON object",
     inspect.DictType: "a JSON object",
+    inspect.DateTimeType: "a time such as 2030-01-31T12:00:00Z",
 }
 
 
@@ -144,9 +145,8 @@ def plain(declared: inspect.Type) -> inspect.Type:
 
 
 def _expected(declared: inspect.Type) -> str:
-    if isinstance(declared, inspect.LiteralType):
-        values = sorted(str(value) for value in declared.values)
-        return f"one of {', '.join(values)}" if len(values) > 1 else values[0]
+    if isinstance(declared, (inspect.LiteralType, inspect.EnumType)):
+        return _one_of(declared)
     if isinstance(declared, inspect.IntType):
         return f"a whole number{_range(declared)}"
     if isinstance(declared, inspect.FloatType):
@@ -156,6 +156,15 @@ def _expected(declared: inspect.Type) -> str:
     if isinstance(declared, (inspect.ListType, inspect.VarTupleType)):
         return f"a list{_size(declared)}"
     return _EXPECTED.get(type(declared), "a number")
+
+
+def _one_of(declared: inspect.LiteralType | inspect.EnumType) -> str:
+    """Return the permitted values; an empty one stands for an absent value, and has no name."""
+    if isinstance(declared, inspect.EnumType):
+        names = sorted(str(each.value) for each in declared.cls)
+    else:
+        names = sorted(str(value) for value in declared.values if value != "")
+    return f"one of {', '.join(names)}" if len(names) > 1 else names[0]
 
 
 def _range(declared: inspect.IntType | inspect.FloatType) -> str:

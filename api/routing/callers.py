@@ -28,7 +28,7 @@ NOT_A_WORKER = (
     "This path is for people: it wants a session token behind Authorization: Bearer, not a worker "
     "token."
 )
-NO_KEYS = "No API key does for this path; log in, and send the session token."
+NO_KEYS = "No API key opens this path; log in, and send the session token."
 NO_SCOPE = "This path wants an API key with the scope {scope}; this one is for {scopes}."
 NO_DEVICE = "There is no X-Worker-Token header; send one with the token of this device."
 NOT_A_PERSON = (

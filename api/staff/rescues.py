@@ -88,7 +88,7 @@ class RescueRoutes:
         found = await rescue.acknowledge(
             self._desk.context,
             author(call, _reply),
-            in_path(call.path["rescue"], Code.STAFF_UNCHANGED),
+            in_path(call.path["rescue"], Code.STAFF_UNCHANGED, rescue.NONE_WAITS),
             call.body.reason,
         )
         return _reply(found)

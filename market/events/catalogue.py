@@ -62,7 +62,7 @@ class SessionExhausted(EventData, frozen=True):
 
 
 class SessionEnded(EventData, frozen=True):
-    """A session was ended by its buyer; its unused bytes are not paid."""
+    """A session was ended by its buyer or by the service; its unused bytes are not paid."""
 
     session_id: str
     bytes_used: int

@@ -334,7 +334,9 @@ class Payouts:
 
     def _required_connect(self) -> Connect:
         if self._connect is None or MethodKind.STRIPE not in self.terms.methods:
-            raise MarketError(Code.PAYOUTS_NOT_OFFERED)
+            raise MarketError(
+                Code.PAYOUTS_NOT_OFFERED, "This service pays no earnings out by Stripe."
+            )
         return self._connect
 
     def _require_offered(self) -> None:

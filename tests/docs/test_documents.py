@@ -29,6 +29,7 @@ from market.accounts.keys import new_text
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.events.catalogue import CATALOGUE
+from market.staff.base.callers import SCOPES
 from market.staff.base.roles import MATRIX, Role
 from proxyctl.protocol.jobspec import (
     Checkpoint,
@@ -469,6 +470,14 @@ def test_the_page_of_the_staff_has_the_matrix() -> None:
         (action.value, *("yes" if role in roles else "no" for role in Role))
         for action, roles in MATRIX.items()
     ]
+
+
+def test_the_page_of_the_staff_api_has_the_scopes_of_keys() -> None:
+    text = (ROOT / "docs" / "how-to" / "staff-api.md").read_text()
+    rows = re.findall(r"^\| `([a-z]+)` \| (`[a-z._`, ]+`) \|$", text, re.MULTILINE)
+    assert {(word, scope) for scope, words in rows for word in re.findall(r"[a-z._]+", words)} == {
+        (action.value, scope.value) for action, scope in SCOPES.items()
+    }
 
 
 def test_the_walk_through_of_webhooks_runs(tmp_path: Path, demonstration: Demonstration) -> None:

@@ -358,7 +358,9 @@ async def _permit(tx: Transaction, author: Author, ticket: int | None) -> None:
     if ticket is not None:
         await _open_ticket(tx, ticket)
     elif isinstance(author, Member) and author.role is Role.SUPPORT:
-        raise MarketError(Code.NOT_PERMITTED, "The support looks up an exit for a ticket only.")
+        raise MarketError(
+            Code.NOT_PERMITTED, "The role support looks up an exit for a ticket only."
+        )
 
 
 async def _open_ticket(tx: Transaction, number: int) -> TicketRow:

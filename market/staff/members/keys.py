@@ -176,7 +176,7 @@ async def revoke(context: Context, author: Author, key_id: str, why: str) -> Own
     async def change(tx: Transaction) -> tuple[OwnedKeyRow, Changes]:
         owned = await queries.find(tx, key_id)
         if owned is None or not await queries.revoke(tx, key_id, context.now()):
-            raise MarketError(Code.KEY_NOT_FOUND)
+            raise MarketError(Code.KEY_NOT_FOUND, "There is no such staff key, or it has ended.")
         return owned, {"revoked": (False, True)}
 
     new = Act(author, Action.STAFF_KEY_REVOKE, KEY, key_id, text=text)

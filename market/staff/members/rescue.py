@@ -23,6 +23,7 @@ from storage.staff.members import rescues as queries
 LIFETIME_SECONDS = 30 * 60
 MAIL_SECONDS = 86_400
 LISTED_MAX = 50
+NONE_WAITS = "No rescue with this identifier waits."
 # The network of a login that is made at the machine.
 AT_THE_MACHINE = "machine"
 
@@ -148,4 +149,4 @@ async def _notify(tx: Transaction, post: Post, rescue_id: str, email: str, autho
 
 
 def _none_waits() -> MarketError:
-    return MarketError(Code.STAFF_UNCHANGED, "No rescue with this identifier waits.")
+    return MarketError(Code.STAFF_UNCHANGED, NONE_WAITS)

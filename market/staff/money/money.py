@@ -139,7 +139,7 @@ async def correct(
             `insufficient_funds`, `amount_too_large`, `reference_reused`.
     """
     if not amount:
-        raise MarketError(Code.INVALID_FIELD, "A correction of zero is none.", field="amount")
+        raise MarketError(Code.INVALID_FIELD, "A correction is not zero.", field="amount")
     check_reference(reference)
     user = await context.store.read(resolve, name)
     new = Amount(

@@ -62,6 +62,8 @@ async def test_the_terms_say_what_is_missing_before_anybody_asks(service: Servic
     refused = await service.call("POST", "/api/payouts/methods", BANK, token=person.token)
     assert refused.body["error"]["code"] == "payouts_not_offered"
     offer(service)
+    refused = await service.call("POST", "/api/payouts/connect", token=person.token)
+    assert refused.body["error"]["message"] == "This service pays no earnings out by Stripe."
     terms = (await service.call("GET", "/api/payouts/terms", token=person.token)).body
     unmet = {each["rule"] for each in terms["rules"] if not each["is_met"]}
     assert unmet == {"email_confirmed", "method_ready", "minimum_earned", "first_earning_age"}

@@ -2,7 +2,9 @@
 
 import re
 from contextlib import suppress
+from datetime import datetime
 from decimal import Decimal
+from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -34,6 +36,13 @@ class Inner(msgspec.Struct):
     count: int = 0
 
 
+class Colour(StrEnum):
+    """Two values that are an enumeration, and no literals."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
 class Everything(msgspec.Struct):
     """A body with a field of every kind; all may be absent but one."""
 
@@ -50,6 +59,9 @@ class Everything(msgspec.Struct):
     inner: Inner | None = None
     items: list[Inner] = []
     note: str | None = None
+    colour: Colour = Colour.RED
+    colours: list[Colour] = []
+    until: datetime | None = None
 
 
 class Page(msgspec.Struct):
@@ -58,6 +70,7 @@ class Page(msgspec.Struct):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     status: Literal["active", "all"] = "active"
     cursor: str = ""
+    state: Literal["", "open", "paid"] = ""
 
 
 EVERYTHING = Decoder(Everything)
@@ -243,6 +256,10 @@ def test_money_is_shown_as_a_short_number(amount: int, written: bytes) -> None:
         ("word", '"' + "x" * 50 + '"', "one of one, two; got '" + "x" * 39 + "…'"),
         ("word", "3", "one of one, two, got a number"),
         ("note", "1", "a string, got a number"),
+        ("colour", '"green"', "one of blue, red; got 'green'"),
+        ("colour", "1", "one of blue, red, got a number"),
+        ("until", '"2h"', "a time such as 2030-01-31T12:00:00Z"),
+        ("until", "1", "a time such as 2030-01-31T12:00:00Z, got a number"),
         ("inner", "[]", "a JSON object, got a list"),
         ("items", "{}", "a list, got an object"),
     ],
@@ -453,6 +470,7 @@ def test_query_parameters_are_read_from_text() -> None:
         ),
         ("status", "none", "one of active, all; got 'none'"),
         ("status", "", "one of active, all; got ''"),
+        ("state", "none", "one of open, paid; got 'none'"),
     ],
 )
 def test_a_wrong_query_parameter_is_named(name: str, text: str, words: str) -> None:

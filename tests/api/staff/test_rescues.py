@@ -30,6 +30,7 @@ async def test_a_rescue_is_used_listed_and_acknowledged(staff: StaffApi) -> None
     for wrong in ("x", olga.id):
         missing = await staff.call("POST", f"/rescues/{wrong}/acknowledge", WHY, token=omar)
         assert missing.code == "staff_unchanged"
+        assert missing.body["error"]["message"] == "No rescue with this identifier waits."
     key = {"Idempotency-Key": "once"}
     for _ in range(2):
         done = await staff.call("POST", path, WHY, token=omar, headers=key)

@@ -31,8 +31,8 @@ def _hits_in_words(found: Row) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    heads = list(rows[0])
-    lines = [heads, *([_cell(row[head]) for head in heads] for row in rows)]
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    lines = [heads, *([_cell(row.get(head)) for head in heads] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
     return "\n".join(
         "  "

@@ -104,8 +104,8 @@ def test_keys_are_made_shown_once_and_ended(run: Run, olga: Any, database: Path)
     refused(run([*create, "--scope", "read", *address, "--days", "91"]), "90 days", code=2)
     revoke = ["staff", "key", "revoke", made["created"]["id"], *BECAUSE]
     assert answer(run, revoke)["revoked"]["member"] == OPERATOR
-    refused(run(revoke), "no such API key")
-    refused(run(["staff", "key", "revoke", "nothing", *BECAUSE]), "no such API key")
+    refused(run(revoke), "no such staff key")
+    refused(run(["staff", "key", "revoke", "nothing", *BECAUSE]), "no such staff key")
 
 
 def test_attempts_are_listed(run: Run, olga: Any) -> None:
@@ -345,6 +345,18 @@ def test_a_closed_account_is_shown_as_closed_and_an_erasure_waits(run: Run, ada:
     assert closure["erased_after"] == closed["erased_after"]
     waits = run(["user", "erase", "ada", *BECAUSE])
     assert (waits.returncode, waits.stdout.startswith("waits: approval ")) == (3, True)
+
+
+def test_an_erasure_without_an_amount_waits_in_one_list_with_a_correction(
+    run: Run, ada: None
+) -> None:
+    run(["user", "erase", "ada", *BECAUSE])
+    big = ["money", "correct", "ada", "2000", "--currency", "usd", "--reference", "big"]
+    assert run([*big, *BECAUSE]).returncode == 3
+    listed = run(["approvals"])
+    assert listed.returncode == 0
+    assert "money.correct" in listed.stdout
+    assert "user.erase" in listed.stdout
 
 
 def test_a_session_is_halted_and_ended(run: Run, ada: None, database: Path) -> None:
