@@ -31,11 +31,11 @@ Amounts = dict[Currency, int]
 
 async def create_user(
     settings: Settings, *, email: str, username: str, password: str, amounts: Amounts
-) -> str:
+) -> tuple[str, bool]:
     """Open an account, with the amounts as its first deposit; create a missing database.
 
     Returns:
-        a report for the operator.
+        a report for the operator, and whether an amount waits for a second person.
 
     Raises:
         MarketError: why there is no account.
@@ -61,12 +61,11 @@ async def create_user(
             _add_funded, settings, context_of(store), user, amounts
         )
     lines = [f"created {email} ({user.id}) in {place(settings.storage.url)}: {in_words(balance)}"]
+    waiting = [each for each in outcomes if each.state is State.WAITS]
     lines += [
-        f"{as_decimal(each.amount)} {each.currency} waits: approval {each.id}"
-        for each in outcomes
-        if each.state is State.WAITS
+        f"{as_decimal(each.amount)} {each.currency} waits: approval {each.id}" for each in waiting
     ]
-    return "\n".join(lines)
+    return "\n".join(lines), bool(waiting)
 
 
 async def claw_back_exit(

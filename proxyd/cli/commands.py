@@ -132,6 +132,8 @@ def _answer(work: Coroutine[Any, Any, str]) -> int:
 
 def _create_user(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
+    from proxyd.cli.staff.base.desk import WAITS
+    from proxyd.loop import runner
 
     work = bookkeeping.create_user(
         settings,
@@ -140,7 +142,9 @@ def _create_user(settings: Settings, options: Namespace) -> int:
         password=_password(from_stdin=options.password_stdin),
         amounts=_amounts(options),
     )
-    return _answer(work)
+    report, waits = runner.run(work)
+    say(report)
+    return WAITS if waits else 0
 
 
 def _password(*, from_stdin: bool) -> str:

@@ -272,7 +272,7 @@ async def _halt(
         if row.status != SessionStatus.ACTIVE:
             raise MarketError(Code.SESSION_NOT_FOUND, f"The session is {row.status}.")
         before = await halt_queries.halted_at(tx, row.id)
-        await suspending.set_halted(tx, row.id, before or context.now())
+        await suspending.set_halted(tx, row.id, before or context.now(), STAFF_HALT)
         if before is None and action is Action.SESSION_HALT:
             event = SessionHalted(row.id, STAFF_HALT, None)
             await record(tx, context, row.user_id, event, subject_id=row.id)

@@ -87,16 +87,24 @@ async def due(tx: Transaction, *, now: int, limit: int) -> list[EndedRow]:
     )
 
 
-async def set_halted(tx: Transaction, session_id: str, halted_at: int) -> None:
-    """Halt one session until a person lets it go on; a halt with an end loses this end."""
+async def set_halted(tx: Transaction, session_id: str, halted_at: int, reason: str) -> None:
+    """Halt one session until a person lets it go on; a halt with an end loses this end.
+
+    Args:
+        tx: the transaction.
+        session_id: the session.
+        halted_at: the begin of the halt, in UTC seconds.
+        reason: the text for its user.
+    """
     await tx.run(
         """
         UPDATE bandwidth_sessions
-        SET halted_at = :halted_at, halted_until = NULL, halt_reason = ''
+        SET halted_at = :halted_at, halted_until = NULL, halt_reason = :reason
         WHERE id = :id
         """,
         id=session_id,
         halted_at=halted_at,
+        reason=reason,
     )
 
 

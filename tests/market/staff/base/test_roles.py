@@ -135,7 +135,7 @@ async def _on_a_session(market: Market, author: Author, act: Callable[..., Any])
     buyer = await market.person(usd="2")
     bought = await market.bandwidth.buy(buyer, quota_bytes=GB, price_per_gb=None)
     if act is stopping.let_session_go:
-        await market.store.write(writes.set_halted, bought.session_id, 1)
+        await market.store.write(writes.set_halted, bought.session_id, 1, "a test")
     texts = () if act is stopping.show_session else ("a ticket",)
     await act(market.context, author, bought.session_id, *texts)
 

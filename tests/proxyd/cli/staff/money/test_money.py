@@ -126,8 +126,9 @@ def test_a_deposit_above_the_limit_waits_also_as_the_first_one(run: Run, paid: N
     assert [each["currency"] for each in report["deposited"]] == ["usd"]
     assert [each["currency"] for each in report["deposited before"]] == ["credit"]
     create = ["user", "create", "b@example.com", "--username", "b", "--password-stdin"]
-    made = run([*create, "--usd", "1"], b"long enough\n").stdout
-    assert "0.00 usd, 0.00 credit\n1.00 usd waits: approval " in made
+    made = run([*create, "--usd", "1"], b"long enough\n")
+    assert "0.00 usd, 0.00 credit\n1.00 usd waits: approval " in made.stdout
+    assert made.returncode == 3
     assert run(["ledger", "audit"]).returncode == 0
 
 
