@@ -1,6 +1,6 @@
 """The end of logs: logs that are too old, or exceed a user's limit, are removed.
 
-Logs of a disputed job stay, until the time for an appeal is over.
+Logs of a job in review stay, and those of a disputed one until the time for an appeal is over.
 """
 
 import logging

@@ -328,6 +328,7 @@ async def test_the_log_of_a_disputed_job_stays_until_the_appeal_is_over(
     device = await on(market, job_id, worker)
     await append(logs, device, job_id, 0, b"x" * 1_000)
     await market.jobs.complete(device, job_id, "")
+    assert await logs.keeper.sweep() == 0, "a dispute may follow"
     await market.reviews.dispute(buyer, job_id, "an empty file")
     assert await logs.keeper.sweep() == 0, "not even above the bound of its user"
     market.clock.now += 40 * DAY
