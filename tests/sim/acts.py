@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from market.base.errors import MarketError
 from market.base.states import JobStatus
 from market.dispatch.sample_tasks import SampleSizes
+from market.files.evidence import APPEAL_SECONDS
 from proxyd.outbound.mailer import Mailer
 from tests.sim.deeds import (
     HEALED_SECONDS,
@@ -351,7 +352,7 @@ class Acts:
         if not self.plan:
             return
         if self.files is not None:
-            await self.files.delete_inputs(request)
+            await self.files.decide_disputes(request)
         if not self.has_clocks:  # else identifiers are in another order
             for follower in self.followers:
                 await request("last events", follower.last_look)
@@ -363,6 +364,8 @@ class Acts:
                 self.files.folder.age(days * DAY_SECONDS)
             for name, sweep in SWEEPS:
                 await request(f"later {name}", sweep)
+            if self.files is not None and days * DAY_SECONDS > APPEAL_SECONDS:
+                await self.files.delete_inputs(request)
 
     async def _deliver(self) -> None:
         """Let days pass, until every delivery is over."""

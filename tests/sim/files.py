@@ -17,8 +17,10 @@ import msgspec
 
 from config.settings import WorkSettings
 from market.base.errors import Code, MarketError
+from market.base.states import ReviewStatus
 from market.events.idempotency import Replayed
 from market.files.artifacts import NewArtifact
+from market.jobs import reviews
 from market.jobs.postings import NewJob
 from market.jobs.specs import Spec
 from market.logs.logs import Cut, Idle, Over, Position, Wrote
@@ -54,6 +56,7 @@ STEPS = (
     *("read", "read", "list", "delete", "log", "log", "log"),
 )
 _ARTIFACTS = "SELECT id, user_id, kind, digest, size_bytes, content_id FROM artifacts"
+_DISPUTED = "SELECT DISTINCT job_id FROM job_reviews WHERE state = 'disputed' ORDER BY job_id"
 _LOST_INPUTS = """
     SELECT i.artifact_id, i.job_id FROM job_inputs AS i JOIN jobs AS j ON j.id = i.job_id
     LEFT JOIN artifacts AS a ON a.id = i.artifact_id
@@ -319,8 +322,21 @@ class FileBooks:
                 if stored < size:
                     self.fail(f"the log of an accepted result has {stored} bytes of {size}")
 
+    async def decide_disputes(self, request: Callable[..., Any]) -> None:
+        """Decide all disputes for the devices, once every job is over."""
+        for (job_id,) in self.rows(_DISPUTED):
+
+            async def decide(market: Any, job_id: str = job_id) -> None:
+                context = market.context
+                upheld = reviews.decision(
+                    context.identifiers.new, ReviewStatus.UPHELD, context.now()
+                )
+                await context.store.write(reviews.decide_in, upheld, job_id)
+
+            await request("last decision", decide)
+
     async def delete_inputs(self, request: Callable[..., Any]) -> None:
-        """Delete all inputs, once every job is over."""
+        """Delete all inputs that are left, once every job is over and no evidence is needed."""
         for artifact_id, user_id, kind, *_ in self.rows(_ARTIFACTS):
             if kind == "input":
                 await request(
