@@ -16,8 +16,8 @@ from storage.logs.files import Attempt, LogFiles
 from storage.logs.logs import LogRow
 
 SWEEP_MAX_LOGS = 200
-# The logs of a user may take as many times the bound if they are evidence: a buyer with devices of
-# its own could fill the disk with disputed jobs.
+# Times the bound, for logs that are evidence: a buyer with devices of its own could fill the disk
+# with disputed jobs.
 EVIDENCE_TIMES = 4
 
 _logger = logging.getLogger("jobs")
@@ -83,7 +83,10 @@ class LogKeeper:
         return removed + await self._remove_above(user_id, EVIDENCE_TIMES * bound, None, now)
 
     async def _remove_above(self, user_id: str, bound: int, decided: int | None, now: int) -> int:
-        """Remove the oldest logs of a user above a bound, evidence only if `decided` is None."""
+        """Remove the oldest logs of a user above a bound.
+
+        Evidence stays, by the time of a decision (UTC seconds), unless `decided` is None.
+        """
         over = await self._store.read(queries.kept_bytes, user_id) - bound
 
         async def oldest(limit: int) -> list[LogRow]:
