@@ -85,7 +85,7 @@ class LogKeeper:
     async def _remove_above(self, user_id: str, bound: int, decided: int | None, now: int) -> int:
         """Remove the oldest logs of a user above a bound.
 
-        Evidence stays, by the time of a decision (UTC seconds), unless `decided` is None.
+        With `decided` (UTC seconds) evidence stays: that of later decisions, and of open reviews.
         """
         over = await self._store.read(queries.kept_bytes, user_id) - bound
 
