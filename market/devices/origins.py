@@ -24,7 +24,8 @@ DAY_SECONDS = 86_400
 WRITE_SECONDS = 15.0
 RENEW_SECONDS = 120  # a row of a device that stays is written that often
 GAP_SECONDS = 300  # two renewals, and the time of a write
-ROWS_PER_DAY = 100  # of one device; a home line has a new address once or twice a day
+# Of one device, also in memory; a home line has a new address once or twice a day.
+ROWS_PER_DAY = 100
 KEPT_MAX = 50_000
 WRITTEN_ROWS = 1_000
 DELETED_ROWS = 10_000
@@ -55,6 +56,7 @@ class DeviceOrigins:
         self._most = most
         self._seen: dict[_Key, _Seen] = {}  # the latest last
         self._due: dict[_Key, None] = {}
+        self._counts = Counter[str]()  # of the addresses of each device in memory
         self._attached: Callable[[], Iterable[_Key]] = tuple
         self._renewed_at = 0
         self._outage = Outage(_logger, "addresses of devices wait for the store", logging.ERROR)
@@ -95,6 +97,7 @@ class DeviceOrigins:
                 self.saw(device_id, address)
         while self._due:
             await self._write_some()
+        self._forget_old(now)
 
     async def delete_old(self) -> int:
         """Delete rows whose time is over, and return their number.
@@ -114,6 +117,12 @@ class DeviceOrigins:
         if not self._keep_days or address is None:
             return
         key, now = (device_id, str(address)), self._context.now()
+        if key not in self._seen:
+            if self._counts[device_id] >= ROWS_PER_DAY:
+                self._forget_old(now)
+            if self._counts[device_id] >= ROWS_PER_DAY:
+                return  # it pushes out no other device
+            self._counts[device_id] += 1
         seen = self._seen.pop(key, None)
         if seen is None or not 0 <= now - seen.last <= GAP_SECONDS:  # a set clock begins a row
             seen = _Seen(now, now)
@@ -122,9 +131,23 @@ class DeviceOrigins:
         if is_end or seen.written_at is None or now - seen.written_at >= RENEW_SECONDS:
             self._due[key] = None
         if len(self._seen) > self._most:
-            oldest = next(iter(self._seen))
-            del self._seen[oldest]
-            self._due.pop(oldest, None)
+            self._forget(next(iter(self._seen)))
+
+    def _forget_old(self, now: int) -> None:
+        """Forget devices that were last seen before a gap, and are written."""
+        while self._seen:
+            key, seen = next(iter(self._seen.items()))
+            if key in self._due or now - seen.last <= GAP_SECONDS:
+                return
+            self._forget(key)
+
+    def _forget(self, key: _Key) -> None:
+        device_id, _ = key
+        del self._seen[key]
+        self._due.pop(key, None)
+        self._counts[device_id] -= 1
+        if not self._counts[device_id]:
+            del self._counts[device_id]
 
     async def _write_some(self) -> None:
         keys, numbers = list(islice(self._due, WRITTEN_ROWS)), Counter[str]()

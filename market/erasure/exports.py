@@ -38,9 +38,6 @@ from storage.logs.files import Attempt, LogFiles
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
 KEPT_SECONDS = 7 * 86_400
 PAUSE_SECONDS = 86_400  # between two requests of a user
 DOWNLOADS_MAX = 5

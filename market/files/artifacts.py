@@ -437,9 +437,9 @@ class Artifacts:
         """Delete a buyer's artifact.
 
         Raises:
-            MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it, a
-                device sends it, other copies of its job are to be compared with it, or it is the
-                evidence of a dispute.
+            MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it or
+                has sent it, a device sends it, other copies of its job are to be compared with it,
+                or it is the evidence of a dispute, also of one that may follow.
             BlobError: its bytes cannot be deleted now.
         """
         row = await self._store.write(_delete_owned, user_id, artifact_id, self._now())
@@ -861,7 +861,7 @@ async def _is_needed(tx: Transaction, artifact_id: str, now: int) -> bool:
     """Return whether an artifact must stay, even if its owner deletes it or its time is over.
 
     A buyer that could delete an output before the comparison would get it without a payment. The
-    files of a disputed job are evidence.
+    files of a job in review, or of a disputed one, are evidence.
     """
     return (
         await queries.is_needed(tx, artifact_id)

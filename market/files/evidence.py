@@ -1,4 +1,4 @@
-"""The retention of evidence: the log and the files of a disputed job."""
+"""The retention of evidence: the log and the files of a job in review, and of a disputed one."""
 
 DAY_SECONDS = 86_400
 # After the decision: the time in which a side can ask for another one.

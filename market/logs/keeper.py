@@ -1,6 +1,6 @@
 """The end of logs: logs that are too old, or exceed a user's limit, are removed.
 
-Logs of a disputed job stay, until the time for an appeal is over.
+Logs of a job in review stay, and those of a disputed one until the time for an appeal is over.
 """
 
 import logging
@@ -16,6 +16,9 @@ from storage.logs.files import Attempt, LogFiles
 from storage.logs.logs import LogRow
 
 SWEEP_MAX_LOGS = 200
+# Times the bound, for logs that are evidence: a buyer with devices of its own could fill the disk
+# with disputed jobs.
+EVIDENCE_TIMES = 4
 
 _logger = logging.getLogger("jobs")
 
@@ -75,11 +78,20 @@ class LogKeeper:
 
     async def _keep_to_bound(self, user_id: str, now: int) -> int:
         """Remove the oldest logs of a user above the bound. Return the number removed."""
-        over = await self._store.read(queries.kept_bytes, user_id) - self._bytes_per_user
+        bound = self._bytes_per_user
+        removed = await self._remove_above(user_id, bound, decided_after(now), now)
+        return removed + await self._remove_above(user_id, EVIDENCE_TIMES * bound, None, now)
+
+    async def _remove_above(self, user_id: str, bound: int, decided: int | None, now: int) -> int:
+        """Remove the oldest logs of a user above a bound.
+
+        With `decided` (UTC seconds) evidence stays: that of later decisions, and of open reviews.
+        """
+        over = await self._store.read(queries.kept_bytes, user_id) - bound
 
         async def oldest(limit: int) -> list[LogRow]:
             rows = await self._store.read(
-                queries.oldest_of_user, user_id, decided_after=decided_after(now), limit=limit
+                queries.oldest_of_user, user_id, decided_after=decided, limit=limit
             )
             before = accumulate((row.kept_bytes for row in rows), initial=0)
             return [row for row, size in zip(rows, before, strict=False) if size < over]

@@ -273,18 +273,26 @@ def _is_through(line: Line, wanted: Wanted) -> bool:
     if wanted.address in (line.exit_address, line.seen_address):
         return True
     if line.exit in wanted.devices:
-        # It may have left by the other family of addresses than it attaches by.
-        shown = (each for each in (line.exit_address, line.seen_address) if each)
-        return all((":" in each) != (":" in wanted.address) for each in shown)
+        return _is_other_family(wanted.address, line.exit_address, line.seen_address)
     if line.tried:
         # Another process has dialled: only the destination can show whether this one was it.
-        devices = {device for device, _ in line.tried}
-        return wanted.address in {address for _, address in line.tried} or (
-            UNKNOWN_EXIT in devices
-            and bool(wanted.host)
-            and compared(line, wanted.host, wanted.hashed) is True
+        is_unknown = any(device == UNKNOWN_EXIT for device, _ in line.tried)
+        return any(
+            wanted.address == address
+            or (device in wanted.devices and _is_other_family(wanted.address, address))
+            for device, address in line.tried
+        ) or (
+            is_unknown and bool(wanted.host) and compared(line, wanted.host, wanted.hashed) is True
         )
     return wanted.with_direct and not line.exit and bool(line.port or line.protocol)
+
+
+def _is_other_family(address: str, *shown: str) -> bool:
+    """Return whether no shown address is of the family of an address.
+
+    An exit may leave by the other family of addresses than it attaches by.
+    """
+    return all((":" in each) != (":" in address) for each in shown if each)
 
 
 def _files(folder: Path, wanted: Wanted) -> Iterator[HourFile]:

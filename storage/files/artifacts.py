@@ -269,12 +269,32 @@ async def need(tx: Transaction, job_id: str, artifact_ids: Sequence[str]) -> Non
 
 
 async def is_needed(tx: Transaction, artifact_id: str) -> bool:
-    """Return whether a job that is not over is given an artifact."""
+    """Return whether a job that is not over is given an artifact, or has it as its output.
+
+    An output that the attempt has sent anew is no output any more.
+    """
     row = await tx.one(
         int,
         """
-        SELECT 1 FROM job_inputs AS i JOIN jobs AS j ON j.id = i.job_id
-        WHERE i.artifact_id = :id AND j.status IN ('waiting', 'running') LIMIT 1
+        SELECT 1 FROM artifacts AS a WHERE a.id = :id AND (
+            EXISTS (
+                SELECT 1 FROM job_inputs AS i JOIN jobs AS j ON j.id = i.job_id
+                WHERE i.artifact_id = a.id AND j.status IN ('waiting', 'running')
+            )
+            OR (
+                a.kind = 'output'
+                AND EXISTS (
+                    SELECT 1 FROM jobs AS own
+                    WHERE own.id = a.job_id AND own.attempts = a.attempt
+                        AND own.status = 'running'
+                )
+                AND NOT EXISTS (
+                    SELECT 1 FROM artifacts AS later
+                    WHERE later.job_id = a.job_id AND later.attempt = a.attempt
+                        AND later.name = a.name AND later.kind = a.kind AND later.id > a.id
+                )
+            )
+        )
         """,
         id=artifact_id,
     )
@@ -310,7 +330,7 @@ async def is_compared(tx: Transaction, artifact_id: str) -> bool:
 
 
 async def is_evidence(tx: Transaction, artifact_id: str, *, decided_after: int) -> bool:
-    """Return whether an artifact was sent by a disputed job, or given to one."""
+    """Return whether an artifact is `evidence`: a job has sent it, or was given it."""
     row = await tx.one(
         int,
         f"""

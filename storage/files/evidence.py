@@ -1,8 +1,11 @@
-"""The condition for logs and files that are the evidence of a dispute."""
+"""The condition for logs and files that are the evidence of a dispute, or may become it."""
 
 
 def is_evidence(job: str) -> str:
-    """Return SQL that is true for a job that is disputed, or was decided after `:decided_after`.
+    """Return SQL that is true for a job whose files and logs a judge may need.
+
+    Its payment is in review, is disputed, or was disputed and decided after `:decided_after`. A
+    buyer that deletes a result in review, and disputes it then, would leave nothing to judge by.
 
     Args:
         job: SQL for the identifier of the job.
@@ -12,7 +15,9 @@ def is_evidence(job: str) -> str:
     return f"""
         (
             SELECT COUNT(*) FROM job_reviews AS r WHERE r.job_id = {job}
-                AND r.disputed_at IS NOT NULL
-                AND (r.resolved_at IS NULL OR r.resolved_at > :decided_after)
+                AND (
+                    r.resolved_at IS NULL
+                    OR (r.disputed_at IS NOT NULL AND r.resolved_at > :decided_after)
+                )
         ) > 0
     """

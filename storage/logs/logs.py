@@ -113,20 +113,29 @@ async def ended_before(
 
 
 async def oldest_of_user(
-    tx: Transaction, user_id: str, *, decided_after: int, limit: int
+    tx: Transaction, user_id: str, *, decided_after: int | None, limit: int
 ) -> list[LogRow]:
-    """Return a user's logs that are over and no evidence, the oldest first."""
+    """Return a user's logs that are over, the oldest first.
+
+    Args:
+        tx: the transaction.
+        user_id: the user.
+        decided_after: leaves out evidence, by the time of a decision (UTC seconds); None for all.
+        limit: the number of logs.
+    """
+    is_left_out = "" if decided_after is None else f"AND NOT ({is_evidence('l.job_id')})"
+    decided = {} if decided_after is None else {"decided_after": decided_after}
     return await tx.all(
         LogRow,
         f"""
         SELECT job_id, attempt, user_id, kept_bytes FROM job_logs AS l
-        WHERE user_id = :user_id AND ended_at IS NOT NULL AND NOT ({is_evidence("l.job_id")})
+        WHERE user_id = :user_id AND ended_at IS NOT NULL {is_left_out}
         ORDER BY ended_at
         LIMIT :limit
         """,
         user_id=user_id,
-        decided_after=decided_after,
         limit=limit,
+        **decided,
     )
 
 

@@ -362,10 +362,10 @@ class Acts:
             self._leap(days * DAY_SECONDS)
             if self.files is not None:
                 self.files.folder.age(days * DAY_SECONDS)
-                if days * DAY_SECONDS > APPEAL_SECONDS:
-                    await self.files.delete_inputs(request)
             for name, sweep in SWEEPS:
                 await request(f"later {name}", sweep)
+            if self.files is not None and days * DAY_SECONDS > APPEAL_SECONDS:
+                await self.files.delete_inputs(request)
 
     async def _deliver(self) -> None:
         """Let days pass, until every delivery is over."""

@@ -78,5 +78,6 @@ FAILED: dict[int, str] = {
 }
 # As above, each with the subject of its run.
 FAILED_OF: dict[tuple[int, str], str] = {
+    (27, "files"): "the log of a job whose dispute nobody had decided was called left over",
     (605, "hooks"): "a delivery was attempted again without a pause, listed before its failure",
 }

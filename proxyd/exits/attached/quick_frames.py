@@ -11,6 +11,7 @@ from typing import Final, final
 
 from proxyctl.protocol.frames import (
     FRAME_MAX_BYTES,
+    PORT_MAX,
     Dial,
     Dialled,
     DialOutcome,
@@ -29,6 +30,7 @@ _DIAL_KIND: Final = int(Kind.DIAL)
 _DIALLED_KIND: Final = int(Kind.DIALLED)
 _OVER_KIND: Final = int(Kind.OVER)
 _NUMBER: Final = Struct("!Q")
+_NUMBER_MAX: Final = (1 << 64) - 1
 _DIALLED: Final = Struct("!QBIHB")
 # With the head, and one address behind the count of addresses and its length.
 _DIAL_OF_IPV4: Final = Struct("!HBQHBBI")
@@ -39,9 +41,18 @@ _FAILED: Final = DialOutcome.FAILED
 
 
 def encode_dial(frame: Dial) -> bytes:
-    """Return the bytes of an order, as `encode` does."""
+    """Return the bytes of an order, as `encode` does.
+
+    Raises:
+        FrameError: it has no bytes that the exit would take.
+    """
     host = frame.host
-    if not isinstance(host, str) and len(host) == 1 and frame.port:
+    if (
+        not isinstance(host, str)
+        and len(host) == 1
+        and 1 <= frame.port <= PORT_MAX
+        and 0 <= frame.number <= _NUMBER_MAX
+    ):
         address = host[0]
         if isinstance(address, IPv4Address):
             size = _DIAL_OF_IPV4.size - _LENGTH_BYTES

@@ -117,6 +117,26 @@ async def test_memory_is_bounded_and_an_outage_loses_nothing(
     assert await off.delete_old() == 0
 
 
+async def test_a_device_with_many_addresses_pushes_out_no_other(market: Market) -> None:
+    owner = await market.person()
+    device, other = [(await device_of(market, owner)).id for _ in range(2)]
+    seen = DeviceOrigins(market.context, 90, most=ROWS_PER_DAY + 1)
+    seen.saw(other, A)
+    for number in range(10 * ROWS_PER_DAY):
+        seen.saw(device, f"2001:db8::{number:x}")
+    assert len(seen._seen) == ROWS_PER_DAY + 1
+    await seen.flush()
+    assert (other, A) in {row[:2] for row in await rows(market)}
+    market.clock.now += GAP_SECONDS + 1
+    seen.saw(device, A)
+    assert list(seen._seen) == [(device, A)], "what was written long ago is forgotten"
+    await seen.flush()
+    market.clock.now += GAP_SECONDS + 1
+    await seen.flush()
+    assert not seen._seen
+    assert not seen._counts
+
+
 @pytest.mark.both_engines
 async def test_an_address_leads_to_the_devices_that_were_there(market: Market) -> None:
     owner = await market.person()

@@ -324,13 +324,14 @@ async def test_a_buyer_does_not_delete_a_file_that_a_device_is_sending(market: M
     await send(market, artifact, b"0123456789")
     assert await refusal(market.artifacts.delete(buyer, artifact.id)) is Code.ARTIFACT_NEEDED
     await market.artifacts.finish(artifact, device=device)
-    await market.artifacts.delete(buyer, artifact.id)
+    assert await refusal(market.artifacts.delete(buyer, artifact.id)) is Code.ARTIFACT_NEEDED
 
     unfinished = await market.artifacts.announce_for_job(
         device, job_id, 1, OUTPUT, new(b"x", "other")
     )
     await market.jobs.cancel(buyer, job_id)
-    await market.artifacts.delete(buyer, unfinished.artifact.id)
+    for each in (artifact, unfinished.artifact):
+        await market.artifacts.delete(buyer, each.id)
 
 
 async def test_a_buyer_s_slow_uploads_do_not_keep_a_device_from_sending(
@@ -380,7 +381,12 @@ async def test_the_files_of_a_disputed_job_stay_until_the_appeal_is_over(
     await give(market, buyer, job_id, [given.id])
     device = await on(market, job_id, worker)
     result = await deliver(market, device, job_id, b"result")
+    refused = market.artifacts.delete(buyer, result.id)
+    assert await refusal(refused) is Code.ARTIFACT_NEEDED, "its worker has not ended"
     await market.jobs.complete(device, job_id, "done", attempt=1)
+    for each in (given, result):
+        refused = market.artifacts.delete(buyer, each.id)
+        assert await refusal(refused) is Code.ARTIFACT_NEEDED, "a dispute may follow"
     await market.reviews.dispute(buyer, job_id, "an empty file")
     keep = market.artifacts.terms.keep_seconds
     await tidy(market)

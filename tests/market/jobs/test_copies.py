@@ -571,9 +571,9 @@ async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Mark
     # Otherwise the buyer has the device's work, and does not pay for it.
     needed = Code.ARTIFACT_NEEDED
     assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
+    await market.artifacts.delete(buyer, replaced.id)
     await market.jobs.complete(devices[0], jobs[0], "done")
     assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
-    await market.artifacts.delete(buyer, replaced.id)
     await market.jobs.complete(devices[1], jobs[1], "done")
     assert await state(market, buyer, jobs[0]) == ("agreed", jobs[0])
     # A late result is compared with the same files.
@@ -584,6 +584,8 @@ async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Mark
     assert await outputs(jobs[0]) != []
     await market.jobs.complete(devices[2], jobs[2], "done")
     assert await verdicts(market, buyer, jobs[0]) == [True, True, True]
+    assert await refusal(market.artifacts.delete(buyer, last.id)) is needed, "it is in review"
+    await market.reviews.expire()
     await market.artifacts.delete(buyer, last.id)
     market.clock.now += DAY
     await market.artifacts.expire()

@@ -22,6 +22,7 @@ from market.base.bus import ATTEMPTS, GONE, WAITING, Bus, Topic
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
 from market.files.evidence import APPEAL_SECONDS
+from market.logs.keeper import EVIDENCE_TIMES
 from market.logs.logs import (
     CHECK_SECONDS,
     CHUNK_MAX_BYTES,
@@ -323,11 +324,12 @@ async def test_the_log_of_a_disputed_job_stays_until_the_appeal_is_over(
     market: Market, make: Make
 ) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
-    logs = make(bytes_per_user=100)
+    logs = make(bytes_per_user=400)
     job_id = await specified(market, buyer)
     device = await on(market, job_id, worker)
     await append(logs, device, job_id, 0, b"x" * 1_000)
     await market.jobs.complete(device, job_id, "")
+    assert await logs.keeper.sweep() == 0, "a dispute may follow"
     await market.reviews.dispute(buyer, job_id, "an empty file")
     assert await logs.keeper.sweep() == 0, "not even above the bound of its user"
     market.clock.now += 40 * DAY
@@ -338,6 +340,22 @@ async def test_the_log_of_a_disputed_job_stays_until_the_appeal_is_over(
     assert await text_of(logs, buyer, job_id) == b"x" * 1_000
     market.clock.now += 1
     assert await logs.keeper.sweep() == 1
+
+
+async def test_evidence_has_a_bound_too(market: Market, make: Make) -> None:
+    buyer, worker = await market.person(credit="100"), await market.person()
+    logs = make(bytes_per_user=1_000 // EVIDENCE_TIMES)
+    jobs = []
+    for _ in range(2):
+        jobs.append(await specified(market, buyer))
+        device = await on(market, jobs[-1], worker)
+        await append(logs, device, jobs[-1], 0, b"x" * 1_000)
+        await market.jobs.complete(device, jobs[-1], "")
+        await market.reviews.dispute(buyer, jobs[-1], "an empty file")
+        market.clock.now += 1
+    assert await logs.keeper.sweep() == 1
+    assert await rows(market) == [(1, 1_000)]
+    assert await text_of(logs, buyer, jobs[1]) == b"x" * 1_000
 
 
 async def test_a_download_has_the_kept_bytes_or_breaks_off(market: Market, logs: Logs) -> None:

@@ -116,16 +116,19 @@ def test_the_exits_of_a_failed_dial_and_the_seen_address_count(tmp_path: Path) -
 def test_a_device_at_the_address_counts_unless_its_record_contradicts(tmp_path: Path) -> None:
     written = Written(tmp_path)
     of = ONE._replace(exit="d9", exit_address=OTHER_EXIT)
+    failed = END._replace(exit="", exit_address="", reason="refused", bytes_up=0)
     written.put(
         NOON + 5,
         of,
         of._replace(connection=2, exit="d8"),
         of._replace(connection=3, seen_address="2001:db8::9"),
         of._replace(connection=4, seen_address="2001:db8::1"),
+        failed._replace(connection=5, tried=(("d8", EXIT), ("d9", OTHER_EXIT))),
+        failed._replace(connection=6, tried=(("d8", OTHER_EXIT),)),
     )
     written.close()
     asked_for = {"address": "2001:db8::1", "devices": frozenset({"d9"})}
-    assert numbers(asked(tmp_path, NOON, NOON + 9, **asked_for)) == [1, 4]
+    assert numbers(asked(tmp_path, NOON, NOON + 9, **asked_for)) == [1, 4, 5]
     # The same family: it was seen elsewhere before or after, but the record has its address.
     asked_for["address"] = "192.0.2.77"
     assert numbers(asked(tmp_path, NOON, NOON + 9, **asked_for)) == []

@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 To copy and to drop a database takes 40 ms, and the audit after a test takes 80 ms on connections
 that have read no catalog yet. So a database stays when its test is over, and so does a connection,
-which audits it and deletes its rows. The rows that the migrations made return. A database is dropped
-when its schema, triggers or statistics differ from those of the template, or when its tables are
-large; the next test gets a copy.
+which audits it and deletes its rows. The rows that the migrations made return. A database is
+dropped when its schema, triggers or statistics differ from those of the template, or when its
+tables are large; the next test gets a copy.
 """
 
 import asyncio

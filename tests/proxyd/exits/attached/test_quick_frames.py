@@ -46,7 +46,17 @@ def test_an_order_has_the_usual_bytes(dial: Dial) -> None:
     assert encode_dial(dial) == encode(dial)
 
 
-@cases("dial", [Dial(1, (V4,), 0), Dial(1, (), 443), Dial(1, "a b", 443)])
+@cases(
+    "dial",
+    [
+        Dial(1, (V4,), 0),
+        Dial(1, (V4,), 65_536),
+        Dial(1 << 64, (V4,), 443),
+        Dial(-1, (V4,), 443),
+        Dial(1, (), 443),
+        Dial(1, "a b", 443),
+    ],
+)
 def test_an_impossible_order_has_the_usual_error(dial: Dial) -> None:
     errors = []
     for encoding in (encode, encode_dial):
