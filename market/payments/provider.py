@@ -195,7 +195,7 @@ class Cards(Protocol):
         """
 
     async def find_charge(self, charge: NewCharge) -> str | None:
-        """Return the provider's identifier of a charge that was made; None if there is none.
+        """Return the provider's identifier of a charge that was made; None without one.
 
         Raises:
             ProviderError: the provider did not answer.

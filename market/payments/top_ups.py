@@ -154,13 +154,13 @@ class TopUps:
         return users
 
     async def _next_page(self, tx: Transaction, after: str, limit: int) -> tuple[list[str], str]:
-        """Return the due users of a page, and the user behind whom the next page begins."""
+        """Return the due users of the next page, and its last user; "" after the last page."""
         page = await queries.page(tx, after=after, limit=self._compared_max)
         if page.last is None:
             return [], ""
         found = await queries.due(tx, self._now(), after=after, last=page.last, limit=limit)
         if len(found) == limit:
-            return found, found[SWEPT_MAX - 1]  # the sweep acts on as many at least
+            return found, found[SWEPT_MAX - 1]  # the sweep acts on these
         return found, page.last if page.top_ups == self._compared_max else ""
 
     def _check(self, new: NewTopUp) -> None:

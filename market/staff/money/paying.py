@@ -243,8 +243,8 @@ async def export(
 ) -> Exported:
     """Send the oldest approved payouts in one batch, and return its file.
 
-    Without such a payout nothing happens, so the log has no row. A payout of a user who was erased
-    again has no details, and is left out: the staff rejects it.
+    Without such a payout nothing happens, so the log has no row. After an erasure a payout has
+    no details, and is left out: the staff rejects it.
 
     Args:
         context: the store, identifiers and the time.
