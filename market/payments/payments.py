@@ -17,7 +17,7 @@ from market.accounts.restrictions import require_undisputed, require_unrestricte
 from market.accounts.suspensions import require_may_pay
 from market.base.errors import Code, MarketError
 from market.base.ids import parsed
-from market.base.states import PaymentStatus, ReturnStatus
+from market.base.states import PaymentStatus, ReturnStatus, TopUpStatus
 from market.base.sweeping import Sweep
 from market.events.context import Context
 from market.events.idempotency import Receipt
@@ -42,9 +42,11 @@ from storage.accounts import users
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
 from storage.money import lots as lot_queries
+from storage.payments import cards as card_queries
 from storage.payments import credit_notes as note_queries
 from storage.payments import payments as queries
 from storage.payments import returns as return_queries
+from storage.payments import top_ups as top_up_queries
 from storage.payments.cards import SavedCardRow
 from storage.payments.credit_notes import CreditNoteRow
 from storage.payments.payments import PaymentRow, ReceiptRow
@@ -54,7 +56,8 @@ FIRST_LOOK_SECONDS = 120  # most users have paid or left by then
 # A payment without an identifier of the provider is created again until then: later the page would
 # be open for less time than providers permit.
 CREATE_AGAIN_SECONDS = 1_500
-# The same for an automatic payment. Providers keep the keys of repetitions for a day.
+# An automatic payment is requested again until then. Providers keep the keys of repetitions for a
+# day.
 CHARGE_AGAIN_SECONDS = 20 * 3_600
 SEND_SECONDS = 30  # after which the sweeper requests a refund whose request has no answer
 PAYMENTS_PER_DAY = 50
@@ -150,10 +153,15 @@ class PaymentCounts:
 
 
 class _Claim(Struct, frozen=True):
-    """The right to look at a payment now, and the time of the next look that it has planned."""
+    """The right to look at a payment now, and the time of the next look that it has planned.
+
+    An automatic payment is not `is_wanted` after its user ended the top-up, changed the card, or
+    lost the right to pay, and when it is too old to be requested again.
+    """
 
     row: PaymentRow
     planned: int | None
+    is_wanted: bool
 
 
 class Payments:
@@ -375,8 +383,8 @@ class Payments:
     async def _look(self, provider: Provider, claim: _Claim) -> None:
         row, provider_id = claim.row, claim.row.provider_id
         if provider_id is None:
-            most = CHARGE_AGAIN_SECONDS if row.is_automatic else CREATE_AGAIN_SECONDS
-            if self._now() - row.created_at > most:
+            is_old = self._now() - row.created_at > CREATE_AGAIN_SECONDS
+            if is_old and not row.is_automatic:
                 await self._store.write(self._expire, row)
                 return
             opened = await self._open(provider, claim)
@@ -394,7 +402,11 @@ class Payments:
             await self._send(provider, provider_id, seen.charge_id, each)
 
     async def _open(self, provider: Provider, claim: _Claim) -> Opened | None:
-        """Open a payment again, or take an automatic one from its card; None if it was refused."""
+        """Open a payment again, or take an automatic one from its card; None if it was refused.
+
+        An automatic payment that is not wanted any more is not taken: None, unless an earlier look
+        has taken it.
+        """
         row = claim.row
         if row.card_id is None:
             return await provider.create(self._new(row))
@@ -403,6 +415,12 @@ class Payments:
         try:
             if provider.cards is None:
                 raise ProviderError("it has no saved cards", is_final=True)
+            if not claim.is_wanted:
+                was_tried = row.looked_at > 0
+                taken = await provider.cards.find_charge(charge) if was_tried else None
+                if taken is None:
+                    await self._store.write(self._expire, row)
+                return None if taken is None else Opened(taken, "")
             return Opened(await provider.cards.charge(charge), "")
         except ProviderError as error:
             if not error.is_final:
@@ -666,9 +684,29 @@ async def _claim(tx: Transaction, payment_id: str, now: int) -> _Claim | None:
     if await queries.claim_look(
         tx, payment_id, before=now - LOOK_PAUSE_SECONDS, now=now, next_look_at=planned
     ):
-        return _Claim(row, planned)
+        return _Claim(row, planned, await _is_wanted(tx, row, now))
     await queries.hasten(tx, payment_id, now + LOOK_PAUSE_SECONDS)
     return None
+
+
+async def _is_wanted(tx: Transaction, row: PaymentRow, now: int) -> bool:
+    """Return whether a payment may be taken now; only an automatic one can have changed."""
+    if not row.is_automatic or row.provider_id is not None:
+        return True
+    if now - row.created_at > CHARGE_AGAIN_SECONDS:
+        return False
+    top_up = await top_up_queries.find(tx, row.user_id)
+    card = await card_queries.find(tx, row.user_id)
+    if top_up is None or top_up.state != TopUpStatus.ON:
+        return False
+    if card is None or card.card_id != row.card_id:
+        return False
+    try:
+        await require_may_pay(tx, row.user_id)
+        await require_undisputed(tx, row.user_id)
+    except MarketError:
+        return False
+    return True
 
 
 async def _named(tx: Transaction, provider: str, payment_id: str) -> PaymentRow | None:

@@ -194,6 +194,13 @@ class Cards(Protocol):
             ProviderError: the provider refused it or did not answer.
         """
 
+    async def find_charge(self, charge: NewCharge) -> str | None:
+        """Return the provider's identifier of a charge that was made; None without one.
+
+        Raises:
+            ProviderError: the provider did not answer.
+        """
+
     async def forget(self, card_id: str) -> None:
         """Remove a card at the provider; a card that is not there counts as removed.
 

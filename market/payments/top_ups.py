@@ -37,6 +37,9 @@ REFUSED_SECONDS = 3_600  # before the next attempt of a user who may not pay now
 # Automatic payments of a user in 24 hours, the refused ones included: more would try out cards.
 PER_DAY = 10
 SWEPT_MAX = 50
+# Wallets that one sweep compares with their thresholds: about 20 ms of the database. The next sweep
+# goes on behind them.
+COMPARED_MAX = 5_000
 
 _logger = logging.getLogger("payments")
 
@@ -69,9 +72,16 @@ class TopUps:
     Args:
         payments: make the payments, and have the saved cards.
         letters: puts e-mails to users into the queue.
+        compared_max: the number of wallets that one sweep looks at.
     """
 
-    def __init__(self, context: Context, payments: Payments, letters: Letters) -> None:
+    def __init__(
+        self,
+        context: Context,
+        payments: Payments,
+        letters: Letters,
+        compared_max: int = COMPARED_MAX,
+    ) -> None:
         self.cards = payments.cards
         self._context = context
         self._store = context.store
@@ -80,6 +90,8 @@ class TopUps:
         self._payments = payments
         self._letters = letters
         self._sweep = Sweep("the automatic top-up of user %s fails", _logger)
+        self._compared_max = compared_max
+        self._after = ""  # the sweep goes on behind this user
 
     async def find(self, user_id: str) -> TopUpView:
         """Return the automatic top-up of a user, after a look at the open page of a card."""
@@ -101,13 +113,16 @@ class TopUps:
         return view
 
     async def end(self, user_id: str) -> TopUpView:
-        """Switch the automatic top-up of a user off; a payment that has begun goes on."""
+        """Switch the automatic top-up of a user off; a payment that the card has paid goes on."""
         view = await self._store.write(self._end, user_id)
         self._letters.wake()
         return view
 
     async def sweep(self) -> int:
-        """Top up the wallets that are below their thresholds; return the number of payments begun.
+        """Top up wallets that are below their thresholds; return the number of payments begun.
+
+        A sweep looks at a page of wallets, and the next sweep at the next page. After a provider
+        has not answered, no payment begins until the next sweep.
 
         Raises:
             UnavailableError: the store did not answer; they wait.
@@ -115,23 +130,38 @@ class TopUps:
         if not self.cards.is_offered:
             return 0
         begun = 0
-
-        async def find(limit: int) -> list[str]:
-            return await self._store.read(queries.due, self._now(), limit)
+        away: set[str] = set()  # providers that did not answer in this sweep
 
         async def top_up(user_id: str) -> None:
             nonlocal begun
+            if away:
+                return
             payment_id = await self._store.write(self._begin, user_id)
             if payment_id is None:
                 return
             begun += 1
             try:
-                await self._payments.fulfil(payment_id)
+                await self._payments.fulfil(payment_id, away)
             except ProviderError as error:
                 _logger.warning("payment %s: taken later: %s", payment_id, error)
 
-        await self._sweep.run(find, top_up, most=SWEPT_MAX, now=self._now())
+        await self._sweep.run(self._due, top_up, most=SWEPT_MAX, now=self._now())
         return begun
+
+    async def _due(self, limit: int) -> list[str]:
+        """Return the users of the next page whose wallets are to be topped up."""
+        users, self._after = await self._store.read(self._next_page, self._after, limit)
+        return users
+
+    async def _next_page(self, tx: Transaction, after: str, limit: int) -> tuple[list[str], str]:
+        """Return the due users of the next page, and its last user; "" after the last page."""
+        page = await queries.page(tx, after=after, limit=self._compared_max)
+        if page.last is None:
+            return [], ""
+        found = await queries.due(tx, self._now(), after=after, last=page.last, limit=limit)
+        if len(found) == limit:
+            return found, found[SWEPT_MAX - 1]  # the sweep acts on these
+        return found, page.last if page.top_ups == self._compared_max else ""
 
     def _check(self, new: NewTopUp) -> None:
         terms = self._terms

@@ -235,7 +235,15 @@ class ProviderRounds:
         now = self._context.now()
         if batch.tried_at is not None and now - batch.tried_at >= self._provider.remembers_seconds:
             return await self._doubt(batch, "it may have been sent, too long ago to send it again")
-        orders = await self._orders(rows)
+        try:
+            orders, erased = await self._orders(rows)
+        except MarketError as error:
+            raise ProviderError("details of payouts cannot be read") from error
+        if erased and batch.tried_at is not None:
+            return await self._doubt(batch, "it may have been sent, and the user was erased since")
+        if erased:
+            gone = Refusal("users were erased", dict.fromkeys(erased, FailReason.METHOD_INVALID))
+            return await self._store.write(settle_refusal, self._context, batch, gone)
         is_first = await self._store.write(batch_queries.begin_try, batch.id, now=now)
         try:
             sent = await self._provider.send(batch.id, orders)
@@ -262,18 +270,21 @@ class ProviderRounds:
         await self._store.write(batch_queries.doubt, batch.id, now=self._context.now())
         return 0
 
-    async def _orders(self, rows: Sequence[PayoutRow]) -> list[Order]:
-        """Return the orders of a whole batch: the same ones each time."""
-        orders = []
+    async def _orders(self, rows: Sequence[PayoutRow]) -> tuple[list[Order], list[str]]:
+        """Return the orders of a whole batch, the same ones each time.
+
+        Also the payouts without details: a database that is restored erases users again, also those
+        with open payouts.
+        """
+        orders, erased = [], []
         for row in rows:
             method = await self._store.read(method_queries.find, row.method_id)
             assert method is not None  # noqa: S101 - a key of the schema
-            try:
-                details = opened(self._sealing, method.sealed)
-            except MarketError as error:
-                raise ProviderError(f"payout {row.id} has details that cannot be read") from error
-            orders.append(Order(row.id, details, row.net))
-        return orders
+            if method.sealed:
+                orders.append(Order(row.id, opened(self._sealing, method.sealed), row.net))
+            else:
+                erased.append(row.id)
+        return orders, erased
 
     async def _book(
         self, batch: BatchRow, rows: Sequence[PayoutRow], progress: Mapping[str, Progress]

@@ -21,6 +21,13 @@ class TopUpRow(NamedTuple):
     changed_at: int
 
 
+class PageRow(NamedTuple):
+    """A page of top-ups: their number, and the user of the last one; None without any."""
+
+    top_ups: int
+    last: str | None
+
+
 class AutomaticRow(NamedTuple):
     """The automatic payments of a user since a time: their number, and their micro-USD.
 
@@ -90,17 +97,45 @@ async def set_refusals(tx: Transaction, user_id: str, refusals: int) -> None:
     )
 
 
-async def due(tx: Transaction, now: int, limit: int) -> list[str]:
-    """Return the users with less than their threshold, whose next attempt may begin."""
+async def page(tx: Transaction, *, after: str, limit: int) -> PageRow:
+    """Return the page of top-ups behind a user, in any state; "" for the first page."""
+    row = await tx.one(
+        PageRow,
+        """
+        SELECT COUNT(*), MAX(user_id) FROM (
+            SELECT user_id FROM top_ups WHERE user_id > :after ORDER BY user_id LIMIT :limit
+        ) AS page
+        """,
+        after=after,
+        limit=limit,
+    )
+    return row or PageRow(0, None)
+
+
+async def due(tx: Transaction, now: int, *, after: str, last: str, limit: int) -> list[str]:
+    """Return the users of a page with less than their threshold, whose next attempt may begin.
+
+    All top-ups of the page are read: the balances change without them.
+
+    Args:
+        tx: the transaction.
+        now: UTC seconds.
+        after: the page begins behind this user.
+        last: the last user of the page.
+        limit: how many at most.
+    """
     return await tx.all(
         str,
         """
         SELECT t.user_id FROM top_ups AS t
         LEFT JOIN accounts AS a ON a.id = 'user:' || t.user_id || ':available:usd'
-        WHERE t.state = 'on' AND t.next_at <= :now AND COALESCE(a.balance, 0) < t.threshold
-        ORDER BY t.next_at LIMIT :limit
+        WHERE t.user_id > :after AND t.user_id <= :last
+            AND t.state = 'on' AND t.next_at <= :now AND COALESCE(a.balance, 0) < t.threshold
+        ORDER BY t.user_id LIMIT :limit
         """,
         now=now,
+        after=after,
+        last=last,
         limit=limit,
     )
 

@@ -80,6 +80,7 @@ from storage.jobs import jobs as job_queries
 from storage.logs import logs
 from storage.money import ledger
 from storage.notify import webhooks
+from storage.payments import top_ups as top_up_queries
 from storage.payouts import batches as batch_queries
 from storage.payouts import payouts as payout_queries
 from storage.site import alerts as alert_queries
@@ -694,6 +695,15 @@ async def given_to_a_device(market: Market, buyer: str) -> None:
     await market.store.read(claim_queries.excluded, jobs, now=0)
 
 
+async def wallets_to_top_up(market: Market, _: str) -> None:
+    async def unit(tx: Transaction) -> None:
+        page = await top_up_queries.page(tx, after="", limit=10)
+        assert page.last is not None
+        await top_up_queries.due(tx, grown.NOW, after="", last=page.last, limit=50)
+
+    await market.store.read(unit)
+
+
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "jobs given to a device": given_to_a_device,
     "copies that nobody takes": lambda market, _: market.job_sweeper.expire(),
@@ -710,6 +720,7 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "replicas that are to be replaced": lambda market, _: market.rollouts.sweep(),
     "hours that are old": rolled_up,
     "keys that expire": keys_in_time,
+    "wallets to top up": wallets_to_top_up,
     "webhooks that are due": lambda market, _: market.webhooks.due(but={"w"}, limit=64),
     "endpoints that want an event": lambda market, buyer: market.store.write(
         webhooks.schedule, [EventRow("e", buyer, "test.ping", None, "{}", 0)], str

@@ -243,7 +243,8 @@ async def export(
 ) -> Exported:
     """Send the oldest approved payouts in one batch, and return its file.
 
-    Without such a payout nothing happens, so the log has no row.
+    Without such a payout nothing happens, so the log has no row. After an erasure a payout has
+    no details, and is left out: the staff rejects it.
 
     Args:
         context: the store, identifiers and the time.
@@ -260,7 +261,8 @@ async def export(
 
     async def change(tx: Transaction) -> tuple[Exported, Changes]:
         kinds = [kind for kind in BY_FORMAT[form] if kind is not but]
-        rows = await queries.to_send(tx, kinds, limit=BATCH_MAX)
+        found = await queries.to_send(tx, kinds, limit=BATCH_MAX)
+        rows = [row for row in found if (await _method_of(tx, row)).sealed]
         if not rows:
             raise _NothingApprovedError
         items = [await _item(tx, row, sealing) for row in rows]

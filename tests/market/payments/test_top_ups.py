@@ -1,7 +1,7 @@
 """Automatic top-ups with a provider in memory: charged once, within bounds, ended by refusals."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from support.base.cases import cases
@@ -10,14 +10,17 @@ from support.market.books import available, refusal
 from support.market.leaving import tools
 from support.market.market import Market
 from support.market.payouts import confirm
+from support.market.staff import ROOT
 from support.payments.bank import Bank
 
+from market.accounts.suspensions import Part
 from market.base.errors import Code
 from market.erasure import erasing
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO
 from market.payments.provider import ProviderError
-from market.payments.top_ups import NewTopUp, month_after, month_of
+from market.payments.top_ups import NewTopUp, TopUps, month_after, month_of
+from market.staff.stopping import suspending
 from storage.engines.store import Store, Transaction
 from storage.payments import cards as card_queries
 from storage.payments.payments import PaymentRow
@@ -296,6 +299,69 @@ async def test_a_dispute_and_a_new_account_hold_the_top_up_back(market: Market, 
     await save(market, bank, young, "card-young")
     await market.top_ups.set_on(young, NewTopUp(5 * USD, 101 * USD, 200 * USD))
     assert await market.top_ups.sweep() == 0  # above the ceiling of a new account
+
+
+async def _switch_off(market: Market, user: str) -> None:
+    await market.top_ups.end(user)
+
+
+async def _remove_card(market: Market, user: str) -> None:
+    await market.store.write(market.payments.cards._remove, user)  # the provider has it still
+
+
+async def _suspend(market: Market, user: str) -> None:
+    parts, shown = (Part.PURCHASES,), "Write to us."
+    await suspending.suspend(
+        market.context, market.letters, ROOT, user, parts=parts, ends_at=None, shown=shown, why="x"
+    )
+
+
+@cases("change", [_switch_off, _remove_card, _suspend])
+async def test_no_card_is_charged_after_its_owner_or_the_staff_ended_it(
+    market: Market, bank: Bank, change: Callable[[Market, str], Awaitable[None]]
+) -> None:
+    """A payment that began while the provider was away is not taken hours later."""
+    for moment in ("charge", "charged"):
+        user = await saved(market, bank)
+        await market.top_ups.set_on(user, PLAN)
+
+        def lost(now: str, at: str = moment) -> None:
+            if now == at:
+                raise ProviderError("no answer")
+
+        bank.fail = lost
+        assert await market.top_ups.sweep() == 1
+        await change(market, user)
+        bank.fail = lambda moment: None
+        market.clock.now += 3_600
+        await market.payments.sweep()
+        (row,) = await payments(market, user)
+        # One that the card has paid, with an answer that was lost, is credited.
+        is_taken = moment == "charged"
+        assert row.status == ("paid" if is_taken else "expired")
+        assert (f"bank-{row.id}" in bank.payments) is is_taken
+        assert await available(market, user) == (20 * USD if is_taken else 0)
+
+
+async def test_sweeps_share_the_wallets_and_stop_while_the_provider_is_away(
+    market: Market, bank: Bank
+) -> None:
+    users = [await saved(market, bank, f"card-{number}") for number in range(5)]
+    for user in users:
+        await market.top_ups.set_on(user, PLAN)
+    top_ups = TopUps(market.context, market.payments, market.letters, compared_max=2)
+
+    def away(moment: str) -> None:
+        if moment == "charge":
+            raise ProviderError("no answer")
+
+    bank.fail = away
+    assert await top_ups.sweep() == 1  # the second wallet of the page waits
+    bank.fail = lambda moment: None
+    assert [await top_ups.sweep() for _ in range(4)] == [2, 1, 1, 0]
+    market.clock.now += 3_600
+    await market.payments.sweep()
+    assert [await available(market, user) for user in users] == [20 * USD] * 5
 
 
 @cases(

@@ -8,6 +8,7 @@ from support.market.payout_bank import Bank
 from support.market.payouts import approved, earned_part, send, state_of
 
 from market.base.states import PayoutStatus
+from market.erasure import erasing
 from market.money.audit import audit_ledger
 from market.money.money import MICRO
 from market.payments.provider import ProviderError
@@ -104,6 +105,29 @@ async def test_a_batch_that_is_refused_for_good_gives_all_money_back(market: Mar
     for row in rows:
         assert await state_of(market, row.id) == "failed"
         assert await earned_part(market, row.user_id) == 1_800 * MICRO
+
+
+async def test_a_user_who_is_erased_again_holds_no_other_payout_up(market: Market) -> None:
+    """A restored database erases users again, whose payouts were open in the backup."""
+    bank, (lost, kept, tried) = Bank(), await to_paypal(market, 3)
+
+    async def erase_again(user: str) -> None:
+        assert await market.store.write(erasing.erase_again, market.context, user)
+
+    await erase_again(lost.user_id)
+    bank.forgets_answers = True
+    for _ in range(2):
+        await rounds(market, bank).run()
+    assert await state_of(market, lost.id) == "failed"
+    assert (bank.sent, len(bank.batches)) == (20 * MICRO, 1)
+    await erase_again(tried.user_id)
+    for _ in range(2):
+        await rounds(market, bank).run()
+    [doubt] = await paying.doubtful(market.context, Machine("root"), limit=9)
+    assert {row.id for row in doubt.rows} == {kept.id, tried.id}
+    assert bank.sent == 20 * MICRO
+    report = await audit_ledger(market.store)
+    assert report.passed, report
 
 
 async def test_payouts_in_a_file_are_not_the_providers(market: Market) -> None:

@@ -106,6 +106,7 @@ async def test_a_saved_card_is_charged_once_refused_and_removed(
     server.faults = [Fault(500, has_effect=True)]
     with pytest.raises(ProviderError):
         await cards.charge(charge)
+    assert await cards.find_charge(charge) is not None  # the answer was lost
     charge_id = await cards.charge(charge)
     seen = await provider.look(charge_id)
     assert (seen.state, seen.amount, seen.payment_id, seen.has_mode, seen.charge_id) == (

@@ -380,6 +380,11 @@ def _rest(grown: Grown) -> Iterator[str]:
         UNION ALL SELECT id, 'usd', 'lifetime', 0, 1 FROM api_keys
     """
     yield f"""
+        INSERT INTO top_ups
+            (user_id, state, threshold, amount, month_ceiling, next_at, changed_at)
+        SELECT user_id, 'on', 1, 1, 1, {NOW} - {_DAY}, {NOW} - {_DAY} FROM people
+    """
+    yield f"""
         INSERT INTO mail_tokens (token_hash, user_id, purpose, created_at, expires_at)
         SELECT 'token ' || n, user_id, 'verify', {NOW}, {NOW} + {_DAY} FROM people
     """

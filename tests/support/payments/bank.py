@@ -63,6 +63,11 @@ class BankCards:
         self._bank.fail("charged")
         return provider_id
 
+    async def find_charge(self, charge: NewCharge) -> str | None:
+        self._bank.call("find charge")
+        provider_id = f"bank-{charge.id}"
+        return provider_id if provider_id in self._bank.payments else None
+
     async def forget(self, card_id: str) -> None:
         self._bank.call("forget")
         self.attached.discard(card_id)

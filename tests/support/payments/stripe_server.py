@@ -223,6 +223,7 @@ class StripeServer:
         app.router.add_post("/v1/checkout/sessions/{id}/expire", self._api(self._expire))
         app.router.add_post("/v1/customers", self._api(self._create_customer))
         app.router.add_post("/v1/payment_intents", self._api(self._charge))
+        app.router.add_get("/v1/payment_intents", self._api(self._list_intents))
         app.router.add_get("/v1/payment_intents/{id}", self._api(self._found_intent))
         app.router.add_post("/v1/payment_methods/{id}/detach", self._api(self._detach))
         app.router.add_post("/v1/refunds", self._api(self._create_refund))
@@ -377,6 +378,16 @@ class StripeServer:
         if found is None:
             return 404, _error("invalid_request_error", "No such payment intent.")
         return 200, found
+
+    def _list_intents(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        customer, most = request.query["customer"], int(request.query["limit"])
+        found = [each for each in self.intents.values() if each.get("customer") == customer][::-1]
+        return 200, {
+            "object": "list",
+            "url": "/v1/payment_intents",
+            "has_more": len(found) > most,
+            "data": found[:most],
+        }
 
     def _detach(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
         method = self.methods.get(request.match_info["id"])

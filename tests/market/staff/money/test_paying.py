@@ -173,6 +173,17 @@ async def test_an_export_of_nothing_leaves_no_row_in_the_log(market: Market) -> 
     assert await refusal(attempt) is Code.NOT_PERMITTED
 
 
+async def test_a_payout_of_a_user_who_is_erased_again_holds_no_export_up(market: Market) -> None:
+    """A restored database erases users again, whose payouts were open in the backup."""
+    lost, kept = [await approved(market, await market.person()) for _ in range(2)]
+    assert await market.store.write(erasing.erase_again, market.context, lost.user_id)
+    content = (await exported(market)).content
+    assert (lost.id in content, kept.id in content) == (False, True)
+    assert (await exported(market)).batch is None
+    await paying.reject(market.context, ROOT, lost.id, RejectReason.TERMS_BROKEN, "erased")
+    assert await balance(market, ledger.unclaimed(Currency.CREDIT)) == lost.amount
+
+
 async def test_only_bank_accounts_are_in_a_message_for_a_bank(market: Market) -> None:
     user = await market.person()
     text = Details(text="=cmd|' /C calc'!A0")
