@@ -82,7 +82,12 @@ class TopUpRoutes:
                 TopUpReply,
                 auth=Auth.JWT,
                 body=TopUpRequest,
-                errors=(Code.TOP_UPS_NOT_OFFERED, Code.CARD_MISSING, *limits),
+                errors=(
+                    Code.TOP_UPS_NOT_OFFERED,
+                    Code.CARD_MISSING,
+                    Code.FRESH_LOGIN_NEEDED,
+                    *limits,
+                ),
                 example={"threshold_usd": 5, "amount_usd": 20, "month_usd": 100},
             ),
             Route(
@@ -125,7 +130,7 @@ class TopUpRoutes:
         """Switch the automatic top-up of the caller on."""
         body = call.body
         new = NewTopUp(body.threshold_usd, body.amount_usd, body.month_usd)
-        return _reply(await self._top_ups.set_on(call.user_id, new))
+        return _reply(await self._top_ups.set_on(call.user_id, new, call.caller.maker))
 
     async def end(self, call: Call[Nothing, Any]) -> TopUpReply:
         """Switch the automatic top-up of the caller off."""

@@ -17,6 +17,7 @@ from market.accounts.accounts import Caller
 from market.accounts.bounds import lock_user
 from market.accounts.keys import IssuedKey, NewKey, issue
 from market.accounts.letters import Letters
+from market.accounts.makers import FRESH_SECONDS
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.base.throttle import Throttle
@@ -41,7 +42,6 @@ BEGUN_MAX, BEGUN_SECONDS = 30, 3_600  # by one network
 # most, so that one network cannot keep others out: an IPv4 /24, and an IPv6 /32, as providers have.
 WAITING_MAX = 10_000
 SHARE_BITS = {4: 24, 6: 32}
-FRESH_SECONDS = 600
 # How long an expired request is kept, and how many expired ones each new request removes.
 KEPT_SECONDS = 3_600
 FORGET_MAX = 20

@@ -12,6 +12,9 @@ from market.base.errors import Code, MarketError
 from storage.accounts import keys, users
 from storage.engines.store import Transaction
 
+# A login that began earlier does not prove that its user is there.
+FRESH_SECONDS = 600
+
 
 async def require_current(tx: Transaction, user_id: str, now: int, maker: Maker) -> None:
     """Lock the user, and refuse a login or a key that has ended.
@@ -36,3 +39,22 @@ async def require_current(tx: Transaction, user_id: str, now: int, maker: Maker)
         began_at = await users.login_began_at(tx, maker.login_id, now)
         if began_at is None:
             raise MarketError(Code.UNAUTHORIZED, LOGIN_ENDED)
+
+
+async def require_fresh(tx: Transaction, user_id: str, now: int, maker: Maker) -> None:
+    """Lock the user, and check that the maker of a request has logged in just now.
+
+    Args:
+        tx: the transaction that makes something.
+        user_id: the user; the lock comes before all others, as everywhere.
+        now: UTC seconds.
+        maker: the login that makes it; an API key is always fresh.
+
+    Raises:
+        MarketError: `fresh_login_needed`, `unauthorized`.
+    """
+    await require_current(tx, user_id, now, maker)
+    if maker.login_id is not None:
+        began_at = await users.login_began_at(tx, maker.login_id, now)
+        if began_at is None or now - began_at >= FRESH_SECONDS:
+            raise MarketError(Code.FRESH_LOGIN_NEEDED)

@@ -12,7 +12,9 @@ from msgspec import Struct
 
 from market.accounts import bounds
 from market.accounts.letters import Letters
+from market.accounts.makers import require_fresh
 from market.accounts.restrictions import require_undisputed
+from market.accounts.scopes import Maker
 from market.accounts.suspensions import require_may_pay
 from market.base.errors import Code, MarketError
 from market.base.states import TopUpStatus
@@ -98,17 +100,18 @@ class TopUps:
         await self.cards.try_look(user_id)
         return await self._store.read(self._view, user_id)
 
-    async def set_on(self, user_id: str, new: NewTopUp) -> TopUpView:
+    async def set_on(self, user_id: str, new: NewTopUp, maker: Maker) -> TopUpView:
         """Switch the automatic top-up of a user on, or change its amounts.
 
         Raises:
             MarketError: `top_ups_not_offered`, `card_missing`, `invalid_field`,
-                `account_suspended`, `account_closed`, `account_restricted`.
+                `fresh_login_needed`, `unauthorized`, `account_suspended`, `account_closed`,
+                `account_restricted`.
         """
         if not self.cards.is_offered:
             raise MarketError(Code.TOP_UPS_NOT_OFFERED)
         self._check(new)
-        view = await self._store.write(self._set_on, user_id, new)
+        view = await self._store.write(self._set_on, user_id, new, maker)
         self._letters.wake()
         return view
 
@@ -188,8 +191,11 @@ class TopUps:
             month_most=self._terms.top_up_month,
         )
 
-    async def _set_on(self, tx: Transaction, user_id: str, new: NewTopUp) -> TopUpView:
+    async def _set_on(
+        self, tx: Transaction, user_id: str, new: NewTopUp, maker: Maker
+    ) -> TopUpView:
         await bounds.lock_user(tx, user_id)
+        await require_fresh(tx, user_id, self._now(), maker)
         await require_may_pay(tx, user_id)
         await require_undisputed(tx, user_id)
         card = await card_queries.find(tx, user_id)

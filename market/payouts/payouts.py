@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from market.accounts.letters import Letters
 from market.accounts.mail import Message, payout_method_added, payout_method_removed
-from market.accounts.makers import require_current
+from market.accounts.makers import require_current, require_fresh
 from market.accounts.scopes import LOCAL, Maker
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
@@ -32,7 +32,6 @@ from storage.payouts.payouts import PayoutRow
 
 METHODS_MAX = 5
 # A new method needs a login that is not older: a stolen session cookie alone adds none.
-FRESH_SECONDS = 600
 _logger = logging.getLogger("payouts")
 
 
@@ -191,7 +190,7 @@ class Payouts:
         connect = self._required_connect()
 
         async def check(tx: Transaction) -> MethodRow | None:
-            await self._require_fresh(tx, user_id, maker)
+            await require_fresh(tx, user_id, self._context.now(), maker)
             return await method_queries.newest(tx, user_id, MethodKind.STRIPE)
 
         known = await self._store.write(check)
@@ -253,7 +252,7 @@ class Payouts:
         )
 
         async def unit(tx: Transaction) -> bool:
-            await self._require_fresh(tx, user_id, maker)
+            await require_fresh(tx, user_id, self._context.now(), maker)
             if len(await method_queries.of_user(tx, user_id)) >= METHODS_MAX:
                 raise MarketError(Code.TOO_MANY_PAYOUT_METHODS)
             await method_queries.insert(tx, row)
@@ -268,19 +267,6 @@ class Payouts:
         if await self._store.write(unit):
             self._letters.wake()
         return row
-
-    async def _require_fresh(self, tx: Transaction, user_id: str, maker: Maker) -> None:
-        """Lock the user, and check that the maker of a request has logged in just now.
-
-        Raises:
-            MarketError: `fresh_login_needed`, `unauthorized`.
-        """
-        now = self._context.now()
-        await require_current(tx, user_id, now, maker)
-        if maker.login_id is not None:
-            began_at = await users.login_began_at(tx, maker.login_id, now)
-            if began_at is None or now - began_at >= FRESH_SECONDS:
-                raise MarketError(Code.FRESH_LOGIN_NEEDED)
 
     async def _require_ready(self, user_id: str, method_id: str) -> None:
         """Check that an account at the payment service can receive payouts, if it is one.

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from support.payments.taking import Shop, shop
 
+from storage.engines.store import Transaction
+
 PATH = "/api/top-up"
 PLAN = {"threshold_usd": 5, "amount_usd": 20, "month_usd": 60}
 
@@ -37,6 +39,9 @@ async def test_a_card_is_saved_pays_below_the_threshold_and_is_removed(tmp_path:
         assert spent == 20
         off = await service.call("DELETE", PATH, token=ada.token)
         assert off.body["state"] == "off"
+        await service.daemon.store.write(_age_logins)  # a thief may find it open
+        late = await service.call("PUT", PATH, PLAN, token=ada.token)
+        assert late.code == "fresh_login_needed"
         assert (await service.call("DELETE", f"{PATH}/card", token=ada.token)).status == 200
         assert {each["customer"] for each in stripe.methods.values()} == {None}
 
@@ -45,3 +50,7 @@ async def _topped_up(taking: Shop) -> None:
     """Have the sweeper of the daemon look now."""
     await taking.service.daemon.market.top_ups.sweep()
     assert len(taking.stripe.intents) == 1
+
+
+async def _age_logins(tx: Transaction) -> None:
+    await tx.run("UPDATE login_sessions SET created_at = created_at - 601")

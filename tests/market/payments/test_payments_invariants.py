@@ -15,6 +15,7 @@ from support.base.clock import Clock
 from support.market.market import Market
 from support.payments.bank import Bank
 
+from market.accounts.scopes import Maker
 from market.base.errors import MarketError
 from market.base.states import PaymentStatus
 from market.money import ledger
@@ -159,7 +160,7 @@ class Payers(RuleBasedStateMachine):
             self.clock.now += 3
             self.attempt(self.market.payments.cards.receive("bank", row.setup_ref or ""))
         new = NewTopUp(threshold * MICRO, amount * MICRO, CEILING)
-        self.attempt(self.market.top_ups.set_on(self.user, new))
+        self.attempt(self.market.top_ups.set_on(self.user, new, Maker()))
 
     @rule(sweepers=st.integers(1, 4), hooks=st.integers(0, 2), pages=st.integers(0, 1))
     def top_up(self, sweepers: int, hooks: int, pages: int) -> None:

@@ -13,6 +13,7 @@ from support.market.payouts import confirm
 from support.market.staff import ROOT
 from support.payments.bank import Bank
 
+from market.accounts.scopes import Maker
 from market.accounts.suspensions import Part
 from market.base.errors import Code
 from market.erasure import erasing
@@ -68,7 +69,7 @@ async def save(market: Market, bank: Bank, user: str, card: str) -> None:
 async def topped_up(market: Market, bank: Bank, plan: NewTopUp = PLAN) -> str:
     """Return a user whose wallet was topped up once."""
     user = await saved(market, bank)
-    await market.top_ups.set_on(user, plan)
+    await market.top_ups.set_on(user, plan, Maker())
     assert await market.top_ups.sweep() == 1
     assert await available(market, user) == plan.amount
     return user
@@ -94,7 +95,7 @@ async def letters(market: Market) -> list[str]:
 @pytest.mark.both_engines
 async def test_twenty_sweepers_at_once_charge_once(market: Market, bank: Bank) -> None:
     user = await saved(market, bank)
-    await market.top_ups.set_on(user, PLAN)
+    await market.top_ups.set_on(user, PLAN, Maker())
     await asyncio.gather(*(market.top_ups.sweep() for _ in range(20)), market.payments.sweep())
     market.clock.now += 3
     await asyncio.gather(*(market.top_ups.sweep() for _ in range(20)), market.payments.sweep())
@@ -111,7 +112,7 @@ async def test_twenty_sweepers_at_once_charge_once(market: Market, bank: Bank) -
 @pytest.mark.both_engines
 async def test_a_crash_or_a_lost_answer_charges_once(market: Market, bank: Bank) -> None:
     user = await saved(market, bank)
-    await market.top_ups.set_on(user, PLAN)
+    await market.top_ups.set_on(user, PLAN, Maker())
 
     def lost(moment: str) -> None:
         if moment in broken:
@@ -154,7 +155,7 @@ async def test_the_ceiling_of_a_month_holds_until_the_next(market: Market, bank:
 async def test_refusals_back_off_and_end_the_top_up(market: Market, bank: Bank) -> None:
     user = await saved(market, bank)
     bank.cards.failure = "refused"
-    await market.top_ups.set_on(user, PLAN)
+    await market.top_ups.set_on(user, PLAN, Maker())
     for wait, refusals in ((0, 1), (6 * 3_600, 2), (24 * 3_600, 3)):
         if wait:
             market.clock.now += wait - 1
@@ -167,7 +168,7 @@ async def test_refusals_back_off_and_end_the_top_up(market: Market, bank: Bank) 
     market.clock.now += 10 * DAY
     assert await market.top_ups.sweep() == 0
     assert {row.status for row in await payments(market, user)} == {"failed"}
-    await market.top_ups.set_on(user, PLAN)
+    await market.top_ups.set_on(user, PLAN, Maker())
     assert await market.top_ups.sweep() == 1
     assert await available(market, user) == 20 * USD
 
@@ -175,7 +176,7 @@ async def test_refusals_back_off_and_end_the_top_up(market: Market, bank: Bank) 
 async def test_a_card_that_needs_its_owner_pauses(market: Market, bank: Bank) -> None:
     user = await saved(market, bank)
     bank.cards.failure = "authentication"
-    await market.top_ups.set_on(user, PLAN)
+    await market.top_ups.set_on(user, PLAN, Maker())
     assert await market.top_ups.sweep() == 1
     market.clock.now += 10 * DAY
     assert await market.top_ups.sweep() == 0
@@ -186,7 +187,7 @@ async def test_a_card_that_needs_its_owner_pauses(market: Market, bank: Bank) ->
     payment = await market.payments.create(user, 20 * USD)
     bank.pay(payment.id)
     await market.payments.find(user, payment.id)
-    await market.top_ups.set_on(user, PLAN)
+    await market.top_ups.set_on(user, PLAN, Maker())
     assert await market.top_ups.sweep() == 0
     assert await state(market, user) == "on"
 
@@ -209,7 +210,7 @@ async def test_a_removed_card_pays_nothing_and_is_removed_at_the_provider(
     market.clock.now += 700
     assert await market.top_ups.sweep() == 0
     assert await state(market, user) == "off"
-    assert await refusal(market.top_ups.set_on(user, PLAN)) is Code.CARD_MISSING
+    assert await refusal(market.top_ups.set_on(user, PLAN, Maker())) is Code.CARD_MISSING
     broken = set()
     await market.payments.cards.sweep()
     assert bank.cards.attached == set()
@@ -224,7 +225,7 @@ async def test_another_card_replaces_the_first_and_an_erased_user_has_none(
     await market.payments.cards.sweep()
     assert bank.cards.attached == {"card-1111"}
     assert (await market.top_ups.find(user)).card == "visa …1111"
-    await market.top_ups.set_on(user, PLAN)
+    await market.top_ups.set_on(user, PLAN, Maker())
     await market.top_ups.end(user)
     assert await market.top_ups.sweep() == 0
 
@@ -273,9 +274,9 @@ async def test_amounts_and_pages_have_bounds(market: Market, bank: Bank) -> None
         (5, 20, 10**18),
     ):
         new = NewTopUp(threshold * USD, amount * USD, month * USD)
-        assert await refusal(market.top_ups.set_on(user, new)) is Code.INVALID_FIELD
+        assert await refusal(market.top_ups.set_on(user, new, Maker())) is Code.INVALID_FIELD
     odd = NewTopUp(5 * USD + 1, 20 * USD, 60 * USD)
-    assert await refusal(market.top_ups.set_on(user, odd)) is Code.INVALID_FIELD
+    assert await refusal(market.top_ups.set_on(user, odd, Maker())) is Code.INVALID_FIELD
     market.clock.now += 2 * DAY
     for number in range(5):
         await save(market, bank, user, f"card-{number}")
@@ -289,7 +290,7 @@ async def test_a_dispute_and_a_new_account_hold_the_top_up_back(market: Market, 
     market.clock.now += 700
     await market.payments.fulfil(row.id)
     assert await market.top_ups.sweep() == 0
-    assert await refusal(market.top_ups.set_on(user, PLAN)) is Code.ACCOUNT_RESTRICTED
+    assert await refusal(market.top_ups.set_on(user, PLAN, Maker())) is Code.ACCOUNT_RESTRICTED
     bank.decide(row.id, ref, "done")
     market.clock.now += 4_000
     await market.payments.fulfil(row.id)
@@ -297,7 +298,7 @@ async def test_a_dispute_and_a_new_account_hold_the_top_up_back(market: Market, 
     assert await market.top_ups.sweep() == 1
     young = await market.person()
     await save(market, bank, young, "card-young")
-    await market.top_ups.set_on(young, NewTopUp(5 * USD, 101 * USD, 200 * USD))
+    await market.top_ups.set_on(young, NewTopUp(5 * USD, 101 * USD, 200 * USD), Maker())
     assert await market.top_ups.sweep() == 0  # above the ceiling of a new account
 
 
@@ -323,7 +324,7 @@ async def test_no_card_is_charged_after_its_owner_or_the_staff_ended_it(
     """A payment that began while the provider was away is not taken hours later."""
     for moment in ("charge", "charged"):
         user = await saved(market, bank)
-        await market.top_ups.set_on(user, PLAN)
+        await market.top_ups.set_on(user, PLAN, Maker())
 
         def lost(now: str, at: str = moment) -> None:
             if now == at:
@@ -348,7 +349,7 @@ async def test_sweeps_share_the_wallets_and_stop_while_the_provider_is_away(
 ) -> None:
     users = [await saved(market, bank, f"card-{number}") for number in range(5)]
     for user in users:
-        await market.top_ups.set_on(user, PLAN)
+        await market.top_ups.set_on(user, PLAN, Maker())
     top_ups = TopUps(market.context, market.payments, market.letters, compared_max=2)
 
     def away(moment: str) -> None:

@@ -11,6 +11,7 @@ from support.market.market import Market
 from support.market.payouts import payouts_in_each_state
 from support.market.work import posted
 
+from market.accounts.scopes import Maker
 from market.bandwidth.lease_book import Ask
 from market.bandwidth.leases import Usage
 from market.bandwidth.sessions import Purchase
@@ -212,7 +213,7 @@ async def _payments(site: Site, world: World, here: Market) -> None:
     here.clock.now += PAUSE_SECONDS
     await here.payments.cards.look(buyer)
     new = NewTopUp(500 * MICRO, 20 * MICRO, 60 * MICRO)
-    await here.top_ups.set_on(buyer, new)
+    await here.top_ups.set_on(buyer, new, Maker())
 
 
 async def _show_life(tx: Transaction, now: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from support.market.market import RULES
 
 from market.accounts.letters import Letters
+from market.accounts.scopes import Maker
 from market.money.money import MICRO, Currency
 from market.payments import booking
 from market.payments.booking import Booking
@@ -110,7 +111,7 @@ async def _tops_up(side: Side) -> Any:
 
 async def _switches_on(side: Side) -> Any:
     new = NewTopUp(500 * MICRO, 10 * MICRO, 30 * MICRO)
-    await side.market.top_ups.set_on(side.buyer, new)
+    await side.market.top_ups.set_on(side.buyer, new, Maker())
 
 
 async def _switches_off(side: Side) -> Any:
