@@ -271,6 +271,7 @@ TESTED_IN = {
     "market/staff/money/approvals.py": "tests/market/staff/money/test_second_person.py",
     "market/staff/money/evidence.py": "tests/api/staff/test_jobs.py",
     "market/staff/money/payments.py": "tests/market/payments/test_payments.py",
+    "market/staff/money/second_person_limit.py": "tests/market/staff/money/test_second_person.py",
     "market/staff/stopping/halting.py": "tests/market/staff/test_rule_stops.py",
     "market/trust/sample_checks.py": "tests/market/dispatch/test_samples.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",

@@ -1,10 +1,8 @@
 """Amounts above a limit: the act waits until a second person approves it.
 
-The limit counts the amounts that the author has moved alone within 24 hours, and the amounts that
-the receiver got from single members: slices of a larger amount do not pass. An act above the
-limit is stored as a request: its payload never changes, and is carried out by the approval
-(`second_person`). The newest row of the log is locked meanwhile, so acts are decided one after
-the other.
+An act above the limit (`second_person_limit`) is stored as a request: its payload never changes,
+and is carried out by the approval (`second_person`). The newest row of the log is locked meanwhile,
+so acts are decided one after the other.
 """
 
 import hashlib
@@ -28,7 +26,6 @@ from storage.staff.money import money_writes as writes
 from storage.staff.money.approvals import ApprovalRow, ShownApprovalRow
 from storage.staff.money.money import MoneyRow
 
-WINDOW_SECONDS = 24 * 3_600
 WAITS_SECONDS = 72 * 3_600
 
 # The largest amounts that one person moves, in micro-units.
@@ -135,25 +132,6 @@ async def earlier(tx: Transaction, context: Context, new: Amount) -> Outcome | N
     if waiting.payload != encoded(new.payload):
         raise MarketError(Code.REFERENCE_REUSED)
     return _outcome(State.WAITS, waiting.id, new, waiting.expires_at)
-
-
-async def needs_second(
-    tx: Transaction, context: Context, author: Author, new: Amount, limits: Limits
-) -> bool:
-    """Return whether an act exceeds its author's or its receiver's limit, with earlier ones.
-
-    A rule of the daemon is no person, and has no limit.
-    """
-    if isinstance(author, Rule):
-        return False
-    since, limit = context.now() - WINDOW_SECONDS, limits[new.currency]
-    if abs(new.amount) > limit:
-        return True
-    by_author = await money_queries.unapproved_of_author(
-        tx, author_key(author), new.currency, since
-    )
-    by_user = await money_queries.unapproved_of_user(tx, new.user_id, new.currency, since)
-    return max(by_author, by_user) + abs(new.amount) > limit
 
 
 async def ask(

@@ -15,6 +15,7 @@ from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
 from market.staff.money.money import AMOUNT_MAX
 from market.staff.money.payments import find
+from market.staff.money.second_person_limit import needs_second_person
 from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.payments import payments as queries
@@ -64,7 +65,7 @@ async def credit(
         if before is not None:
             return before, {"repeated": (None, before.id)}
         await _require_doubtful(tx, new)
-        if await approvals.needs_second(tx, context, author, new, limits):
+        if await needs_second_person(tx, context, author, new, limits):
             return await approvals.ask(tx, context, author, new)
         return await post(tx, context, new, Posting(approvals.author_key(author)))
 

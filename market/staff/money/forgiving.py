@@ -16,6 +16,7 @@ from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
+from market.staff.money.second_person_limit import needs_second_person
 from storage.engines.store import Transaction
 
 
@@ -61,7 +62,7 @@ async def forgive(
         before = await approvals.earlier(tx, context, new)
         if before is not None:
             return before, {"repeated": (None, before.id)}
-        if await approvals.needs_second(tx, context, author, new, limits):
+        if await needs_second_person(tx, context, author, new, limits):
             await _require_owed(tx, new)
             return await approvals.ask(tx, context, author, new)
         return await post(tx, context, new, Posting(approvals.author_key(author)))

@@ -32,6 +32,7 @@ from market.staff.base.acts import (
 from market.staff.base.roles import Action, Author, Member, Role
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting, State
+from market.staff.money.second_person_limit import needs_second_person
 from storage.attempts import attempts as attempt_queries
 from storage.attempts.attempts import AttemptRow
 from storage.engines.store import Transaction
@@ -169,7 +170,7 @@ async def decide(
         waiting = await _earlier(tx, context, new) if new.amount else None
         if waiting is not None:
             return Decided(waiting, disputed), {"repeated": (None, waiting.id)}
-        if new.amount and await approvals.needs_second(tx, context, author, new, limits):
+        if new.amount and await needs_second_person(tx, context, author, new, limits):
             asked, changes = await approvals.ask(tx, context, author, new)
             return Decided(asked, disputed), changes
         posting = Posting(approvals.author_key(author))

@@ -31,6 +31,7 @@ from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
+from market.staff.money.second_person_limit import needs_second_person
 from storage.accounts import closures
 from storage.accounts.users import UserRow
 from storage.engines.store import Transaction
@@ -242,7 +243,7 @@ async def once(
     before = await approvals.earlier(tx, context, new)
     if before is not None:
         return before, {"repeated": (None, before.id)}
-    if await approvals.needs_second(tx, context, author, new, limits):
+    if await needs_second_person(tx, context, author, new, limits):
         account = ledger.available(new.user_id, new.currency)
         await _check(tx, new, await ledger_queries.balance(tx, account) or 0)
         return await approvals.ask(tx, context, author, new)

@@ -36,6 +36,7 @@ from market.staff.base.roles import Action, Author, Member
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
+from market.staff.money.second_person_limit import needs_second_person
 from storage.accounts import users
 from storage.engines.store import Transaction
 from storage.payouts import batches as batch_queries
@@ -178,7 +179,7 @@ async def approve(
         before = await approvals.earlier(tx, context, new)
         if before is not None:
             return before, {"repeated": (None, before.id)}
-        if await approvals.needs_second(tx, context, author, new, limits):
+        if await needs_second_person(tx, context, author, new, limits):
             if row.state != PayoutStatus.REQUESTED:
                 raise MarketError(Code.PAYOUT_STATE, f"The payout is {row.state}.")
             return await approvals.ask(tx, context, author, new)
