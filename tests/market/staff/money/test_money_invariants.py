@@ -31,7 +31,8 @@ from market.money.money import GB, MICRO, Currency
 from market.staff.audit import audit_all
 from market.staff.base.roles import Machine
 from market.staff.money import money, second_person
-from market.staff.money.approvals import WINDOW_SECONDS, Outcome, State
+from market.staff.money.approvals import Outcome, State
+from market.staff.money.second_person_limit import WINDOW_SECONDS
 from storage.engines.open import open_store
 from storage.money import ledger as ledger_queries
 

@@ -25,8 +25,9 @@ from market.staff.audit import audit_all
 from market.staff.base.roles import Machine, Member, Role, Via
 from market.staff.members import accounts
 from market.staff.money import approvals
-from market.staff.money.approvals import WAITS_SECONDS, WINDOW_SECONDS, Outcome, State
+from market.staff.money.approvals import WAITS_SECONDS, Outcome, State
 from market.staff.money.second_person import approve, refuse
+from market.staff.money.second_person_limit import WINDOW_SECONDS
 from storage.engines.store import Transaction
 from storage.staff.base import log
 
