@@ -11,7 +11,7 @@ from support.market.payouts import BANK
 from market.money.money import MICRO, Currency
 from market.payouts.files import Format, Line, Outcome
 from market.payouts.payouts import Request
-from market.payouts.providers import Refusal, settle_refusal
+from market.payouts.providers import Progress, ProviderRounds, Refusal, settle_refusal
 from market.payouts.terms import FailReason, MethodKind, RejectReason
 from market.staff.base.roles import Machine
 from market.staff.money import paying
@@ -86,6 +86,29 @@ async def _refused(side: Side) -> Any:
     return await side.market.store.write(settle_refusal, side.market.context, batch, refusal)
 
 
+class _Service:
+    """A payment service that pays to bank accounts, and is not called."""
+
+    name = "paypal"
+    kind = MethodKind.BANK
+    batch_max = 500
+    remembers_seconds = 1
+
+    async def send(self, batch_id: str, orders: object) -> str:
+        raise NotImplementedError
+
+    async def look(self, outside_id: str) -> Mapping[str, Progress]:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Hold no connection."""
+
+
+async def _gathers(side: Side) -> Any:
+    rounds = ProviderRounds(side.market.context, PAYOUT_METHODS, _Service())
+    await side.market.store.write(rounds._gather)
+
+
 async def _spends(side: Side) -> Any:
     await side.market.jobs.create(side.world.people["earner"], wanted(price=600 * MICRO))
 
@@ -110,6 +133,7 @@ PAYOUTS: Mapping[str, Action] = {
     "books an arrival": _pays,
     "books a failure": _fails,
     "has a batch refused": _refused,
+    "sends payouts to a service": _gathers,
     "adds a payout method": _adds_method,
     "removes a payout method": _removes_method,
 }
