@@ -211,11 +211,7 @@ class ProviderRounds:
 
     async def _gather(self, tx: Transaction) -> None:
         """Mark approved payouts as sent, in new batches."""
-        kinds = (self._provider.kind,)
-        found = {row.id for row in await queries.to_send(tx, kinds, limit=BATCH_MAX)}
-        await tx.lock("payouts", sorted(found))
-        # Another round may have sent them before the lock.
-        rows = [r for r in await queries.to_send(tx, kinds, limit=BATCH_MAX) if r.id in found]
+        rows = await steps.lock_approved(tx, (self._provider.kind,), BATCH_MAX)
         for begin in range(0, len(rows), self._provider.batch_max):
             part = rows[begin : begin + self._provider.batch_max]
             batch_id = await add_batch(tx, self._context, self._provider.name, part)

@@ -151,6 +151,14 @@ async def reject(
     return row
 
 
+async def lock_approved(tx: Transaction, kinds: Sequence[str], most: int) -> list[PayoutRow]:
+    """Lock and return the oldest approved payouts of some kinds of methods, at most `most`."""
+    found = {row.id for row in await queries.to_send(tx, kinds, limit=most)}
+    await tx.lock("payouts", sorted(found))
+    # Another transaction may have sent or rejected them before the lock.
+    return [row for row in await queries.to_send(tx, kinds, limit=most) if row.id in found]
+
+
 async def send(tx: Transaction, context: Context, payout_id: str, batch_id: str) -> PayoutRow:
     """Mark a payout as sent in a batch.
 

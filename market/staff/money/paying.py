@@ -262,7 +262,7 @@ async def export(
 
     async def change(tx: Transaction) -> tuple[Exported, Changes]:
         kinds = [kind for kind in BY_FORMAT[form] if kind is not but]
-        found = await queries.to_send(tx, kinds, limit=BATCH_MAX)
+        found = await steps.lock_approved(tx, kinds, BATCH_MAX)
         rows = [row for row in found if (await _method_of(tx, row)).sealed]
         if not rows:
             raise _NothingApprovedError
