@@ -172,6 +172,7 @@ def test_a_python_that_is_too_old_is_refused(archive: Path, version: tuple[int, 
         assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "found", brief([[sys.executable], pythons(OLDEST)]), ids=["here", "oldest"]
 )

@@ -112,6 +112,7 @@ async def is_served(service: Service, bought: Bought, target: Target) -> None:
     await client.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0)
 async def test_made_up_handshakes_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -104,6 +104,7 @@ async def test_a_refund_says_its_numbers_and_goes_once(taking: Shop, visit: Visi
     assert [each["amount"] for each in taking.stripe.refunds.values()] == [742]
 
 
+@pytest.mark.long
 async def test_a_dispute_and_a_debt_are_explained(taking: Shop, visit: Visit) -> None:
     service, person = taking.service, await taking.service.person()
     payment_id = await taking.pay(person)

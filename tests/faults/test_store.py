@@ -279,6 +279,7 @@ async def test_a_server_that_hangs_stops_sales_and_nothing_else(
         assert await service.balance(trade.person) == balance
 
 
+@pytest.mark.long
 @pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_a_buyer_that_repeats_a_purchase_by_its_key_buys_once(store_url: str) -> None:

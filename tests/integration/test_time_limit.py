@@ -46,6 +46,7 @@ async def test_the_next_one_runs():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "test",
     brief(

@@ -248,6 +248,7 @@ def installed(tmp_path: Path) -> Checkout:
     return made
 
 
+@pytest.mark.long
 def test_the_modules_of_the_checkout_are_installed_as_they_are(
     checkout: Checkout, installed: Checkout
 ) -> None:

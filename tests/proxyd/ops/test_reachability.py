@@ -145,6 +145,7 @@ def test_config_check_sees_its_sockets_and_the_given_unit(tmp_path: Path) -> Non
     assert (missing.returncode, "missing.socket: No such file" in missing.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_a_start_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     with supervising(tmp_path) as supervisor:
         (tmp_path / "proxyd.db").unlink(missing_ok=True)

@@ -517,6 +517,7 @@ def test_an_agent_that_was_asleep_goes_on(agent: WorkerAgent, market: WorkerMark
     agent.until_idle()
 
 
+@pytest.mark.long
 def test_a_flood_of_output_is_bounded_on_the_disk(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post("import sys\nfor _ in range(80): sys.stdout.write('x' * (1 << 20))")
