@@ -4,6 +4,8 @@ The staff accepts an amount of the payment, and the next look at the provider cr
 facts are still the same. Or the staff gives the payment up, and nothing is credited.
 """
 
+from functools import partial
+
 from market.base.errors import Code, MarketError
 from market.base.states import PaymentStatus
 from market.events.context import Context
@@ -15,7 +17,7 @@ from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
 from market.staff.money.money import AMOUNT_MAX
 from market.staff.money.payments import find
-from market.staff.money.second_person_limit import needs_second_person
+from market.staff.money.second_person_limit import do_or_ask
 from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.payments import payments as queries
@@ -61,13 +63,8 @@ async def credit(
     )
 
     async def change(tx: Transaction) -> tuple[Outcome, Changes]:
-        before = await approvals.earlier(tx, context, new)
-        if before is not None:
-            return before, {"repeated": (None, before.id)}
-        await _require_doubtful(tx, new)
-        if await needs_second_person(tx, context, author, new, limits):
-            return await approvals.ask(tx, context, author, new)
-        return await post(tx, context, new, Posting(approvals.author_key(author)))
+        check = partial(_require_doubtful, tx, new)
+        return await do_or_ask(tx, context, author, new, limits, check=check, post=post)
 
     made = Act(author, new.action, PAYMENT, row.id, row.user_id, reason(why))
     return await context.store.write(act, context, made, change)

@@ -4,6 +4,8 @@ A debt is the spent part of a payment that was taken back. Its account buys noth
 or forgiven.
 """
 
+from functools import partial
+
 from market.accounts import bounds
 from market.base.errors import Code, MarketError
 from market.base.user_fields import check_reference
@@ -16,7 +18,7 @@ from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
-from market.staff.money.second_person_limit import needs_second_person
+from market.staff.money.second_person_limit import do_or_ask
 from storage.engines.store import Transaction
 
 
@@ -59,13 +61,8 @@ async def forgive(
     )
 
     async def change(tx: Transaction) -> tuple[Outcome, Changes]:
-        before = await approvals.earlier(tx, context, new)
-        if before is not None:
-            return before, {"repeated": (None, before.id)}
-        if await needs_second_person(tx, context, author, new, limits):
-            await _require_owed(tx, new)
-            return await approvals.ask(tx, context, author, new)
-        return await post(tx, context, new, Posting(approvals.author_key(author)))
+        check = partial(_require_owed, tx, new)
+        return await do_or_ask(tx, context, author, new, limits, check=check, post=post)
 
     made = Act(author, new.action, USER, user.id, user.id, reason(why))
     return await context.store.write(act, context, made, change)

@@ -31,7 +31,7 @@ from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
-from market.staff.money.second_person_limit import needs_second_person
+from market.staff.money.second_person_limit import do_or_ask
 from storage.accounts import closures
 from storage.accounts.users import UserRow
 from storage.engines.store import Transaction
@@ -240,14 +240,12 @@ async def once(
     context: Context, author: Author, new: Amount, limits: Limits, tx: Transaction
 ) -> tuple[Outcome, Changes]:
     """Move an amount or ask a second person, unless this was done before."""
-    before = await approvals.earlier(tx, context, new)
-    if before is not None:
-        return before, {"repeated": (None, before.id)}
-    if await needs_second_person(tx, context, author, new, limits):
+
+    async def check() -> None:
         account = ledger.available(new.user_id, new.currency)
         await _check(tx, new, await ledger_queries.balance(tx, account) or 0)
-        return await approvals.ask(tx, context, author, new)
-    return await post(tx, context, new, Posting(approvals.author_key(author)))
+
+    return await do_or_ask(tx, context, author, new, limits, check=check, post=post)
 
 
 async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:

@@ -36,7 +36,7 @@ from market.staff.base.roles import Action, Author, Member
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
-from market.staff.money.second_person_limit import needs_second_person
+from market.staff.money.second_person_limit import do_or_ask
 from storage.accounts import users
 from storage.engines.store import Transaction
 from storage.payouts import batches as batch_queries
@@ -174,16 +174,13 @@ async def approve(
         {"payout": row.id},
     )
 
+    async def check() -> None:
+        if row.state != PayoutStatus.REQUESTED:
+            raise MarketError(Code.PAYOUT_STATE, f"The payout is {row.state}.")
+
     async def change(tx: Transaction) -> tuple[Outcome, Changes]:
         await _require_other(tx, author, row.user_id)
-        before = await approvals.earlier(tx, context, new)
-        if before is not None:
-            return before, {"repeated": (None, before.id)}
-        if await needs_second_person(tx, context, author, new, limits):
-            if row.state != PayoutStatus.REQUESTED:
-                raise MarketError(Code.PAYOUT_STATE, f"The payout is {row.state}.")
-            return await approvals.ask(tx, context, author, new)
-        return await post(tx, context, new, Posting(approvals.author_key(author)))
+        return await do_or_ask(tx, context, author, new, limits, check=check, post=post)
 
     text = reason(why) if why else None
     made = Act(author, Action.PAYOUT_APPROVE, PAYOUT, row.id, row.user_id, text)
