@@ -197,13 +197,7 @@ def _add_payments(topic: argparse.ArgumentParser) -> None:
     refund = commands.add_parser("refund", help="send unspent money back through the provider")
     _add_payment(refund)
     refund.add_argument("amount", type=amount, metavar="AMOUNT", help="such as 7.42")
-    refund.add_argument(
-        "--reference",
-        type=text,
-        required=True,
-        metavar="TEXT",
-        help="names this refund; repeating the command with the same one changes nothing",
-    )
+    _add_reference(refund, "refund")
     add_reason(refund)
     finish_command(refund, "payments refund")
     look = commands.add_parser("look", help="have the daemon ask the provider about a payment")
@@ -220,7 +214,7 @@ def _add_doubts(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--user", type=text, default="", metavar="USER", help="only payments of this user"
     )
     doubtful.add_argument(
-        "--before", type=text, default="", metavar="ID", help="only payments before this one"
+        "--before", type=identifier, metavar="ID", help="only payments before this one"
     )
     add_limit(doubtful, "payments")
     finish_command(doubtful, "payments doubtful")
@@ -238,15 +232,20 @@ def _add_doubts(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     forgive = commands.add_parser("forgive", help="forgive a part of a user's debts")
     add_user(forgive)
     forgive.add_argument("amount", type=amount, metavar="AMOUNT", help="such as 7.42")
-    forgive.add_argument(
+    _add_reference(forgive, "act")
+    add_reason(forgive)
+    finish_command(forgive, "payments forgive")
+
+
+def _add_reference(parser: argparse.ArgumentParser, named: str) -> None:
+    """Add the name of an act, by which a repetition is known."""
+    parser.add_argument(
         "--reference",
         type=text,
         required=True,
         metavar="TEXT",
-        help="names this act; repeating the command with the same one changes nothing",
+        help=f"names this {named}; repeating the command with the same one changes nothing",
     )
-    add_reason(forgive)
-    finish_command(forgive, "payments forgive")
 
 
 def _add_payment(parser: argparse.ArgumentParser) -> None:
@@ -259,13 +258,7 @@ def _add_names(parser: argparse.ArgumentParser, *, needs_currency: bool = False)
     parser.add_argument(
         "--currency", choices=CURRENCIES, required=needs_currency, help="the currency of the amount"
     )
-    parser.add_argument(
-        "--reference",
-        type=text,
-        required=True,
-        metavar="TEXT",
-        help="names this act; repeating the command with the same one changes nothing",
-    )
+    _add_reference(parser, "act")
     add_reason(parser)
 
 

@@ -77,7 +77,7 @@ async def _doubtful(desk: Desk, options: Namespace) -> Report:
         desk.author,
         options.user,
         status="doubtful",
-        before=options.before,
+        before=options.before or "",
         limit=options.limit,
     )
     return {
