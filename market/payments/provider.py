@@ -45,7 +45,7 @@ class HookError(Exception):
 
     Args:
         text: the reason, for the log.
-        fault: the signature is missing, too old, or wrong.
+        fault: the signature is missing, wrong, or from more than five minutes ago.
     """
 
     def __init__(self, text: str, fault: HookFault = "signature") -> None:

@@ -238,7 +238,7 @@ def _add_doubts(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _add_reference(parser: argparse.ArgumentParser, named: str) -> None:
-    """Add the name of an act, by which a repetition is known."""
+    """Add the name of an act; a repetition has the same name."""
     parser.add_argument(
         "--reference",
         type=text,
