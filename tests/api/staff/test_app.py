@@ -31,7 +31,9 @@ def asked(route: StaffRoute) -> tuple[str, Any]:
     return path, route.example
 
 
-async def test_every_route_is_tried_by_every_caller(staff: StaffApi) -> None:
+async def test_every_route_is_tried_by_every_caller(
+    much_time_for_rates: None, staff: StaffApi
+) -> None:
     customer = (await staff.service.person()).token
     locked = await staff.hire(Role.OPERATOR, "locked")
     of_locked, operator = await staff.login(locked), await staff.token(Role.OPERATOR)
