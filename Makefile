@@ -277,6 +277,7 @@ measured/bench-jobs: setup
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_artifacts
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_logs
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_whole
+	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_timeline
 
 # Runs the marketplace in virtual time, with new seeds, in as many processes as there are cores. Prints the failed seeds.
 # SECONDS=3600 is an hour; SEED=7 repeats one, and TRACE=1 prints all of its lines.

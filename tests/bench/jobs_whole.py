@@ -194,8 +194,18 @@ def until_gone(processes: list[int]) -> None:
 
 
 @contextmanager
-def working(daemon: Process, token: str, folder: Path) -> Iterator[None]:
-    """Run an agent of a new device, until the block is left."""
+def working(
+    daemon: Process, token: str, folder: Path, *, program: str = "proxyctl", **variables: str
+) -> Iterator[None]:
+    """Run an agent of a new device, until the block is left.
+
+    Args:
+        daemon: that the agent works for.
+        token: of the owner.
+        folder: of the agent.
+        program: the module of the agent.
+        variables: of its environment.
+    """
     _, made = daemon.call("POST", "/api/worker/token/create", {"name": "rig"}, token)
     folder.mkdir(mode=0o700)
     lend = Lend(cores=2, ram_gb=0.5, disk_gb=1)
@@ -205,8 +215,8 @@ def working(daemon: Process, token: str, folder: Path) -> Iterator[None]:
     log = folder / "log"
     with log.open("wb") as file:
         agent = subprocess.Popen(
-            [sys.executable, "-m", "proxyctl", "worker", "run", "--folder", str(folder)],
-            env=environment(),
+            [sys.executable, "-m", program, "worker", "run", "--folder", str(folder)],
+            env={**environment(), **variables},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

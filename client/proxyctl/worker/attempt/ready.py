@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
 
 _PREFIX: Final = "sandbox-"  # no attempt begins like that
+_REPLACED: Final = ".replaced"  # behind the name of a folder of an attempt
 
 
 class Ready:
@@ -40,6 +41,7 @@ class Ready:
 
     Attributes:
         name: for the executor; of the attempt as well, once one has taken it.
+        is_settled: the folders of the sandbox are those of the attempt.
     """
 
     def __init__(self, executor: BwrapExecutor, lend: Lend, folder: Path) -> None:
@@ -48,6 +50,7 @@ class Ready:
         self._folder = folder / names.READY / self.name
         self._task = task_ahead(self.name, self._folder, lend)
         self._launch: Launch | None = None
+        self.is_settled = False
 
     def prepare(self) -> bytes | None:
         """Return the line for a supervisor; None if sandboxes cannot wait here.
@@ -84,7 +87,9 @@ class Ready:
     def settle(self, task: Task) -> Launch:
         """Put the files of an attempt into the sandbox, and the sandbox into the attempt's folder.
 
-        A second call goes on where the first one was interrupted.
+        This removes nothing: a removal can take milliseconds, and a move takes microseconds. The
+        empty folders of the attempt stay for `remove_rest`. A second call goes on where the first
+        one was interrupted.
 
         Args:
             task: of the attempt.
@@ -102,17 +107,27 @@ class Ready:
             own, wanted = self._folder / name, task.folder / name
             if not own.exists():  # it was moved before
                 continue
-            entries = list(wanted.iterdir())
-            if entries and launch.user is not None:
-                give_away(wanted, launch.user, launch.user)
-            for each in entries:
-                each.rename(own / each.name)
-            own.rename(wanted)  # in the place of the folder, which is empty now
+            if wanted.exists():
+                entries = list(wanted.iterdir())
+                if entries and launch.user is not None:
+                    give_away(wanted, launch.user, launch.user)
+                for each in entries:
+                    each.rename(own / each.name)
+                wanted.rename(self._folder / f"{name}{_REPLACED}")
+            own.rename(wanted)
         with suppress(FileNotFoundError):
             (self._folder / STATUS).rename(task.folder / STATUS)
             (self._folder / names.MADE).unlink()
-            self._folder.rmdir()
+        self.is_settled = True
         return replace(launch, files={}, disk_bytes=task.bounds.disk_bytes)
+
+    def remove_rest(self) -> None:
+        """Remove the folder where it was made, once it is settled.
+
+        Raises:
+            FileError: that cannot be removed.
+        """
+        remove_tree(self._folder)
 
     def remove(self) -> None:
         """End it, and remove its rest; only for one that no attempt has taken.

@@ -69,6 +69,7 @@ class Supervisors:
         self._started: dict[Path, subprocess.Popen[bytes]] = {}  # by the folder of the attempt
         self._ready: Ready | None = None  # of the supervisor that waits
         self._left: list[Ready] = []  # that no attempt has taken, to be removed
+        self._taken: list[Ready] = []  # whose rest is to be removed
         self._make_at = 0.0  # monotonic: not before
         self._retire_at = 0.0
         remove_tree(folder / names.READY)  # an agent before has left it; its sandbox has ended
@@ -106,6 +107,7 @@ class Supervisors:
             if orders is None:
                 return None
             note(ready.name)
+            self._taken.append(ready)
             self._ready = self._waiting = None
             self._make_at = 0.0
             self._started[folder] = supervisor
@@ -195,14 +197,22 @@ class Supervisors:
             self._ready = None
 
     def _remove_left(self) -> None:
-        """Remove the sandboxes that no attempt has taken; a failure is tried again."""
+        """Remove the sandboxes that no attempt has taken, and the rest of the others.
+
+        A failure is tried again.
+        """
         with self._lock:
             left = list(self._left)
+            settled = [each for each in self._taken if each.is_settled]
         try:
             for each in left:
                 each.remove()
                 with self._lock:
                     self._left.remove(each)
+            for each in settled:
+                each.remove_rest()
+                with self._lock:
+                    self._taken.remove(each)
         except (OSError, files.FileError, TaskError) as error:
             _logger.warning("a sandbox that waited cannot be removed: %s", error)
 

@@ -20,7 +20,7 @@ from proxyctl.worker.attempt.ready import Ready
 from proxyctl.worker.attempt.supervisors import Supervisors
 from proxyctl.worker.base import names
 from proxyctl.worker.base.record import Lend, Sandbox
-from proxyctl.worker.executors.base.base import LABEL, Task, TaskError
+from proxyctl.worker.executors.base.base import INPUTS, LABEL, WORK, Task, TaskError
 from proxyctl.worker.executors.base.family import family
 from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
 from proxyctl.worker.task.tasks import task_ahead
@@ -252,6 +252,49 @@ def test_a_sandbox_that_has_waited_for_long_is_made_anew(tmp_path: Path) -> None
     assert executor.left() == {second}
     supervisors.close()
     assert supervisors.places() == executor.left() == set()
+    executor.close()
+
+
+def test_a_sandbox_is_settled_after_interruptions_and_leaves_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = executor_of(tmp_path)
+    supervisors = Supervisors(tmp_path, partial(Ready, executor, Lend(), tmp_path))
+    supervisors.replenish()
+    [name] = supervisors.places()
+    until_true((tmp_path / names.READY / name / names.MADE).exists, "it waits")
+    bound = {each: (tmp_path / names.READY / name / each).stat().st_ino for each in (WORK, INPUTS)}
+    folder = tmp_path / "attempt"
+    for each in bound:
+        (folder / each).mkdir(parents=True)
+    (folder / INPUTS / "input").write_text("of the attempt")
+    task = replace(task_ahead("attempt", folder, Lend()), command=("true",))
+    taken = supervisors.take(folder, task, "attempt", lambda _: None)
+    assert taken is not None
+    ready, _ = taken
+    rename, calls = Path.rename, 0
+
+    def interrupted(path: Path, target: Path) -> Path:
+        nonlocal calls
+        calls += 1
+        if calls % 2:  # each step fails once, and finished steps are not repeated
+            raise OSError("interrupted")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    while not ready.is_settled:
+        with suppress(OSError):
+            ready.settle(task)
+    monkeypatch.undo()
+    assert calls > 2 * len(bound)
+    assert {each: (folder / each).stat().st_ino for each in bound} == bound
+    assert (folder / INPUTS / "input").read_text() == "of the attempt"
+    supervisors.give(folder, has_taken=True)  # it finds no launch, and ends
+    until_true(lambda: supervisors.has_ended(folder), "it has ended")
+    executor.clean(name)
+    supervisors.replenish()
+    assert {each.name for each in (tmp_path / names.READY).iterdir()} == supervisors.places()
+    supervisors.close()
     executor.close()
 
 
