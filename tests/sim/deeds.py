@@ -1,7 +1,8 @@
 """Good deeds: users send photos, a vision model judges them, and each photo is paid once.
 
-A photo is a picture that many users send: as it is, or changed a little. The model fails, hangs,
-and answers with amounts, with unknown categories, and without JSON.
+A photo is a picture that many users send: as it is, or changed a little. Some send two photos of a
+picture at the same time. The model fails, hangs and is down for a while. It answers with amounts,
+with unknown categories, and without JSON.
 """
 
 import asyncio
@@ -42,10 +43,16 @@ TERMS = RewardTerms(
     {"giving": 3 * CREDIT, "caring_for_animals": 2 * CREDIT, "unpaid": 0},
     confidence_min=0.75,
     user_daily=7 * CREDIT,
-    total_daily=16 * CREDIT,
+    total_daily=10 * CREDIT,  # less than all pictures earn together
 )
 MODEL = "simulated"
 PRICE = 1_000_000
+# Of the photos: a changed one is sent at the same time.
+TWIN_SHARE = 0.3
+# Of the runs: the model is down for a while, for long enough that a circuit breaker opens.
+DOWN_SHARE = 0.5
+DOWN_AT_MOST_SECONDS = 15.0
+DOWN_SECONDS = (3.0, 20.0)
 MODEL_SECONDS = 6.0
 POLICY = RetryPolicy(without_schema_seconds=5.0, reply_max_characters=200)
 TALK = ("my balance, jobs, devices", "referral or sessions?", "reward for a photo", "train", "hm")
@@ -174,6 +181,9 @@ class SimModel:
         self._world = world
         self._name = name
         self._calls = 0
+        a, b, c, _ = world.numbers("model", "down")  # the same server for all daemons
+        at, (least, most) = DOWN_AT_MOST_SECONDS * a, DOWN_SECONDS
+        self._down = (at, at + least + (most - least) * b) if c < DOWN_SHARE else (0.0, 0.0)
 
     async def complete(self, question: Question, seconds: float) -> ModelText:
         """See `Model.complete`."""
@@ -199,6 +209,9 @@ class SimModel:
 
     async def _fail(self, b: float, c: float, seconds: float, *, has_schema: bool) -> None:
         """Raise an error, hang, or answer nonsense; mostly do nothing."""
+        since, until = self._down
+        if since <= self._world.now < until:
+            raise ModelError("no connection")
         if b < 0.05:
             await asyncio.sleep(seconds + 1)
         if b < 0.12:
@@ -354,15 +367,23 @@ class DeedUser(Actor):
 
     async def run(self) -> None:
         """Send all photos."""
-        world = self.network.world
+        world, loop = self.network.world, asyncio.get_running_loop()
         for at, number, change in self.plan.photos:
             await asyncio.sleep(max(0.0, at - world.now))
-            found = await self.insist("photo", lambda m, a=number, b=change: self.look(m, a, b))
-            world.say(f"{self.name} photo {number}.{change}: {found}")
+            changes = [change]
+            if world.numbers(self.name, "twin", at)[0] < TWIN_SHARE:
+                changes.append((change + 1) % 4)
+            sent = [loop.create_task(self._send(number, each)) for each in changes]
+            for each in sent:
+                await each
             if self.plan.talks:
                 text = TALK[number % len(TALK)]
                 await self.insist("talk", lambda m, a=text, b=change: self._talk(m, a, b))
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _send(self, number: int, change: int) -> None:
+        found = await self.insist("photo", lambda market: self.look(market, number, change))
+        self.network.world.say(f"{self.name} photo {number}.{change}: {found}")
 
     async def look(self, market: Any, number: int, change: int) -> str:
         """Send a photo; return the message of the answer."""

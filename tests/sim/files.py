@@ -47,9 +47,9 @@ LOOK_SECONDS = 3.0
 WORK = WorkSettings(
     artifact_max_bytes=98_000,
     attempt_artifacts_max=5,
-    attempt_artifacts_max_bytes=150_000,
+    attempt_artifacts_max_bytes=100_000,
     user_artifacts_max=14,
-    user_artifacts_max_bytes=400_000,
+    user_artifacts_max_bytes=160_000,
     log_bytes_per_second=4_000,
 )
 LINE = 64

@@ -19,7 +19,7 @@ SUBJECTS = {
     "logs": "files",
     "rollouts": "deploys",
     "samples": "samples",
-    "supply": "jobs",
+    "supply": "deploys",
     "webhooks": "hooks",
 }
 

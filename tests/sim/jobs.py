@@ -329,7 +329,7 @@ class DeviceAgent(Actor):
     async def _ask(self, market: Any) -> Any:
         device = await self._device(market)
         ask = Ask(OFFER, frozenset(self.held), ASK_SECONDS, self._seen, Agent("a", self._since))
-        with self.network.supply.asking(market, self.name):
+        with self.network.supply.asking(market, device.id):
             return await market.dispatch.next(device, ask)
 
     async def _beat(self) -> None:

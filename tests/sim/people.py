@@ -101,6 +101,8 @@ class Person(Actor):
         super().__init__(network, f"person{number}", number, until)
         self.plan = plan
         self.agents: list[PersonalAgent] = []
+        # `_number` changes with each try of a request.
+        self._first_device = 10 * number + 10
         self._mail = mail
         self._books = books
         self._records = records
@@ -389,7 +391,7 @@ class Person(Actor):
 
         made = await self._as_caller("device", make)
         if hasattr(made, "device_id"):
-            number = len(self.agents) + 10 * self._number + 10
+            number = self._first_device + len(self.agents)
             plan = AgentPlan(number, 0.0, 1.5, 0.1, None, False, self.plan.deviates)
             agent = PersonalAgent(self.network, plan, self._records, self.until, made)
             self.agents.append(agent)

@@ -75,6 +75,8 @@ FAILED: dict[int, str] = {
     1000769: "the rule of jobs gave other daemons too little time to find a killed one's jobs",
     1795981991000540: "nodes with the same exit for a label ended its lifetime at different times",
     1795981991000040: "the logs of disputes that nobody had decided were to be deleted",
+    1795982984000521: "the books of the supply took devices of two people for one, by their name",
+    1795982984000209: "as above, with several nodes",
 }
 # As above, each with the subject of its run.
 FAILED_OF: dict[tuple[int, str], str] = {

@@ -42,15 +42,15 @@ class SupplyBooks:
 
     def __init__(self, network: "Network") -> None:
         self._network = network
-        # By marketplace of a daemon, and by device.
+        # By marketplace of a daemon, and by identifier of a device.
         self._asked: dict[Any, dict[str, _Asked]] = {}
 
     @contextmanager
-    def asking(self, market: Any, device: str) -> Iterator[None]:
+    def asking(self, market: Any, device_id: str) -> Iterator[None]:
         """Record the request for work within the block; runs in the daemon."""
         loop = asyncio.get_running_loop()
         of_market = self._asked.setdefault(market, {})
-        asked = of_market.setdefault(device, _Asked(float("inf"), loop.time()))
+        asked = of_market.setdefault(device_id, _Asked(float("inf"), loop.time()))
         asked.last_at = loop.time()
         try:
             yield
