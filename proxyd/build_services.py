@@ -1,6 +1,6 @@
 """Building the marketplace and its API, over the parts of the proxy."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +29,7 @@ from market.events.idempotency import Seal
 from market.market import Keys, Market
 from market.money.money import micro
 from market.payments.provider import Provider
+from market.payouts.connect import Connect
 from market.payouts.details import METHODS_PURPOSE
 from market.payouts.providers import Provider as PayoutProvider
 from market.payouts.providers import ProviderRounds
@@ -106,6 +107,21 @@ class Trade:
     is_held: bool
 
 
+@dataclass(frozen=True, slots=True)
+class PaymentServices:
+    """The services that move money outside.
+
+    Attributes:
+        providers: of payments, by name, the preferred one first.
+        connect: has accounts of users for payouts; None for no such service.
+        senders: send payouts.
+    """
+
+    providers: Mapping[str, Provider]
+    connect: Connect | None
+    senders: Sequence[PayoutProvider]
+
+
 def trade_of(
     settings: Settings,
     ports: Ports,
@@ -115,8 +131,22 @@ def trade_of(
     times: CheckTimes,
     *,
     is_held: bool = False,
+    services: PaymentServices | None = None,
 ) -> Trade:
-    """Return the marketplace."""
+    """Return the marketplace.
+
+    Args:
+        settings: all of them.
+        ports: of this process.
+        key: signs and seals.
+        counting: has the store.
+        clocks: of the machine.
+        times: how often the sweeps run.
+        is_held: whether the database was restored and no operator has confirmed it.
+        services: move money outside; None for those of the settings.
+    """
+    if services is None:
+        services = payment_services_of(settings, counting.context.now)
     observed_time = clock.ObservedTime(clocks.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
     app_url = slices.app_url(settings, ports.api)
     terms = slices.terms(settings, ports.proxy, ports.passwordless)
@@ -133,12 +163,13 @@ def trade_of(
         blobs=blobs,
         live_uses=LiveSessions(counting.meter),
         # A copy of a restored database must not move the money of the living service.
-        providers={} if is_held else _providers(settings, counting.context.now),
-        connect=None if is_held else _stripe_payouts(settings, counting.context.now),
+        providers={} if is_held else services.providers,
+        connect=None if is_held else services.connect,
         is_shared=is_shared,
         monotonic=clocks.monotonic,
     )
-    rounds = _payout_rounds(settings, market)
+    sealing = market.payouts.sealing
+    rounds = tuple(ProviderRounds(counting.context, sealing, each) for each in services.senders)
     work = MarketWork(market, observed_time, times, rounds, is_held=is_held)
     return Trade(market, work, blobs, is_shared, app_url, is_held)
 
@@ -296,6 +327,13 @@ def blobs_of(settings: Settings, *, is_shared: bool) -> Blobs:
     return S3Blobs(Signer(bucket, clock.seconds))
 
 
+def payment_services_of(settings: Settings, now: Callable[[], int]) -> PaymentServices:
+    """Return the configured services that move money outside."""
+    return PaymentServices(
+        _providers(settings, now), _stripe_payouts(settings, now), _payout_senders(settings, now)
+    )
+
+
 def _providers(settings: Settings, now: Callable[[], int]) -> dict[str, Provider]:
     """Return the configured payment providers by name, the preferred one first."""
     payments = settings.payments
@@ -334,26 +372,20 @@ def _stripe_payouts(settings: Settings, now: Callable[[], int]) -> "StripePayout
     return StripePayouts(api)
 
 
-def _payout_rounds(settings: Settings, market: Market) -> tuple[ProviderRounds, ...]:
-    """Return the rounds of the payment services that send payouts."""
-    payouts, context = settings.payouts, market.context
-    providers: list[PayoutProvider] = []
+def _payout_senders(settings: Settings, now: Callable[[], int]) -> list[PayoutProvider]:
+    """Return the payment services that send payouts."""
+    payouts = settings.payouts
+    senders: list[PayoutProvider] = []
     if payouts.paypal_client_id and payouts.paypal_secret:
         from proxyd.outbound.paypal import PayPal  # noqa: PLC0415 - as above
 
-        providers.append(
-            PayPal(
-                payouts.paypal_client_id,
-                payouts.paypal_secret,
-                context.now,
-                payouts.paypal_api_base,
-            )
+        senders.append(
+            PayPal(payouts.paypal_client_id, payouts.paypal_secret, now, payouts.paypal_api_base)
         )
-    stripe = _stripe_payouts(settings, context.now)
+    stripe = _stripe_payouts(settings, now)
     if stripe is not None:
-        providers.append(stripe)
-    sealing = market.payouts.sealing
-    return tuple(ProviderRounds(context, sealing, each) for each in providers)
+        senders.append(stripe)
+    return senders
 
 
 def _keys(settings: Settings, key: bytes) -> Keys:

@@ -16,7 +16,6 @@ from proxyd.tasks import Tasks
 from storage.engines.errors import StoreError
 
 WARN_CHECK_SECONDS = 60.0  # buyers get a day's notice, for at most 500 sessions each time
-PAYOUT_ROUND_SECONDS = 60.0  # a payment service takes minutes to hours for a batch
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device may be silent for ten minutes
 SILENT_DEVICE_CHECK_SECONDS = 15.0  # owners are notified of a device that is away two minutes
 JOB_EXPIRY_CHECK_SECONDS = 15.0
@@ -29,9 +28,6 @@ APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
 EVENT_CHECK_SECONDS = 60.0  # 100,000 events at most each time; they are kept for a month
 USAGE_FRAME_SECONDS = 1.0  # the pace of the figures that people watch
 WEBHOOK_CHECK_SECONDS = 15.0  # longest time of an endpoint above its limit of waiting deliveries
-PAYMENT_LOOK_SECONDS = 15.0  # the longest wait of a refund, and of a payment whose notice was lost
-TOP_UP_CHECK_SECONDS = 15.0  # a session of a thousand connections spends a dollar in it
-CARD_CHECK_SECONDS = 60.0  # notices of the provider come first
 USAGE_CHECK_SECONDS = 600.0  # it has work once a day, and no caller waits for it
 DAILY_CHECK_SECONDS = 5.0  # a new account exceeds its bytes of a day by this time of traffic
 STOP_CHECK_SECONDS = 600.0  # rows of 30 days ago
@@ -43,7 +39,7 @@ _logger = logging.getLogger("daemon")
 
 @dataclass(frozen=True, slots=True)
 class CheckTimes:
-    """Intervals of the checks of sessions, bonuses and exits.
+    """Intervals of the checks of sessions, bonuses, exits and payments.
 
     Attributes:
         expiry_seconds: a session outlives its time by no more than this.
@@ -52,6 +48,10 @@ class CheckTimes:
             processes, and for places.
         exit_payout_seconds: owners have waited for days, and an hour's owners fit in one.
         exit_advance_seconds: each hour's advance begins within a minute of the hour.
+        payment_seconds: the longest wait of a refund, and of a payment whose notice was lost.
+        top_up_seconds: a session of a thousand connections spends a dollar in it.
+        card_seconds: notices of the provider come first.
+        payout_seconds: a payment service takes minutes to hours for a batch.
     """
 
     expiry_seconds: float = 2.0
@@ -59,6 +59,10 @@ class CheckTimes:
     exit_look_seconds: float = 5.0
     exit_payout_seconds: float = 60.0
     exit_advance_seconds: float = 60.0
+    payment_seconds: float = 15.0
+    top_up_seconds: float = 15.0
+    card_seconds: float = 60.0
+    payout_seconds: float = 60.0
 
 
 USUAL: Final = CheckTimes()
@@ -70,7 +74,7 @@ class MarketWork:
     Args:
         market: the marketplace.
         observed_time: for how long this daemon has been there to hear devices.
-        times: how often sessions, bonuses and exits are checked.
+        times: how often sessions, bonuses, exits and payments are checked.
         payout_rounds: of the payment services that send payouts.
         is_held: whether the sweeps wait for the confirmation of a restored database.
     """
@@ -126,7 +130,7 @@ class MarketWork:
         )
         if self._payout_rounds:
             tasks.every(
-                PAYOUT_ROUND_SECONDS,
+                times.payout_seconds,
                 "payouts",
                 self.send_payouts,
                 "payouts that a payment service sends",
@@ -160,11 +164,11 @@ class MarketWork:
         tasks.every(EVENT_CHECK_SECONDS, "old events", market.event_feed.sweep, "old events")
         tasks.spawn("recovery", market.recovery.run())
         tasks.every(
-            PAYMENT_LOOK_SECONDS, "payments", market.payments.sweep, "payments that are open"
+            times.payment_seconds, "payments", market.payments.sweep, "payments that are open"
         )
-        tasks.every(TOP_UP_CHECK_SECONDS, "top-ups", market.top_ups.sweep, "wallets to top up")
+        tasks.every(times.top_up_seconds, "top-ups", market.top_ups.sweep, "wallets to top up")
         tasks.every(
-            CARD_CHECK_SECONDS, "cards", market.payments.cards.sweep, "cards to save or remove"
+            times.card_seconds, "cards", market.payments.cards.sweep, "cards to save or remove"
         )
         tasks.every(
             WEBHOOK_CHECK_SECONDS, "old webhooks", market.webhooks.sweep, "what was delivered"

@@ -552,19 +552,14 @@ class Payments:
         )
 
     async def _expire(self, tx: Transaction, row: PaymentRow) -> None:
-        """End a payment whose page no user has seen."""
+        """End a payment whose page no user has seen; a second look may come after the first end."""
         await queries.lock(tx, row.id)
         current = await queries.find(tx, row.id)
         if current is None or current.provider_id is not None:
             return
-        PaymentStatus(row.status).require_before(PaymentStatus.EXPIRED)
-        await queries.move(
-            tx,
-            row.id,
-            before=PaymentStatus.OPEN,
-            after=PaymentStatus.EXPIRED,
-            now=self._now(),
-        )
+        before, after = PaymentStatus.OPEN, PaymentStatus.EXPIRED
+        before.require_before(after)
+        await queries.move(tx, row.id, before=before, after=after, now=self._now())
         await queries.plan(tx, row.id, planned=current.next_look_at, next_look_at=None)
 
     async def _mark(self, tx: Transaction, name: str, notice: Notice) -> str | None:

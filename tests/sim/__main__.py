@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 
 # Sets of texts have an order of their own in each process otherwise, and a mutant cannot change a
 # compiled module. Modules that Python keeps compiled to bytecode take half the time to import.
@@ -10,6 +11,9 @@ SURROUNDINGS = {"PYTHONHASHSEED": "0", "PROXYD_INTERPRETED": "1", "PYTHONDONTWRI
 if any(os.environ.get(name) != value for name, value in SURROUNDINGS.items()):
     arguments = [sys.executable, "-m", "tests.sim", *sys.argv[1:]]
     os.execve(sys.executable, arguments, os.environ | SURROUNDINGS)
+
+# `support` has the truths of banks, which tests of the marketplace use as well.
+sys.path.append(str(Path(__file__).parent.parent))
 
 from tests.sim import mutants  # noqa: E402 - it imports nothing of the product
 

@@ -34,6 +34,8 @@ from tests.sim.folder import Folder
 from tests.sim.followers import Follower
 from tests.sim.jobs import Actor, AgentPlan, Records, device_name, owner_name
 from tests.sim.letters import MailServer, PeopleBooks
+from tests.sim.money.plans import MoneyPlan, money_of
+from tests.sim.money.story import MoneyStory
 from tests.sim.people import Person, PersonPlan, people_of
 from tests.sim.samples import SAMPLE_CREDITS, SampleBooks
 from tests.sim.store import EPOCH, Commit
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 SIZES = SampleSizes(hashes=(3, 9), steps=(3, 9), numbers=(3, 9), shell_steps=(3, 9))
 HAND_SECONDS = 2.0
 # Parts of the marketplace that a run can have for its only subject.
-SUBJECTS = ("deeds", "deploys", "files", "hooks", "jobs", "people", "samples")
+SUBJECTS = ("deeds", "deploys", "files", "hooks", "jobs", "money", "people", "samples")
 DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
@@ -98,6 +100,7 @@ class ActsPlan:
         has_hand: whether a person takes jobs by hand.
         is_alone: whether no session is bought.
         sample_credits: the operator's money for samples, for each day.
+        money: that comes in and goes out; None for none.
     """
 
     deploys: tuple[DeployPlan, ...] = ()
@@ -110,6 +113,7 @@ class ActsPlan:
     has_hand: bool = False
     is_alone: bool = False
     sample_credits: Decimal = SAMPLE_CREDITS[0]
+    money: MoneyPlan | None = None
 
     def __bool__(self) -> bool:
         return bool(
@@ -119,6 +123,7 @@ class ActsPlan:
             or self.deeds
             or self.files
             or self.has_samples
+            or self.money
         )
 
     def __str__(self) -> str:
@@ -127,6 +132,7 @@ class ActsPlan:
             f"{f', {len(self.deeds)} with photos' if self.deeds else ''}"
             f"{f', {len(self.files.buyers)} with files' if self.files else ''}"
             f"{', samples' if self.has_samples else ''}{', by hand' if self.has_hand else ''}"
+            f"{f', {self.money}' if self.money else ''}"
         )
 
 
@@ -146,9 +152,12 @@ def acts_of(
         has_agents: whether plain jobs have devices.
         subject: one of `SUBJECTS`, which happens in any case, without sessions; None for none.
     """
+    money = money_of(world.draw("payments"), seconds, subject)
+    if money is not None and money.is_alone:
+        return ActsPlan(money=money, is_alone=True)
     draw = world.draw("acts")
     if draw.random() < 0.5 and subject is None:
-        return NO_ACTS
+        return ActsPlan(money=money)
     has_deploys, has_hooks = draw.random() < 0.5, draw.random() < 0.5
     has_people, has_samples = draw.random() < 0.4, draw.random() < 0.25
     has_hand, is_alone = draw.random() < 0.3, draw.random() < 0.6
@@ -171,6 +180,7 @@ def acts_of(
         has_hand,
         is_alone,
         SAMPLE_CREDITS[int(world.draw("samples").random() * len(SAMPLE_CREDITS))],
+        money,
     )
 
 
@@ -265,6 +275,7 @@ class Acts:
         self.deeds = DeedBooks(network)
         self.files = None if folder is None else FileBooks(network, folder)
         self.samples = SampleBooks(network, plan.sample_credits)
+        self.money = None if plan.money is None else MoneyStory(network, plan.money)
         self.followers: list[Follower] = []
         if plan:
             network.books.senders = self
@@ -318,6 +329,8 @@ class Acts:
             ]
         if plan.has_hand:
             actors.append(HandWorker(network, 3, until))
+        if self.money is not None:
+            actors += self.money.tasks(until)
         loop = asyncio.get_running_loop()
         return [loop.create_task(each.run()) for each in actors]
 
@@ -335,6 +348,8 @@ class Acts:
         """End every deploy, and send the last photos, once all was calm."""
         if self.files is not None:
             self.files.check_logs()
+        if self.money is not None:
+            await self.money.heal()
         rows = self.network.books.database.rows
         self.deploys.check_settled(has_clocks=self.has_clocks)
         for deploy_id, user_id in rows("SELECT id, user_id FROM deploys ORDER BY id"):
@@ -362,10 +377,18 @@ class Acts:
             self._leap(days * DAY_SECONDS)
             if self.files is not None:
                 self.files.folder.age(days * DAY_SECONDS)
-            for name, sweep in SWEEPS:
-                await request(f"later {name}", sweep)
-            if self.files is not None and days * DAY_SECONDS > APPEAL_SECONDS:
-                await self.files.delete_inputs(request)
+            await self._sweep(request, days)
+        if self.money is not None:
+            await self.money.settle(request)
+
+    async def _sweep(self, request: Request, days: int) -> None:
+        """Run the sweeps after some days."""
+        for name, sweep in SWEEPS:
+            await request(f"later {name}", sweep)
+        if self.money is not None:
+            await self.money.sweep(request)
+        if self.files is not None and days * DAY_SECONDS > APPEAL_SECONDS:
+            await self.files.delete_inputs(request)
 
     async def _deliver(self) -> None:
         """Let days pass, until every delivery is over."""
@@ -415,6 +438,8 @@ class Acts:
             self.deeds.committed(commit)
         if self.files is not None:
             self.files.committed(commit)
+        if self.money is not None:
+            self.money.committed(commit)
 
     def check(self, records: Records) -> None:
         """Compare everything at the end."""

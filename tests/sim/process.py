@@ -25,7 +25,7 @@ from config.settings import (
 from market.bandwidth.leases import Usage
 from market.base.states import SessionStatus
 from proxyd.build_core import core_of, counting_of
-from proxyd.build_services import Ports, trade_of
+from proxyd.build_services import PaymentServices, Ports, trade_of
 from proxyd.core import Core
 from proxyd.loop.clock import Clocks
 from proxyd.market_work import CheckTimes
@@ -123,6 +123,9 @@ class Process:
         self.lines: Lines | None = None
         # Has the files of jobs; None where the run has none.
         self.folder: Folder | None = None
+        # Return the services that move money outside, in a run with money.
+        self.services_of: Callable[[Life], PaymentServices | None] = lambda _: None
+        self.checks = CHECKS
         self.starts = 0
         self.is_wanted = True
         self.life: Life | None = None
@@ -248,7 +251,15 @@ class Life:
         )
         work = None
         if process.has_services:
-            trade = trade_of(settings, Ports(80, 1080, PASSWORDLESS), KEY, counting, clocks, CHECKS)
+            trade = trade_of(
+                settings,
+                Ports(80, 1080, PASSWORDLESS),
+                KEY,
+                counting,
+                clocks,
+                process.checks,
+                services=process.services_of(self),
+            )
             self.market, work = trade.market, trade.work
             if self.port is not None:
                 self.port.build(settings, counting, trade.market, KEY, clocks)

@@ -41,6 +41,7 @@ from tests.sim.files import WORK
 from tests.sim.folder import Folder
 from tests.sim.jobs import DeviceAgent, JobBuyer, Records
 from tests.sim.loop import SimLoop, SimTask, World
+from tests.sim.money.template import with_money
 from tests.sim.process import NO_FILES, Life, Process, settings_of
 from tests.sim.relays import Numbered, Relay, exit_name
 from tests.sim.scenario import Scenario
@@ -119,6 +120,8 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
     SimTask.count = Numbered.count = 0
     template(has_exits=False)  # made once, with secrets of its own
     template(has_exits=True)
+    if scenario.acts.money is not None:
+        with_money(has_exits=bool(scenario.links.devices))
     gc.disable()
     try:
         files = scenario.acts.files
@@ -167,9 +170,9 @@ class Simulation:
         names = [f"node{each}" for each in range(scenario.nodes)]
         self.weather = Weather(scenario.faults, names, lambda: world.now, scenario.skew)
         self.books = Books(world, scenario.timeout)
-        self.database = Database(
-            world, template(has_exits=bool(scenario.links.devices)), self.weather, self._committed
-        )
+        make = template if scenario.acts.money is None else with_money
+        content = make(has_exits=bool(scenario.links.devices))
+        self.database = Database(world, content, self.weather, self._committed)
         # By job: the run of the process that has stored it.
         self._posted_at: dict[str, str] = {}
         # By the run of a process and a unit of it: the nap that follows it.
@@ -248,7 +251,9 @@ class Simulation:
         """
         if self._has_clocks():
             return
-        ((count,),) = self.database.rows("SELECT COUNT(*) FROM bandwidth_sessions")
+        ((count,),) = self.database.rows(
+            "SELECT COUNT(*) FROM bandwidth_sessions WHERE user_id LIKE 'user%'"
+        )
         if count > len(self.buyers):
             self.world.fail(f"{count} sessions were bought by {len(self.buyers)} requests")
         most = {f"job{each}": plan.copies for each, plan in enumerate(self.scenario.jobs)}

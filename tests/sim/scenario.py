@@ -166,6 +166,8 @@ def scenario_of(
     acts = acts_of(world, length, has_agents=bool(agents), subject=part)
     if acts.is_alone:
         bought, plans = [], []
+    if acts.money is not None and acts.money.is_alone:
+        jobs, agents, links = (), (), NO_LINKS
     return Scenario(
         seed,
         chosen,

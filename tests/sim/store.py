@@ -314,6 +314,12 @@ class Wire:
         self._open.clear()
 
 
+def _name_of(unit: Any) -> str:
+    """Return the name of a unit, also of one with some arguments."""
+    name: str = getattr(unit, "func", unit).__name__
+    return name
+
+
 class SimStore:
     """`Store` of one process.
 
@@ -342,15 +348,15 @@ class SimStore:
 
     async def write(self, unit: Any, *args: Any, **kwargs: Any) -> Any:
         """See `Store.write`."""
-        wire = self._wire
+        wire, name = self._wire, _name_of(unit)
 
         def start(tx: Transaction) -> Any:
             return unit(tx, *args, **kwargs)
 
         def run(is_twice: bool) -> Any:
-            return wire.database.write(wire.name, unit.__name__, start, is_twice=is_twice)
+            return wire.database.write(wire.name, name, start, is_twice=is_twice)
 
-        outcome = await wire.ask(unit.__name__, run, writes=True)
+        outcome = await wire.ask(name, run, writes=True)
         if outcome.error is not None:
             raise outcome.error
         for call in outcome.calls:
@@ -364,7 +370,7 @@ class SimStore:
         def run(_: bool) -> Any:
             return wire.database.read(lambda tx: unit(tx, *args, **kwargs))
 
-        return await wire.ask(unit.__name__, run, writes=False)
+        return await wire.ask(_name_of(unit), run, writes=False)
 
     async def scrub(self, _: Sequence[str]) -> bool:
         """See `Store.scrub`: a database in memory has no files."""

@@ -86,14 +86,16 @@ async def _insert_links(tx: Transaction) -> None:
         )
 
 
-def _opened(content: bytes) -> sqlite3.Connection:
+def opened(content: bytes) -> sqlite3.Connection:
+    """Return a connection to a database in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(content)
     engine._configure(connection)
     return connection
 
 
-def _written(connection: sqlite3.Connection, unit: Callable[[Transaction], Any]) -> None:
+def written(connection: sqlite3.Connection, unit: Callable[[Transaction], Any]) -> None:
+    """Run a unit, and commit it."""
     (outcome,) = engine._write_group([unit], connection)
     if outcome.error is not None:
         raise outcome.error
@@ -107,8 +109,8 @@ def template(*, has_exits: bool) -> bytes:
         has_exits: whether there are also devices that attach as exits.
     """
     if has_exits:
-        connection = _opened(template(has_exits=False))
-        _written(connection, _insert_links)
+        connection = opened(template(has_exits=False))
+        written(connection, _insert_links)
         return connection.serialize()
     connection = sqlite3.connect(":memory:", isolation_level=None)
     engine._configure(connection)
@@ -151,7 +153,7 @@ def template(*, has_exits: bool) -> bytes:
             for number in range(EXITS):
                 await _insert_exit(tx, exit_name(number), f"user{number + 2}")
 
-        _written(connection, unit)
+        written(connection, unit)
     finally:
         secrets.token_bytes = before
     return connection.serialize()

@@ -100,6 +100,26 @@ async def test_hook_user_and_sweeper_credit_once_in_any_order(market: Market, ba
     assert receipt.receipt.number == 1
 
 
+async def test_two_looks_at_a_payment_without_a_page_end_it_once(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+
+    def fail(moment: str) -> None:
+        raise ProviderError("no answer")
+
+    bank.fail = fail
+    assert await refusal(market.payments.create(user, 20 * USD)) is Code.PAYMENT_PROVIDER_AWAY
+    (row,) = await market.payments.page(user, before="", limit=1)
+    market.clock.now += 2_000
+    # The second look comes too soon, so it is planned again.
+    for _ in range(2):
+        await market.payments.fulfil(row.id)
+    assert (await view(market, user, row.id)).status == "expired"
+    assert await market.payments.sweep() == 1
+    assert await market.payments.sweep() == 0
+
+
 async def test_a_payment_arrives_although_every_notice_is_lost(market: Market, bank: Bank) -> None:
     user = await market.person()
     payment = await market.payments.create(user, 20 * USD)

@@ -14,6 +14,7 @@ from support.base.brief import examples
 from support.base.clock import Clock
 from support.market.market import Market
 from support.payments.bank import Bank
+from support.payments.kept import by_month, gone, kept
 
 from market.accounts.scopes import Maker
 from market.base.errors import MarketError
@@ -23,7 +24,7 @@ from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
 from market.payments.provider import ProviderError
 from market.payments.terms import CENT
-from market.payments.top_ups import NewTopUp, month_of
+from market.payments.top_ups import NewTopUp
 from storage.engines.open import open_store
 from storage.engines.store import Store, Transaction
 from storage.money import ledger as ledger_queries
@@ -273,10 +274,9 @@ class Payers(RuleBasedStateMachine):
             assert (view.row.status == PaymentStatus.PAID) == (seen.state == "paid")
             if seen.state != "paid":
                 continue
-            gone = sum(each.amount for each in seen.returns if each.state == "done")
-            assert view.refunded == gone
-            assert gone <= seen.amount
-            net += seen.amount - gone
+            assert view.refunded == gone(seen)
+            assert kept(seen) >= 0
+            net += kept(seen)
         debt = self.losses_before - self.balance(ledger.losses())
         assert self.balance(ledger.deposits(Currency.USD)) == self.before - net
         spendable = self.balance(ledger.available(self.user, Currency.USD))
@@ -289,17 +289,16 @@ class Payers(RuleBasedStateMachine):
         """Compare the automatic payments and the card with those of the bank."""
         rows = self.run(self.market.payments.page(self.user, before="", limit=50))
         automatic = [row.row for row in rows if row.row.is_automatic]
-        months: dict[int, int] = {}
-        for row in automatic:
-            assert row.status != PaymentStatus.OPEN
-            seen = self.bank.payments.get(f"bank-{row.id}")
-            if seen is not None and seen.state == "paid":
-                month = month_of(row.created_at)
-                months[month] = months.get(month, 0) + seen.amount
+        assert all(row.status != PaymentStatus.OPEN for row in automatic)
+        months = by_month(
+            (row.created_at, self.bank.of(row.id))
+            for row in automatic
+            if f"bank-{row.id}" in self.bank.payments
+        )
         assert max(months.values(), default=0) <= CEILING
         card = self.run(self.store.read(card_queries.find, self.user))
-        kept = set() if card is None or card.card_id is None else {card.card_id}
-        assert self.bank.cards.attached == kept
+        saved = set() if card is None or card.card_id is None else {card.card_id}
+        assert self.bank.cards.attached == saved
 
     def balance(self, account: str) -> int:
         return self.run(self.store.read(ledger_queries.balance, account)) or 0

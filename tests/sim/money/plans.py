@@ -1,0 +1,158 @@
+"""Plans of the money of a run: the lies of the bank, the payers, and the jumps of the clocks."""
+
+from dataclasses import dataclass
+from random import Random
+
+from market.money.money import MICRO
+
+# The name of a run that has nothing else.
+SUBJECT = "money"
+# Of all runs, and the part of them in which nothing else happens.
+SHARE, ALONE_SHARE = 0.12, 0.6
+PAYERS = 3
+# The most payments that one user begins by hand, and the users with a card.
+PAYMENTS, CARD_SHARE = 4, 0.6
+CENT = MICRO // 100
+# Lies of a bank and failures on the way to it; each is left out of half of the runs.
+LIES = (
+    "amount",  # a look names another amount, once
+    "currency",  # a look names another currency, once
+    "dispute",  # payers dispute payments, and banks decide
+    "error",  # a request fails before it has an effect
+    "late",  # a request or its answer takes longer than the patience of its sender
+    "lost",  # the answer to a request that took effect is lost
+    "outside",  # the operator refunds payments at the bank
+    "pending",  # refunds wait, and some fail later, even after they were made
+    "refused",  # the bank refuses requests for good
+    "silent",  # the bank sends no notices
+    "stale",  # a look shows an earlier state
+    "twice",  # a request takes effect twice
+    "unknown",  # a look shows a state that nobody knows
+    "wrong",  # payers pay another amount than they should
+)
+# What may follow the begin of a payment: the share of payments, and the longest pause before it.
+AFTER_PAYMENT = (
+    ("pay", 0.85, 1.0),
+    ("return", 0.5, 2.0),
+    ("spend", 0.5, 4.0),
+    ("spend", 0.3, 6.0),
+    ("refund", 0.4, 6.0),
+    ("refund", 0.2, 8.0),
+    ("dispute", 0.3, 8.0),
+    ("outside", 0.3, 8.0),
+    ("decide", 0.4, 10.0),
+    ("decide", 0.4, 14.0),
+    ("offer", 0.2, 6.0),
+)
+# The same for a card.
+AFTER_SAVE = (
+    ("top_up", 0.95, 2.0),
+    ("top_up", 0.6, 4.0),
+    ("spend", 0.6, 6.0),
+    ("spend", 0.6, 9.0),
+    ("refund", 0.3, 9.0),
+    ("dispute", 0.3, 9.0),
+    ("decide", 0.3, 12.0),
+    ("off", 0.15, 9.0),
+    ("remove", 0.15, 9.0),
+    ("save", 0.2, 9.0),
+    ("top_up", 0.4, 12.0),
+)
+# The monthly ceiling of automatic top-ups: a few of them.
+CEILING = 45 * MICRO
+JUMPS = (3.0, 130.0, 700.0, 4_000.0, 90_000.0, 90_000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PayerPlan:
+    """A user who pays.
+
+    Attributes:
+        threshold: of the automatic top-up, in micro-USD.
+        amount: of each automatic payment, in micro-USD.
+        card: the outcomes of the payments by card, in turn; "" for payments that succeed.
+        steps: the actions: time and kind.
+    """
+
+    threshold: int
+    amount: int
+    card: tuple[str, ...]
+    steps: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyPlan:
+    """The money of a run.
+
+    Attributes:
+        lies: of the bank.
+        payers: the users who pay.
+        jumps: the times at which all wall clocks jump forward, and by how many seconds.
+        is_alone: whether nothing else happens in the run.
+    """
+
+    lies: frozenset[str]
+    payers: tuple[PayerPlan, ...]
+    jumps: tuple[tuple[float, float], ...]
+    is_alone: bool
+
+    def __str__(self) -> str:
+        return f"{len(self.payers)} payers, a bank with {', '.join(sorted(self.lies)) or 'no lies'}"
+
+
+def money_of(draw: Random, seconds: float, subject: str | None) -> MoneyPlan | None:
+    """Return the money of a run; None for most runs.
+
+    Wall clocks jump only where nothing else happens: sessions and jobs would expire.
+
+    Args:
+        draw: the random stream.
+        seconds: how long things go wrong.
+        subject: of the run; None for a mix.
+    """
+    has_money, is_alone = draw.random() < SHARE, draw.random() < ALONE_SHARE
+    if subject is not None:
+        has_money = is_alone = subject == SUBJECT
+    if not has_money:
+        return None
+    share = (0.1, 0.3, 0.5)[int(draw.random() * 3)]
+    lies = frozenset(each for each in LIES if draw.random() < share)
+    payers = tuple(_payer(draw, seconds) for _ in range(1 + int(draw.random() * PAYERS)))
+    jumps = tuple(
+        sorted(
+            (round(seconds * draw.random(), 3), JUMPS[int(draw.random() * len(JUMPS))])
+            for _ in range(int(draw.random() * 8))
+        )
+    )
+    return MoneyPlan(lies, payers, jumps if is_alone else (), is_alone)
+
+
+def _payer(draw: Random, seconds: float) -> PayerPlan:
+    steps: list[tuple[float, str]] = []
+    if draw.random() < CARD_SHARE:
+        steps += _chain(draw, 0.3 + 0.3 * seconds * draw.random(), "save", AFTER_SAVE)
+    for _ in range(1 + int(draw.random() * PAYMENTS)):
+        steps += _chain(draw, 0.3 + 0.8 * seconds * draw.random(), "create", AFTER_PAYMENT)
+    outcomes = ("", "", "", "", "refused", "authentication")
+    return PayerPlan(
+        threshold=(5 + int(draw.random() * 40)) * MICRO,
+        amount=(5 + int(draw.random() * 15)) * MICRO,
+        card=tuple(outcomes[int(draw.random() * len(outcomes))] for _ in range(6)),
+        steps=tuple(sorted(steps)),
+    )
+
+
+def _chain(
+    draw: Random, at: float, first: str, rest: tuple[tuple[str, float, float], ...]
+) -> list[tuple[float, str]]:
+    """Return a step, and some that follow it."""
+    steps = [(round(at, 3), first)]
+    for what, share, most in rest:
+        if draw.random() < share:
+            steps.append((round(at + 0.1 + most * draw.random(), 3), what))
+    return steps
+
+
+def payer_name(number: int) -> str:
+    """Return the identifier of a payer."""
+    return f"payer{number}"
