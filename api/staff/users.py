@@ -22,6 +22,7 @@ from storage.staff.base.log import NEWEST
 
 ONE = f"{PREFIX}/users/{{user}}"
 FINDING = (Code.USER_NOT_FOUND, Code.AMBIGUOUS)
+CHANGING = (*FINDING, Code.ACCOUNT_CLOSED)  # an erased account refuses every change
 
 
 class SearchRequest(Struct):
@@ -264,7 +265,7 @@ class UserRoutes:
                 action=Action.USER_NOTE,
                 body=NoteRequest,
                 idempotent=True,
-                errors=FINDING,
+                errors=CHANGING,
                 example={"text": "asked by telephone about a deposit"},
             ),
             StaffRoute(

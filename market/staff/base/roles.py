@@ -186,6 +186,21 @@ ON_ONESELF = frozenset(
     )
 )
 
+# Operations that change an account: an erased one refuses them. Amounts are checked where they are
+# posted, so that an approved one is checked as well.
+ON_LIVING = frozenset(
+    (
+        Action.USER_NOTE,
+        Action.USER_SUSPEND,
+        Action.USER_RESUME,
+        Action.USER_EXPORT,
+        Action.USER_CLOSE,
+        Action.USER_LIMIT,
+        Action.USER_PRICE,
+        Action.USER_VERIFY,
+    )
+)
+
 # A member of these roles can be the second person for money. Only a command on the machine gives
 # them, so no member makes a second person for their own requests.
 SECOND_PERSONS = MATRIX[Action.APPROVAL_APPROVE]

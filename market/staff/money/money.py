@@ -26,7 +26,7 @@ from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
 from market.payments import booking
 from market.payments.terms import CENT
-from market.staff.base.acts import USER, Act, Changes, act, permit, reason
+from market.staff.base.acts import ERASED, USER, Act, Changes, act, permit, reason
 from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
@@ -251,7 +251,7 @@ async def once(
 async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:
     """Check the conditions of an amount; return the deposit that a refund returns."""
     if await closures.is_erased(tx, new.user_id):
-        raise MarketError(Code.USER_NOT_FOUND, "The account is erased.")
+        raise MarketError(Code.ACCOUNT_CLOSED, ERASED)
     if max(abs(new.amount), available + new.amount) > AMOUNT_MAX:
         raise MarketError(Code.AMOUNT_TOO_LARGE)
     if new.action is Action.MONEY_DEPOSIT and await ledger.posted(tx, new.business_key):
