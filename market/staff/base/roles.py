@@ -24,6 +24,7 @@ class Action(StrEnum):
     SEARCH = "search"
     SEARCH_ADDRESS = "search.address"
     USER_VIEW = "user.view"
+    USER_REVEAL = "user.reveal"
     USER_NOTE = "user.note"
     LOG_READ = "log.read"
     USER_SUSPEND = "user.suspend"
@@ -105,6 +106,7 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.SEARCH: _ALL,
     Action.SEARCH_ADDRESS: _OPERATOR,
     Action.USER_VIEW: _ALL,
+    Action.USER_REVEAL: _ALL,
     Action.USER_NOTE: _ALL,
     Action.LOG_READ: _OPERATOR,
     Action.USER_SUSPEND: _SUPPORT,

@@ -298,6 +298,9 @@ ATTEMPTS: dict[Action, Attempt] = {
         market.context, author, "203.0.113.9"
     ),
     Action.USER_VIEW: lambda market, author, user, other: users.view(market.context, author, user),
+    Action.USER_REVEAL: lambda market, author, user, other: users.reveal(
+        market.context, author, user, "the user telephones"
+    ),
     Action.USER_NOTE: lambda market, author, user, other: users.note(
         market.context, author, user, "called"
     ),

@@ -136,7 +136,7 @@ async def test_the_end_of_14_days_makes_the_request_moot(market: Market) -> None
 
 
 async def require_moot(market: Market, approval: str) -> None:
-    """Check that a request is moot, and waits for nobody."""
+    """Check that a request is moot, and waits no more."""
     assert await refusal(approve(market, SECOND, approval)) is Code.APPROVAL_OVER
     assert await approvals.listed(market.context, ASKER, limit=9) == []
     [shown] = await approvals.listed(market.context, ASKER, is_open=False, limit=9)
