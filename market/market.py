@@ -65,6 +65,7 @@ from market.recovery.recovery import Recovery
 from market.site.gate import Gate, SiteTerms
 from market.site.status import Status
 from market.site.texts import Texts
+from market.staff.base.requests import end_before_closing
 from market.staff.money.erasing import Erasures
 from market.staff.rule_stops import RuleStops
 from market.staff.stopping.suspending import Suspensions
@@ -255,7 +256,14 @@ class Market:
         )
         self.leaving = Leaving(
             Exports(context, self.artifacts, self.logs.disk, rules.exports),
-            Closing(context, self.accounts, letters, self.bandwidth, self.made_by_keys),
+            Closing(
+                context,
+                self.accounts,
+                letters,
+                self.bandwidth,
+                self.made_by_keys,
+                end_before_closing,
+            ),
             Erasures(context, Tools(letters, keys.sealing)),
         )
 

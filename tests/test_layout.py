@@ -265,6 +265,7 @@ TESTED_IN = {
     "market/staff/abuse/questions.py": "tests/proxyd/cli/staff/abuse/test_abuse.py",
     "market/staff/base/answers.py": "tests/api/staff/test_app.py",
     "market/staff/base/columns.py": "tests/api/staff/test_users.py",
+    "market/staff/base/requests.py": "tests/market/staff/money/test_erasing.py",
     "market/staff/desk.py": "tests/api/staff/test_logins.py",
     "market/staff/finding/tables.py": "tests/api/staff/test_users.py",
     "market/staff/members/attempts.py": "tests/market/staff/members/test_logins.py",

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api.routing.codec import Money, money
 from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
-from api.staff.users import FINDING, ONE, Balance, TransactionItem
+from api.staff.users import CHANGING, FINDING, ONE, Balance, TransactionItem
 from api.staff.words import PREFIX, Reason, ReasonRequest, author, items, moment
 from market.base.errors import Code
 from market.money.money import Currency
@@ -18,7 +18,7 @@ from market.staff.desk import StaffDesk
 from market.staff.finding.tables import TABLES
 from market.staff.money import approvals, deposits, limits, second_person
 from market.staff.money import money as money_services
-from market.staff.money.approvals import Outcome, State
+from market.staff.money.approvals import Outcome, RequestState, State
 from market.staff.money.limits import KEPT, LIMIT_MAX, PRICE_PERCENT_MAX, NewLimits, Value
 from market.staff.money.second_person import Refused
 from storage.accounts.user_limits import UserLimitsRow
@@ -130,7 +130,7 @@ class ApprovalItem(Struct):
     """
 
     id: str
-    state: Literal["waits", "approved", "refused", "expired"]
+    state: RequestState
     action: Action
     user_id: str
     username: str
@@ -199,7 +199,7 @@ class MoneyRoutes:
                     action=action,
                     body=body,
                     idempotent=True,
-                    errors=(*FINDING, Code.REFERENCE_REUSED, Code.AMOUNT_TOO_LARGE, *errors),
+                    errors=(*CHANGING, Code.REFERENCE_REUSED, Code.AMOUNT_TOO_LARGE, *errors),
                     example={**moved, **more},
                 )
                 for word, summary, handler, action, body, errors, more in (
@@ -247,7 +247,7 @@ class MoneyRoutes:
                 action=Action.USER_LIMIT,
                 body=LimitsRequest,
                 idempotent=True,
-                errors=FINDING,
+                errors=CHANGING,
                 example={"sessions": 5, "jobs": 0, **why},
             ),
             StaffRoute(
@@ -259,7 +259,7 @@ class MoneyRoutes:
                 action=Action.USER_PRICE,
                 body=PriceRequest,
                 idempotent=True,
-                errors=FINDING,
+                errors=CHANGING,
                 example={"price_percent": 80, **why},
             ),
         ]
@@ -287,6 +287,7 @@ class MoneyRoutes:
                 errors=(
                     Code.APPROVAL_NOT_FOUND,
                     Code.APPROVAL_OVER,
+                    Code.ACCOUNT_CLOSED,
                     Code.REFERENCE_REUSED,
                     Code.AMOUNT_TOO_LARGE,
                     Code.DEPOSIT_NOT_FOUND,

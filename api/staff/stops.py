@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
-from api.staff.users import FINDING, ONE
+from api.staff.users import CHANGING, ONE
 from api.staff.words import PREFIX, Reason, ReasonRequest, author, moment
 from market.accounts.suspensions import Part
 from market.bandwidth import halts
@@ -104,7 +104,7 @@ class StopRoutes:
                 OrderReply,
                 action=Action.USER_SUSPEND,
                 body=SuspendRequest,
-                errors=FINDING,
+                errors=CHANGING,
                 example={
                     "parts": ["logins", "sessions"],
                     "until": "2030-01-31T12:00:00Z",
@@ -120,7 +120,7 @@ class StopRoutes:
                 OrderReply,
                 action=Action.USER_RESUME,
                 body=ResumeRequest,
-                errors=(*FINDING, Code.NOT_SUSPENDED),
+                errors=(*CHANGING, Code.NOT_SUSPENDED),
                 example=example,
             ),
             StaffRoute(

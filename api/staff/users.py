@@ -7,10 +7,11 @@ from msgspec import Meta, Struct
 from api.routing.codec import money
 from api.routing.listing import Limit, Listing, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
-from api.staff.words import PREFIX, ActItem, Name, act_item, author, items, moment
+from api.staff.words import PREFIX, ActItem, Name, ReasonRequest, act_item, author, items, moment
 from market.base.errors import Code
 from market.base.states import ClosureStatus
 from market.staff.base.acts import NOTE_MAX_CHARACTERS
+from market.staff.base.masks import Revealed
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
 from market.staff.finding import history, search, users
@@ -22,6 +23,7 @@ from storage.staff.base.log import NEWEST
 
 ONE = f"{PREFIX}/users/{{user}}"
 FINDING = (Code.USER_NOT_FOUND, Code.AMBIGUOUS)
+CHANGING = (*FINDING, Code.ACCOUNT_CLOSED)  # an erased account refuses every change
 
 
 class SearchRequest(Struct):
@@ -175,6 +177,7 @@ class ClosureItem(Struct):
 class UserItem(Struct):
     """A user.
 
+    `is_masked`: e-mail address and networks are masked until they are revealed.
     `identity_checked`: the operator has checked the identity for payouts. `closure` is null if the
     account was never closed.
     """
@@ -182,6 +185,7 @@ class UserItem(Struct):
     id: str
     username: str
     email: str
+    is_masked: bool
     verified_at: Timestamp | None
     created_at: Timestamp
     identity_checked: bool
@@ -212,6 +216,13 @@ class UserReply(Reply, kw_only=True):
     logins: list[LoginItem]
     notes: list[NoteItem]
     log: list[ActItem]
+
+
+class RevealedReply(Reply, kw_only=True):
+    """A user whose personal data the caller sees until a time."""
+
+    user_id: str
+    until: Timestamp
 
 
 class NotedReply(Reply, kw_only=True):
@@ -257,6 +268,18 @@ class UserRoutes:
             ),
             StaffRoute(
                 "POST",
+                f"{ONE}/reveal",
+                "Show e-mail address and networks of a user for an hour",
+                self.reveal,
+                RevealedReply,
+                action=Action.USER_REVEAL,
+                body=ReasonRequest,
+                idempotent=True,
+                errors=FINDING,
+                example={"reason": "the user telephones"},
+            ),
+            StaffRoute(
+                "POST",
                 f"{ONE}/notes",
                 "Write a note about a user",
                 self.note,
@@ -264,7 +287,7 @@ class UserRoutes:
                 action=Action.USER_NOTE,
                 body=NoteRequest,
                 idempotent=True,
-                errors=FINDING,
+                errors=CHANGING,
                 example={"text": "asked by telephone about a deposit"},
             ),
             StaffRoute(
@@ -288,6 +311,11 @@ class UserRoutes:
         """Return one user."""
         return _user(await users.view(self._context, author(call), call.path["user"]))
 
+    async def reveal(self, call: Call[ReasonRequest, Any]) -> RevealedReply:
+        """Reveal personal data of a user."""
+        by, name = author(call, _revealed), call.path["user"]
+        return _revealed(await users.reveal(self._context, by, name, call.body.reason))
+
     async def note(self, call: Call[NoteRequest, Any]) -> NotedReply:
         """Write a note."""
         by = author(call, _noted)
@@ -310,6 +338,10 @@ class UserRoutes:
             acts=[act_item(row) for row in part],
             before=part[-1].number if len(rows) > query.limit else None,
         )
+
+
+def _revealed(revealed: Revealed) -> RevealedReply:
+    return RevealedReply(user_id=revealed.user_id, until=timestamp(revealed.until))
 
 
 def _noted(user_id: str) -> NotedReply:
@@ -341,6 +373,7 @@ def _user(page: UserPage) -> UserReply:
             id=user.id,
             username=user.username,
             email=user.email,
+            is_masked=page.is_masked,
             verified_at=moment(user.email_verified_at),
             created_at=timestamp(user.created_at),
             identity_checked=page.is_verified,

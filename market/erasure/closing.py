@@ -4,7 +4,7 @@ Until then a login opens the account again. An account with money or open work c
 refusal lists all of it. Users may give up the money that is left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -29,6 +29,7 @@ from storage.erasure import open_things
 from storage.erasure.open_things import OpenRow
 
 TAKE_BACK_SECONDS = 14 * 86_400
+EndRequests = Callable[[Transaction, Context, str], Awaitable[None]]
 
 
 class Closed(Struct, frozen=True):
@@ -47,6 +48,7 @@ class Closing:
         letters: e-mails to users.
         bandwidth: ends the sessions.
         made_by_keys: cuts the revoked devices.
+        end_requests: ends requests of the staff about a user that a closing makes moot.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Closing:
         letters: Letters,
         bandwidth: Bandwidth,
         made_by_keys: MadeByKeys,
+        end_requests: EndRequests,
     ) -> None:
         self._context = context
         self._store = context.store
@@ -63,6 +66,7 @@ class Closing:
         self._letters = letters
         self._bandwidth = bandwidth
         self._made_by_keys = made_by_keys
+        self._end_requests = end_requests
 
     async def close(
         self, caller: Caller, password: str, *, waives: bool, client: str = ""
@@ -87,6 +91,7 @@ class Closing:
             await self._bandwidth.end(user.id, session_id)
 
         async def unit(tx: Transaction) -> Closed:
+            await self._end_requests(tx, self._context, user.id)
             await lock_user(tx, user.id)
             await user_queries.lock(tx, user.id)
             if not await user_queries.is_live(tx, caller.session_id, self._context.now()):

@@ -84,7 +84,8 @@ class Gate:
             False if the code of an invitation cannot be used: a repeated request has used it.
 
         Raises:
-            MarketError: `registration_closed`, `invitation_required`, `terms_not_accepted`.
+            MarketError: `registration_closed`, `invitation_required`, `terms_not_accepted`;
+                `invalid_field`, when a version was never published.
         """
         if self.registration == "closed":
             raise MarketError(Code.REGISTRATION_CLOSED)
@@ -106,6 +107,7 @@ class Gate:
 
     async def _check(self, tx: Transaction, papers: Papers) -> bool:
         await self._versions_to_record(tx, papers)
+        await _require_published(tx, papers)
         if self.registration != "invited":
             return True
         return await invitations.is_usable(tx, code_hash(papers.invitation), self._now())
@@ -128,9 +130,11 @@ class Gate:
         """Record the consents of a user who logs in.
 
         Raises:
-            MarketError: `terms_not_accepted`, when a valid version has no consent of the user.
+            MarketError: `terms_not_accepted`, when a valid version has no consent of the user;
+                `invalid_field`, when a version was never published.
         """
         missing, now = [], self._now()
+        await _require_published(tx, papers)
         for version in await _valid(tx, now):
             if await texts.agreed(tx, user_id, version.kind, version.version):
                 continue
@@ -198,6 +202,19 @@ async def _without(
     return [
         each for each in versions if not await texts.agreed(tx, user_id, each.kind, each.version)
     ]
+
+
+async def _require_published(tx: Transaction, papers: Papers) -> None:
+    """Refuse the consent to a version that was never published.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    for kind, version in papers.accepted.items():
+        if version and version > await texts.latest(tx, kind):
+            raise MarketError(
+                Code.INVALID_FIELD, f"There is no version {version} of {kind}.", field="accepted"
+            )
 
 
 def _refuse(missing: list[VersionRow]) -> None:

@@ -24,7 +24,10 @@ class OpenRow(NamedTuple):
 
 
 async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
-    """Return the open things of a user."""
+    """Return the open things of a user.
+
+    Requests to erase the account, and deposits that wait for a second person, end with it.
+    """
     row = await tx.one(
         OpenRow,
         """
@@ -57,7 +60,7 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
                  AND reversed_at IS NULL),
             (SELECT COUNT(*) FROM approvals
              WHERE user_id = :user AND decision IS NULL AND expires_at > :now
-                 AND action <> 'user.erase'),
+                 AND action NOT IN ('user.erase', 'money.deposit')),
             (SELECT COUNT(*) FROM payments
              WHERE user_id = :user AND status IN ('open', 'doubtful'))
             + (SELECT COUNT(*) FROM payment_returns

@@ -63,6 +63,14 @@ async def valid(tx: Transaction, kind: str, now: int) -> VersionRow | None:
     )
 
 
+async def latest(tx: Transaction, kind: str) -> int:
+    """Return the number of the newest version of a kind, also before it is valid; 0 for none."""
+    number = await tx.one(
+        int, "SELECT COALESCE(MAX(version), 0) FROM site_texts WHERE kind = :kind", kind=kind
+    )
+    return number or 0
+
+
 async def body(tx: Transaction, kind: str, version: int, locale: str) -> str | None:
     """Return the body of a version in one language."""
     return await tx.one(

@@ -84,6 +84,11 @@ async function userPage(name) {
   }) : null;
   return [
     heading(user.username),
+    user.is_masked && may("user.reveal") && el("p", {}, actButton("Show e-mail address and networks", async (body) => {
+      await ask("POST", `/users/${user.id}/reveal`, body);
+      await show();
+      return "";
+    })),
     el("p", {}, `${user.email} · ${user.verified_at ? "verified" : "not verified"} · since ${user.created_at.slice(0, 10)}`,
       ` · identity ${user.identity_checked ? "checked" : "not checked"}`),
     closing(user.closure),

@@ -20,6 +20,7 @@ from market.devices.origins import GAP_SECONDS
 from market.events.context import Context
 from market.staff.abuse import tickets
 from market.staff.abuse.tickets import State
+from market.staff.base import masks
 from market.staff.base.acts import SEARCH, TICKET, Act, Changes, Text, TextKind, act, permit
 from market.staff.base.roles import Action, Author, Member, Role
 from storage.devices import origins
@@ -249,7 +250,7 @@ async def look_up(
             if changed != row:
                 await ticket_writes.change(tx, changed)
                 changes["state"] = (row.state, changed.state)
-        return answer, changes
+        return await _masked(tx, author, answer, context.now()), changes
 
     new = Act(
         author,
@@ -260,6 +261,15 @@ async def look_up(
         Text(TextKind.SEARCH, _words(question)),
     )
     return await context.store.write(act, context, new, note)
+
+
+async def _masked(tx: Transaction, author: Author, answer: Answer, now: int) -> Answer:
+    """Mask the e-mail address of the customer, unless the author has revealed it."""
+    customer = answer.customer
+    if customer is None or await masks.revealed(tx, author, (customer.user_id,), now=now):
+        return answer
+    email = masks.masked_email(customer.email)
+    return replace(answer, customer=customer._replace(email=email))
 
 
 def _words(question: Question) -> str:

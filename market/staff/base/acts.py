@@ -12,7 +12,8 @@ from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.base import answers
 from market.staff.base.chain import digest, text_digest
-from market.staff.base.roles import ON_ONESELF, Action, Author, Member, require
+from market.staff.base.roles import ON_LIVING, ON_ONESELF, Action, Author, Member, require
+from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.staff.base import log as log_queries
 from storage.staff.base import staff as queries
@@ -24,6 +25,7 @@ NAME_MAX_CHARACTERS = 254  # of the longest e-mail address
 REASON_MAX_CHARACTERS = 500
 NOTE_MAX_CHARACTERS = 2_000
 SALT_BYTES = 16
+ERASED = "The account is erased."
 # Kinds of subjects.
 STAFF, USER, SEARCH = "staff", "user", "search"
 SESSION, KEY, DEVICE, JOB, TICKET = "session", "key", "device", "job", "ticket"
@@ -115,7 +117,8 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
             the log.
 
     Raises:
-        MarketError: `not_permitted`, `idempotency_key_reused`, or an error of `change`.
+        MarketError: `not_permitted`, `idempotency_key_reused`, or an error of `change`;
+            `account_closed`, for a change of an erased account.
         Replayed: a request with this Idempotency-Key was answered before.
     """
     require(new.author, new.action)
@@ -130,6 +133,9 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
             raise MarketError(Code.NOT_PERMITTED, "Another member has to do this.")
         if new.action is not Action.STAFF_DECLARE:
             await require_stranger(tx, new.author, new.user_id)
+    is_erased = new.user_id is not None and await closures.is_erased(tx, new.user_id)
+    if is_erased and new.action in ON_LIVING:
+        raise MarketError(Code.ACCOUNT_CLOSED, ERASED)
     result, changes = await change(tx)
     before = await log_queries.head(tx)
     now, number = context.now(), before.number + 1

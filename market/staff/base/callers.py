@@ -22,8 +22,8 @@ class StaffScope(StrEnum):
 
 
 # The scope of each operation that a key may call. No key permits an operation without a row: the
-# accounts of the staff, their logins, passwords and keys, approvals, and published texts need a
-# person.
+# accounts of the staff, their logins, passwords and keys, approvals, published texts, and personal
+# data of users need a person.
 SCOPES: Mapping[Action, StaffScope] = {
     Action.SEARCH: StaffScope.READ,
     Action.SEARCH_ADDRESS: StaffScope.READ,

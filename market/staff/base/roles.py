@@ -24,6 +24,7 @@ class Action(StrEnum):
     SEARCH = "search"
     SEARCH_ADDRESS = "search.address"
     USER_VIEW = "user.view"
+    USER_REVEAL = "user.reveal"
     USER_NOTE = "user.note"
     LOG_READ = "log.read"
     USER_SUSPEND = "user.suspend"
@@ -105,6 +106,7 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.SEARCH: _ALL,
     Action.SEARCH_ADDRESS: _OPERATOR,
     Action.USER_VIEW: _ALL,
+    Action.USER_REVEAL: _ALL,
     Action.USER_NOTE: _ALL,
     Action.LOG_READ: _OPERATOR,
     Action.USER_SUSPEND: _SUPPORT,
@@ -183,6 +185,21 @@ ON_ONESELF = frozenset(
         Action.STAFF_LOGIN,
         Action.STAFF_LOGOUT,
         Action.STAFF_PASSWORD,
+    )
+)
+
+# Operations that change an account: an erased one refuses them. Amounts are checked where they are
+# posted, so that an approved one is checked as well.
+ON_LIVING = frozenset(
+    (
+        Action.USER_NOTE,
+        Action.USER_SUSPEND,
+        Action.USER_RESUME,
+        Action.USER_EXPORT,
+        Action.USER_CLOSE,
+        Action.USER_LIMIT,
+        Action.USER_PRICE,
+        Action.USER_VERIFY,
     )
 )
 

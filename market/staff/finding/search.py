@@ -6,6 +6,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market.accounts.keys import PREFIX, SHOWN_CHARACTERS
 from market.bandwidth.credentials import begins_username
@@ -13,6 +14,7 @@ from market.base.ids import parsed
 from market.base.networks import counted_network, plain, site
 from market.base.user_fields import email_key, username_key
 from market.events.context import Context
+from market.staff.base import masks
 from market.staff.base.acts import SEARCH, Act, Changes, Text, TextKind, act, permit, require_name
 from market.staff.base.roles import Action, Author
 from storage.engines.store import Transaction
@@ -43,6 +45,8 @@ class _Shape(Struct, frozen=True):
 async def who(context: Context, author: Author, text: str) -> list[Found]:
     """Return the rows that a text names, by field, without the fields that have none.
 
+    E-mail addresses are masked, but for users that the author has revealed.
+
     A search for an address of a person is an act in the log, with the address as its text.
 
     Raises:
@@ -52,19 +56,33 @@ async def who(context: Context, author: Author, text: str) -> list[Found]:
     require_name(text)
     shape = _shape(text)
     if not shape.is_address:
-        return await context.store.read(_search, author, shape)
+        return await context.store.read(_search, author, shape, context.now())
 
     async def look(tx: Transaction) -> tuple[list[Found], Changes]:
-        found = await _probe(tx, shape)
+        found = await _masked(tx, author, await _probe(tx, shape), context.now())
         return found, {"hits": (None, sum(len(each.hits) for each in found))}
 
     new = Act(author, Action.SEARCH_ADDRESS, SEARCH, text=Text(TextKind.SEARCH, text))
     return await context.store.write(act, context, new, look)
 
 
-async def _search(tx: Transaction, author: Author, shape: _Shape) -> list[Found]:
+async def _search(tx: Transaction, author: Author, shape: _Shape, now: int) -> list[Found]:
     await permit(tx, author, Action.SEARCH)
-    return await _probe(tx, shape)
+    return await _masked(tx, author, await _probe(tx, shape), now)
+
+
+async def _masked(tx: Transaction, author: Author, found: list[Found], now: int) -> list[Found]:
+    """Return hits without the e-mail addresses of users that the author has not revealed."""
+    users = {hit.user_id for each in found for hit in each.hits}
+    clear = await masks.revealed(tx, author, users, now=now)
+
+    def masked(hit: HitRow) -> HitRow:
+        if hit.user_id in clear:
+            return hit
+        email = masks.masked_email(hit.email)
+        return hit._replace(email=email, matched=email if hit.matched == hit.email else hit.matched)
+
+    return [replace(each, hits=tuple(map(masked, each.hits))) for each in found]
 
 
 async def _probe(tx: Transaction, shape: _Shape) -> list[Found]:

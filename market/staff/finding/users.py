@@ -1,12 +1,14 @@
 """One user as the staff sees them: found by a name, viewed on one page, and noted about."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market.base.errors import Code, MarketError
 from market.base.user_fields import email_key, username_key
 from market.events.context import Context
 from market.money import ledger
 from market.money.money import Currency
+from market.staff.base import masks
 from market.staff.base.acts import (
     NOTE_MAX_CHARACTERS,
     USER,
@@ -18,6 +20,7 @@ from market.staff.base.acts import (
     checked_text,
     require_name,
 )
+from market.staff.base.masks import Revealed
 from market.staff.base.roles import Action, Author
 from storage.accounts import closures as closure_queries
 from storage.accounts import keys as key_queries
@@ -49,11 +52,13 @@ COUNTED_MAX = 1_000
 class UserPage(Struct, frozen=True):
     """All that the staff sees of a user: the newest rows of each kind.
 
+    `is_masked`: e-mail address and networks are masked; `reveal` shows them for an hour.
     `is_verified` is whether the operator has checked the identity. A count of `open` above
     `COUNTED_MAX` is `COUNTED_MAX` + 1.
     """
 
     user: UserRow
+    is_masked: bool
     profile: LoginRow
     is_verified: bool
     closure: ClosureRow | None
@@ -100,7 +105,7 @@ async def resolve(tx: Transaction, name: str) -> UserRow:
 
 
 async def view(context: Context, author: Author, name: str) -> UserPage:
-    """Return one user's page; the log records that their data was read.
+    """Return one user's page, masked unless revealed; the log records that it was read.
 
     Raises:
         MarketError: `not_permitted`, `user_not_found`, `ambiguous`.
@@ -108,10 +113,23 @@ async def view(context: Context, author: Author, name: str) -> UserPage:
     user = await context.store.read(resolve, name)
 
     async def look(tx: Transaction) -> tuple[UserPage, Changes]:
-        return await _page(tx, user, context.now()), {}
+        now = context.now()
+        page = await _page(tx, user, now)
+        is_clear = await masks.revealed(tx, author, (user.id,), now=now)
+        return page if is_clear else _masked(page), {}
 
     new = Act(author, Action.USER_VIEW, USER, user.id, user.id)
     return await context.store.write(act, context, new, look)
+
+
+async def reveal(context: Context, author: Author, name: str, why: str) -> Revealed:
+    """Show e-mail address and networks of a user to the author for an hour.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
+    """
+    user = await context.store.read(resolve, name)
+    return await masks.reveal(context, author, user.id, why)
 
 
 async def note(context: Context, author: Author, name: str, body: str) -> str:
@@ -130,6 +148,21 @@ async def note(context: Context, author: Author, name: str, body: str) -> str:
     return await context.store.write(act, context, new, change)
 
 
+def _masked(page: UserPage) -> UserPage:
+    """Return a page without the personal data that `reveal` shows."""
+    network = masks.masked_network
+    return replace(
+        page,
+        is_masked=True,
+        user=page.user._replace(email=masks.masked_email(page.user.email)),
+        keys=[
+            key._replace(last_used_network=network(key.last_used_network or "") or None)
+            for key in page.keys
+        ],
+        logins=[login._replace(network=network(login.network)) for login in page.logins],
+    )
+
+
 async def _page(tx: Transaction, user: UserRow, now: int) -> UserPage:
     profile = await user_queries.profile(tx, user.id)
     if profile is None:
@@ -137,6 +170,7 @@ async def _page(tx: Transaction, user: UserRow, now: int) -> UserPage:
     usd, credit = (ledger.available(user.id, each) for each in (Currency.USD, Currency.CREDIT))
     return UserPage(
         user=user,
+        is_masked=False,
         profile=profile,
         is_verified=await payout_queries.is_verified(tx, user.id),
         closure=await closure_queries.find(tx, user.id),

@@ -17,6 +17,7 @@ from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
 from market.staff.base.acts import Changes, permit
+from market.staff.base.requests import Decision
 from market.staff.base.roles import Action, Author, Member, Rule
 from storage.engines.store import Transaction
 from storage.staff.base import log as log_queries
@@ -31,14 +32,7 @@ WAITS_SECONDS = 72 * 3_600
 # The largest amounts that one person moves, in micro-units.
 Limits = Mapping[Currency, int]
 Payload = dict[str, str | int | None]
-
-
-class Decision(StrEnum):
-    """End of a request."""
-
-    APPROVED = "approved"
-    REFUSED = "refused"
-    EXPIRED = "expired"
+RequestState = Literal["waits", "approved", "refused", "expired", "moot"]
 
 
 class Amount(Struct, frozen=True):
@@ -217,11 +211,17 @@ async def _listed(
     return await queries.page(tx, is_open=is_open, before=before, limit=limit)
 
 
-def state_of(row: ApprovalRow, now: int) -> Literal["waits", "approved", "refused", "expired"]:
-    """Return the state of a request at a time (UTC seconds)."""
+def state_of(row: ApprovalRow, now: int) -> RequestState:
+    """Return the state of a request at a time (UTC seconds).
+
+    A request that has expired before its time is moot (`market.staff.base.requests`).
+    """
     if row.decision is None:
         return "expired" if row.expires_at <= now else "waits"
-    return Decision(row.decision).value
+    decision = Decision(row.decision)
+    if decision is Decision.EXPIRED and (row.decided_at or 0) < row.expires_at:
+        return "moot"
+    return decision.value
 
 
 def _outcome(state: State, act_id: str, new: Amount, expires_at: int | None = None) -> Outcome:

@@ -12,8 +12,9 @@ from market.erasure import erasing
 from market.erasure.erasing import Tools
 from market.events.context import Context
 from market.money.money import Currency
+from market.staff.base import requests
 from market.staff.base.acts import USER, Act, Changes, act, reason
-from market.staff.base.roles import Action, Author, Rule
+from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Outcome, Posting, State
@@ -21,7 +22,6 @@ from storage.accounts import closures
 from storage.engines.store import Transaction
 
 DUE_MAX = 20  # of one look; an erasure may touch thousands of rows
-RULE = Rule("closed accounts")
 
 _logger = logging.getLogger("erasure")
 
@@ -100,10 +100,11 @@ async def _carry_out(
     tx: Transaction, context: Context, tools: Tools, new: Amount
 ) -> tuple[Outcome, Changes]:
     await erasing.erase(tx, context, tools, new.user_id, waives=bool(new.payload["waives"]))
+    ended = await requests.end_moot(tx, context, new.user_id, requests.BY_ERASURE)
     outcome = Outcome(
         State.DONE, new.user_id, new.user_id, new.currency, new.amount, moves_money=False
     )
-    return outcome, {"account": (None, "erased")}
+    return outcome, {"account": (None, "erased"), **ended}
 
 
 class Erasures:
@@ -137,8 +138,9 @@ class Erasures:
             if closure is None or closure.state != ClosureStatus.CLOSED or not is_due:
                 return None, {"account": (None, "open")}  # its user came back meanwhile
             await erasing.erase(tx, self._context, self._tools, user_id, waives=False)
-            return None, {"account": ("closed", "erased")}
+            ended = await requests.end_moot(tx, self._context, user_id, requests.BY_ERASURE)
+            return None, {"account": ("closed", "erased"), **ended}
 
-        made = Act(RULE, Action.USER_ERASE, USER, user_id, user_id)
+        made = Act(requests.RULE, Action.USER_ERASE, USER, user_id, user_id)
         await self._store.write(act, self._context, made, change)
         self._tools.letters.wake()

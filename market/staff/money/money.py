@@ -26,7 +26,8 @@ from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
 from market.payments import booking
 from market.payments.terms import CENT
-from market.staff.base.acts import USER, Act, Changes, act, permit, reason
+from market.staff.base import masks
+from market.staff.base.acts import ERASED, USER, Act, Changes, act, permit, reason
 from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
@@ -162,7 +163,7 @@ async def history(
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
-    return await context.store.read(_history, author, name, before, limit)
+    return await context.store.read(_history, author, name, before, limit, context.now())
 
 
 async def post(
@@ -251,7 +252,7 @@ async def once(
 async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:
     """Check the conditions of an amount; return the deposit that a refund returns."""
     if await closures.is_erased(tx, new.user_id):
-        raise MarketError(Code.USER_NOT_FOUND, "The account is erased.")
+        raise MarketError(Code.ACCOUNT_CLOSED, ERASED)
     if max(abs(new.amount), available + new.amount) > AMOUNT_MAX:
         raise MarketError(Code.AMOUNT_TOO_LARGE)
     if new.action is Action.MONEY_DEPOSIT and await ledger.posted(tx, new.business_key):
@@ -293,13 +294,17 @@ async def _notify(tx: Transaction, context: Context, new: Amount, transfer: Tran
     await record_event(tx, context, new.user_id, event, subject_id=transfer.id)
 
 
-async def _history(tx: Transaction, author: Author, name: str, before: str, limit: int) -> History:
+async def _history(
+    tx: Transaction, author: Author, name: str, before: str, limit: int, now: int
+) -> History:
     await permit(tx, author, Action.MONEY_HISTORY)
     user = await resolve(tx, name)
     account, held = partial(ledger.available, user.id), partial(ledger.held, user.id)
     rows = await ledger_queries.moved(
         tx, usd=account(Currency.USD), credit=account(Currency.CREDIT), before=before, limit=limit
     )
+    if not await masks.revealed(tx, author, (user.id,), now=now):
+        user = user._replace(email=masks.masked_email(user.email))
     return History(
         user=user,
         available={each: await ledger_queries.balance(tx, account(each)) or 0 for each in Currency},

@@ -15,15 +15,16 @@ from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
 from market.staff.base.acts import Act, Changes, act, reason, require_name, require_stranger
+from market.staff.base.requests import Decision
 from market.staff.base.roles import MATRIX, Action, Author
 from market.staff.money import doubts, forgiving, judging, money, paying
 from market.staff.money.approvals import (
     Amount,
-    Decision,
     Outcome,
     Posting,
     author_key,
     payload_hash,
+    state_of,
 )
 from storage.engines.store import Transaction
 from storage.staff.base import log as log_queries
@@ -142,7 +143,7 @@ async def _waiting(tx: Transaction, context: Context, approval_id: str) -> Appro
     if row is None:
         raise MarketError(Code.APPROVAL_NOT_FOUND)
     if row.decision is not None:
-        raise MarketError(Code.APPROVAL_OVER, f"The request was {row.decision} before.")
+        raise MarketError(Code.APPROVAL_OVER, f"The request is {state_of(row, context.now())}.")
     if row.expires_at <= context.now():
         raise MarketError(Code.APPROVAL_OVER, "The time of the request is over; ask again.")
     return row

@@ -5,6 +5,7 @@ from market.accounts.letters import Letters
 from market.bandwidth.halts import HaltKind
 from market.erasure.closing import Closed, close_account
 from market.events.context import Context
+from market.staff.base import requests
 from market.staff.base.acts import USER, Act, Changes, act, reason
 from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
@@ -37,10 +38,11 @@ async def close(
     async def change(tx: Transaction) -> tuple[Closed, Changes]:
         await lock_user(tx, user.id)
         await user_queries.lock(tx, user.id)
+        ended = await requests.end_moot(tx, context, user.id, requests.BY_CLOSING)
         closed = await close_account(tx, context, letters, user.id, waives=waives)
         # Event streams, exits and tunnels of the user end on all nodes.
         await suspending.order(tx, HaltKind.LOOK, user.id, None, now=context.now())
-        return closed, {"account": ("open", "closed"), "waives": (None, waives)}
+        return closed, {"account": ("open", "closed"), "waives": (None, waives), **ended}
 
     made = Act(author, Action.USER_CLOSE, USER, user.id, user.id, text)
     closed = await context.store.write(act, context, made, change)

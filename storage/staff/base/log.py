@@ -1,5 +1,7 @@
 """Queries that read the log of all acts of staff, and its free texts."""
 
+import json
+from collections.abc import Collection
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST
@@ -81,6 +83,13 @@ class NoteRow(NamedTuple):
     body: str
 
 
+class ActOnUserRow(NamedTuple):
+    """The time of an act about a user."""
+
+    user_id: str
+    at: int
+
+
 # The address of the author; as a join, a small table of the staff is read for each row of the log.
 _EMAIL = "(SELECT s.email FROM staff AS s WHERE s.id = l.staff_id)"
 _COLUMNS = ", ".join(f"l.{name}" for name in LogRow._fields)
@@ -104,6 +113,36 @@ async def unix_user_of(tx: Transaction, number: int) -> str | None:
         str,
         "SELECT unix_user FROM staff_log WHERE number = :number AND unix_user IS NOT NULL",
         number=number,
+    )
+
+
+async def newest_acts(
+    tx: Transaction,
+    users: Collection[str],
+    *,
+    action: str,
+    staff_id: str | None,
+    unix_user: str | None,
+    since: int,
+) -> list[ActOnUserRow]:
+    """Return the newest act of one kind about each user that an author did after a time.
+
+    The author is a member, or without a `staff_id` the Unix user of a command.
+    """
+    return await tx.all(
+        ActOnUserRow,
+        f"""
+        SELECT l.user_id, MAX(l.at)
+        FROM {tx.table("asked", id="TEXT")} JOIN staff_log AS l ON l.user_id = asked.id
+        WHERE l.action = :action AND l.at > :since
+            AND {"l.staff_id IS NULL AND l.unix_user" if staff_id is None else "l.staff_id"}
+                = :author
+        GROUP BY l.user_id
+        """,
+        asked=json.dumps([{"id": user_id} for user_id in users]),
+        action=action,
+        since=since,
+        author=unix_user if staff_id is None else staff_id,
     )
 
 

@@ -66,6 +66,17 @@ async def find_open(tx: Transaction, business_key: str) -> ApprovalRow | None:
     )
 
 
+async def undecided_of(tx: Transaction, user_id: str) -> list[ApprovalRow]:
+    """Return the undecided requests about a user, the oldest first."""
+    return await tx.all(
+        ApprovalRow,
+        f"""
+        SELECT {_COLUMNS} FROM approvals WHERE user_id = :user AND decision IS NULL ORDER BY id
+        """,
+        user=user_id,
+    )
+
+
 async def page(
     tx: Transaction, *, is_open: bool, before: str, limit: int
 ) -> list[ShownApprovalRow]:

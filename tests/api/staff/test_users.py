@@ -21,7 +21,7 @@ async def test_a_member_finds_a_user_and_writes_a_note(staff: StaffApi) -> None:
         noted = await staff.call("POST", path, note, token=token, headers=key)
         assert noted.body == {"ok": True, "user_id": person.user_id}
     page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
-    assert page["user"]["email"] == person.email
+    assert (page["user"]["email"], page["user"]["is_masked"]) == ("p…@e…", True)
     assert (page["user"]["identity_checked"], page["user"]["closure"]) == (False, None)
     assert page["balances"][0] == {"currency": "usd", "available": 5.0, "held": 0.0}
     [written] = page["notes"]
@@ -29,6 +29,25 @@ async def test_a_member_finds_a_user_and_writes_a_note(staff: StaffApi) -> None:
     assert [each["action"] for each in page["log"]] == ["user.note"]
     missing = await staff.call("GET", "/users/nobody", token=token)
     assert (missing.status, missing.code) == (404, "user_not_found")
+
+
+async def test_a_member_reveals_a_user_with_a_reason(staff: StaffApi) -> None:
+    person = await staff.service.person()
+    token = await staff.token(Role.SUPPORT)
+    path = f"/users/{person.user_id}"
+    answer = await staff.call("POST", f"{path}/reveal", {"reason": ""}, token=token)
+    assert (answer.status, answer.code, answer.field) == (400, "invalid_field", "reason")
+    why = {"reason": "the user telephones"}
+    answer = await staff.call("POST", f"{path}/reveal", why, token=token)
+    assert answer.body["user_id"] == person.user_id
+    page = (await staff.call("GET", path, token=token)).body
+    assert (page["user"]["email"], page["user"]["is_masked"]) == (person.email, False)
+    assert [(each["action"], each["text"]) for each in page["log"]] == [
+        ("user.reveal", why["reason"])
+    ]
+    other = await staff.token(Role.FINANCE)
+    page = (await staff.call("GET", path, token=other)).body
+    assert page["user"]["is_masked"]
 
 
 async def test_the_page_shows_a_checked_identity_and_a_closed_account(staff: StaffApi) -> None:

@@ -1,6 +1,7 @@
 """Closing: its refusals, its effects, and the login that takes it back."""
 
 import asyncio
+import json
 
 import pytest
 from support.market.books import available, refusal
@@ -8,6 +9,7 @@ from support.market.jobs import device_of, wanted
 from support.market.leaving import tools
 from support.market.market import Market
 from support.market.staff import ROOT
+from support.market.staff_money import NOTHING
 
 from market.accounts.accounts import Caller
 from market.accounts.keys import NewKey
@@ -17,7 +19,10 @@ from market.erasure import erasing
 from market.erasure.closing import TAKE_BACK_SECONDS
 from market.money.money import GB, MICRO, Currency
 from market.staff.audit import audit_all
-from market.staff.money import deposits
+from market.staff.base.roles import Machine
+from market.staff.finding import history
+from market.staff.money import approvals, deposits, second_person
+from market.staff.money.approvals import State
 from storage.accounts import closures
 
 PASSWORD = "long enough"
@@ -63,6 +68,47 @@ async def test_closing_ends_all_and_a_login_takes_it_back(market: Market) -> Non
     again = await logged_in(market)
     await close(market, again)
     assert await state_of(market, user) == "closed"
+
+
+@pytest.mark.both_engines
+async def test_closing_ends_a_deposit_that_waits_for_a_second_person(market: Market) -> None:
+    user = await market.person()
+    caller = await logged_in(market)
+    waiting = await waiting_deposit(market, user)
+    await close(market, caller)
+    assert await state_of(market, user) == "closed"
+    [act] = await history.read(market.context, ROOT, user=user, action="approval.refuse", limit=9)
+    assert act.via == "rule"
+    assert json.loads(act.changes) == {f"approval {waiting}": ["waits", "moot"]}
+    approval = second_person.approve(market.context, Machine("second"), waiting)
+    assert await refusal(approval) is Code.APPROVAL_OVER
+    [shown] = await approvals.listed(market.context, ROOT, is_open=False, limit=9)
+    assert approvals.state_of(shown.approval, market.clock.now) == "moot"
+    assert (await audit_all(market.store)).passed
+
+
+async def test_a_refused_closing_keeps_a_deposit_that_waits(market: Market) -> None:
+    user = await market.person(usd="1")
+    caller = await logged_in(market)
+    waiting = await waiting_deposit(market, user)
+    assert await refusal(close(market, caller)) is Code.ACCOUNT_NOT_EMPTY
+    done = await second_person.approve(market.context, Machine("second"), waiting)
+    assert done.state is State.DONE
+
+
+async def waiting_deposit(market: Market, user: str) -> str:
+    """Ask for a deposit above the limit, and return the request."""
+    [asked] = await deposits.deposit(
+        market.context,
+        ROOT,
+        user,
+        NOTHING,
+        amounts={Currency.USD: MICRO},
+        reference="invoice-1",
+        why="paid by bank",
+    )
+    assert asked.state is State.WAITS
+    return asked.id
 
 
 @pytest.mark.both_engines

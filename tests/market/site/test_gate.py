@@ -116,6 +116,16 @@ async def test_a_new_user_agrees_to_the_texts_that_are_valid(market: Market) -> 
     await log_in(market)
 
 
+async def test_a_version_that_was_never_published_is_refused(market: Market) -> None:
+    assert await refusal(register(market, accepted={"terms": 1})) is Code.INVALID_FIELD
+    await publish(market)
+    assert await refusal(register(market, accepted={"terms": 2})) is Code.INVALID_FIELD
+    await register(market, accepted={"terms": 1})
+    assert await refusal(log_in(market, accepted={"terms": 2})) is Code.INVALID_FIELD
+    await publish(market, days=NOTICE_DAYS)
+    await log_in(market, accepted={"terms": 2})  # published, and not valid yet
+
+
 @pytest.mark.both_engines
 async def test_a_login_needs_a_consent_from_the_day_of_a_new_version(market: Market) -> None:
     await register(market)

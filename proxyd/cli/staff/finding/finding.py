@@ -66,6 +66,11 @@ async def _show(desk: Desk, options: Namespace) -> Report:
     return {"user": report.pop("user"), "closure": _closure(page.closure), **report}
 
 
+async def _reveal(desk: Desk, options: Namespace) -> Report:
+    revealed = await users.reveal(desk.context, desk.author, options.user, options.reason)
+    return {"revealed": {"user": revealed.user_id, "until": when(revealed.until)}}
+
+
 async def _note(desk: Desk, options: Namespace) -> Report:
     user_id = await users.note(desk.context, desk.author, options.user, options.text)
     return {"noted": {"user": user_id}}
@@ -150,4 +155,5 @@ COMMANDS: dict[str, Command] = {
     "who": _who,
     "user show": _show,
     "user note": _note,
+    "user reveal": _reveal,
 }

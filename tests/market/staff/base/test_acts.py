@@ -179,6 +179,7 @@ def test_only_the_acts_and_accounts_write_the_tables_of_the_staff() -> None:
         "exit_use.py",
         "limits.py",
         "logins.py",
+        "requests.py",
         "rule_stops.py",
         "rules.py",
         "second_person.py",

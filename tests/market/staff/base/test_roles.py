@@ -37,6 +37,7 @@ from market.staff.base.acts import permit
 from market.staff.base.callers import StaffScope
 from market.staff.base.roles import (
     MATRIX,
+    ON_LIVING,
     ON_ONESELF,
     Action,
     Author,
@@ -297,6 +298,9 @@ ATTEMPTS: dict[Action, Attempt] = {
         market.context, author, "203.0.113.9"
     ),
     Action.USER_VIEW: lambda market, author, user, other: users.view(market.context, author, user),
+    Action.USER_REVEAL: lambda market, author, user, other: users.reveal(
+        market.context, author, user, "the user telephones"
+    ),
     Action.USER_NOTE: lambda market, author, user, other: users.note(
         market.context, author, user, "called"
     ),
@@ -515,6 +519,20 @@ async def test_the_machine_may_do_every_operation(market: Market, action: Action
     await prepare(market, action, other, user)
     await ATTEMPTS[action](market, ROOT, user, other)
     require(Machine("somebody"), action)
+
+
+@cases("action", sorted(ON_LIVING))
+async def test_an_erased_account_refuses_every_change(market: Market, action: Action) -> None:
+    user, other = await subjects(market, action)
+    await prepare(market, action, other, user)
+    await erasing.erase(
+        market.context, tools(market), ROOT, user, waives=True, needs_second=False, why="asked"
+    )
+    before = await dump(market)
+    with pytest.raises(MarketError) as refused:
+        await ATTEMPTS[action](market, ROOT, user, other)
+    assert refused.value.code is Code.ACCOUNT_CLOSED
+    assert await dump(market) == before
 
 
 @pytest.fixture

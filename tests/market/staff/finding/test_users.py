@@ -36,7 +36,7 @@ async def test_a_page_has_the_newest_of_all_that_a_user_has(market: Market) -> N
     author = acting(await member(market, Role.SUPPORT))
     await users.note(market.context, author, user, "asked for a refund")
     page = await users.view(market.context, ROOT, user)
-    assert page.user.email == "person1@example.com"
+    assert (page.user.email, page.is_masked) == ("p…@e…", True)
     assert (page.profile.usd_available, page.profile.usd_held) == (19 * MICRO, MICRO)
     assert (page.profile.credit_available, page.profile.credit_held) == (9 * MICRO, MICRO)
     assert page.open == (1, 1, 1, 1)

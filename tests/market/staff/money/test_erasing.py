@@ -1,6 +1,7 @@
 """Erasures by the staff: by two persons, once, with their acts in the log."""
 
 import asyncio
+import json
 
 import pytest
 from support.market.books import refusal
@@ -13,8 +14,9 @@ from market.erasure.closing import TAKE_BACK_SECONDS
 from market.staff.audit import audit_all
 from market.staff.base.roles import Action, Author, Machine, Role
 from market.staff.finding import history
-from market.staff.money import erasing, second_person
+from market.staff.money import approvals, erasing, second_person
 from market.staff.money.approvals import Outcome, State
+from market.staff.stopping import closing
 from storage.accounts import closures
 
 ASKER, SECOND = Machine("olga"), Machine("igor")
@@ -111,3 +113,31 @@ async def test_the_end_of_14_days_is_an_act_of_a_rule(market: Market) -> None:
     assert await market.leaving.erasures.erase_due() == 1
     [row] = await history.read(market.context, ASKER, user=user, limit=9)
     assert (row.via, row.action) == ("rule", "user.erase")
+
+
+async def test_an_erasure_by_another_way_makes_the_request_moot(market: Market) -> None:
+    user = await market.person()
+    asked = await erase(market, ASKER, user)
+    assert (await erase(market, ASKER, user, needs_second=False)).state is State.DONE
+    await require_moot(market, asked.id)
+    [row] = await history.read(market.context, ASKER, user=user, limit=1)
+    assert json.loads(row.changes)[f"approval {asked.id}"] == ["waits", "moot"]
+
+
+async def test_the_end_of_14_days_makes_the_request_moot(market: Market) -> None:
+    user = await market.person()
+    act = {"waives": False, "why": "asked by letter"}
+    await closing.close(market.context, tools(market).letters, ASKER, user, **act)
+    market.clock.now += TAKE_BACK_SECONDS - 1
+    asked = await erase(market, ASKER, user)
+    market.clock.now += 1
+    assert await market.leaving.erasures.erase_due() == 1
+    await require_moot(market, asked.id)
+
+
+async def require_moot(market: Market, approval: str) -> None:
+    """Check that a request is moot, and waits no more."""
+    assert await refusal(approve(market, SECOND, approval)) is Code.APPROVAL_OVER
+    assert await approvals.listed(market.context, ASKER, limit=9) == []
+    [shown] = await approvals.listed(market.context, ASKER, is_open=False, limit=9)
+    assert approvals.state_of(shown.approval, market.clock.now) == "moot"

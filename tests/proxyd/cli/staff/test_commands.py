@@ -159,7 +159,9 @@ def test_a_user_is_found_viewed_and_noted(run: Run, ada: None, database: Path) -
         assert (found["by"], found["hits"][0]["user"], found["more_than"]) == (by, user, None)
     shown = run(["who", "ada"]).stdout
     assert shown.startswith("user name:\n  kind")
-    assert EMAIL in shown
+    assert EMAIL not in shown
+    assert answer(run, ["user", "reveal", "ada", *BECAUSE])["revealed"]["user"] == user
+    assert EMAIL in run(["who", "ada"]).stdout
     assert answer(run, ["user", "note", "ada", "asked\x1b[2J"[:5]])["noted"]["user"] == user
     page = answer(run, ["user", "show", EMAIL])
     assert page["user"]["id"] == user
@@ -171,7 +173,7 @@ def test_a_user_is_found_viewed_and_noted(run: Run, ada: None, database: Path) -
     for part in ("balances:", "sessions: none", "INV-7", "asked", "user.note"):
         assert part in words
     acts = [each["action"] for each in answer(run, ["log", "--user", "ada"])["log"]]
-    assert acts == ["user.view", "user.view", "user.note", "money.deposit"]
+    assert acts == ["user.view", "user.view", "user.note", "user.reveal", "money.deposit"]
 
 
 def test_a_search_without_a_hit_fails(run: Run, ada: None) -> None:
