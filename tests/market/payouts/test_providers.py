@@ -6,6 +6,7 @@ import pytest
 from support.market.market import PAYOUT_METHODS, Market
 from support.market.payout_bank import Bank
 from support.market.payouts import approved, earned_part, send, state_of
+from support.market.staff_money import LIMITS
 
 from market.base.states import PayoutStatus
 from market.erasure import erasing
@@ -201,7 +202,7 @@ async def test_a_refusal_after_a_lost_answer_is_left_to_the_staff(market: Market
         Line(2, rows[0].id, rows[0].net, Outcome.PAID, None),
         Line(3, rows[1].id, rows[1].net, Outcome.FAILED, FailReason.NOT_SENT),
     ]
-    done = await paying.book(market.context, Machine("root"), lines)
+    done = await paying.book(market.context, Machine("root"), lines, LIMITS)
     assert [each.result for each in done] == ["paid", "failed"]
     assert await paying.doubtful(market.context, Machine("root"), limit=9) == []
     report = await audit_ledger(market.store)

@@ -62,7 +62,7 @@ async def _books(outcome: Outcome, side: Side) -> Any:
     assert row is not None
     reason = FailReason.RETURNED if outcome is Outcome.FAILED else None
     [booked] = await paying.book(
-        side.market.context, ROOT, [Line(2, row.id, row.net, outcome, reason)]
+        side.market.context, ROOT, [Line(2, row.id, row.net, outcome, reason)], LIMITS
     )
     return booked.is_refused
 
