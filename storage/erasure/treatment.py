@@ -519,7 +519,7 @@ _OF_USERS: Mapping[str, Rows] = {
         "id",
         ids="id parent_id",
         enums="format",
-        numbers="payouts net_usd created_at settled_at tried_at looked_at doubtful_at",
+        numbers="payouts net_usd created_at settled_at tried_at looked_at doubtful_at watch_at",
         erased={
             "sealed_content": "CASE WHEN EXISTS (SELECT 1 FROM payouts AS p"
             " JOIN payout_lines AS l ON l.payout_id = p.id"
