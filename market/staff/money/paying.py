@@ -318,11 +318,16 @@ async def export_again(
 
 
 async def _content(tx: Transaction, batch: BatchRow, sealing: Sealing) -> str | None:
-    """Return the file of a batch; None without one, or with another key."""
+    """Return the file of a batch; None without one, or with another key.
+
+    Batches from before migration 61 have no lines: their file is sealed in one piece. They need no
+    conversion, since this returns the piece, and an erasure deletes it as a whole: the lines of
+    other users are lost with it, and of the erased user nothing is left.
+    """
     content = None if batch.sealed_content is None else sealing.open(batch.sealed_content)
     rows = await batch_queries.lines(tx, batch.id)
     if content is None or not rows:
-        return None if content is None else content.decode()  # of an older version, in one piece
+        return None if content is None else content.decode()
     opened_lines = {row.payout_id: sealing.open(row.sealed) for row in rows}
     lines = {name: line.decode() for name, line in opened_lines.items() if line is not None}
     head, tail = msgspec.json.decode(content, type=tuple[str, str])
