@@ -1,4 +1,4 @@
-"""The ratio of a payment's USD to what its payer paid in another currency."""
+"""Payments in another currency: the ratio of their credited USD to the paid amount."""
 
 from msgspec import Struct
 from msgspec.structs import replace

@@ -486,6 +486,9 @@ _OF_USERS: Mapping[str, Rows] = {
         kept={"provider_ref": _OF_PROVIDER},
     ),
     "debts": rows(_OWN, "id", ids="id user_id", numbers="amount paid created_at"),
+    "earning_debts": rows(
+        _OWN, "id", ids="id user_id", enums="currency", numbers="amount paid created_at"
+    ),
     "receipts": rows(
         "payment_id IN (SELECT id FROM payments WHERE user_id = :user)",
         "number",
